@@ -1,15 +1,17 @@
 """How records leave the training threads.
 
-queue      the trainer's side, bounded by bytes: what waits lies in a ring
-ring       the memory, and the hand that places records in it; `layout` says which byte is what
-copies     records whose values come later, from a device
-teller     places definitions and `statements` in the ring, where they lie as `told` says; the
-           drain's side knows them by `known`
-drain      the other end: columns, admission, the sink; `losses` counts what did not get there
-asks       what is asked of a drain beside the records
-worker     where a drain runs: in a `thread`, or in a `process`, started with a `plan`
-main       what that process does; it and the trainer `talk`
-opening    which of both a session gets
+queue      the trainer's side, bounded by bytes: it places records in a ring
+ring       the ring's memory, and its producer; `layout` says what each byte means
+copies     records whose values come later, copied from a device
+teller     places definitions and `statements` in the ring, encoded by `told`
+known      the definitions, as the drain looks them up
+drain      the other end of the ring: makes columns and hands them to the sink
+losses     counts the records that did not reach the sink whole
+asks       the requests to a drain beside the records: flush and close
+worker     the interface of the place where a drain runs: a `thread`, or a `process`
+plan       what a recorder process is started with
+main       the program of the recorder process; `talk`: its messages with the trainer
+opening    makes the queue of a session
 """
 
 from __future__ import annotations

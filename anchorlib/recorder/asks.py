@@ -1,6 +1,6 @@
-"""What a trainer asks of its drain beside the records: to flush, to close.
+"""The asks of a trainer to its drain: to flush, and to close.
 
-An ask is answered when all that was in the ring before it has been handed to the sink.
+An ask is carried out when all slots that were in the ring before it have been handed to the sink.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from anchorlib.sinks import Flushing
 __all__ = ["Answer", "Ask", "Asked", "Asks", "Host"]
 
 Answer: TypeAlias = int | Flushing | Exception
-"""Of a flush 0, or what waits for it; of a close how many records were not delivered; or what went
-wrong."""
+"""The answer to a flush: 0 once it is done, or the flush to wait for. The answer to a close: how
+many records were not delivered. The answer to both where they failed: the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A flush, or the close that ends a session.
 
-    number: what the answer refers to. after: slots that come before it.
-    timeout: seconds from `made` on; None is as long as it takes.
+    number: names the ask in its answer.
+    after: how many slots of the ring come before the ask.
+    timeout: seconds, from the time `made` (monotonic) on; None is as long as it takes.
     """
 
     what: Literal["flush", "close"]
@@ -39,26 +40,26 @@ class Ask:
 
     @property
     def left(self) -> float | None:
-        """Seconds until its time is up."""
+        """Seconds that are left of the timeout; None where there is no timeout."""
         return (
             None if self.timeout is None else max(0.0, self.made + self.timeout - time.monotonic())
         )
 
 
 class Asks:
-    """Those that are not answered yet, in order; any thread may add one."""
+    """The drain's side: asks that are not carried out yet, in order; any thread may add one."""
 
     def __init__(self) -> None:
         self._waiting: deque[Ask] = deque()
         self._lock = threading.Lock()
 
     def add(self, ask: Ask) -> None:
-        """Put it behind the others."""
+        """Add an ask after the others."""
         with self._lock:
             self._waiting.append(ask)
 
     def due(self, done: int) -> Ask | None:
-        """The next one, taken out, if `done` slots are behind the drain."""
+        """Take out the next ask, if it comes after no more than `done` slots; else None."""
         with self._lock:
             if self._waiting and self._waiting[0].after <= done:
                 return self._waiting.popleft()
@@ -66,19 +67,19 @@ class Asks:
 
     @property
     def next(self) -> Ask | None:
-        """The one that is due next."""
+        """The next ask; None where there is none."""
         with self._lock:
             return self._waiting[0] if self._waiting else None
 
     @property
     def closing(self) -> Ask | None:
-        """The close, if it was asked for."""
+        """The close; None where it was not asked for."""
         with self._lock:
             return next((one for one in self._waiting if one.what == "close"), None)
 
 
 class Asked:
-    """The trainer's side: what was asked and not answered. Any thread may call it."""
+    """The trainer's side: asks that are not answered yet. Any thread may call it."""
 
     def __init__(self) -> None:
         self._pending: dict[int, tuple[Ask, Future[Any]]] = {}
@@ -88,7 +89,7 @@ class Asked:
     def new(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
     ) -> tuple[Ask, Future[Any]]:
-        """An ask, and what its answer will be in."""
+        """A new ask, and the future that gets its answer."""
         future: Future[Any] = Future()
         with self._lock:
             self._numbers += 1
@@ -97,44 +98,47 @@ class Asked:
         return ask, future
 
     def answer(self, number: int, answer: Answer) -> None:
-        """Hand an answer to who waits for it."""
+        """Set the answer in the future of ask `number`."""
         with self._lock:
             _, future = self._pending.pop(number, (None, None))
-        with suppress(InvalidStateError):  # who asked waits no longer
+        with suppress(InvalidStateError):  # the asking thread has cancelled the future
             if future is not None and isinstance(answer, Exception):
                 future.set_exception(answer)
             elif future is not None:
                 future.set_result(answer)
 
     def cancel(self) -> None:
-        """Nobody answers any more."""
+        """Cancel the futures of all asks: no answer comes any more."""
         with self._lock:
             pending, self._pending = self._pending, {}
         for _, future in pending.values():
             if future.cancel():
-                future.set_running_or_notify_cancel()  # `wait` sees it only then
+                future.set_running_or_notify_cancel()  # without this, `wait` misses the cancel
 
     @property
     def pending(self) -> list[Ask]:
-        """In the order in which they were asked."""
+        """The unanswered asks, in the order in which they were made."""
         with self._lock:
             return [ask for ask, _ in self._pending.values()]
 
 
 class Host(Protocol):
-    """What a drain says to its trainer. Nothing here raises."""
+    """What a drain needs of the thread or process that runs it. `answer` and `warn` never raise."""
 
     def answer(self, ask: Ask, answer: int | Exception) -> None:
-        """`ask` was done, or failed."""
+        """Give the trainer the answer to `ask`."""
 
     def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:
-        """What `ask` began; `show` brings counters up to date once it has ended."""
+        """Answer `ask` by the flush that it began.
+
+        show: updates the counters in the ring, to be called when the flush has ended.
+        """
 
     def warn(self, message: str) -> None:
-        """A line for the trainer's log."""
+        """Write a warning into the trainer's log."""
 
     def outside(self, number: int) -> memoryview:
-        """The values of a record that has memory of its own."""
+        """The memory outside the ring that was lent under `number`."""
 
     def give_back(self, number: int) -> None:
-        """Nobody reads that memory any more."""
+        """Forget the memory that was lent under `number`: its values are in the sink."""

@@ -1,12 +1,12 @@
-"""Records whose values come after their slot: a copier brings them, when its device comes to it.
+"""Records whose values come later than their slot, because a device has to copy them first.
 
     put, under the queue's lock   a place in the ring, its slot published with an empty last word
     fill, without it              the copier is given the copy, and nobody waits for it
     the device's stream           writes the values, then the slot's last word
 
-The drain takes nothing behind a slot whose last word is empty. What will never be written (a copy
-that could not begin, a device that has failed) is made void here, so that the drain counts it and
-goes on.
+The drain reads no slot behind one whose last word is empty. Slots whose values will never come
+(their copy could not begin, or their device has failed) are made void here, so that the drain
+counts the records as lost and goes on.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _LOOK_SECONDS: Final = 0.25  # between two looks at devices while somebody waits
 
 
 class Lane(Protocol):
-    """Copies that run one after the other, as those in a stream of a device do."""
+    """Copies that run one after the other, as the copies in one stream of a device do."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is still to be copied: all is done, or the device has failed.
+        """Whether no copy is still to run: all are done, or the device has failed.
 
         Raises nothing.
         """
@@ -42,30 +42,30 @@ class Copier(Lane, Protocol):
     """Copies values from devices, in as many lanes. Any thread may call it."""
 
     def takes(self, x: Any) -> bool:
-        """Whether the values of `x` are to be copied by it."""
+        """Whether this copier is to copy the values of `x`."""
 
     def enqueue(
         self, writes: Sequence[tuple[Any, int]], ready_address: int, value: int
     ) -> Lane | None:
         """Have the values of each `x` copied to its address, and then `value` to `ready_address`.
 
-        The copies are of what `x` holds now, in the order of its device's work; that of the value,
-        eight bytes, is seen by nobody before the others are. Whoever implements this keeps the
-        memory of each `x` as long as it is needed.
+        Copied are the values that `x` has at this point of its device's work. The eight bytes of
+        `value` must become visible after all values. The copier keeps the memory of each `x` alive
+        until then.
 
-        The lane in which this waits; None where all of it is done. Raises an Exception where it
-        cannot be: nothing of it is written then, neither now nor later.
+        Returns the lane in which the copies wait; None where all are done. Raises an Exception
+        where they cannot be made: then nothing is written, neither now nor later.
         """
 
     def close(self) -> bool:
-        """Nothing more is enqueued; whether nothing is written any more either."""
+        """Enqueue nothing more; returns whether no copy is still to be written either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Values on a device: `copier` brings those of `x`.
+    """The values of `x` on a device, which `copier` copies.
 
-    fields: what else only the device knows, each with its place in the slot.
+    fields: further values that only the device has, each with its offset in the slot.
     """
 
     copier: Copier
@@ -74,7 +74,10 @@ class Later:
 
 
 class _Place(NamedTuple):
-    """Where values are to come. owner: keeps the memory at `address`, if it is not the ring's."""
+    """Where the values of a slot are to be written.
+
+    number: the slot's. owner: keeps the memory at `address` alive where it is not the ring's.
+    """
 
     number: int
     address: int
@@ -85,7 +88,7 @@ class _Place(NamedTuple):
 class Copies:
     """The slots of a ring that are published and wait for their values.
 
-    told: hears of each copy that failed.
+    told: called with the fault of each copy that failed.
     """
 
     def __init__(self, ring: Ring, told: Callable[[Exception], None]) -> None:
@@ -95,18 +98,18 @@ class Copies:
         self._guard = threading.RLock()
 
     def reserve(self, source: Later, address: int, owner: object = None) -> None:
-        """The slot that is published next is for `source`; the queue's lock is held."""
+        """Note that the next published slot is for `source`; the queue's lock is held."""
         place = _Place(self._ring[Word.PUBLISHED], address, source, owner)
         self._places.setdefault(threading.get_ident(), deque()).append(place)
 
     def cancel(self) -> None:
-        """Something went wrong after `reserve`: forget the place, unless its slot was published."""
+        """Undo `reserve` after a failure, unless the slot was published nevertheless."""
         places = self._places.get(threading.get_ident())
         if places and places[-1].number >= self._ring[Word.PUBLISHED]:
             places.pop()
 
     def fill(self) -> None:
-        """Have the values copied for which this thread has places; the queue's lock is not held."""
+        """Begin the copies into this thread's reserved slots; the queue's lock is not held."""
         if not self._places:
             return
         places = self._places.pop(threading.get_ident(), None)
@@ -114,14 +117,14 @@ class Copies:
             while places:
                 self._begin(places)
         finally:
-            for place in places or ():  # Ctrl-C came in between
+            for place in places or ():  # left over where an exception, as Ctrl-C, came in between
                 self._ring.void(place.number)
 
     def _begin(self, places: deque[_Place]) -> None:
         number, address, source, _ = places[0]
         slot = self._ring.slot_address(number)
         writes = [(source.x, address), *((x, slot + at) for x, at in source.fields)]
-        # Should Ctrl-C come, nobody knows whether it was too late: the whole copier is waited for.
+        # Ctrl-C may come before or after the copies began: the copier's own lane covers both cases.
         lane: Lane | None = source.copier
         try:
             places.popleft()
@@ -146,10 +149,11 @@ class Copies:
             running.popleft()
 
     def settle(self) -> None:
-        """Make void what lanes that have nothing to do any more did not copy."""
+        """Make slots void whose values an idle lane has not written: they never come."""
         with self._guard:
             self._forget_done()
-            running = list(self._running)  # what they were given before they are asked
+            # Listed before lanes are asked: an idle lane may get another copy right after.
+            running = list(self._running)
             idle = {lane for lane in {lane for _, lane in running} if lane.is_idle}
             for number, lane in running:
                 if lane in idle and not self._ring.is_settled(number):
@@ -157,7 +161,10 @@ class Copies:
             self._forget_done()
 
     def watch(self, asked: Future[Any], timeout: float | None) -> None:
-        """While copies are awaited, and at most for `timeout` seconds, wait for `asked`."""
+        """Wait for `asked`, at most `timeout` seconds, and settle copies meanwhile.
+
+        Returns at once where no copies are awaited: then nothing needs to be settled.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while (self._running or self._places) and not asked.done():
             left = _LOOK_SECONDS if end is None else min(_LOOK_SECONDS, end - time.monotonic())

@@ -1,8 +1,8 @@
 """The other end of the ring: slots become columns, columns go to the sink.
 
-One thread calls a drain, in the trainer or in a process of its own, and it alone calls the sink.
-Whatever a sink raises is counted, told once, stated as a gap where that is possible, and goes no
-further.
+One thread calls a drain, in the trainer or in the recorder process, and only the drain calls the
+sink. Where the sink raises, the records are counted as lost and stated as a gap, and one warning is
+logged; the exception goes no further.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _FLAGS: Final = (1 << KIND_SHIFT) - 1
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What the drains before this one have left.
+    """The state that earlier drains of the same ring have left.
 
-    known: definitions in slots that they have consumed.
-    drains: how many there were.
-    ahead: records behind those slots that a sink has already.
-    lost: records that were lost with them.
+    known: the definitions in slots that they have consumed.
+    drains: how many earlier drains there were.
+    ahead: how many records behind those slots a sink has already; they must not be put again.
+    lost: how many records were lost with the earlier drains.
     """
 
     known: Known = field(default_factory=Known)
@@ -57,7 +57,10 @@ class Before:
 class Drain:
     """Empties `ring` into `sink`.
 
-    before: where it takes over from another drain, what that one has left.
+    host: answers the trainer, logs, and gives access to memory outside the ring.
+    before: the state that earlier drains left; None for the first drain.
+
+    done: how many slots are consumed. asks: the trainer's requests. closed: whether the sink is.
     """
 
     def __init__(self, ring: Ring, sink: Sink, host: Host, before: Before | None = None) -> None:
@@ -72,27 +75,27 @@ class Drain:
         self.asks = Asks()
         self.closed = False
         self._revoked = False
-        self._forsaken = False  # nobody is left who could write values
+        self._forsaken = False  # the trainer has died, so missing values never come
         self._awaits = False  # the next slot has no values yet
-        self._late = 0  # lost because the session closed
+        self._late = 0  # records lost because the session closed before they were stored
         if before.drains:
             self._count_on(before.lost)
         self._mark()
 
     def _count_on(self, lost: int) -> None:
-        """Go on with the counts of the drains before; a sink may know a part of them itself."""
+        """Continue the counts of earlier drains, less what the sink has counted itself."""
         ring, sink, losses = self._ring, self._sink, self._losses
         losses.records = max(0, ring[Word.LOST] - sink.lost) + lost
         losses.bare = max(0, ring[Word.BARE] - (sink.dropped - sink.lost))
         losses.nbytes = max(0, ring[Word.LOST_BYTES] - sink.dropped_bytes)
 
     def revoke(self) -> None:
-        """Any thread may call it: what is not in the sink is lost, and its owner closes it."""
+        """Let the sink store no more records; any thread may call this. The others are lost."""
         self._revoked = True
         self._sink.revoke()
 
     def work(self) -> None:
-        """Hand over all that is in the ring and has its values, and do what was asked."""
+        """Hand all records that have their values to the sink, and carry out due asks."""
         busy = True
         while not self.closed and busy:
             busy = self._turn()
@@ -102,18 +105,21 @@ class Drain:
             self._show()
             if ask is not None:
                 self._answer(ask)
-                busy = True  # another one may be due
+                busy = True  # another ask may be due
 
     def patience(self, seconds: float) -> float:
         """How long to wait until `work` is called again, `seconds` at most."""
         return min(seconds, _SOON_SECONDS) if self._awaits else seconds
 
     def forsake(self) -> None:
-        """The trainer has died: values that are not there yet never come."""
+        """Note that the trainer has died, so that missing values never come."""
         self._forsaken = True
 
     def leave(self, timeout: float) -> None:
-        """The trainer has died: bring what is in the sink to its store, and give the run back."""
+        """Flush the sink of a dead trainer, and leave the run open and unlocked.
+
+        timeout: seconds that records may take to reach a collector.
+        """
         end = time.monotonic() + timeout
         try:
             self._sink.flush().wait(timeout)
@@ -129,7 +135,7 @@ class Drain:
     # -- records
 
     def _turn(self) -> bool:
-        """Hand over one batch; whether there was any."""
+        """Hand over one batch of slots; returns whether there was one."""
         heads = self._batch()
         if not len(heads):
             return False
@@ -137,7 +143,7 @@ class Drain:
         for text in self._values(heads[kinds == SlotKind.TOLD]):
             try:
                 self._hear(text)
-            except Exception as fault:  # noqa: BLE001  # every drain to come would die of it too
+            except Exception as fault:  # noqa: BLE001  # it would end every following drain too
                 self._losses.warn_once("told", f"a statement could not be read: {fault}")
         records = heads[kinds != SlotKind.TOLD]
         void = records["seq"] >= VOID
@@ -162,14 +168,14 @@ class Drain:
         self._ring.advance((self.done, self._freed, *counted))
 
     def _batch(self) -> Array:
-        """The next slots whose values are not awaited, copied."""
+        """A copy of the next slots, up to the first whose values may still come."""
         ring = self._ring
         at = self.done % ring.slot_count
         ask = self.asks.next
         end = ring[Word.PUBLISHED] if ask is None else max(ask.after, self.done)
         count = min(end - self.done, _BATCH_SLOTS, ring.slot_count - at)
         slots = ring.slots[at : at + max(0, count)]
-        seqs = slots["seq"].copy()  # first: what was written before them is there then
+        seqs = slots["seq"].copy()  # read first: a slot's other fields are written before its seq
         heads = slots.copy()
         cut = int(np.searchsorted(np.cumsum(heads["nbytes"]), _BATCH_BYTES)) + 1
         heads, seqs = heads[:cut], seqs[:cut]
@@ -178,7 +184,7 @@ class Drain:
         return heads if (seqs == expected).all() else self._settled(heads, seqs, expected)
 
     def _settled(self, heads: Array, seqs: Array, expected: Array) -> Array:
-        """`heads` up to the first whose values may still come; `seq` of a void one is `VOID`."""
+        """`heads` up to the first whose values may still come; void slots get `seq` `VOID`."""
         there = seqs == expected
         settled = there | (seqs == expected | np.uint64(VOID))
         if not (settled.all() or self._forsaken or self._is_late()):
@@ -192,12 +198,12 @@ class Drain:
         payload, size = self._ring.payload, np.uint64(self._ring.payload_bytes)
         starts = heads["pos"] % size
         ends = (starts + heads["nbytes"]).tolist()
-        found: list[Buffer] = [
+        values: list[Buffer] = [
             payload[start:end] for start, end in zip(starts.tolist(), ends, strict=True)
         ]
         for at in np.flatnonzero(heads["flags"] >> KIND_SHIFT == SlotKind.OUTSIDE).tolist():
-            found[at] = self._host.outside(int(heads["pos"][at]))
-        return found
+            values[at] = self._host.outside(int(heads["pos"][at]))
+        return values
 
     def _hear(self, text: Buffer) -> None:
         told = json.loads(bytes(text))
@@ -216,7 +222,7 @@ class Drain:
             return
         try:
             block = self._admission.admit(self._block(heads))
-        except Exception as fault:  # noqa: BLE001  # each by itself: one must not cost the others
+        except Exception as fault:  # noqa: BLE001  # records are tried singly: one fails alone
             if len(heads) == 1:
                 self._losses.lose_by(self._named(heads), fault)
                 return
@@ -272,7 +278,7 @@ class Drain:
         )
 
     def _put(self, block: RowBlock, heads: Array) -> None:
-        """Hands a block to the sink. Raises nothing."""
+        """Hand a block to the sink, without records that it has already. Raises nothing."""
         for misfit in block.misfits:
             self._losses.leave_out(misfit)
         block = replace(block, misfits=())
@@ -280,7 +286,7 @@ class Drain:
         self._ahead -= skipped
         try:
             self._sink.put(block.only(np.arange(len(block)) >= skipped) if skipped else block)
-        except Exception as fault:  # noqa: BLE001  # the sink boundary: counted, told, no further
+        except Exception as fault:  # noqa: BLE001  # the sink boundary: no exception goes further
             if self._revoked:
                 self._lose_late(heads)
             else:
@@ -294,7 +300,7 @@ class Drain:
                 self._losses.lose_values(series, step, nbytes)
 
     def _named(self, heads: Array) -> Iterator[tuple[tuple[str, str, str], int, int]]:
-        """Of each record: its series, its step, and the bytes of values that its mode keeps."""
+        """Each record's series, its step, and the bytes of values that its mode keeps."""
         known = self._known
         for head in heads:
             series = known.tables.series[known.series[head["stream"]]]
@@ -309,7 +315,7 @@ class Drain:
             self._statements.again(telling)
 
     def _not_told(self, lost: str, fault: Exception) -> None:
-        if not self._revoked:  # `close` tells how much did not reach the store
+        if not self._revoked:  # after `revoke`, the count that `close` returns tells of the loss
             self._losses.warn_once(lost, f"{lost}: {fault}")
 
     def _answer(self, ask: Ask) -> None:
@@ -318,7 +324,7 @@ class Drain:
             return
         try:
             flushing = self._sink.flush()
-        except Exception as fault:  # noqa: BLE001  # raised, or told, where the flush was asked for
+        except Exception as fault:  # noqa: BLE001  # raised or logged in the trainer's `flush`
             self._host.answer(ask, fault)
         else:
             self._host.flushing(ask, flushing, self._show)
@@ -335,7 +341,7 @@ class Drain:
         self._host.answer(ask, undelivered + self._late)
 
     def _show(self) -> None:
-        """Bring the counters that the trainer reads up to date."""
+        """Update the counters in the ring, which the trainer reads."""
         ring, sink, losses = self._ring, self._sink, self._losses
         ring[Word.LOST] = losses.records + sink.lost
         ring[Word.BARE] = losses.bare + sink.dropped - sink.lost

@@ -1,4 +1,4 @@
-"""What numbers in slots stand for: streams and layouts, as the trainer defined them."""
+"""The streams and layouts that the numbers in slots stand for, as the trainer defined them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Known"]
 Array: TypeAlias = np.ndarray[Any, Any]
 K = TypeVar("K", bound=Hashable)
 
-_FIRST = 64  # entries that an array of numbers begins with
+_FIRST = 64  # the first size of an array, which doubles when it is full
 
 
 class Numbers(Generic[K]):
-    """Numbers from 0 for keys, in the order in which they came; `keys` has them in that order."""
+    """Numbers keys from 0, in the order in which they come; `keys` lists them in that order."""
 
     def __init__(self) -> None:
         self.keys: list[K] = []
         self._numbers: dict[K, int] = {}
 
     def of(self, key: K) -> int:
-        """The number of `key`."""
+        """The number of `key`; a new key gets the next number."""
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.keys)
@@ -35,10 +35,11 @@ class Numbers(Generic[K]):
 
 
 class Known:
-    """Definitions so far, as arrays that a batch of slots indexes.
+    """The definitions so far, as arrays that a batch of slots indexes by stream or layout.
 
-    series, phase: of each stream, its numbers in `tables`. keeps: whether its mode keeps values.
-    counted: of each layout, dtype and elements.
+    series, phase: for each stream, the indices in `tables` of its series and phase.
+    keeps: for each stream, whether its mode keeps values.
+    counted: for each layout, its dtype and number of elements.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class Known:
         self.tables = Tables(self._series.keys, self._layouts, self._sizes, self._phases.keys)
 
     def define(self, told: Mapping[str, Any]) -> bool:
-        """Take a definition up; whether `told` was one."""
+        """Add the definition in `told`; returns False where `told` is no definition."""
         if "stream" in told:
             *key, keeps = told["stream"]
             self._stream(*key, keeps=keeps)
@@ -61,8 +62,8 @@ class Known:
             return False
         return True
 
-    # A number may be defined twice: an exception, as Ctrl-C is one, can end the first definition of
-    # a trainer between the ring and its books. No record has that number then.
+    # A number may be defined twice: an exception, as Ctrl-C, can come after the trainer has placed
+    # the first definition and before it has noted that. No record has the number by then.
 
     def _stream(self, number: int, *key: str, keeps: bool) -> None:
         name, kind, mode, phase = key
@@ -81,18 +82,18 @@ class Known:
 
     @property
     def series(self) -> Array:
-        """Of each stream, the number of its series."""
+        """For each stream, the index of its series in `tables`."""
         column: Array = self._of_streams[0]
         return column
 
     @property
     def phase(self) -> Array:
-        """Of each stream, the number of its phase."""
+        """For each stream, the index of its phase in `tables`."""
         column: Array = self._of_streams[1]
         return column
 
     @property
     def keeps(self) -> Array:
-        """Of each stream, whether its mode keeps values."""
+        """For each stream, whether its mode keeps values."""
         column: Array = self._of_streams[2].astype(bool)
         return column

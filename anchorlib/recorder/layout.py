@@ -2,16 +2,16 @@
 
     control page │ slots, of a fixed size │ payload bytes
 
-A slot says what a record is and where in the payload its values lie. The producer writes payload,
-then the slot with its `seq` last, then `published`; the consumer believes a slot below `published`
-whose `seq` is its number plus one. Positions in the payload count bytes since the ring was made and
-only grow: a byte's place is its position modulo the payload's size.
+A slot says what a record is and where in the payload its values lie. The producer writes the
+values, then the slot with its `seq` last, then `published`. The consumer reads a slot below
+`published` only if its `seq` is its number plus one. A position in the payload counts bytes since
+the ring was made; the byte lies at its position modulo the payload's size.
 
-The values of a record that lies on a device come later than its slot: the device's stream writes
-them, and then the slot's `seq`, which no earlier record of that slot can have had. The consumer
-takes nothing behind a slot whose `seq` is not there. Values that never come have `VOID` in it.
+The values of a record on a device come later than its slot: the device's stream writes them, and
+then the slot's `seq`, which no earlier record in that slot had. The consumer reads no slot behind
+one whose `seq` is missing. A slot whose values never come gets `VOID` in its `seq`.
 
-`VERSION` changes with any of this: two processes that disagree part at once.
+`VERSION` changes with any of this, so that processes of different versions refuse each other.
 """
 
 from __future__ import annotations
@@ -45,64 +45,64 @@ VERSION: Final = 3
 MAGIC: Final = 0x414E4348_00000000 | VERSION  # "ANCH", then the version
 
 CONTROL_BYTES: Final = 4096
-WORD_STRIDE: Final = 8  # in words: each has a cache line of its own
-ALIGNMENT: Final = 64  # of each record's values
+WORD_STRIDE: Final = 8  # in units of 8 bytes: each word has a cache line of its own
+ALIGNMENT: Final = 64  # bytes, of each record's values
 
-# At the end of the control page, where no word is: here a device shows that it reaches the ring,
-# with values first and then the word that says they are there.
+# At the end of the control page, which has no words: a device is tried here before it is used, by a
+# copy of values and then of the word that says that the values are there.
 TRIAL_BYTES: Final = 64
 TRIAL_AT: Final = CONTROL_BYTES - 2 * TRIAL_BYTES
 
-KIND_SHIFT: Final = 16  # the flags of a record are below, the kind of its slot above
+KIND_SHIFT: Final = 16  # the lower bits are the record's flags, the upper ones its slot's kind
 
 
 class Word(IntEnum):
     """The words of the control page, unsigned 64 bits each; the number times 64 is the byte."""
 
     MAGIC = 0
-    # The producer's.
-    PUBLISHED = 1  # slots written
-    WRITTEN = 2  # the position behind the last payload
-    FLOOR = 3  # all payload before it is free, whatever the marks say
-    # The consumer's.
-    CONSUMED = 4  # slots that are in the sink
+    # Written by the producer.
+    PUBLISHED = 1  # how many slots are written
+    WRITTEN = 2  # the position behind the last values
+    FLOOR = 3  # the payload before this position is free, whatever the marks say
+    # Written by the consumer.
+    CONSUMED = 4  # how many slots are in the sink
     MARKS = 5  # two marks, see `Mark`
     RECORDS = 19  # records that have left the ring
-    LOST = 20  # records that were lost, by the drain or by the sink
+    LOST = 20  # records that the drain or the sink lost
     BARE = 21  # records kept without their values
-    LOST_BYTES = 22  # bytes of values of both
-    GAPS = 23  # series with a gap, each reason counted for itself
-    WAITING = 24  # records that the sink has and has not delivered
-    RETRIES = 25  # of the sink's deliveries
-    ACTIVE = 26  # which of the marks holds, 0 or 1
+    LOST_BYTES = 22  # bytes of the values of lost and bare records
+    GAPS = 23  # gaps, counted by series and reason
+    WAITING = 24  # records that the sink has taken and not yet delivered
+    RETRIES = 25  # how often the sink tried a delivery again
+    ACTIVE = 26  # which of the two marks holds, 0 or 1
 
 
 class Mark(IntEnum):
-    """The words of a mark: what is true when so many slots are consumed.
+    """The words of a mark: the consumer's state after so many slots.
 
-    The consumer writes the mark that does not hold, whole, then says in `ACTIVE` that it does, then
-    tells the producer by `CONSUMED`: killed at any moment it leaves one mark that holds.
+    The consumer writes all of the mark that does not hold, then makes it hold by `ACTIVE`, then
+    writes `CONSUMED` for the producer. So a consumer killed at any moment leaves one whole mark.
     """
 
     CONSUMED = 0
     FREED = 1  # the position up to which the payload may be written again
-    RECORDS = 2  # records among these slots
-    STORED = 3  # those of them that a sink has taken
-    AHEAD = 4  # records behind these slots that a sink has nevertheless
-    DRAIN = 5  # which drain wrote this: the first is 0, each one that takes over adds 1
-    OWN = 6  # records that the sink of this drain has taken
+    RECORDS = 2  # how many of these slots were records
+    STORED = 3  # how many of these records a sink has taken
+    AHEAD = 4  # how many records behind these slots a sink has already
+    DRAIN = 5  # the number of the drain that wrote the mark, from 0
+    OWN = 6  # how many records the sink of this drain has taken
 
 
 class SlotKind(IntEnum):
     """What a slot holds."""
 
     VALUES = 0  # a record
-    BARE = 1  # a record whose values are left out once they are summarised
-    OUTSIDE = 2  # a record whose values lie in memory of their own
-    TOLD = 3  # a statement: JSON
+    BARE = 1  # a record whose values are dropped once they are summarised
+    OUTSIDE = 2  # a record whose values lie in memory outside the ring
+    TOLD = 3  # a definition or a statement, as JSON
 
 
-# Little-endian, as all machines with a compiled put are; `seq` last, so that it is written last.
+# Little-endian, as all machines with a compiled put are. `seq` stands last, to be written last.
 _FIELDS: Final = (
     ("time_ns", "<i8"),
     ("step", "<i8"),
@@ -121,7 +121,7 @@ _FIELDS: Final = (
 SLOT: Final = np.dtype([*_FIELDS])
 SLOT_STRUCT: Final = Struct("<qqQQqdIIIIIIQ")
 SLOT_BYTES: Final = SLOT_STRUCT.size  # 80
-SCALE_AT: Final = 40  # bytes from the start of a slot, as of the next two
+SCALE_AT: Final = 40  # offsets in a slot, in bytes
 FLAGS_AT: Final = 64  # 16 bits of flags, then the kind
 SEQ_AT: Final = 72
-VOID: Final = 1 << 63  # beside a slot's number in its `seq`: its values never come
+VOID: Final = 1 << 63  # a bit of `seq`: the values of this slot never come

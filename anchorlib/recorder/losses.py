@@ -1,4 +1,4 @@
-"""What did not reach the sink whole: counted, stated as gaps, and told once in the log."""
+"""Records that did not reach the sink whole: counted, stated as gaps, and logged once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ Series = tuple[str, str, str]
 class Losses:
     """Counts records that were lost, or kept without their values. The caller holds a lock.
 
-    records: lost altogether. bare: kept without their values. nbytes: of values, of both.
-    warn: takes a line for the log.
+    warn: writes a line into the log.
+
+    records: how many records are lost altogether. bare: how many are kept without their values.
+    nbytes: bytes of the values of both.
     """
 
     def __init__(self, statements: Statements, warn: Callable[[str], None]) -> None:

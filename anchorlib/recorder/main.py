@@ -1,7 +1,7 @@
 """The recorder process: `python -m anchorlib.recorder.main NAME DESCRIPTORS`, started by a trainer.
 
-It knows nothing of torch. It ends when its trainer has closed the session, or has died and the last
-record that it published is in the sink.
+It does not import torch. It ends when its trainer has closed the session; or when the trainer has
+died, and the last record that the trainer published is in the sink.
 """
 
 from __future__ import annotations
@@ -31,24 +31,27 @@ from anchorlib.sinks import DONE, Flushing
 from anchorlib.store import RankLock
 
 _NICER: Final = 5
-_ALIVE_SECONDS: Final = 30.0  # that a dead trainer's records have to reach a collector
+_ALIVE_SECONDS: Final = 30.0  # within which a dead trainer's records have to reach a collector
 
 
 class Process:
-    """The host of a drain whose trainer is another process."""
+    """The host of a drain whose trainer is another process.
+
+    alone: whether the trainer has ended.
+    """
 
     def __init__(self, ring: Ring, talk: Talk, bell: int) -> None:
         self._talk, self._bell = talk, bell
         self._lent: dict[int, mmap.mmap] = {}
         self._came = threading.Condition()
         self._ring = ring
-        self.alone = False  # the trainer has gone
+        self.alone = False
         self.drain: Drain | None = None
 
     # -- as the drain's host
 
     def answer(self, ask: Ask, answer: int | Exception) -> None:
-        """Tell the trainer."""
+        """Send an answer to the trainer."""
         told: dict[str, Any] = {"answer": ask.number}
         if isinstance(answer, Exception):
             self._talk.send(told | {"fault": fault_told(answer)})
@@ -56,12 +59,12 @@ class Process:
             self._talk.send(told | {"value": answer})
 
     def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:
-        """Wait for it beside the drain, which goes on."""
+        """Answer `ask` once its flush is done; waits on a thread, so that the drain goes on."""
 
         def wait() -> None:
             try:
                 flushing.wait(ask.left)
-            except Exception as fault:  # noqa: BLE001  # raised, or told, where it was asked for
+            except Exception as fault:  # noqa: BLE001  # the trainer raises or logs it
                 self.answer(ask, fault)
             else:
                 show()
@@ -73,11 +76,14 @@ class Process:
             threading.Thread(target=wait, name="anchorlib-flush", daemon=True).start()
 
     def warn(self, message: str) -> None:
-        """Log it where the trainer logs."""
+        """Log a warning, which goes to the trainer's log."""
         logging.getLogger("anchorlib").warning("anchorlib: %s", message)
 
     def outside(self, number: int) -> memoryview:
-        """Memory that the trainer has sent, or is sending."""
+        """The memory that the trainer lent under `number`; waits until it has arrived.
+
+        Raises StoreError where the trainer ended before it sent the memory.
+        """
         with self._came:
             self._came.wait_for(lambda: number in self._lent or self.alone)
             if number not in self._lent:
@@ -85,25 +91,26 @@ class Process:
             return memoryview(self._lent[number])
 
     def give_back(self, number: int) -> None:
-        """The trainer frees it when it lends the next."""
+        """Forget memory that was lent; the trainer frees its own mapping when it lends again."""
         with self._came:
             self._lent.pop(number, None)
 
     def warm(self) -> None:
-        """Find the pages that records are written to first; the trainer then only maps them."""
+        """Allocate the first pages of the ring, so that the trainer only has to map them."""
         self._ring.warm(WARM_BYTES)
         self._talk.send({"warm": WARM_BYTES})
 
     # -- the listening thread
 
     def listen(self) -> None:
-        """Hear the trainer until it has gone."""
+        """Handle the trainer's messages until the trainer has ended."""
         try:
             while (heard := self._talk.receive()) is not None:
                 self._hear(*heard)
                 self.ring_bell()
         except Exception:
-            # Deaf, it would let the trainer wait for ever; a successor hears all of it again.
+            # Without this thread the trainer would wait for ever; the next recorder process gets
+            # all unanswered messages again.
             logging.getLogger("anchorlib").exception("anchorlib: a recorder cannot hear")
             os._exit(1)
         with self._came:
@@ -125,15 +132,18 @@ class Process:
         memory = mmap.mmap(descriptor, 0)
         os.close(descriptor)
         with self._came:
-            self._lent = {number: memory}  # none other waits when a trainer lends
+            self._lent = {number: memory}  # a trainer lends only when no other record waits
             self._came.notify_all()
 
     def ring_bell(self) -> None:
-        """There is something to do."""
+        """Wake `run`: there is something to do."""
         os.eventfd_write(self._bell, 1)
 
     def run(self, trainer: int) -> None:
-        """Drain until the session is closed, or the trainer dead and all it left in the sink."""
+        """Drain until the session is closed, or the trainer has died and its records are stored.
+
+        trainer: a process descriptor of the trainer.
+        """
         drain = self.drain
         assert drain is not None
         poll = select.poll()
@@ -148,19 +158,19 @@ class Process:
             drain.work()
             if self.alone:
                 drain.forsake()
-                drain.work()  # what was published after the last look
+                drain.work()  # records that the trainer published after the last `work`
                 drain.leave(_ALIVE_SECONDS)
 
 
 class Forwarding(logging.Handler):
-    """Log lines of this process go to the trainer's log, or to stderr once it has gone."""
+    """Sends this process's log lines to the trainer's log, or to stderr once it has ended."""
 
     def __init__(self, talk: Talk, host: Process) -> None:
         super().__init__()
         self._talk, self._host = talk, host
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it."""
+        """Send one log line."""
         text = record.getMessage()[:MOST_TEXT]
         if self._host.alone:
             sys.stderr.write(f"{text}\n")
@@ -169,7 +179,7 @@ class Forwarding(logging.Handler):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Be the recorder of one session."""
+    """Run as the recorder of one session; the arguments are its name and inherited descriptors."""
     name, *numbers = arguments
     memory, bell, end, trainer, plan_file, *lock = map(int, numbers)
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -191,7 +201,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _call(name: str) -> None:
-    """Show `name` where processes are listed; where that cannot be, the module's stays."""
+    """Show `name` in lists of processes, where the command line can be overwritten."""
     with suppress(OSError, ValueError, IndexError):
         stat = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
         fields = stat.rpartition(")")[2].split()
@@ -204,4 +214,4 @@ def _call(name: str) -> None:
 if __name__ == "__main__":
     main(sys.argv[1:])
     sys.stderr.flush()
-    os._exit(0)  # all is stored: who closes a session need not wait for an interpreter to end
+    os._exit(0)  # everything is stored, and the trainer waits in `close` for this process to end

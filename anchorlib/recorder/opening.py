@@ -1,4 +1,4 @@
-"""Queues: drained by a process of their own, or by a thread of this one."""
+"""Makes the queue of a session, drained by a recorder process or by a thread of this process."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ Place: TypeAlias = Literal["process", "thread"]
 
 
 def default_place() -> Place:
-    """A process where the system has what it needs.
+    """Where a ring is drained by default: in a process where the system allows it, else a thread.
 
-    Stores to shared memory must become visible in the order in which Python makes them, which the
-    processor decides.
+    A process needs Linux's memfd, eventfd and pidfd. It also needs a processor that makes stores to
+    shared memory visible in the order in which Python makes them, as x86-64 does.
     """
     has_all = all(hasattr(os, name) for name in ("memfd_create", "eventfd", "pidfd_open"))
     in_order = platform.machine() in {"x86_64", "AMD64"}
-    # The executable of a frozen program is the program: it would start itself.
+    # In a frozen program sys.executable is the program itself, and would start the training again.
     has_python = bool(sys.executable) and not getattr(sys, "frozen", False)
     return "process" if has_all and in_order and has_python else "thread"
 
@@ -65,7 +65,7 @@ def thread_queue(
 
     on_start: called first in that thread.
 
-    Raises StoreError where there is no memory for it; `sink` is closed then.
+    Raises StoreError where there is no memory for the queue, and closes `sink` then.
     """
     try:
         ring = Ring(-1, ring_size(limit_bytes), new=True)
@@ -85,8 +85,11 @@ def process_queue(
 ) -> RecordQueue:
     """A queue that a process of its own drains into `store`: a directory, or a collector's URL.
 
-    A thread of this process where the system refuses one, which is said: it calls `on_start`
-    first. Raises what opening the store raises; a collector is not waited for.
+    Where no process can be started, a thread of this process drains the queue, after a warning.
+
+    on_start: called first in that thread.
+
+    Raises what opening the store raises; a collector is not waited for.
     """
     plan, lock = _planned(store, options)
     try:
@@ -115,8 +118,8 @@ def _planned(store: str, options: RunOptions) -> tuple[Plan, RankLock | None]:
         return Plan(store, options, payload, ()), None
     secret = os.urandom(16)
     lock = open_writer(Path(store), options, secret).hand_over()
-    options = replace(options, header={})  # the attempt has it already
-    # A later chdir leaves the store where it is.
+    options = replace(options, header={})  # the opened attempt has the header already
+    # The path is absolute, because a training may change its directory before a recorder restarts.
     return Plan(str(Path(store).absolute()), options, payload, (secret.hex(),)), lock
 
 

@@ -1,4 +1,4 @@
-"""What a recorder process is started with: a document in memory that it inherits."""
+"""The plan that a recorder process is started with: JSON in memory that the process inherits."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["Plan", "in_memory", "open_plan"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where records go, and how to go on where other recorders ended.
+    """Where records go, and how to continue where earlier recorders ended.
 
-    payload: the ring's.
-    writers: secrets, in hex: of a directory's writer, the one; of those who spool for a collector,
-        one for each recorder so far, this one the last.
-    drains: recorders before this one.
-    definitions: those in slots that were consumed already, in order.
+    payload: bytes of the ring's payload.
+    writers: writers' secrets, in hex. For a directory, the secret of its one writer; for a
+        collector, a secret for each recorder so far, each of which has a spool of its own.
+    drains: how many recorders there were before this one.
+    definitions: the definitions in slots that were consumed already, in order.
     """
 
     store: str
@@ -39,12 +39,12 @@ class Plan:
     definitions: tuple[str, ...] = ()
 
     def document(self) -> bytes:
-        """As it travels."""
+        """The plan as JSON."""
         return json.dumps(asdict(self), default=str).encode()
 
     @classmethod
     def read(cls, descriptor: int) -> Plan:
-        """The plan in the memory of `descriptor`, which is closed."""
+        """The plan in the memory of `descriptor`, which this closes."""
         with os.fdopen(descriptor, "rb") as file:
             told: dict[str, Any] = json.load(file)
         told["options"] = RunOptions(**told["options"])
@@ -53,21 +53,23 @@ class Plan:
 
 
 class Unopened(MemorySink):
-    """What stands in for a sink that could not be opened again: it takes nothing."""
+    """Stands in for a sink that could not be opened again; it refuses every block."""
 
     def __init__(self, fault: Exception) -> None:
         super().__init__()
         self._fault = fault
 
-    def put(self, block: RowBlock) -> None:  # noqa: ARG002  # none is taken
-        """Raises what kept the sink from being opened."""
+    def put(self, block: RowBlock) -> None:  # noqa: ARG002  # every block is refused
+        """Raises the fault with which the sink failed to open."""
         raise self._fault
 
 
 def open_plan(plan: Plan, ring: Ring, lock: RankLock | None) -> tuple[Sink, Before]:
-    """The sink of a plan, and what drains before this one have left. Raises nothing.
+    """The sink of a plan, and the state that earlier drains left. Raises nothing.
 
-    lock: of the rank, held already; None for a collector's.
+    A sink that cannot be opened is replaced by `Unopened`, so that each record is counted as lost.
+
+    lock: the rank's, held already; None where the store is a collector.
     """
     known = Known()
     for text in plan.definitions:
@@ -77,14 +79,14 @@ def open_plan(plan: Plan, ring: Ring, lock: RankLock | None) -> tuple[Sink, Befo
         if lock is None:
             return _open_remote(plan, ring, before)
         return _open_embedded(plan, ring, before, lock)
-    except Exception as fault:  # noqa: BLE001  # each record then says why it was lost
+    except Exception as fault:  # noqa: BLE001  # the reason of each record's gap
         return Unopened(fault), before
 
 
 def _open_embedded(plan: Plan, ring: Ring, before: Before, lock: RankLock) -> tuple[Sink, Before]:
     secret = bytes.fromhex(plan.writers[-1])
     writer = open_writer(Path(plan.store), plan.options, secret, lock)
-    # A drain may have been ended between the sink's commit and its mark.
+    # A drain may have died after the sink's commit and before it wrote the ring's mark.
     ahead = max(0, writer.committed - ring.mark()[Mark.STORED])
     return EmbeddedSink(writer), replace(before, ahead=ahead)
 
@@ -94,13 +96,13 @@ def _open_remote(plan: Plan, ring: Ring, before: Before) -> tuple[Sink, Before]:
     from anchorlib.spool import spooled_by
 
     options, place = plan.options, spool_place()
-    if before.drains:  # what the others left in their spools comes first
+    if before.drains:  # the spools of the earlier recorders are delivered first
         options = replace(options, resume=True, overwrite=False)
         mark = ring.mark()
         last = plan.writers[mark[Mark.DRAIN]]
         spooled = spooled_by(place, options.run, options.rank, last)
         doubt = 0 if spooled is None else max(0, spooled - mark[Mark.OWN])
-        # Without a spool, what waited in the memory of a process went with it.
+        # Without a spool, records that waited in the memory of the dead process are lost.
         lost = ring[Word.WAITING] if spooled is None else 0
         before = replace(before, ahead=mark[Mark.AHEAD] + doubt, lost=lost)
     secret = bytes.fromhex(plan.writers[-1])

@@ -1,8 +1,8 @@
-"""A drain in a process of its own, beside the trainer: the trainer's handle on it.
+"""The trainer's handle on its recorder process, which drains the ring.
 
     trainer ── ring (memfd), bell (eventfd), messages ──▶ anchor-recorder ──▶ sink
 
-What was put into the ring survives the trainer, however it dies: the recorder drains it and ends. A
+Records in the ring survive the trainer, however it dies: the recorder drains them and ends. A
 recorder that dies is started again, and goes on with the first record that is not in the store;
 after three deaths a thread of the trainer drains the ring.
 """
@@ -49,16 +49,16 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 
 
 class RecorderProcess:
-    """A worker: starts the recorder, listens to it, starts it again.
+    """The worker that starts the recorder process, listens to it, and starts it again.
 
-    lock: of the rank, held already; None for a collector's.
-    on_start: called first in a thread that records once no process does.
+    lock: the rank's, held already; None where the store is a collector.
+    on_start: called first in the thread that drains the ring once no process does.
     """
 
     given_up = "the recorder process was ended, and the run is as it left it"
 
     def __init__(self, plan: Plan, lock: RankLock | None, on_start: Callable[[], None]) -> None:
-        """Raises OSError where the system has not what it needs."""
+        """Raises OSError where the system cannot share memory or start the process."""
         self._plan, self._lock, self._on_start = plan, lock, on_start
         self._definitions: list[tuple[int, str]] = []  # each with its slot
         self._asked = Asked()
@@ -84,7 +84,7 @@ class RecorderProcess:
         self._listener.start()
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Talk]:
-        """Start a recorder that goes on where the ring's marks say."""
+        """Start a recorder that continues at the ring's mark. Raises OSError."""
         options = self._plan.options
         name = f"anchor-recorder {options.run} rank {options.rank}"
         self._plan = self._successor()
@@ -118,7 +118,7 @@ class RecorderProcess:
         return child, talk
 
     def _successor(self) -> Plan:
-        """The plan of the recorder that begins now."""
+        """The plan of the next recorder, which continues after those before it."""
         plan = self._plan
         consumed = self.ring.mark()[Mark.CONSUMED]
         known = tuple(text for slot, text in self._definitions if slot < consumed)
@@ -130,7 +130,7 @@ class RecorderProcess:
     # -- as the queue's worker
 
     def wake(self) -> None:
-        """Ring."""
+        """Ring the recorder's bell, and wake the thread where one drains instead."""
         os.eventfd_write(self._bell, 1)
         if self._instead is not None:
             self._instead.wake()
@@ -138,7 +138,7 @@ class RecorderProcess:
     def ask(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
     ) -> Future[Any]:
-        """Ask the recorder for something."""
+        """Ask the recorder for a flush or the close."""
         with self._guard:
             if self._instead is not None:
                 return self._instead.ask(what, after, timeout)
@@ -152,21 +152,21 @@ class RecorderProcess:
         return future
 
     def revoke(self) -> None:
-        """The sink writes nothing more."""
+        """Let the sink write nothing more."""
         with self._guard:
             if self._instead is not None:
                 self._instead.revoke()
             self._talk.send({"revoke": True})
 
     def cancel(self) -> None:
-        """Nothing is written any more: the recorder ends now."""
+        """Kill the recorder, and cancel all that was asked of it."""
         with self._guard:
             self._ending = True
             self._child.kill()
             self._asked.cancel()
 
     def end(self) -> None:
-        """The session is over: the recorder ends by itself, or is ended."""
+        """Wait until the recorder has ended, kill it after ten seconds, and free everything."""
         with self._guard:
             self._ending = True
         try:
@@ -176,7 +176,7 @@ class RecorderProcess:
             self._child.wait()
         self._talk.close()
         self._listener.join(_END_SECONDS)
-        self._asked.cancel()  # a flush beside the close, which the recorder did not see end
+        self._asked.cancel()  # a flush that the recorder had not answered when it was closed
         self._forget_lent()
         os.close(self._bell)
         os.close(self._memory)
@@ -184,15 +184,15 @@ class RecorderProcess:
             self._lock.release()
 
     def defined(self, slot: int, text: bytes) -> None:
-        """Kept for a recorder that begins behind it."""
+        """Keep a definition for recorders that begin behind its slot."""
         self._definitions.append((slot, text.decode()))
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:
-        """Memory that the recorder maps too."""
+        """Memory for one record, which the recorder maps too."""
         with self._guard:
             if self._instead is not None:
                 return self._instead.lend(nbytes)
-            self._forget_lent()  # a record is placed outside only where none other waits
+            self._forget_lent()  # lent only where no other record waits, so older memory is free
             descriptor = shared_memory(max(1, nbytes))
             memory = mmap.mmap(descriptor, max(1, nbytes))
             self._lendings = number = self._lendings + 1
@@ -211,7 +211,7 @@ class RecorderProcess:
         self._lent.clear()
 
     def warn(self, message: str) -> None:
-        """Log it."""
+        """Log a warning."""
         _log.warning("anchorlib: %s", message)
 
     # -- the listening thread
@@ -233,12 +233,12 @@ class RecorderProcess:
             _log.log(level, "%s", text)
         elif "answer" in message:
             if message["answer"] == self._last:
-                self._ending = True  # the recorder goes by itself now
+                self._ending = True  # the recorder ends by itself now
             fault = message.get("fault")
             self._asked.answer(message["answer"], fault_of(fault) if fault else message["value"])
 
     def _outlived(self) -> bool:
-        """The recorder has gone; whether another one was started."""
+        """Replace a recorder that has ended; returns whether another process was started."""
         with self._guard:
             self._talk.close()
             code = self._child.wait()
@@ -264,7 +264,7 @@ class RecorderProcess:
         return True
 
     def _record_here(self) -> None:
-        """Let a thread go on."""
+        """Let a thread of this process drain the ring from now on."""
         self.ready.set()
         try:
             self._plan = self._successor()
@@ -280,16 +280,16 @@ class RecorderProcess:
 
 
 def _environment() -> dict[str, str]:
-    """One thread for arithmetic: the other cores are the training's."""
+    """The recorder's environment: one thread for arithmetic, as other cores are the training's."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
     return kept | {"OMP_NUM_THREADS": "1"}
 
 
 def _paths() -> str:
-    """Where the recorder looks for modules: where the trainer does, in the same order.
+    """The recorder's search path for modules, as JSON: the trainer's, in the same order.
 
-    But for the folder of the trainer's program, whose files may have names of modules that it never
-    asks for; and for what depends on the current directory.
+    The folder of the trainer's program is left out, as its files may hide modules that the trainer
+    never imports; so is the current directory.
     """
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     own = {"", str(Path(script).absolute().parent) if script else ""} - {_PACKAGES}

@@ -3,8 +3,8 @@
     training threads ── put, gap, edges, … ──▶ ring ── drain ──▶ block ──▶ sink
                      ── flush, close ─────────────────────▶
 
-Nothing here raises into training but a wrong call of its own: what finds no room is counted, told
-once, stated as a gap, and goes no further.
+Nothing here raises into training for want of room: records that find none are counted and stated as
+a gap, and one warning is logged.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordQueue", "Source", "ring_size"]
 
-# So much does not wait for company, where the queue has room for four times as much: each time the
-# drain begins, something else does not run.
+# The drain is woken for so many bytes, or for a quarter of the queue: waking it for less would
+# interrupt training more often.
 _WAKE_BYTES: Final = 16 << 20
-_RESERVE: Final = 8  # of the room, kept for records of which the summary alone will be stored
+_RESERVE: Final = 8  # an eighth of the room is kept for records that are stored without values
 
-# How long `close` waits past its timeout: for the batch that is being written when time is up, and
-# then, the sink being revoked, for the one operation that its owner may be in.
+# How long `close` waits past its timeout: for the batch that is being written then; and, after the
+# sink was revoked, for its present operation.
 _BATCH_SECONDS: Final = 1.0
 _OPERATION_SECONDS: Final = 15.0
 _BEGIN_SECONDS: Final = 10.0
@@ -50,20 +50,20 @@ _POLL_SECONDS: Final = 0.0005
 _FULL: Final = "queue full"
 _INSIDE: Final = "anchored by a signal handler, in the middle of another anchor"
 _OVER: Final = "the recorder has ended"
-_UNKNOWN: Final = (UNKNOWN, "value", "")  # of a record that found no room even for its name
+_UNKNOWN: Final = (UNKNOWN, "value", "")  # the series of a record whose name found no room
 
 Source: TypeAlias = int | Callable[[int], object] | Later
-"""Where values are: their address; what writes them to an address that it is given; or on a device,
-whose stream brings them later."""
+"""Where values come from: an address; a function that writes them to a given address; or a device,
+whose stream copies them later."""
 
 
 def ring_size(limit_bytes: int) -> int:
-    """The bytes of payload that a queue with this limit needs."""
+    """The bytes of payload in the ring of a queue with this limit."""
     return aligned(limit_bytes) + TOLD_BYTES
 
 
 class _Put(NamedTuple):
-    """A record that is to be placed. at: step, pass, call and phase."""
+    """The arguments of `RecordQueue.put`: one record that is to be placed in the ring."""
 
     source: Source
     nbytes: int
@@ -79,14 +79,15 @@ class _Put(NamedTuple):
 class RecordQueue:
     """Places records in `ring`, which `worker` drains.
 
-    limit_bytes bounds what waits (a single larger record is still taken, alone). Full, `put`
-    waits ("block"), or the record's summary alone is kept and counted ("drop", "raise"; with
-    "raise" the next `check` raises QueueFullError): an eighth of the room is kept for those. Where
-    even they find no room, the record is left out.
+    limit_bytes: the most bytes of values that wait; a single larger record is still taken, alone.
+    on_full: what `put` does where the queue is full. "block": it waits. "drop" and "raise": only
+        the record's summary is stored, which is counted, and for which an eighth of the room is
+        kept; a record that finds no room there either is left out. With "raise" the next `check`
+        raises QueueFullError.
 
-    lock: guards all of it; who makes records may hold it while it does. Who put a record whose
-    values come later calls `fill` when it has given the lock back.
-    putter: places ordinary records in the ring, where one was compiled; None once the queue closes.
+    lock: guards the queue; a thread may hold it while it makes records. A thread that has put a
+        record with later values calls `fill` after it has released the lock.
+    putter: the compiled code that places ordinary records; None without it, and after `close`.
     """
 
     def __init__(self, ring: Ring, worker: Worker, *, limit_bytes: int, on_full: OnFull) -> None:
@@ -107,7 +108,7 @@ class RecordQueue:
         self._losses = Losses(self._statements, worker.warn)
         self._copies = Copies(ring, self._tell_not_copied)
         self._copier: Copier | None = None
-        self._stuck = 0  # records that waited behind an operation which never ended
+        self._stuck = 0  # records lost behind an operation of the store that never ended
         self.blocked_seconds = 0.0
         self._teller = Teller(
             ring,
@@ -125,16 +126,19 @@ class RecordQueue:
         return self._producer.placing
 
     def put_by(self, make: Callable[[Ring, int], Putter | None]) -> None:
-        """Let `make` make a putter for the ring and its room; None where it cannot."""
+        """Set `putter` to what `make` returns for the ring and the room; None for no putter."""
         self.putter = make(self._ring, self._room)
 
     def copy_by(self, make: Callable[[Ring, Callable[[str], None]], Copier]) -> Copier:
-        """Let `make` make a copier into the ring, which the queue closes; it may warn."""
+        """The copier that `make` returns for the ring and a function that warns.
+
+        The queue closes it.
+        """
         self._copier = make(self._ring, self._worker.warn)
         return self._copier
 
     def fill(self) -> None:
-        """Have the values copied that come later; `lock` is not held, and nobody waits for them."""
+        """Begin the copies of this thread's later values; call it without `lock`. Does not wait."""
         self._copies.fill()
 
     def _tell_not_copied(self, fault: Exception) -> None:
@@ -158,7 +162,7 @@ class RecordQueue:
 
     # -- records
 
-    def put(  # noqa: PLR0913  # a slot's fields, one by one: a tuple of them costs
+    def put(  # noqa: PLR0913  # the fields of a slot: making a tuple of them would take time
         self,
         source: Source,
         nbytes: int,
@@ -170,7 +174,10 @@ class RecordQueue:
         flags: int = 0,
         count: int = 1,
     ) -> None:
-        """Take a record over; `lock` is held. Raises nothing."""
+        """Place a record in the ring, or count it; `lock` is held. Raises nothing.
+
+        at: step, pass, call and phase. count: observations folded into the record.
+        """
         producer = self._producer
         if producer.placing:
             self._losses.lose(*self._named(stream, nbytes, at[0]), _INSIDE)
@@ -196,7 +203,7 @@ class RecordQueue:
         self._put_full(_Put(source, nbytes, stream, layout, at, order, scale, flags, count))
 
     def placed(self, nbytes: int) -> None:
-        """A record of `nbytes` is in the ring; `lock` is held."""
+        """Count a record of `nbytes` that was placed in the ring; `lock` is held."""
         self._taken += 1
         self._since = since = self._since + nbytes + SLOT_BYTES
         if since >= self._urgent:
@@ -209,7 +216,7 @@ class RecordQueue:
             self._worker.wake()
 
     def _put_full(self, put: _Put) -> None:
-        """There is no room for `put` now."""
+        """Handle a record for which there is no room now, as `on_full` says."""
         self._copies.settle()  # a device that has failed must not keep the ring full
         if self._on_full == "block" and not self._is_over:
             self._wait_for_room(put)
@@ -231,7 +238,7 @@ class RecordQueue:
 
     def _is_empty(self) -> bool:
         ring = self._ring
-        # An exception between the ring and the books, as Ctrl-C is one, leaves these one apart.
+        # An exception, as Ctrl-C, between publishing and counting leaves `_taken` one short.
         return ring[Word.RECORDS] == self._taken or ring[Word.CONSUMED] == ring[Word.PUBLISHED]
 
     def _wait_for_room(self, put: _Put) -> None:
@@ -252,12 +259,12 @@ class RecordQueue:
 
     @property
     def _is_over(self) -> bool:
-        """Whether what is put now is never drained."""
+        """Whether records that are put now would never be drained."""
         return self._closing or self._worker.is_over
 
     def _wait(self) -> None:
-        """Let others, and the drain, run for a moment."""
-        self._copies.fill()  # what the drain waits for must not wait for the drain
+        """Release the lock for a moment, so that other threads and the drain can run."""
+        self._copies.fill()  # the drain may wait for these copies: begin them before waiting for it
         self._copies.settle()
         self._worker.wake()
         self._changed.wait(_POLL_SECONDS)
@@ -272,7 +279,7 @@ class RecordQueue:
             self._publish_now(put, number, address, SlotKind.OUTSIDE, owner)
 
     def _put_bare(self, put: _Put) -> None:
-        """Its values are left out; where there is room, they wait until their summary is made."""
+        """Place a record of which only the summary is to be stored; its values wait until then."""
         with self._producer as producer:
             pos = producer.place(put.nbytes, self._limit)
             if pos < 0:
@@ -295,7 +302,7 @@ class RecordQueue:
         kind: SlotKind = SlotKind.VALUES,
         owner: object = None,
     ) -> bool:
-        """Bring the values to `address` and publish the record; whether it was."""
+        """Bring a record's values to `address` and publish it; returns whether it was published."""
         source, nbytes, stream, layout, at, order, scale, flags, folded = put
         comes_later = isinstance(source, Later)
         try:
@@ -335,7 +342,7 @@ class RecordQueue:
         self._losses.warn_once("full", f"{message}; values are dropped and counted")
 
     def check(self) -> None:
-        """Raise QueueFullError if records were left out since the last check under "raise"."""
+        """Raise QueueFullError if values were dropped since the last check, under "raise"."""
         message, self._full_error = self._full_error, None
         if message:
             raise QueueFullError(message)
@@ -349,7 +356,7 @@ class RecordQueue:
             self._teller.say_sometimes()
 
     def edges(self, edges: Edges) -> None:
-        """Pass on what a value was computed from."""
+        """Pass on lineage: what a value was computed from."""
         try:
             check_edges(edges)
         except AnchorError as fault:
@@ -360,7 +367,7 @@ class RecordQueue:
             self._teller.say_sometimes()
 
     def header(self, entries: Mapping[str, object]) -> None:
-        """Pass on what the run's header has to say from now on."""
+        """Pass on entries of the run's header."""
         with self.lock:
             self._statements.header(entries)
             self._teller.say_sometimes()
@@ -374,7 +381,7 @@ class RecordQueue:
     # -- waiting for the drain
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return when all that was taken before is in the store and visible to any reader.
+        """Return when all records so far are in the store and visible to any reader.
 
         Raises FlushTimeoutError after `timeout` seconds.
         """
@@ -402,10 +409,10 @@ class RecordQueue:
             self._losses.warn_once(f"flush:{type(fault).__name__}", f"flush failed: {fault}")
 
     def close(self, timeout: float) -> int:
-        """Drain, close the sink, end the worker; how many records were not delivered.
+        """Drain the ring, close the sink, end the worker; returns how many records are undelivered.
 
-        Nothing is taken any more. What is not written within `timeout` seconds is counted; when
-        `close` returns, nothing is written any more either.
+        Later records are refused. Records that are not written within `timeout` seconds are
+        counted as lost; nothing is written after `close` has returned.
         """
         self._worker.ready.wait(_BEGIN_SECONDS)  # a run may be shorter than a recorder's start
         with self.lock:
@@ -430,7 +437,7 @@ class RecordQueue:
         return int(asked.result())
 
     def _give_up(self) -> None:
-        """One operation of the store does not end: what waits behind it is lost."""
+        """Give up on a store whose operation does not end: records that wait behind it are lost."""
         self._worker.cancel()
         self._losses.warn_once(
             "stuck",
@@ -442,40 +449,40 @@ class RecordQueue:
 
     @property
     def gaps(self) -> int:
-        """How many series, each for each reason, have a gap."""
+        """How many gaps there are, counted by series and reason."""
         return max(self._statements.gaps, self._ring[Word.GAPS])
 
     @property
     def handed_over(self) -> int:
-        """Records taken that have left the queue for the sink."""
+        """How many records have left the queue for the sink."""
         return self._ring[Word.RECORDS]
 
     @property
     def waiting(self) -> int:
-        """Records taken that are not in the store, or not yet acknowledged by a collector."""
+        """How many records are not yet in the store, or not acknowledged by the collector."""
         return self._taken - self.handed_over + self._ring[Word.WAITING]
 
     @property
     def retries(self) -> int:
-        """How often the sink tried again."""
+        """How often the sink tried a delivery again."""
         return self._ring[Word.RETRIES]
 
     @property
     def lost(self) -> int:
-        """Records that were lost altogether, here or on their way."""
+        """How many records were lost altogether, in the queue, the drain or the sink."""
         return self._losses.records + self._stuck + self._ring[Word.LOST]
 
     @property
     def dropped(self) -> int:
-        """Records that were lost, or kept without their values."""
+        """How many records were lost, or kept without their values."""
         return self.lost + self._ring[Word.BARE]
 
     @property
     def dropped_bytes(self) -> int:
-        """Bytes of values among them."""
+        """Bytes of the values of dropped records."""
         return self._losses.nbytes + self._ring[Word.LOST_BYTES]
 
 
 def _left(deadline: float | None) -> float | None:
-    """Seconds until `deadline`; None where there is none."""
+    """Seconds until `deadline`; None where there is no deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,7 +1,7 @@
-"""The ring between training threads and the drain: memory that both may map.
+"""The ring between training threads and the drain: memory that both processes map.
 
-`Ring` is the memory. `Producer` places records in it; its caller holds a lock, for one record is
-placed at a time. The consumer, `drain`, frees what is in the sink.
+`Ring` is the memory. `Producer` places records in it, one at a time: its caller holds a lock. The
+consumer, `drain`, frees the memory of records that are in the sink.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ __all__ = [
 ]
 
 SLOTS: Final = 1 << 15
-WARM_BYTES: Final = 32 << 20  # what waits while the drain keeps up, twice
+WARM_BYTES: Final = 32 << 20  # twice the bytes that wait while the drain keeps up
 _PAGE: Final = 4096
 _POPULATE: Final = 23  # MADV_POPULATE_WRITE, since Linux 5.14
-_COPIED_TWICE: Final = 32 << 10  # below, a slice of memory is faster than a call of memmove
-_LET_OTHERS_RUN: Final = 2 << 20  # from here on Python's lock is given away while memory is copied
+_COPIED_TWICE: Final = 32 << 10  # below this size a slice of memory is faster than memmove
+_LET_OTHERS_RUN: Final = 2 << 20  # from this size on Python's lock is released during a copy
 
 _PUBLISHED: Final = Word.PUBLISHED * WORD_STRIDE
 _WRITTEN: Final = Word.WRITTEN * WORD_STRIDE
@@ -60,7 +60,7 @@ _FLOOR: Final = Word.FLOOR * WORD_STRIDE
 # time that ctypes.string_at takes. Only what belongs to a tensor is ever sliced.
 _memory: Any = (ctypes.c_char * ((1 << 63) - 1)).from_address(0)
 
-# ctypes.memmove gives Python's lock away for the time; to get it back takes longer than to copy.
+# ctypes.memmove releases Python's lock, and getting it back takes longer than a small copy.
 _move = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
     ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
 )
@@ -73,12 +73,12 @@ def move(target: int, source: int, nbytes: int) -> None:
 
 
 def aligned(nbytes: int) -> int:
-    """What values of `nbytes` take of the payload."""
+    """The bytes of payload that values of `nbytes` take."""
     return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
 
 
 def ring_bytes(slots: int, payload: int) -> int:
-    """The size of a ring's memory."""
+    """The size of a ring's memory, for so many slots and bytes of payload."""
     return _payload_at(slots) + payload
 
 
@@ -100,7 +100,8 @@ class Ring:
     def __init__(self, descriptor: int, payload: int, slots: int = SLOTS, *, new: bool) -> None:
         """Map the memory of `descriptor`, or anonymous memory for -1.
 
-        Raises StoreError where it is no ring of this version.
+        new: the memory is empty, and is made a ring. Else StoreError is raised where the memory is
+        no ring of this version.
         """
         self.slot_count, self.payload_bytes = slots, payload
         self.payload_at = _payload_at(slots)
@@ -122,15 +123,15 @@ class Ring:
         self.words[word * WORD_STRIDE] = value
 
     def mark(self) -> tuple[int, ...]:
-        """The mark that holds now: an entry for each of `Mark`."""
+        """The mark that holds now: one entry for each member of `Mark`."""
         while True:
             active = self[Word.ACTIVE]
             mark = tuple(self.words[_mark_words(active)])
-            if self[Word.ACTIVE] == active:  # it is not being written again
+            if self[Word.ACTIVE] == active:  # else the consumer may have overwritten the mark
                 return mark
 
     def advance(self, mark: Sequence[int]) -> None:
-        """The consumer has come so far; the entries are those of `Mark`."""
+        """Make `mark` the mark that holds; it has one entry for each member of `Mark`."""
         other = 1 - self[Word.ACTIVE]
         self.words[_mark_words(other)] = memoryview(array("Q", mark))
         self[Word.ACTIVE] = other
@@ -138,36 +139,36 @@ class Ring:
         self[Word.CONSUMED] = mark[Mark.CONSUMED]
 
     def slot_address(self, number: int) -> int:
-        """Where in this process's memory the slot of a record is."""
+        """The address in this process of slot `number`."""
         return self.address + CONTROL_BYTES + number % self.slot_count * SLOT_BYTES
 
     def is_settled(self, number: int) -> bool:
-        """Whether nothing more is awaited of the record in slot `number`."""
+        """Whether the record in slot `number` has its values, is void, or is consumed."""
         seq = int(self.slots["seq"][number % self.slot_count])
         return seq & ~VOID == number + 1 or self[Word.CONSUMED] > number
 
     def void(self, number: int) -> None:
-        """The values of the record in slot `number` never come; nobody writes there any more."""
+        """Mark slot `number` as void: its values never come, and no device writes them any more."""
         self.slots["seq"][number % self.slot_count] = (number + 1) | VOID
 
     def warm(self, nbytes: int) -> None:
-        """Have the system find the first pages of the payload now, not when they are written to.
+        """Have the system allocate the first pages of the payload now, instead of at first use.
 
-        Python's lock is given away meanwhile.
+        Python's lock is released meanwhile.
         """
         start = -(-(self.address + self.payload_at) // _PAGE) * _PAGE
         size = min(nbytes, self.payload_bytes) // _PAGE * _PAGE
-        if sys.platform == "linux":  # where it is not known, the first writes find them
+        if sys.platform == "linux":  # a kernel without this call allocates at first use
             ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _POPULATE)
 
     def give_back(self) -> None:
-        """Nobody reads or writes records any more: the system gets their memory back."""
+        """Free the memory of slots and payload, which nobody reads or writes any more."""
         if hasattr(mmap, "MADV_REMOVE"):
             self.memory.madvise(mmap.MADV_REMOVE, CONTROL_BYTES)
 
 
 def shared_memory(nbytes: int) -> int:
-    """A descriptor of memory that a child can map. Raises OSError."""
+    """A descriptor of new memory that a child process can map. Raises OSError."""
     descriptor = os.memfd_create("anchor-ring", os.MFD_CLOEXEC)
     try:
         os.truncate(descriptor, nbytes)
@@ -180,11 +181,11 @@ def shared_memory(nbytes: int) -> int:
 class Producer:
     """Places records in a ring, one after the other, each whole before it can be seen.
 
-    Between `place` and `publish` no other record may be placed, as a signal handler might: what is
-    done there is done inside `with producer`, and only where it is not `placing` already.
+    No other record may be placed between `place` and `publish`, and a signal handler might try. So
+    the caller makes both calls inside `with producer`, and only where `placing` is False before.
 
-    Stores to memory become visible in the order in which Python makes them: on x86-64 because the
-    processor keeps it, in a thread of this process because Python's lock does.
+    The consumer relies on stores to memory becoming visible in the order in which Python makes
+    them. On x86-64 the processor keeps that order; for a thread of this process Python's lock does.
     """
 
     def __init__(self, ring: Ring) -> None:
@@ -194,7 +195,7 @@ class Producer:
         self._slots, self._size = ring.slot_count, ring.payload_bytes
         self._payload_at = ring.payload_at
         self._ring = ring
-        self._consumed = self._freed = 0  # as the consumer last said
+        self._consumed = self._freed = 0  # as the last mark that was read says
         self.placing = False
 
     def __enter__(self) -> Self:
@@ -205,14 +206,14 @@ class Producer:
         self.placing = False
 
     def place(self, nbytes: int, room: int) -> int:
-        """The position for values of `nbytes`; -1 where they, and what is held, exceed `room`."""
+        """The position for values of `nbytes`; -1 where the ring would hold more than `room`."""
         words, size = self._words, self._size
         published, pos, consumed = words[_PUBLISHED], words[_WRITTEN], words[_CONSUMED]
         over = pos % size
         if consumed != self._consumed:
             mark = self._ring.mark()
             self._consumed, self._freed = mark[Mark.CONSUMED], mark[Mark.FREED]
-        if over and consumed == published:  # empty: begin again, where pages are warm
+        if over and consumed == published:  # the ring is empty: begin again at the warm pages
             pos += size - over
             words[_FLOOR] = pos
         elif over + nbytes > size:
@@ -227,11 +228,11 @@ class Producer:
         return self._words[_WRITTEN] - max(freed, self._words[_FLOOR])
 
     def address(self, pos: int) -> int:
-        """Where in this process's memory the values at `pos` lie."""
+        """The address in this process of the values at position `pos`."""
         return self._base + self._payload_at + pos % self._size
 
     def copy(self, pos: int, source: int, nbytes: int) -> None:
-        """Copy the values at address `source` to `pos`."""
+        """Copy the values at address `source` to position `pos`."""
         at = self._payload_at + pos % self._size
         if nbytes < _COPIED_TWICE:
             self._memory[at : at + nbytes] = _memory[source : source + nbytes]
@@ -239,7 +240,7 @@ class Producer:
             move(self._base + at, source, nbytes)
 
     def write(self, pos: int, text: bytes) -> None:
-        """Put `text` at `pos`."""
+        """Write `text` at position `pos`."""
         at = self._payload_at + pos % self._size
         self._memory[at : at + len(text)] = text
 

@@ -1,7 +1,7 @@
-"""What is said beside the records: gaps, lineage, entries of the header, traced operations.
+"""Statements beside the records: gaps, lineage, entries of the header, traced operations.
 
-They gather where they arise, in the trainer, and travel through the ring to the drain, which has
-some of its own; it tells them to the sink when their turn comes.
+The trainer collects its statements and sends them through the ring. The drain collects these and
+its own, and hands them to the sink.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Key = tuple[str, str, str, str]
 
 
 class Statements:
-    """Statements that were not told yet, and the totals of all gaps. The caller holds a lock."""
+    """Statements that were not handed on yet, and totals of all gaps. The caller holds a lock."""
 
     def __init__(self) -> None:
         self._totals: dict[Key, Gap] = {}
@@ -29,7 +29,7 @@ class Statements:
         self._operations: list[Entry] = []
 
     def gap(self, gap: Gap) -> None:
-        """Add to the total of this gap's series and reason."""
+        """Add a gap to the total of its series and reason."""
         gap = statable(gap)
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         old = self._totals.get(key)
@@ -41,7 +41,7 @@ class Statements:
         self._untold[key] = None
 
     def total(self, gap: Gap) -> None:
-        """Take over the total of a series and reason, as its own source keeps it."""
+        """Set the total of a series and reason, which the gap's source has summed itself."""
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         self._totals[key] = gap
         self._untold[key] = None
@@ -51,7 +51,7 @@ class Statements:
         self._edges.append(edges)
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Add entries of the header; newer ones win."""
+        """Add entries of the header; a newer entry replaces an older one."""
         self._header |= entries
 
     def operations(self, entries: Sequence[Entry]) -> None:
@@ -60,14 +60,13 @@ class Statements:
 
     @property
     def gaps(self) -> int:
-        """How many series have a gap, each reason counted for itself."""
+        """How many gaps there are, counted by series and reason."""
         return len(self._totals)
 
     def take(self, *, again: bool) -> Telling:
-        """All that is untold, which counts as told from here on.
+        """The statements that were not handed on yet; from now on they count as handed on.
 
-        again: every total of gaps, told or not: a store that was away, and took what it was told
-            for lost, may be there again.
+        again: take all totals of gaps, for a store that was away may have lost earlier ones.
         """
         gaps = [self._totals[key] for key in (self._totals if again else self._untold)]
         telling = Telling(gaps, self._edges, self._header, self._operations)
@@ -99,9 +98,11 @@ class Telling:
         return bool(self.gaps or self.edges or self.header or self.operations)
 
     def tell(self, sink: Sink, failed: Callable[[str, Exception], None]) -> bool:
-        """Say it to `sink`; whether the sink took the gaps, which must not be lost.
+        """Hand the statements to `sink`; returns whether the sink took the gaps.
 
-        failed: is told what was not kept, and why. The records themselves are safe.
+        Gaps must not be lost, and are handed on again otherwise.
+
+        failed: called with a sentence and the fault for each kind of statement that was not kept.
         """
         told = _said(sink.gap, self.gaps, "what was not recorded could not be noted", failed)
         _said(sink.edges, self.edges, "what values were computed from was not kept", failed)

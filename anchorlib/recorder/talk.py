@@ -1,9 +1,9 @@
-"""What a trainer and its recorder process say to each other, beside the ring: messages as JSON.
+"""The messages between a trainer and its recorder process, beside the ring: JSON over a socket.
 
     to the recorder   ask, revoke, lent (with a descriptor)
     to the trainer    answer, log, warm
 
-Whoever has gone hears nothing: to say something to it is no error.
+Sending to a process that has ended is no error: the message is dropped.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ MOST_TEXT: Final = 4096
 
 
 class Talk:
-    """One end of a connection that keeps messages apart. Any thread may send; one receives."""
+    """One end of the connection. Any thread may send; one thread receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Say something. Raises nothing."""
+        """Send a message and file descriptors. Raises nothing."""
         text = json.dumps(message).encode()
         try:
             socket.send_fds(self._end, [text], list(descriptors))
         except OSError:
-            return  # it has gone
+            return  # the other process has ended
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message and its descriptors; None when the other end has gone."""
+        """The next message and its descriptors; None once the other process has ended."""
         try:
             text, descriptors, _, _ = socket.recv_fds(self._end, _MOST_BYTES, 4)
         except OSError:
@@ -46,21 +46,21 @@ class Talk:
         return (json.loads(text), descriptors) if text else None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         with suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
 
 def fault_told(fault: Exception) -> list[str]:
-    """A fault as it travels: its class, what it says, and a CollectorError's kind."""
+    """A fault as JSON can hold it: its class ("" if not ours), its message, its kind."""
     ours = type(fault).__name__ if isinstance(fault, AnchorError) else ""
     said = str(fault) if ours else f"{type(fault).__name__}: {fault}"
     return [ours, said[:MOST_TEXT], str(getattr(fault, "kind", ""))]
 
 
 def fault_of(told: Sequence[str]) -> Exception:
-    """The fault that was told; one that is not of ours is a StoreError."""
+    """The fault that `fault_told` encoded; a fault of no class of ours becomes a StoreError."""
     name, said, kind = told
     fault: Exception = getattr(errors, name, StoreError)(said) if name else StoreError(said)
     if isinstance(fault, CollectorError):

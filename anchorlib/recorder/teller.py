@@ -1,4 +1,4 @@
-"""Definitions and statements on their way into the ring, where they lie among the records."""
+"""Places definitions and statements in the ring, among the records."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from anchorlib.recorder.worker import Worker
 __all__ = ["TOLD_BYTES", "Teller"]
 
 TOLD_BYTES: Final = 1 << 20
-"""Room in a ring beside that for records."""
+"""Bytes of a ring's payload for definitions and statements, beside the room for records."""
 
-_SAY_SECONDS: Final = 0.05  # between two statements of gaps and lineage
-_TOGETHER: Final = 100  # statements of gaps, or of lineage, in one slot
+_SAY_SECONDS: Final = 0.05  # at least, between two times that statements are placed
+_TOGETHER: Final = 100  # gaps, or statements of lineage, in one slot
 
 
 class Teller:
-    """Places definitions and statements in a ring. The queue's lock guards all of it.
+    """Places definitions and statements in a ring. The queue's lock guards it.
 
-    kept: of each stream that was defined, its series, and whether its mode keeps values.
-    waits: whether a definition waits for room. pause: lets others, and the drain, run for a moment.
+    waits: says whether a definition waits where there is no room.
+    pause: releases the lock for a moment, so that the drain can make room.
+
+    kept: for each defined stream, its series, and whether its mode keeps values.
     """
 
-    def __init__(  # noqa: PLR0913  # the parts it connects
+    def __init__(  # noqa: PLR0913  # the objects that it connects
         self,
         ring: Ring,
         producer: Producer,
@@ -78,7 +80,7 @@ class Teller:
         return True
 
     def _tell(self, text: bytes, *, defines: bool = False) -> bool:
-        """Place a statement; whether there was room."""
+        """Place a statement or definition in the ring; returns whether there was room."""
         producer = self._producer
         if producer.placing:
             return False
@@ -86,7 +88,8 @@ class Teller:
             pos = producer.place(len(text), self._ring.payload_bytes)
             if pos >= 0:
                 producer.write(pos, text)
-                if defines:  # before a drain can have consumed it, and can have died
+                # The worker keeps the definition before a drain can consume its slot and die.
+                if defines:
                     self._worker.defined(self._ring[Word.PUBLISHED], text)
                 producer.publish(pos, len(text), 0, 0, (0, 0, 0), 0, kind=SlotKind.TOLD)
         return pos >= 0
@@ -94,14 +97,17 @@ class Teller:
     # -- statements
 
     def say_sometimes(self) -> None:
-        """Place what is to be said, unless something was a moment ago."""
+        """Place the waiting statements, unless statements were placed a moment ago."""
         now = time.monotonic()
         if now - self._said >= _SAY_SECONDS:
             self._said = now
             self.say(0.0)
 
     def say(self, seconds: float | None) -> None:
-        """Place what is to be said in the ring; wait for room as long as `seconds`."""
+        """Place the waiting statements in the ring.
+
+        seconds: how long to wait for room; None waits as long as it takes.
+        """
         self._write_down()
         end = None if seconds is None else time.monotonic() + seconds
         while self._unsaid and not (self._worker.is_over or self._producer.placing):
@@ -128,7 +134,7 @@ class Teller:
 
 
 def _lineage(edges: list[Edges]) -> list[bytes]:
-    """Statements of them, none larger than any ring but where one value alone takes more."""
+    """Statements of lineage, each of at most TOLD_BYTES unless one entry alone is larger."""
     text = statement((), edges, {})
     if len(text) <= TOLD_BYTES or len(edges) < 2:
         return [text]

@@ -1,4 +1,4 @@
-"""A drain in a thread of the trainer: where there is no recorder process, or none is wanted."""
+"""A drain in a thread of the trainer, used where there is no recorder process."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ __all__ = ["RecorderThread"]
 
 _log = logging.getLogger("anchorlib")
 
-# Small records wait this long for company, so that one hand-over serves many of them: while the
-# drain is at work, Python runs nothing of the training's.
+# The drain waits so many seconds for more small records, to hand many over at once: while it works,
+# it holds Python's lock, and training stands still.
 LINGER: Final = 0.05
 
 
 class RecorderThread:
-    """A worker, and the host of its drain.
+    """The worker that drains a ring in a thread; it is also the host of its drain.
 
     on_start: called first in the thread.
-    asked, before, lent: what a recorder process that ended has left.
+    asked, before, lent: the unanswered asks, the state and the lent memory that a dead recorder
+        process has left.
     """
 
     given_up = "the run stays locked until it does"
@@ -60,13 +61,13 @@ class RecorderThread:
     # -- as the queue's worker
 
     def wake(self) -> None:
-        """The drain looks at the ring at once."""
+        """Have the drain look at the ring now."""
         self._bell.set()
 
     def ask(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
     ) -> Future[Any]:
-        """Ask the drain for something."""
+        """Ask the drain for a flush or the close."""
         ask, future = self._asked.new(what, after, timeout)
         self._drain.asks.add(ask)
         if self._ended:
@@ -75,21 +76,21 @@ class RecorderThread:
         return future
 
     def revoke(self) -> None:
-        """The sink writes nothing more."""
+        """Let the sink write nothing more."""
         self._drain.revoke()
 
     def cancel(self) -> None:
-        """End every wait."""
+        """Cancel the futures of all that was asked and not answered."""
         self._asked.cancel()
 
     def end(self) -> None:
-        """The thread ends by itself after the close."""
+        """Does nothing: the thread ends by itself after the close."""
 
     def defined(self, slot: int, text: bytes) -> None:
-        """The one drain there is has read it in the ring."""
+        """Does nothing: the drain reads definitions in the ring, and no other drain follows it."""
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:
-        """Memory that is given back when the drain has read it."""
+        """Memory for one record, which is forgotten when the drain has read it."""
         memory = np.empty(max(1, nbytes), np.uint8)
         number = memory.ctypes.data
         self._lent[number] = memory.data
@@ -103,23 +104,23 @@ class RecorderThread:
     # -- as the drain's host
 
     def answer(self, ask: Ask, answer: Answer) -> None:
-        """Hand the answer to who waits."""
+        """Set the answer in the future of the ask."""
         self._asked.answer(ask.number, answer)
 
     def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:  # noqa: ARG002  # the drain shows by itself soon
-        """Who asked waits for it."""
+        """Answer with the flush itself: the asking thread waits for it."""
         self.answer(ask, flushing)
 
     def warn(self, message: str) -> None:
-        """Log it."""
+        """Log a warning."""
         _log.warning("anchorlib: %s", message)
 
     def outside(self, number: int) -> memoryview:
-        """Memory that was lent."""
+        """The memory that was lent under `number`."""
         return memoryview(self._lent[number])
 
     def give_back(self, number: int) -> None:
-        """The memory is free."""
+        """Forget the memory that was lent under `number`."""
         self._lent.pop(number, None)
 
     def _run(self) -> None:
@@ -129,6 +130,6 @@ class RecorderThread:
                 self._bell.wait(self._drain.patience(LINGER))
                 self._bell.clear()
                 self._drain.work()
-        finally:  # however it ends, nobody waits for this thread any more
+        finally:  # also after a defect, or the trainer would wait for answers for ever
             self._ended = True
             self.cancel()

@@ -1,7 +1,7 @@
-"""Statements on their way through the ring: what slots of kind `TOLD` say, as JSON.
+"""Definitions and statements as JSON, as slots of kind `TOLD` hold them.
 
-definitions   whose records have which number, and which dtype and shape; before their first use
-gaps, lineage, entries of the header, traced operations
+Definitions say what a stream's or layout's number stands for, before its first use. Statements are
+gaps, lineage, entries of the header, and traced operations.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = [
     "stream_definition",
 ]
 
-_encode = json.JSONEncoder(default=str).encode  # `dumps` makes one at each call
+_encode = json.JSONEncoder(default=str).encode  # json.dumps would make an encoder at each call
 _GAP, _EDGES, _PARENT = (tuple(f.name for f in fields(one)) for one in (Gap, Edges, Parent))
 
 
 def stream_definition(number: int, key: tuple[str, str, str, str], *, keeps: bool) -> bytes:
-    """What a stream's number stands for: one series in one phase.
+    """The definition of a stream's number: it stands for one series in one phase.
 
-    key: name, kind, mode, phase. keeps: whether its mode keeps values.
+    key: name, kind, mode, phase. keeps: whether the mode keeps values.
     """
     return _told({"stream": [number, *key, keeps]})
 
 
 def layout_definition(number: int, dtype: str, shape: Sequence[int]) -> bytes:
-    """What a layout's number stands for: torch's name of a dtype, and a shape."""
+    """The definition of a layout's number: it stands for a dtype, by torch's name, and a shape."""
     return _told({"layout": [number, dtype, list(shape)]})
 
 
@@ -46,7 +46,7 @@ def statement(
     header: Mapping[str, Any],
     operations: Sequence[Entry] = (),
 ) -> bytes:
-    """What is said beside the records."""
+    """A statement: gaps, lineage, header entries and traced operations."""
     return _told(
         {
             "gaps": [_fields(gap, _GAP) for gap in gaps],
@@ -76,7 +76,7 @@ def operations_of(told: Mapping[str, Any]) -> list[Entry]:
 
 
 def _fields(one: Gap | Edges | Parent, names: Sequence[str]) -> dict[str, Any]:
-    # dataclasses.asdict copies what it finds, which costs thirty times as much.
+    # dataclasses.asdict copies every value deeply, which costs thirty times as much.
     return {name: getattr(one, name) for name in names}
 
 

@@ -1,4 +1,4 @@
-"""What a queue needs of the place where its ring is drained: a thread, or a process."""
+"""The interface between a queue and the thread or process that drains its ring."""
 
 from __future__ import annotations
 
@@ -13,33 +13,38 @@ class Worker(Protocol):
     """Runs a drain. Any thread of the trainer may call it, one at a time."""
 
     ready: threading.Event
-    """Set once the drain has begun, or never will."""
+    """Set once the drain has begun, or has failed to begin."""
 
     given_up: str
-    """What becomes of a run whose store does not answer."""
+    """The end of a warning: what becomes of a run whose store does not answer."""
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Have the drain look at the ring now."""
 
     def ask(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
     ) -> Future[Any]:
-        """Ask for something, once the slots below `after` are in the sink."""
+        """Ask for a flush or the close, to begin once the slots below `after` are in the sink.
+
+        timeout: seconds that it may take; None is as long as it takes. The future gets the answer.
+        """
 
     def revoke(self) -> None:
-        """The sink writes nothing more."""
+        """Let the sink write nothing more."""
 
     def cancel(self) -> None:
-        """Nobody waits any more for what was asked."""
+        """Cancel the futures of all that was asked and not answered."""
 
     def end(self) -> None:
-        """The session is over."""
+        """Finish, after the close: the session is over."""
 
     def defined(self, slot: int, text: bytes) -> None:
-        """`slot` will be a definition, which a drain that begins behind it has to know."""
+        """Note that `slot` will hold the definition `text`, for drains that begin behind it."""
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:
-        """Memory for the values of one record: its number, its address here, and what keeps it.
+        """Memory for the values of one record, outside the ring.
+
+        Returns its number, its address in this process, and an object that keeps it alive.
 
         Raises OSError, MemoryError.
         """
@@ -49,4 +54,4 @@ class Worker(Protocol):
         """Whether nothing drains the ring any more."""
 
     def warn(self, message: str) -> None:
-        """A line for the log."""
+        """Log a warning."""

@@ -1,14 +1,14 @@
-"""Where records go: a sink takes blocks of them.
+"""Where records go: a sink takes blocks of records.
 
-base       what a sink is
-admission  which records every sink has room for
-embedded   the store's writer, in this process
-remote     a collector, over gRPC, by way of a spool
-pushing    what `anchor push` does: a spool delivered, or a run copied
-copying    a run of one store, recorded once more in another; `copy_key`: by whom
-memory     a list, for tests
-options    what a sink is told of the rank that it records
-opening    which of them a store's address means
+base       the interface of a sink
+admission  leaves out records that no store or message has room for
+embedded   the sink that writes a store in this process
+remote     the sink that sends to a collector over gRPC, by way of a spool
+memory     the sink that keeps records in a list, for tests
+options    the rank that a sink records, and how its records are kept
+opening    the sink that a store's address means
+pushing    `anchor push`: delivers a spool, or copies a run
+copying    a run of one store, recorded again in another; `copy_key`: the secret of a copy
 """
 
 from __future__ import annotations

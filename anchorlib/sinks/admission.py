@@ -1,6 +1,6 @@
-"""Which records and gaps may go on to a sink: those that all stores and messages have room for.
+"""Admits records and gaps to a sink: those that every store and message has room for.
 
-A batch is written in one go, so one record that cannot be written would take the others with it.
+A block is written as a whole, so one record that cannot be written would cost all others.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _BELOW = "a pass or call below 0, for which a store has no room"
 
 
 class Admission:
-    """Looks at each record of a block; what it says of a series or a phase is asked once."""
+    """Checks the records of blocks; the verdict on each series and phase is remembered."""
 
     def __init__(self) -> None:
         self._refused: dict[Hashable, str | None] = {}
 
     def admit(self, block: RowBlock) -> RowBlock:
-        """The records that have a place in any store and message; the others become misfits."""
+        """The block, with records that a store or message has no room for turned into misfits."""
         columns, tables = block.columns, block.tables
         refused = self._unfit(columns["series"], tables.series, check_series)
         refused |= self._unfit(columns["phase"], tables.phases, check_name)
@@ -51,13 +51,13 @@ class Admission:
     def _unfit(
         self, column: Array, table: Sequence[K], check: Callable[[K], object]
     ) -> dict[int, str]:
-        """The rows whose entry of `table` does not pass `check`, and why."""
-        found: dict[int, str] = {}
+        """The rows whose entry of `table` does not pass `check`, each with the reason."""
+        unfit: dict[int, str] = {}
         for number in np.unique(column).tolist():
             reason = self._reason(table[number], check)
             if reason is not None:
-                found |= dict.fromkeys(np.flatnonzero(column == number).tolist(), reason)
-        return found
+                unfit |= dict.fromkeys(np.flatnonzero(column == number).tolist(), reason)
+        return unfit
 
     def _reason(self, key: K, check: Callable[[K], object]) -> str | None:
         if key not in self._refused:
@@ -70,16 +70,19 @@ class Admission:
 
 
 def check_edges(edges: Edges) -> Edges:
-    """`edges` themselves. Raises InvalidNameError or StoreError where they have no room."""
+    """`edges`, checked. Raises InvalidNameError or StoreError where no store has room for them."""
     for name in (edges.name, edges.phase, *(parent.name for parent in edges.parents)):
         check_name(name)
     if not all(abs(number) <= _MOST for number in (edges.step, edges.pass_index, edges.call)):
-        raise StoreError(f"what {escape(edges.name)} was computed from has a place beyond 64 bits")
+        raise StoreError(f"the lineage of {escape(edges.name)} has a step or call beyond 64 bits")
     return edges
 
 
 def statable(gap: Gap) -> Gap:
-    """`gap` as any store and any message can state it: a gap may be of what cannot be recorded."""
+    """`gap` with the fields changed that no store or message has room for.
+
+    A gap may be of observations that were not recorded because of such a name or step.
+    """
     return Gap(
         _name(gap.name),
         gap.kind if is_kind(gap.kind) and _name(gap.kind) == gap.kind else "value",
@@ -99,7 +102,7 @@ def _name(name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _mode(mode: str) -> str:
-    """`mode` as records carry it, "" where it is none."""
+    """`mode` where it is the canonical text of a mode; else ""."""
     try:
         return mode if str(parse_mode(mode)) == mode else ""
     except AnchorError:

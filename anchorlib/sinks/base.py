@@ -1,8 +1,8 @@
-"""What a sink is: the place where a process puts its records.
+"""The interface of a sink: the place where a process puts its records.
 
-One thread owns a sink: the drain's calls everything that changes it, in the order in which the
-trainer did. Other threads may wait for a flush, read what was counted, and `revoke`. A sink may
-raise: the drain in front of it counts what was lost and never lets an exception reach training.
+One thread, the drain's, owns a sink and makes every call that changes it, in the order in which the
+trainer made them. Other threads may wait for a flush, read the counters, and `revoke`. A sink may
+raise: the drain counts the records that were lost, and no exception reaches training.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from anchorlib.record import Edges, Gap
 __all__ = ["DONE", "Flushing", "OnFull", "Sink"]
 
 OnFull: TypeAlias = Literal["block", "drop", "raise"]
-"""What happens to a record that finds no room: training waits, or values are dropped (and the next
-step raises)."""
+"""What happens to a record where the queue is full: training waits ("block"), or the record's
+values are dropped ("drop"), and the next step raises as well ("raise")."""
 
 
 class Flushing(Protocol):
@@ -32,10 +32,10 @@ class Flushing(Protocol):
 
 
 class _Done:
-    """A flush that ended when it was asked for."""
+    """A flush that was finished when it was asked for."""
 
     def wait(self, timeout: float | None) -> None:
-        """Nothing is left to wait for."""
+        """Returns at once."""
 
 
 DONE: Flushing = _Done()
@@ -45,42 +45,46 @@ class Sink(Protocol):
     """Where records go."""
 
     def put(self, block: RowBlock) -> None:
-        """Take a block of records. Their values are valid during the call only."""
+        """Store a block of records. The memory of their values is valid during the call only."""
 
     def gap(self, gaps: Sequence[Gap]) -> None:
-        """State what was not recorded. Cumulative: the newest statement of a series wins."""
+        """Store gap statements: which observations were not recorded.
+
+        A statement counts from the session's start, and replaces the earlier one of the same series
+        and reason.
+        """
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """State what values were computed from; the first statement of a place counts."""
+        """Store lineage: what values were computed from; a place's first statement counts."""
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Add entries to the run header, as JSON can hold them; newer ones win."""
+        """Add entries that JSON can hold to the run header; a newer entry replaces an older one."""
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Add entries to the log of operations; one that comes twice is kept once."""
+        """Add entries to the log of operations; an entry that comes twice is kept once."""
 
     def flush(self) -> Flushing:
-        """Ask that all that was put gets into the store, where any zarr reader sees it."""
+        """Begin to bring all records to the store, where any zarr reader sees them."""
 
     def close(self, timeout: float) -> int:
-        """Flush, close the run for this rank, and say how many records could not be delivered.
+        """Flush, close the run for this rank, and return how many records were not delivered.
 
-        A sink that was revoked gives its run back as it is.
+        timeout: seconds. A run whose sink was revoked is left open, and is only unlocked.
         """
 
     def revoke(self) -> None:
-        """Any thread may call it: the owner writes nothing more, and its waits end.
+        """Write nothing more, and end the owner's waits; any thread may call this.
 
-        The operation that is under way on the owner's thread ends; the next one raises.
+        The owner's present operation ends; its next one raises.
         """
 
     @property
     def dropped(self) -> int:
-        """Records that this sink lost, or kept without their values, before it was closed."""
+        """How many records this sink lost, or kept without values, before it was closed."""
 
     @property
     def lost(self) -> int:
-        """Those of the dropped records that are lost altogether."""
+        """How many of the dropped records are lost altogether."""
 
     @property
     def dropped_bytes(self) -> int:
@@ -88,11 +92,11 @@ class Sink(Protocol):
 
     @property
     def own_gaps(self) -> int:
-        """How many series, each for each reason, this sink itself states a gap of."""
+        """How many gaps this sink itself states, counted by series and reason."""
 
     @property
     def waiting(self) -> int:
-        """Records that were put and are not delivered yet."""
+        """How many records were put and are not delivered yet."""
 
     @property
     def retries(self) -> int:

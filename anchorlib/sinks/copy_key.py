@@ -1,7 +1,7 @@
-"""Who copies a run: a key of this user, from which the secret of each copied attempt is made.
+"""This user's key for copies, from which the secret of each copied attempt is made.
 
-A copy that was cut short is taken up by whoever can name its secret again. What can be read in a
-run must not lead to it, or every reader could go on in the copy's place.
+Whoever knows the secret of a copy can continue it after an interruption. The secret must not follow
+from the contents of the run alone, or everybody who can read the run could continue the copy.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _KEY_BYTES: Final = 32
 
 
 def copy_secret(what: tuple[object, ...]) -> bytes:
-    """The secret of one copied attempt, the same for this user whenever it is asked.
+    """The secret of one copied attempt, always the same for this user.
 
-    Raises StoreError where this user has no place for a key.
+    what: the values that identify the attempt. Raises StoreError where no key can be kept.
     """
     told = repr(what).encode()
     return hmac.new(_key(), told, hashlib.sha256).digest()[:SECRET_BYTES]
@@ -47,7 +47,7 @@ def _key() -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Put a new key in place, whole; whoever comes second takes that of the first."""
+    """Make a new key file in one step; where another process was faster, its key stays."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = path.with_name(f"{_NAME}.{os.getpid()}.{os.urandom(4).hex()}")
     file = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,8 +1,7 @@
-"""A run of one store, recorded once more in another: records, attempts, and all beside them.
+"""Copies a run into another store: its records attempt by attempt, with gaps, lineage, operations.
 
-Attempts are copied one by one. What is there already is compared with what is to be copied: a copy
-that is whole is not made twice, and one that was cut short is taken up where it ended by whoever
-began it (`copy_key`).
+Records that the other store has already are compared with those of the run. A complete copy is not
+made again; an interrupted one is continued by the user who began it (see `copy_key`).
 """
 
 from __future__ import annotations
@@ -42,7 +41,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What was copied; `already` of the records were there before."""
+    """The outcome of a copy.
+
+    records: of the run, all of which the other store has now; it had `already` of them before.
+    """
 
     run: str
     ranks: list[int]
@@ -52,9 +54,10 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One attempt at one rank: its rows, and the right to copy them.
+    """One attempt at one rank that is copied.
 
-    run: its name where it is copied to.
+    number: the attempt's. rows: its rows in the table of the rank.
+    run: the run's name in the other store. secret: that of the writer there.
     """
 
     reader: RankReader
@@ -65,7 +68,7 @@ class _Part:
 
     @property
     def header(self) -> dict[str, Any]:
-        """What was recorded about it."""
+        """The header that was recorded with the attempt."""
         return dict(self.reader.catalogue.attempts[self.number].header)
 
 
@@ -104,10 +107,10 @@ def _parts(reader: RankReader, name: str, to: str) -> Iterator[_Part]:
 
 
 def _there(run: str, rank: int, to: str) -> RankReader | None:
-    """What the other store has of this rank."""
+    """The reader of this rank in the other store; None where the rank is not there."""
     try:
-        found = find_run(run, to)
-        reader = RunReader(found.location, found.name)
+        located = find_run(run, to)
+        reader = RunReader(located.location, located.name)
         reader.refresh()
         return reader.rank(rank)
     except (RunNotFoundError, KeyError):
@@ -115,7 +118,10 @@ def _there(run: str, rank: int, to: str) -> RankReader | None:
 
 
 def _already(part: _Part, there: RankReader | None) -> int:
-    """How many records of a part are there; raises RunExistsError where others are."""
+    """How many records of an attempt the other store has.
+
+    Raises RunExistsError where it has other records, or ones that this user cannot continue.
+    """
     attempts = [] if there is None else there.catalogue.attempts
     if there is None or part.number >= len(attempts):
         return 0
@@ -135,7 +141,7 @@ def _already(part: _Part, there: RankReader | None) -> int:
         )
     if attempts[part.number].claim != claim_of(part.secret):
         raise RunExistsError(
-            f"{where} is part of a copy that another user or machine began, who can go on with it; "
+            f"{where} is part of a copy that another user or machine began and can continue; "
             "remove it, or copy under another name (--as NAME)"
         )
     return records
@@ -151,7 +157,7 @@ def _are_equal(part: _Part, there: RankReader, records: int) -> bool:
 
 
 def _is_open(part: _Part, have: int, there: RankReader | None) -> bool:
-    """Whether something of a part is to be said there: records, or what stands beside them."""
+    """Whether the other store may lack records, gaps, lineage or operations of the attempt."""
     attempts = [] if there is None else there.catalogue.attempts
     if have < len(part.rows) or part.number >= len(attempts):
         return True

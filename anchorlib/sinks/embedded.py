@@ -1,4 +1,4 @@
-"""The embedded sink: the store's writer, in this process."""
+"""The embedded sink: writes the store in this process, with the store's own writer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ __all__ = ["EmbeddedSink", "open_writer"]
 def open_writer(
     store: Path, options: RunOptions, writer_id: bytes = b"", lock: RankLock | None = None
 ) -> Writer:
-    """The store's writer for this rank; `writer_id` is the secret of who goes on with it.
+    """The store's writer for this rank.
 
-    lock: of the rank, held already.
+    writer_id: the writer's secret, with which a later writer can continue the attempt.
+    lock: the rank's lock, where it is held already.
 
     Raises RunExistsError, RunBusyError, StoreError.
     """
@@ -51,17 +52,17 @@ class EmbeddedSink:
 
     @property
     def dropped(self) -> int:
-        """Records whose values the disk, or `max_bytes`, had no room for."""
+        """How many records are without their values, for want of disk or because of `max_bytes`."""
         return self._writer.left_out.records
 
     @property
     def dropped_bytes(self) -> int:
-        """Bytes of those values."""
+        """Bytes of the values that were left out."""
         return self._writer.left_out.nbytes
 
     @property
     def own_gaps(self) -> int:
-        """Series that such values are missing from."""
+        """How many series values were left out of."""
         return self._writer.left_out.series
 
     def put(self, block: RowBlock) -> None:
@@ -73,7 +74,7 @@ class EmbeddedSink:
         self._writer.gap(gaps)
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Store what values were computed from."""
+        """Store lineage."""
         self._writer.edges(edges)
 
     def header(self, entries: Mapping[str, Any]) -> None:
@@ -85,7 +86,7 @@ class EmbeddedSink:
         self._writer.operations(entries)
 
     def flush(self) -> Flushing:
-        """Publish: what was written is now visible to any zarr reader."""
+        """Publish the written records: any zarr reader sees them now."""
         self._writer.publish()
         return DONE
 
@@ -95,5 +96,5 @@ class EmbeddedSink:
         return 0
 
     def revoke(self) -> None:
-        """The writer writes nothing more; its owner then gives the rank back as it is."""
+        """Let the writer write nothing more; `close` then leaves the rank open and unlocks it."""
         self._writer.revoke()

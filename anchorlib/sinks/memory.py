@@ -1,4 +1,4 @@
-"""A sink that keeps what it is given: for tests, and for trying things out."""
+"""The sink that keeps everything in lists: for tests, and to try things out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["MemorySink"]
 
 
 class MemorySink:
-    """Records in a list."""
+    """Keeps records, gaps, lineage, header entries and traced operations in attributes."""
 
     dropped = 0
     lost = 0
@@ -35,7 +35,7 @@ class MemorySink:
         self._revoked = False
 
     def put(self, block: RowBlock) -> None:
-        """Keep copies: the values of a block are valid during the call only."""
+        """Keep copies of the records: the values of a block are valid during the call only."""
         if self._revoked:
             raise StoreError("this sink was revoked: nothing more is kept")
         self.records += [
@@ -49,26 +49,26 @@ class MemorySink:
         self.gaps = list(newest.values())
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Keep them, in order."""
+        """Keep lineage, in order."""
         self.lineage += edges
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Keep the newest of each."""
+        """Keep header entries; a newer entry replaces an older one."""
         self.entries |= entries
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Keep them, in order."""
+        """Keep traced operations, in order."""
         self.traced += entries
 
     def flush(self) -> Flushing:
-        """Nothing waits here."""
+        """Returns a finished flush: records are kept at once."""
         return DONE
 
     def close(self, timeout: float) -> int:  # noqa: ARG002  # nothing waits
-        """Everything was delivered."""
+        """Note the close; no record is undelivered."""
         self.closed = True
         return 0
 
     def revoke(self) -> None:
-        """Nothing more is kept."""
+        """Keep no more records."""
         self._revoked = True

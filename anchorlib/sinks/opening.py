@@ -1,4 +1,4 @@
-"""Which sink an address means: a directory the embedded one, a URL the remote one."""
+"""Opens the sink of a store's address: embedded for a directory, remote for a collector's URL."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["check_collector", "open_sink"]
 
 
 def open_sink(store: str, options: RunOptions) -> Sink:
-    """The sink for `store`: a directory, or `grpc://host:port` (grpcs://) of one collector or more.
+    """The sink for `store`: a directory, or the URL (grpc://, grpcs://) of one or more collectors.
 
-    Raises RunExistsError, RunBusyError or StoreError for a directory; a collector is not waited
-    for. OptionError for an address of another scheme.
+    Raises RunExistsError, RunBusyError or StoreError for a directory, OptionError for an address of
+    another scheme. A collector is not waited for.
     """
     scheme, separator, _rest = store.partition("://")
     if not separator:
@@ -34,10 +34,10 @@ def open_sink(store: str, options: RunOptions) -> Sink:
 
 
 def check_collector(store: str) -> None:
-    """Whether a sink for this URL could be opened, without gRPC, and without asking anybody.
+    """Raises OptionError where no sink for this URL could be opened.
 
-    Raises OptionError for an address, a certificate, a token, an ANCHOR_SPOOL_LIMIT or an
-    ANCHOR_FAILOVER_SECONDS that cannot be.
+    Checks the address, certificates, token, ANCHOR_SPOOL_LIMIT and ANCHOR_FAILOVER_SECONDS; imports
+    no gRPC and connects to nothing.
     """
     if store.partition("://")[0] not in ("grpc", "grpcs"):
         raise _unknown(store)

@@ -1,4 +1,4 @@
-"""What a sink is told of the rank that it records, in one value from `start` to the store."""
+"""The options of one recorded rank: one value that is passed from `start` to the store."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ Durability: TypeAlias = Literal["process", "power"]
 class RunOptions:
     """One rank of one run, and how its records are kept.
 
-    header: JSON-able, stored with the attempt.
+    header: entries of the run header, stored with the attempt; JSON has to hold them.
     resume, overwrite: what to do where the rank exists already.
-    on_full: when what waits reaches its limit. "drop" leaves values out and keeps their summaries,
-        and counts what does not even leave room for those; otherwise training waits.
-    queue_bytes: of records that wait in memory.
-    max_bytes: of values that this rank may take on disk; None leaves a part of the disk free.
-    durability: whether what was taken survives the end of the process, or of power.
-    restart: how often the job was restarted, as its launcher counts; None where it does not.
+    on_full: what to do when waiting records reach their limit. "drop" leaves values out and keeps
+        the summaries, and counts records for which even those have no room; otherwise training
+        waits.
+    queue_bytes: the most bytes of records that wait in memory.
+    max_bytes: the most bytes of values that this rank may take on disk; None leaves a part of the
+        disk free.
+    durability: whether accepted records survive the end of the process, or a power loss as well.
+    restart: how often the launcher restarted the job; None where the launcher does not say.
     """
 
     run: str
@@ -42,5 +44,5 @@ class RunOptions:
 
     @property
     def power(self) -> bool:
-        """Whether what was taken survives power loss."""
+        """Whether accepted records survive a power loss."""
         return self.durability == "power"

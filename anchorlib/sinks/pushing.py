@@ -1,4 +1,7 @@
-"""What `anchor push` does, behind the door: zarr and gRPC are loaded when they are used."""
+"""`anchor push`: delivers a spool, or copies a run.
+
+It imports zarr and gRPC where it uses them, so that the command line starts without them.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,11 @@ def push(
     patience: float,
     progress: Callable[[int, int], None],
 ) -> Delivered | Copied:
-    """Deliver a spool, or copy the run `what` of `store`, to the store at `to`.
+    """Deliver the spool in directory `what`, or copy the run `what` of `store`, to the store `to`.
 
-    run: its name there; None for its own.
+    run: the run's name there; None for its own.
+    patience: seconds that a collector may take to answer.
+    progress: called now and then with the number of records that are there, and of all records.
 
     Raises RunNotFoundError, RunBusyError, RunExistsError, CollectorError, StoreError,
     InvalidNameError.
@@ -51,5 +56,5 @@ def push(
             f"{shown_address(to)} is an archive: use `anchor archive RUN --to URL`, which seals "
             "closed runs first"
         )
-    found = find_run(what, store)
-    return copy_run(found, to, run or found.name, patience=patience, progress=progress)
+    source = find_run(what, store)
+    return copy_run(source, to, run or source.name, patience=patience, progress=progress)

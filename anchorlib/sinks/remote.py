@@ -2,11 +2,11 @@
 
     put ─▶ spool (disk, bounded) ─▶ sender thread ══gRPC══▶ collector
 
-What was put stays in the spool until the collector has it, through any number of broken connections
-and collectors that were killed and started again, and through the death of this process: the next
-attempt at this rank delivers it first, and so does `anchor push`. Where there is no spool, or its
-disk takes nothing, records wait in memory. Nothing here raises into training, and nothing waits for
-the network but `flush`, `close`, and `put` under on_full="block".
+A record stays in the spool until the collector has it. So it survives broken connections, restarts
+of the collector, and the death of this process: then the next attempt at this rank, or
+`anchor push`, delivers it. Without a spool, or while its disk is full, records wait in memory. No
+exception reaches training, and only `flush`, `close`, and `put` under on_full="block" wait for the
+network.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ __all__ = ["RemoteSink"]
 _log = logging.getLogger("anchorlib")
 
 _JOIN_SECONDS: Final = 10.0
-_SILENT_SECONDS: Final = 1.0  # of a close before it says that it waits
-_VALUES_SHARE: Final = 7 / 8  # of the room; the rest is kept for summaries
+_SILENT_SECONDS: Final = 1.0  # that a close waits before it says so
+_VALUES_SHARE: Final = 7 / 8  # of the room is for values; the rest is kept for summaries
 
 # Reasons of gaps.
 _VALUES_DROPPED: Final = "line full: values dropped"
@@ -67,15 +67,15 @@ _CLOSED: Final = "closed"
 class RemoteSink:
     """Sends one rank of one run to the collector at `address`.
 
-    address: of one collector, or of several in one URL: then the rank is at the first of them by
-        hash, and goes on at the next where that stays away.
-    options: its `durability` is the spool's: under "power", `put` returns when the disk has it.
-    credentials: None takes the environment's.
+    address: of one collector, or of several in one URL: then the rank begins at the first by hash,
+        and goes on at the next where that one stays away.
+    options: under durability="power", `put` returns when the block is on the spool's disk.
+    credentials: None takes those of the environment.
     spool: the directory below which records wait on disk; None keeps them in memory.
-    writer_id, first: go on for this writer, with record number `first`; None begins a new one.
+    writer_id, first: continue this writer, with record number `first`; None begins a new writer.
 
-    Raises OptionError for an address, a certificate or an ANCHOR_SPOOL_LIMIT that cannot be;
-    nothing later.
+    Raises OptionError for an invalid address, certificate or ANCHOR_SPOOL_LIMIT. Later failures
+    are logged, and raised by `flush` alone.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class RemoteSink:
         self._gaps: dict[tuple[str, str, str, str], Gap] = {}
         self._process = os.getpid()
         self._undelivered: int | None = None
-        self._wanted = -1  # the last flush that was asked for
+        self._wanted = -1  # the number of the last flush that was asked for; -1 before the first
         self._revoked = False
         self._place = spool
         self._power = options.power
@@ -148,22 +148,22 @@ class RemoteSink:
 
     @property
     def address(self) -> Address:
-        """Of the collector that the rank is at."""
+        """The address of the collector that takes the rank now."""
         return self._route.address
 
     @property
     def spool(self) -> Path | None:
-        """The directory of the spool, if there is one."""
+        """The directory of the spool; None where there is no spool."""
         return None if self._spool is None else self._spool.folder
 
     @property
     def dropped(self) -> int:
-        """Records that were lost, or kept without their values."""
+        """How many records were lost, or kept without their values."""
         return self._dropped + (0 if self._spool is None else self._spool.frames.lost)
 
     @property
     def lost(self) -> int:
-        """Those of them that are lost altogether."""
+        """How many of the dropped records are lost altogether."""
         return self._lost + (0 if self._spool is None else self._spool.frames.lost)
 
     @property
@@ -173,24 +173,24 @@ class RemoteSink:
 
     @property
     def own_gaps(self) -> int:
-        """Series that records were left out of here, each reason counted for itself."""
+        """How many gaps this sink itself states, counted by series and reason."""
         return len(self._gaps)
 
     @property
     def waiting(self) -> int:
-        """Records that the collector has not acknowledged."""
+        """How many records the collector has not acknowledged."""
         return self._outbox.waiting
 
     # -- the drain thread's side
 
     def put(self, block: RowBlock) -> None:
-        """Take a block over; its values are copied."""
+        """Copy a block into the spool or memory, to be sent."""
         if self._forked:
             return
         for batch in _batches(block):
             with self._changed:
                 admitted = self._admit(batch)
-            # Copying is done without the lock: frames are sent while the next ones are made.
+            # Values are copied without the lock, so that frames are sent while others are made.
             for frame, following in pairwise([*self._outbox.encode(admitted), None]):
                 if frame is not None:
                     self._keep(frame, more=following is not None and following.end == frame.end)
@@ -199,10 +199,10 @@ class RemoteSink:
                 self._spool.tell()
             self._spool.settle()
         if self._power and self._outbox.may_lose_power:
-            self._power = False  # said once
+            self._power = False  # the warning comes once
             _log.warning(
-                "anchorlib: the collector at %s acknowledges what its disk may not have yet, "
-                "though durability='power' was asked for; start it with --durability power",
+                "anchorlib: the collector at %s acknowledges records that its disk may not have "
+                "yet, though durability='power' was asked for; start it with --durability power",
                 self.address,
             )
 
@@ -216,7 +216,7 @@ class RemoteSink:
             self._changed.notify_all()
 
     def gap(self, gaps: Sequence[Gap]) -> None:
-        """Take cumulative statements over."""
+        """Send gap statements; each replaces the earlier one of its series and reason."""
         if self._forked:
             return
         with self._changed:
@@ -229,7 +229,7 @@ class RemoteSink:
             self._spool.writer.gap(gaps)
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Take lineage over."""
+        """Send lineage."""
         if self._forked:
             return
         with self._changed:
@@ -237,7 +237,7 @@ class RemoteSink:
             self._changed.notify_all()
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Take entries of the header over."""
+        """Send entries of the header."""
         if self._forked:
             return
         with self._changed:
@@ -245,7 +245,7 @@ class RemoteSink:
             self._changed.notify_all()
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Take entries of the operations' log over."""
+        """Send entries of the operations' log."""
         if self._forked:
             return
         with self._changed:
@@ -253,8 +253,9 @@ class RemoteSink:
             self._changed.notify_all()
 
     def flush(self) -> Flushing:
-        """Ask the collector to publish all that was put; to wait for it raises CollectorError
-        where the collector refused this run.
+        """Ask the collector to publish all records so far.
+
+        The returned flush raises CollectorError in `wait` where the collector refused this run.
         """
         if self._forked:
             return DONE
@@ -278,16 +279,16 @@ class RemoteSink:
                 )
 
     def revoke(self) -> None:
-        """`put` waits for room no longer, and leaves out what it has not taken yet."""
+        """End a `put` that waits for room; it counts the records that it has not stored as lost."""
         with self._changed:
             self._revoked = self._sender.closing = True
             self._changed.notify_all()
 
     def close(self, timeout: float) -> int:
-        """Deliver what waits, close the run for this rank, and say how many records are lost.
+        """Deliver what waits, close the run for this rank, and return how many records are lost.
 
-        What the collector has not got after `timeout` seconds stays in the spool, and one warning
-        says how to deliver it. Those that `dropped` counts are not counted again.
+        Records that the collector lacks after `timeout` seconds stay in the spool; a warning says
+        how to deliver them. Records that `dropped` counts are not counted again.
         """
         if self._forked:
             return 0
@@ -303,7 +304,8 @@ class RemoteSink:
         with self._changed:
             self._sender.closing = True
             self._earlier.hurry()
-            if not (self._revoked and self._is_delivered):  # then the run is given back as it is
+            # A revoked run whose records are all delivered is left open.
+            if not (self._revoked and self._is_delivered):
                 self._outbox.close()
             self._changed.notify_all()
             silent = min(timeout, _SILENT_SECONDS)
@@ -318,7 +320,7 @@ class RemoteSink:
         self._thread.join(_JOIN_SECONDS)
 
     def _leave(self) -> int:
-        """What becomes of the spool; how many records are in neither place."""
+        """Remove the spool, or leave it to be delivered; returns how many records are lost."""
         spool = self._spool
         if spool is None:
             return self._outbox.waiting
@@ -339,7 +341,7 @@ class RemoteSink:
 
     @property
     def _is_delivered(self) -> bool:
-        """Whether the last thing that was asked for was a flush, and is done."""
+        """Whether the last flush is finished, and no record came after it."""
         return not self._outbox.waiting and 0 <= self._wanted <= self._outbox.flushed
 
     @property
@@ -362,20 +364,20 @@ class RemoteSink:
         return os.getpid() != self._process
 
     def _admit(self, batch: RowBlock) -> RowBlock:
-        """What of a batch is sent; the rest is counted."""
+        """The records of a batch that are to be sent, some without values; the rest is counted."""
         weight = int(frame_weights(batch).sum())
         if self._on_full != "drop":
             self._changed.wait_for(lambda: self._has_room(weight) or self._deaf)
         if self._sender.closing or (self._deaf and self._spool is None):
             self._lose(batch, _REFUSED if self._sender.refusal else _CLOSED)
             return batch.nothing()
-        # Nothing makes room any more once the collector has refused.
+        # Waiting for room is in vain once the collector has refused the run: nothing is sent.
         if self._on_full != "drop" and not self._deaf:
             return batch
         return batch if self._has_room(weight, _VALUES_SHARE) else self._summaries(batch)
 
     def _summaries(self, batch: RowBlock) -> RowBlock:
-        """The line is full: leave the values out, or everything."""
+        """The batch without its values, or nothing where there is no room for summaries either."""
         bare = batch.without_values(np.ones(len(batch), bool))
         if not self._has_room(int(frame_weights(bare).sum())):
             self._lose(batch, _DROPPED)
@@ -450,7 +452,7 @@ class RemoteSink:
             )
 
     def _moved(self, sentence: str) -> None:
-        """The spool says so before the next collector hears of it: what is in it goes there now."""
+        """Note in the spool's label that it goes to the next collector, and log `sentence`."""
         if self._spool is not None:
             try:
                 self._spool.redirect(str(self.address))
@@ -470,18 +472,18 @@ class RemoteSink:
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """A flush that the collector was asked for, by its number."""
+    """A flush that the collector was asked for; `wanted` is its number."""
 
     await_published: Callable[[int, float | None], None]
     wanted: int
 
     def wait(self, timeout: float | None) -> None:
-        """Return when the collector has published what was put before."""
+        """Return when the collector has published the records that were put before."""
         self.await_published(self.wanted, timeout)
 
 
 def _batches(block: RowBlock) -> Iterator[RowBlock]:
-    """Cuts records into batches of about a frame, so that a full line is noticed in time."""
+    """The block in batches of about a frame, so that room is checked before each of them."""
     frames = np.cumsum(frame_weights(block)) // FRAME_BYTES
     cuts = np.flatnonzero(np.diff(frames)) + 1
     return block.cut([0, *cuts.tolist(), len(block)]) if len(block) else iter(())

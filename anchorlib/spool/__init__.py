@@ -1,16 +1,17 @@
 """Records on this machine's disk until the collector, or another store, has them.
 
-place      where spools are, and which process owns one; `limit`: how large one may grow
-spools     one that a session writes, and one that a dead process left
-writer     adds frames to segments, and sees that they reach the disk
-segments   the files of one spool; `format`: what stands in them; `disk`: the system's calls
-reader     frames out of segments; `holes`: the numbers of records that are in none any more
-frames     what an outbox sees: frames in order, most of them on disk
-sending    an outbox and a collector that comes and goes
-delivery   what a dead process left, brought to a collector or, by `directory`, to a directory
-load       what is to be delivered; `past`: what is there already; `target`: where it goes
-earlier    spools of a rank's earlier attempts, delivered before the present one says anything
-left       the spools of this machine, looked at from outside
+place      where spools are, and which process owns a spool; `limit`: how large a spool may grow
+spools     the spool that a session writes, and the spool that a dead process left
+writer     adds frames to segments, and brings them to the disk
+segments   the files of one spool; `format`: their entries; `disk`: the system's calls
+reader     reads frames from segments; `holes`: the numbers of records that were lost
+frames     a spool as an outbox sees it: frames in order, most of them on disk
+sending    an outbox's thread: sends to a collector that comes and goes
+delivery   delivers the spool of a dead process to a collector or, by `directory`, to a directory
+load       a spool's content, to be delivered; `past`: the attempts that the target has already;
+           `target`: the store, and the run's name there
+earlier    delivers the spools of a rank's earlier attempts, before the present attempt is sent
+left       the spools of this machine, as `anchor status` shows them
 
 Importing this package imports neither gRPC nor zarr: they come with the first name that needs them.
 """

@@ -1,4 +1,4 @@
-"""What a dead process left in its spool, brought to where it belongs.
+"""Delivers the spool that a dead process left, to a collector or into a directory.
 
 spool ─▶ collector     as the writer that made it: what it has already is not sent again
       └▶ directory     by the store's own writer, the same way
@@ -45,7 +45,11 @@ Progress = Callable[[int, int], None]
 
 
 class _Draining(Outbox):
-    """Ends its stream, as if it had closed the run, once all there is was published."""
+    """The outbox of a spool that nobody writes any more.
+
+    Where the session was not closed, its stream ends once the last flush is answered, and the run
+    stays open there.
+    """
 
     def __init__(self, load: Load) -> None:
         frames = load.frames
@@ -65,7 +69,7 @@ class _Draining(Outbox):
             self.close()
 
     def next(self) -> bytes | None:
-        """The next message to send; what damage cost is stated when all else was read."""
+        """The next message to send; the gaps of damaged records follow the last frame."""
         load = self._load
         if self.resumed and load is not None and load.frames.first() is None:
             self._load = None
@@ -73,19 +77,19 @@ class _Draining(Outbox):
         return super().next()
 
     def take(self, reply: PushReply) -> None:
-        """What the collector said."""
+        """Take a reply of the collector; the last flush's answer ends the stream."""
         super().take(reply)
         if not self._close and self.flushed >= self._last_flush:
             self.closed = True
 
 
 class Delivery:
-    """One spool on its way to a collector.
+    """The delivery of one spool to a collector.
 
     seconds: how long the collector may stay away before the delivery ends.
 
-    Raises StoreError for a spool in which nothing says whose it is, RunExistsError where another
-    recording stands in its place.
+    Raises StoreError for a spool in which nothing names its run, RunExistsError where the collector
+    has another recording of the same rank.
     """
 
     def __init__(
@@ -106,30 +110,34 @@ class Delivery:
 
     @property
     def delivered(self) -> bool:
-        """Whether all of it is there."""
+        """Whether the collector has all of the spool."""
         return self.outbox.closed
 
     def run(self) -> None:
-        """Send until all of it is there, the collector refused, or `cancel`."""
+        """Send until all is delivered, the collector refused it, or `cancel` was called."""
         try:
             self.sender.run()
         finally:
             self._load.frames.close()
 
     def cancel(self) -> None:
-        """Stop, from any thread; what is there stays there."""
+        """Stop, from any thread; delivered records stay at the collector."""
         with self._changed:
             self.sender.finished = True
             self._changed.notify_all()
         self.sender.cancel()
 
     def finish(self) -> Delivered:
-        """All is there: remove it here."""
+        """Remove the spool, all of which is delivered; returns what was delivered."""
         return self._load.finish()
 
 
 def left_spools(place: Path, hello: Hello, route: Route) -> Iterator[OwnedSpool]:
-    """Spools of earlier writers of this rank that go to the same store, now this process's own."""
+    """The spools of earlier writers of a rank for the same collectors, each taken over.
+
+    hello, route: those of the present writer, whose own spool is left out. The caller has to
+    `release` each spool.
+    """
     mine, among = hello.writer_id.hex(), {str(one) for one in route.order}
     for folder in spools_of(place, hello.run, hello.rank):
         label = SpoolLabel.read(folder)
@@ -152,7 +160,7 @@ def deliver(
 
     run: the run's name there; None for its own.
     patience: seconds without any answer after which a collector counts as unreachable.
-    progress: told from time to time how many records of how many are there.
+    progress: called now and then with the number of delivered records, and of all records.
 
     Raises RunBusyError where a live process owns the spool, CollectorError, StoreError,
     RunExistsError. What was delivered until then is not sent again the next time.
@@ -177,7 +185,7 @@ def deliver(
 
 
 def _drained(work: OwnedSpool) -> Delivered | None:
-    """A spool in which nothing waits any more: it goes, but for files that were damaged."""
+    """Remove a spool that has no segments left, but for damaged files; None for any other spool."""
     segments = work.segments()
     if len(segments) or work.label is None:
         return None
@@ -187,7 +195,7 @@ def _drained(work: OwnedSpool) -> Delivered | None:
 
 
 def _earlier(folder: Path) -> list[Path]:
-    """The nearest older spool of the same rank for the same store, if there is one."""
+    """The next older spool of the same rank and store: a list of it, or an empty list."""
     mine = SpoolLabel.read(folder)
     if mine is None:
         return []
@@ -205,7 +213,7 @@ def _earlier(folder: Path) -> list[Path]:
 def _to_collectors(
     work: OwnedSpool, target: Target, patience: float, progress: Progress
 ) -> Delivered:
-    """To the one there is, or of several to the one that it was meant for, else to the next."""
+    """Deliver to the collector of the spool's label first, then to the others while one is away."""
     label = work.label
     run, rank = (target.run or label.run, label.rank) if label else ("", 0)
     order = [str(one) for one in Route(parse_addresses(target.to), run, rank).order]
@@ -227,7 +235,7 @@ def _to_collector(
     changed = threading.Condition()
     delivery = Delivery(work, target, Credentials.from_environment(), changed, lambda _: None)
     sender = delivery.sender
-    sender.closing = True  # someone waits for it
+    sender.closing = True  # shorter pauses, because a user waits for the delivery
     thread = threading.Thread(target=delivery.run, name="anchorlib-push", daemon=True)
     thread.start()
     try:
@@ -244,7 +252,7 @@ def _to_collector(
 def _watch(
     delivery: Delivery, changed: threading.Condition, patience: float, progress: Progress
 ) -> None:
-    """Until it is over, or nothing has moved for too long."""
+    """Return when the delivery is over, or has made no progress for `patience` seconds."""
     outbox, sender = delivery.outbox, delivery.sender
     moved, last = (-1, -1, -1), time.monotonic()
     while True:

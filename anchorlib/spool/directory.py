@@ -1,4 +1,4 @@
-"""A spool brought to a directory, by the store's own writer."""
+"""Delivers a spool into a directory, with the store's own writer."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Progress = Callable[[int, int], None]
 
 
 def to_directory(work: OwnedSpool, target: Target, progress: Progress) -> Delivered:
-    """Write what is in the spool, and remove it once all of it is there.
+    """Write the spool's records into the store, then remove the spool.
 
-    Raises RunExistsError where other records are there, StoreError.
+    Raises RunExistsError where the store has other records of this rank, StoreError.
     """
     store = Path(target.to)
     load = Load(work, target, threading.Condition())
@@ -71,12 +71,15 @@ def to_directory(work: OwnedSpool, target: Target, progress: Progress) -> Delive
     finally:
         writer.abandon()
     if work.label is None or work.label.power:
-        os.sync()  # the spool goes: what it held must not be in this machine's memory alone
+        os.sync()  # the spool is removed now, so its records must not be in memory alone
     return load.finish()
 
 
 def _confirm(load: Load, writer: Writer, store: Path) -> None:
-    """What the store has already has to be what the spool holds, or nothing of it goes."""
+    """Raises RunExistsError where the store's records of this writer are not those of the spool.
+
+    The spool would be removed otherwise, and its records be lost.
+    """
     if load.attempt not in (None, writer.attempt):
         raise StoreError(
             f"rank {load.rank} of run {load.run!r} in {escape(str(store))} was changed while the "
@@ -112,9 +115,9 @@ def _write(load: Load, writer: Writer, progress: Progress) -> None:
 def _write_frame(frame: Encoded, due: int, decoder: Decoder, writer: Writer) -> int:
     framed = parse_request(frame.message)
     if not isinstance(framed, Framed):
-        raise FrameError("what was kept as a frame is none")
+        raise FrameError("a message that was kept as a frame is no frame")
     block = decoder.block(framed)
-    if block is None:  # more fragments of it are to come
+    if block is None:  # further fragments of the record follow
         return due
     first = framed.head.first
     writer.write_block(block.after(due - first))

@@ -1,4 +1,4 @@
-"""The few things that a spool asks of a file system; tests put one that fails in its place."""
+"""The calls that a spool makes to the file system; tests replace them by a disk that fails."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Disk"]
 
 
 class Disk:
-    """The system's own files. Everything raises OSError."""
+    """The file system. Every method raises OSError."""
 
     def create(self, path: Path) -> int:
-        """A new file, to be added to and to be read."""
+        """Make a file, to append and read; returns its descriptor."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
 
     def write(self, file: int, parts: Sequence[Buffer]) -> int:
-        """Add bytes at the end; how many were written, which may be fewer."""
+        """Append bytes; returns how many were written, which may be fewer than given."""
         return os.writev(file, parts)
 
     def truncate(self, file: int, size: int) -> None:
@@ -39,7 +39,7 @@ class Disk:
             os.close(file)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; that it is gone already is no fault."""
+        """Remove a file, if it is there."""
         path.unlink(missing_ok=True)
 
     def rename(self, old: Path, new: Path) -> None:
@@ -47,6 +47,6 @@ class Disk:
         old.rename(new)
 
     def free(self, folder: Path) -> int:
-        """Bytes that may still be written beside `folder`."""
+        """Free bytes of the file system that holds `folder`."""
         status = os.statvfs(folder)
         return status.f_bavail * status.f_frsize

@@ -1,4 +1,7 @@
-"""What earlier attempts at a rank left in their spools comes before what the present one says."""
+"""Delivers the spools of a rank's earlier attempts, before the present attempt sends anything.
+
+So attempts are stored in the order in which they were made.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,16 @@ _log = logging.getLogger("anchorlib")
 
 _FIRST_PAUSE: Final = 0.5
 _LAST_PAUSE: Final = 5.0
-_REFUSALS: Final = 5  # one after another, after which what is left stays for `anchor push`
+_REFUSALS: Final = 5  # in a row, after which a spool is left for `anchor push`
 
 
 class Earlier:
-    """Delivers the spools of a rank's earlier attempts, on the thread that `sender` will have.
+    """Delivers the spools of a rank's earlier attempts, on the thread that runs `sender` later.
 
-    changed: guards `sender`, which says whether it is too late.
-    on_trouble: called when a collector which answered no longer does; without the lock.
+    sender: the present attempt's; once it is `finished`, nothing is delivered any more.
+    changed: guards `sender`.
+    on_trouble: called with a sentence when a collector that answered no longer does; without the
+        lock.
     """
 
     def __init__(  # the parts it connects
@@ -55,7 +60,7 @@ class Earlier:
         self._delivery: Delivery | None = None
 
     def deliver(self, place: Path) -> None:
-        """All that is left below `place`, oldest first; a spool that cannot be is told of."""
+        """Deliver the spools below `place`, oldest first; warn of each that cannot be delivered."""
         from anchorlib.spool.delivery import left_spools  # it needs the store
 
         for work in left_spools(place, self._hello, self._route):
@@ -71,12 +76,12 @@ class Earlier:
                 work.release()
 
     def hurry(self) -> None:
-        """There is little time left; `changed` is held, and has to be notified."""
+        """Use shorter pauses, for the session is closing; hold `changed`, and notify it after."""
         if self._delivery is not None:
             self._delivery.sender.closing = True
 
     def cancel(self) -> None:
-        """Stop, from any thread; what is not delivered stays where it is."""
+        """Stop, from any thread; spools that are not delivered stay where they are."""
         if self._delivery is not None:
             self._delivery.cancel()
 
@@ -103,10 +108,10 @@ class Earlier:
             raise refused.error()
 
     def begin(self, work: OwnedSpool, to: str) -> Delivery | None:
-        """The delivery of a spool, once a collector says what it has; None where it is too late.
+        """The delivery of a spool to `to`, once that collector has said which records it has.
 
-        Raises CollectorError for a collector that refuses again and again, and for one of several
-        that stays away.
+        None where `sender` was finished before. Raises CollectorError where the collector refuses
+        again and again, and, where there are several, where it stays away.
         """
         from anchorlib.spool.delivery import Delivery
 

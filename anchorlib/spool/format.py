@@ -1,12 +1,13 @@
-"""Segments of a spool: files that are only ever added to.
+"""The format of a spool's segments: files that only grow, entry by entry.
 
     length u32 | check u32 | seq u64 | payload          little-endian, one after the other
 
-The payload is a message of the wire, as it will be sent: a segment begins with Hello and all that
-was defined, stated and left out until then, so that it means something by itself. `seq` is the
-number after the last record that a frame holds a part of, with `OPEN` set while more parts follow;
-of a definition it is its number; of anything else it says how far records had come. `check` is the
-lower half of the payload's xxh3-64, seeded with that of length and seq.
+The payload is a message of the wire, as it will be sent. A segment begins with Hello and all
+definitions, lineage and gap statements so far, so that it can be read without the earlier ones.
+`seq` of a frame is the number after that of the last record of which it holds values, with `OPEN`
+set where further fragments follow; of a definition it is the definition's number; of any other
+message it is the number of the next record. `check` is the lower half of the payload's xxh3-64,
+seeded with the xxh3-64 of length and seq.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _HEADER: Final = struct.Struct("<IIQ")
 HEADER_BYTES: Final = _HEADER.size
 OPEN: Final = 1 << 63
 _MOST_BYTES: Final = 1 << 28  # of a payload; a length beyond is damage
-_NUMBERS: Final = 1 << 48  # of records, far more than a spool sees
+_NUMBERS: Final = 1 << 48  # bound of record numbers, far above any that a spool holds
 
-# The first byte of a serialised PushRequest: its one field's number and wire type.
+# The first byte of a serialised PushRequest is the number and wire type of its one field.
 _KINDS: Final[dict[int, Kind]] = {
     0x0A: "hello",
     0x12: "define",
@@ -52,7 +53,7 @@ _KINDS: Final[dict[int, Kind]] = {
 
 
 class Stored(NamedTuple):
-    """One entry: where it begins and ends in its segment, its number, and its message."""
+    """One entry: the offsets of its start and end in the segment, its `seq` and its message."""
 
     start: int
     end: int
@@ -61,13 +62,16 @@ class Stored(NamedTuple):
 
     @property
     def last(self) -> int:
-        """`seq` without its mark."""
+        """`seq` without `OPEN`."""
         return self.seq & ~OPEN
 
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """Bytes that are no entry; `torn` where the file ends inside one."""
+    """A stretch of bytes that hold no good entry.
+
+    torn: the file ends inside an entry, as after a crash; the bytes before it are not damaged.
+    """
 
     start: int
     end: int
@@ -75,18 +79,18 @@ class Damaged:
 
 
 def header(seq: int, *message: Buffer) -> bytes:
-    """What stands before a message, which comes in parts."""
+    """The header of an entry, whose message is given in parts."""
     length = sum(map(len, message))
     return _HEADER.pack(length, _checksum(length, seq, *message), seq)
 
 
 def kind_of(message: bytes) -> Kind:
-    """What a message says, by its first byte."""
+    """The kind of a message, read from its first byte; "" for an unknown one."""
     return _KINDS.get(message[0], "") if message else ""
 
 
 def entry_at(data: bytes | memoryview, at: int) -> Stored | Damaged:
-    """The entry that begins at `at`, or why there is none."""
+    """The entry that begins at `at`, or the damage where no good entry does."""
     if at + HEADER_BYTES > len(data):
         return Damaged(at, len(data), torn=True)
     length, _, _ = _HEADER.unpack_from(data, at)
@@ -99,7 +103,10 @@ def entry_at(data: bytes | memoryview, at: int) -> Stored | Damaged:
 
 
 def checked(start: int, data: bytes | memoryview, at: int, message: bytes) -> Stored | Damaged:
-    """The entry at `start` of its segment, its header at `at` of `data`, and what follows it."""
+    """The entry of a header and a message, or the damage where they do not fit the checksum.
+
+    start: the entry's offset in its segment. at: the offset of its header in `data`.
+    """
     length, checksum, seq = _HEADER.unpack_from(data, at)
     end = start + HEADER_BYTES + length
     if len(message) != length or _checksum(length, seq, message) != checksum:
@@ -108,19 +115,19 @@ def checked(start: int, data: bytes | memoryview, at: int, message: bytes) -> St
 
 
 def next_good(data: bytes | memoryview, at: int) -> int:
-    """Where the next good entry begins at or after `at`; the end where there is none.
+    """The offset of the next good entry at or after `at`; the data's end where there is none.
 
-    Every byte may be its beginning: the lengths between cannot be trusted.
+    Every offset is tried: the lengths in damaged headers cannot be trusted.
     """
-    found = [places for start in range(at, at + 8) for places in _likely(data, start)]
-    for place in sorted(found):
+    offsets = [offset for start in range(at, at + 8) for offset in _likely(data, start)]
+    for place in sorted(offsets):
         if isinstance(entry_at(data, place), Stored):
             return place
     return len(data)
 
 
 def _likely(data: bytes | memoryview, start: int) -> list[int]:
-    """Every eighth byte from `start` on that an entry may begin at, by its header's look."""
+    """The offsets start, start + 8, … at which the bytes look like an entry's header."""
     count = (len(data) - start - HEADER_BYTES) // 8
     if count <= 0:
         return []

@@ -3,7 +3,8 @@
     store ─▶ segments ─┐
       └ fails ─▶ memory ┴─ first, advance ─▶ stream          memory moves to the disk when it can
 
-Frames that could not be written wait in memory, behind those on disk, and are sent from there.
+Frames that the disk did not take wait in memory, behind those on disk. They are sent from memory,
+or move to the disk as soon as it takes them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _DAMAGE: Final = "damaged on the trainer's disk"
 
 
 class _Kept(NamedTuple):
-    """A frame in memory, and how it has to be written."""
+    """A frame in memory, with the arguments that `SpoolWriter.frame` takes beside it."""
 
     frame: Encoded
     first: int
@@ -40,14 +41,17 @@ class _Kept(NamedTuple):
 
 
 class SpoolFrames:
-    """Frames of one writer, in its spool.
+    """The frames in one writer's spool, as `Outbox` uses them.
 
-    changed: guards everything here but `store`, `save` and `tidy`, which wait for the disk without
-        it.
+    Numbers of records are of two kinds: those in the spool, and those on the wire, where lost
+    records are not counted (see `Holes`).
+
+    changed: held by the caller of every method but `store`, `save` and `tidy`, which wait for the
+        disk without it.
     writer: None for a spool that is only delivered.
-    end: the number after the last record in it.
+    end: the number after that of the last record in the spool.
 
-    already: records that the collector had when it was first asked.
+    already: how many records the collector had when the first stream was resumed; None before.
     """
 
     def __init__(  # the parts it connects
@@ -65,7 +69,7 @@ class SpoolFrames:
         self._writer = writer
         self._reader = FrameReader(segments, holes, definitions, live=writer is not None)
         self._end = end
-        self._last = end  # of what was given to `store`
+        self._last = end  # the end of the last frame that was given to `store`
         self._kept: deque[_Kept] = deque()
         self._kept_bytes = 0
         self._sent_kept = 0
@@ -78,30 +82,30 @@ class SpoolFrames:
 
     @property
     def nbytes(self) -> int:
-        """On disk and in memory."""
+        """Bytes of the frames on disk and in memory."""
         return self._segments.nbytes + self._kept_bytes
 
     @property
     def end(self) -> int:
-        """The number after the last record, as the collector counts."""
+        """The number on the wire after that of the last record."""
         return self._holes.place(self._end)
 
     def append(self, frame: Encoded) -> None:
-        """The frame that was just stored counts from now on."""
+        """Let streams send `frame`, which `store` has just written or kept."""
         self._end = max(self._end, frame.end)
         if self._writer is not None and not self._kept:
             self._writer.publish()
 
     def rewind(self) -> None:
-        """None of the frames that are kept counts as sent."""
+        """Count none of the kept frames as sent."""
         self._placed = False
         self._reader.rewind()
         self._sent_kept = 0
 
     def held(self, start: int) -> Iterator[Held]:
-        """The frames that are kept, from record `start` on, as the collector counts.
+        """The rows of the kept frames, from record `start` on the wire on.
 
-        What damage took is left out: it is found, and counted, when frames are sent.
+        Damage is passed over here: it is counted when frames are read to be sent.
         """
         reader = self._reader.apart()
         reader.start(self._holes.number(start))
@@ -121,7 +125,7 @@ class SpoolFrames:
             yield held._replace(first=self._holes.place(held.first))
 
     def first(self) -> Encoded | None:
-        """The first frame that was not sent, if there is one."""
+        """The first frame that was not sent, with its number on the wire; None where all were."""
         frame = self._reader.first()
         if frame is None and self._sent_kept < len(self._kept):
             frame = self._kept[self._sent_kept].frame
@@ -134,7 +138,7 @@ class SpoolFrames:
         return frame._replace(parts=(renumbered(frame.message, back),), end=place)
 
     def advance(self) -> None:
-        """That frame was sent."""
+        """Count the frame that `first` returns as sent."""
         if self._reader.first() is not None:
             self._reader.advance()
         else:
@@ -143,7 +147,11 @@ class SpoolFrames:
             self._reader.passed(one.frame.end, more=one.more)
 
     def commit(self, committed: int) -> None:
-        """The collector has so many records. Raises FrameError where that cannot be."""
+        """Let go of frames whose records are all among the first `committed` on the wire.
+
+        The first call on a stream also sets where sending goes on. Raises FrameError where the
+        collector lacks records that are not in the spool any more.
+        """
         number = self._holes.number(committed)
         if not self._placed:
             self._placed = True
@@ -155,11 +163,11 @@ class SpoolFrames:
             self._pop_kept()
 
     def tidy(self) -> None:
-        """Remove files that are not needed any more; called without the lock."""
+        """Remove the files of delivered segments; called without the lock."""
         self._segments.tidy()
 
     def drop(self) -> None:
-        """What is in memory is forgotten; what is on disk stays there."""
+        """Forget the frames in memory; those on disk stay there."""
         self._kept.clear()
         self._kept_bytes = self._sent_kept = 0
 
@@ -172,27 +180,27 @@ class SpoolFrames:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of those."""
+        """Bytes of the frames that wait in memory."""
         return self._kept_bytes
 
     @property
     def kept_records(self) -> int:
-        """Records of which all or a part is in memory alone."""
+        """How many records are, in whole or in part, in memory alone."""
         return self._kept[-1].frame.end - self._kept[0].first if self._kept else 0
 
     @property
     def lost(self) -> int:
-        """Records that damage cost."""
+        """How many records damage on disk has cost."""
         return self._holes.damage
 
     @property
     def definitions(self) -> list[bytes]:
-        """Messages that define what the frames read so far speak of."""
+        """Messages that define the series, layouts and phases of the frames read so far."""
         return self._reader.definitions
 
     @property
     def damage(self) -> list[Gap]:
-        """The statement of what damage cost so far; of which tensors is not known."""
+        """The gap statement of the records that damage has cost so far; of unknown tensors."""
         lost = self._holes.damage
         return (
             [Gap(UNKNOWN, "value", "all", _DAMAGE, lost, 0, self._reader.last_step)] if lost else []
@@ -200,11 +208,14 @@ class SpoolFrames:
 
     @property
     def reached(self) -> int:
-        """The number after the last record that was handed on."""
+        """The number in the spool after that of the last record that was sent."""
         return self._reader.expected
 
     def store(self, frame: Encoded, *, more: bool) -> None:
-        """Write a frame to the disk, or keep it in memory; `append` has to follow."""
+        """Write a frame to the disk, or keep it in memory; the caller has to `append` it then.
+
+        more: further fragments of the frame's last record follow.
+        """
         first = min(self._last, frame.end - 1)
         self._last = frame.end
         one = _Kept(frame, first, more)
@@ -215,12 +226,12 @@ class SpoolFrames:
                 self._kept_bytes += frame.nbytes
 
     def save(self) -> bool:
-        """Move what is in memory to the disk; whether all of it is there."""
+        """Move the frames in memory to the disk; returns whether all of them are there."""
         self._retry_at = 0.0
         return self._spill()
 
     def close(self) -> None:
-        """Close files."""
+        """Close the spool's files."""
         self._reader.close()
 
     def _write(self, one: _Kept) -> bool:
@@ -235,7 +246,7 @@ class SpoolFrames:
         return True
 
     def _spill(self) -> bool:
-        """Write what is in memory, oldest first, and forget it there; whether all was written."""
+        """Move frames from memory to the disk, oldest first; returns whether none is left."""
         while True:
             with self._changed:
                 one = self._kept[0] if self._kept else None
@@ -247,7 +258,7 @@ class SpoolFrames:
                 self._moved(one)
 
     def _moved(self, one: _Kept) -> None:
-        """A frame that was in memory is on disk now: it must not be sent from both."""
+        """Forget a frame in memory that is on disk now, so that it is not sent from both places."""
         assert self._writer is not None
         here = bool(self._kept) and self._kept[0] is one
         unsent = here and not self._sent_kept
@@ -263,7 +274,10 @@ class SpoolFrames:
         self._sent_kept = max(0, self._sent_kept - 1)
 
     def _place(self, committed: int, number: int) -> int:
-        """Where a new stream goes on; the first number that is needed."""
+        """Set where a new stream goes on; returns the first number in the spool that is needed.
+
+        committed: how many records the collector has; number: the spool's number of the next one.
+        """
         oldest = self._segments.oldest
         held = self._kept[0].first if self._kept else self._end
         start = held if oldest is None else min(oldest.first, held)
@@ -273,7 +287,7 @@ class SpoolFrames:
                     f"it has {committed} records of this session, and the spool begins with "
                     f"number {start}: its store was changed"
                 )
-            # What comes before was delivered to another store.
+            # The records before `start` are gone because they were delivered to another store.
             self._holes.add(number, start, elsewhere=True)
             number = start
         self._reader.start(number)

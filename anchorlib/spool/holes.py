@@ -1,7 +1,8 @@
-"""Records of a spool that are nowhere any more, and how the others are numbered without them.
+"""Records that a spool has lost, and the numbers of the others on the wire.
 
-A collector takes number n only after n - 1. Where damage cost records, those behind it move up, and
-the file `lost` remembers it: the same numbers have to come out whenever delivery goes on.
+A collector accepts record n only after n - 1. Where damage cost records, the later ones get lower
+numbers. The file `lost` keeps the holes, so that an interrupted delivery goes on with the same
+numbers.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ LOST = "lost"
 
 
 class Holes:
-    """The holes of one spool, as one destination counts them.
+    """The holes of one spool, for one destination.
 
-    number: a record's in the spool; place: its number on the wire.
-    base: places that the destination counts for an earlier writer.
+    A record has a `number` in the spool, and a `place`: its number on the wire.
+
+    base: how many records the destination counts for earlier attempts of the same spool.
     """
 
     def __init__(self, folder: Path, to: str = "") -> None:
@@ -33,16 +35,16 @@ class Holes:
 
     @property
     def damage(self) -> int:
-        """Records that are nowhere."""
+        """How many records were lost by damage."""
         return sum(end - first for first, end in self._holes if (first, end) not in self._elsewhere)
 
     def place(self, number: int) -> int:
-        """Where record `number` is on the wire."""
+        """The place on the wire of record `number`."""
         before = sum(min(end, number) - first for first, end in self._holes if first < number)
         return number - before - self.base
 
     def number(self, place: int) -> int:
-        """The record at `place`, or the first one behind the hole that it falls into."""
+        """The number in the spool of the record at `place` on the wire."""
         number = place + self.base
         for first, end in self._holes:
             if number >= first:
@@ -50,16 +52,19 @@ class Holes:
         return number
 
     def has(self, number: int) -> bool:
-        """Whether record `number` counts as one of those that are nowhere."""
+        """Whether record `number` lies in a hole."""
         return any(first <= number < end for first, end in self._holes)
 
     def add(self, first: int, end: int, *, elsewhere: bool = False) -> None:
-        """Records from `first` up to `end` are lost, or (`elsewhere`) are in another store."""
+        """Note that records `first` … `end` - 1 are lost.
+
+        elsewhere: they are not lost by damage, but were delivered to another store.
+        """
         self._holes = sorted([*self._holes, (first, end)])
         if elsewhere:
             self._elsewhere.add((first, end))
         line = {"first": first, "end": end, "to": self._to if elsewhere else None}
-        # Where even this cannot be written, delivery goes on: it matters only if it is cut short.
+        # Delivery goes on where the file cannot be written: only a later delivery would need it.
         with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
@@ -81,7 +86,7 @@ class Holes:
 
 
 class Overlooked:
-    """Holes that a second look at a spool meets: they are for the first look to tell of."""
+    """Stands in for `Holes` where a spool is read a second time: the first reader counts damage."""
 
     def add(self, first: int, end: int) -> None:
-        """Nothing is remembered."""
+        """Does nothing: the reader that sends the frames notes this hole."""

@@ -1,4 +1,4 @@
-"""The spools of this machine, looked at from outside: what waits in them, and whether it moves."""
+"""The spools of this machine, seen from outside: how much waits in each, and who owns it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["LeftSpool", "SpoolRoom", "spool_room", "spools_here"]
 class LeftSpool:
     """One spool.
 
-    run, rank, to: what it is of and where it goes; None where its label was lost.
-    nbytes: of its segments.
-    live: whether a process owns it, and delivers it.
+    run, rank, to: of its label; None where the label was lost.
+    nbytes: bytes of its segments.
+    live: whether a live process owns the spool, and so delivers it.
     """
 
     path: Path
@@ -33,14 +33,17 @@ class LeftSpool:
 
 @dataclass(frozen=True, slots=True)
 class SpoolRoom:
-    """Where a session of this environment would spool, and how many bytes at most."""
+    """The directory in which a session of this environment would spool, and its limit in bytes."""
 
     path: Path
     limit: int
 
 
 def spool_room() -> SpoolRoom:
-    """The place and its limit; neither is made. Raises OptionError for a limit that is none."""
+    """Where a session of this environment would spool; makes no directory.
+
+    Raises OptionError where ANCHOR_SPOOL_LIMIT holds no size.
+    """
     path = spool_place()
     there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
     system = os.statvfs(there)
@@ -51,10 +54,10 @@ def spools_here(place: Path | None = None) -> Iterator[LeftSpool]:
     """The spools in a directory (None: where sessions of this environment spool), by name."""
     folder = spool_place() if place is None else place
     try:
-        found = sorted(path for path in folder.iterdir() if is_spool(path))
+        spools = sorted(path for path in folder.iterdir() if is_spool(path))
     except OSError:
         return
-    for path in found:
+    for path in spools:
         label = SpoolLabel.read(path)
         run, rank, to = (None, None, None) if label is None else (label.run, label.rank, label.to)
         yield LeftSpool(path, run, rank, to, _bytes(path), live=is_locked(path / LOCK))

@@ -1,4 +1,4 @@
-"""What a dead process left in its spool, ready to be sent, and what came of it."""
+"""The content of a dead process's spool, ready to be sent, and the outcome of its delivery."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ __all__ = ["Delivered", "Load"]
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What came of a delivery.
+    """The outcome of a delivery.
 
-    records: in the spool that were good; those of them that were there `already` are counted too.
+    records: good records of the spool, those that the store had `already` among them.
     lost: records that damage cost, as far as they can be counted.
     set_aside: damaged segments, which stay in the spool's directory.
     """
@@ -48,8 +48,8 @@ class Delivered:
 class Load:
     """A spool's content, ready to be sent to `target`.
 
-    links: attempts there that hold what earlier deliveries brought; known after `hello`.
-    attempt: which one it has to be there; None for whichever.
+    links: attempts at the target that hold records of earlier deliveries; set by `hello`.
+    attempt: the number of the attempt that the target has to resume; None allows any.
     """
 
     def __init__(self, work: OwnedSpool, target: Target, changed: threading.Condition) -> None:
@@ -70,22 +70,22 @@ class Load:
 
     @property
     def run(self) -> str:
-        """The run that it becomes."""
+        """The run's name at the target."""
         return self._target.run or self._hello.run
 
     @property
     def rank(self) -> int:
-        """The rank it is of."""
+        """The rank that the spool is of."""
         return self._hello.rank
 
     @property
     def part(self) -> int:
-        """Which part of its rank the target holds; 0 where it holds the whole."""
+        """The number of the part of its rank that the target holds; 0 where it holds the whole."""
         return self._part or 0
 
     @property
     def _part(self) -> int | None:
-        """The same; None where the rank is not spread over the target and others."""
+        """The number of the target's part; None where the rank is not spread over collectors."""
         label = self._work.label
         if label is None or not label.among or self._target.run is not None:
             return None
@@ -101,14 +101,14 @@ class Load:
         return Hello(run=label.run, rank=label.rank, writer_id=bytes.fromhex(label.writer_id))
 
     def hello(self, attempts: Sequence[PastAttempt]) -> Hello:
-        """How to say who writes, where these attempts at the rank are already.
+        """The Hello of this delivery, to a target that has these attempts at the rank already.
 
-        Raises RunExistsError where they are another recording.
+        Raises RunExistsError where the attempts are another recording.
         """
         hello = Hello()
         hello.CopyFrom(self._hello)
         hello.run = self.run
-        # Not those of the process that recorded it, which has ended.
+        # The recording process spoke its own protocol version, and has ended: this one writes now.
         hello.protocol, hello.writer = PROTOCOL, writer_name()
         if self._target.run is not None:
             hello.resume, hello.overwrite = self._target.follows, False
@@ -126,7 +126,10 @@ class Load:
         return hello
 
     def _as_part(self, hello: Hello, attempts: Sequence[PastAttempt], number: int) -> Hello:
-        """Goes on with the numbers of the spool: what others have before it stays where it is."""
+        """Complete `hello` for a part: its records keep the spool's numbers.
+
+        Earlier records of the rank may be at other collectors, and stay there.
+        """
         claim = claim_of(hello.writer_id)
         oldest = self._segments.oldest
         first = self.notes.end if oldest is None else oldest.first
@@ -138,7 +141,7 @@ class Load:
         return hello
 
     def _check_free(self, hello: Hello, attempts: Sequence[PastAttempt]) -> None:
-        """Whether this spool may begin there."""
+        """Raises RunExistsError where the target has a recording that this spool must not touch."""
         label = self._work.label
         where = f"rank {hello.rank} of run {hello.run!r} in {escape(self._target.to)}"
         if attempts and not (hello.resume or hello.overwrite):
@@ -157,16 +160,19 @@ class Load:
         return f"deliver the spool under another name: `{escape(line)}`"
 
     def damage(self) -> list[Gap]:
-        """The statement of what damage cost, once all was read; of which tensors is not known."""
+        """The gap statement of the records lost by damage, to be called once all frames were read.
+
+        Records missing at the end of a closed session are counted too.
+        """
         reached = self.frames.reached
         if self.notes.closed and reached < self.notes.end:
             self._holes.add(reached, self.notes.end)
         return self.frames.damage
 
     def finish(self) -> Delivered:
-        """Everything is delivered: remove it."""
+        """Remove the spool, all of which is delivered; returns the outcome."""
         records = self.frames.end + self._holes.base
-        # What a collector has beyond was not on this machine's disk when it lost power.
+        # A collector may have more records: this machine lost the last ones of its disk with power.
         already = min((self.frames.already or 0) + self._holes.base, records)
         run, rank, lost = self.run, self.rank, self._holes.damage
         damaged = sum(segment.damaged for segment in self._segments.listed)

@@ -1,4 +1,8 @@
-"""What a store has already of the rank that a spool is of, and as whom the spool goes on there."""
+"""The attempts that a store already has at a spool's rank, and the writer that continues them.
+
+A spool may have been delivered in part. Its delivery goes on in the same attempt; or in a new one,
+under a secret derived from the writer's own, where another attempt began in between.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ __all__ = ["Heir", "PastAttempt", "heir_among", "past_attempts"]
 
 
 class PastAttempt(NamedTuple):
-    """What a store has of one attempt at a rank: `records` of it, from number `first` on."""
+    """One attempt at a rank in a store, which has `records` of it, from number `first` on."""
 
     claim: bytes
     records: int
@@ -23,11 +27,12 @@ class PastAttempt(NamedTuple):
 
 
 class Heir(NamedTuple):
-    """As which writer a spool goes on.
+    """The writer that continues a spool's delivery behind earlier attempts of the same spool.
 
-    base: records that its earlier attempts brought.
-    links: those attempts, numbered so that the writer itself begins at 0.
-    attempt: the number of its own. Where it is given another one, the chain is not there any more.
+    secret: the writer's secret.
+    base: how many records the earlier attempts brought.
+    links: these attempts; their records have negative numbers, for the writer's own begin at 0.
+    attempt: the number of the writer's own attempt. A store that resumes another one has changed.
     """
 
     secret: bytes
@@ -37,16 +42,16 @@ class Heir(NamedTuple):
 
 
 def past_attempts(run: str, rank: int, to: str, part: int = 0) -> Sequence[PastAttempt]:
-    """The attempts at this rank that the store has, in that part of the rank that it holds."""
+    """The attempts at a rank that the store at `to` has, in the part of the rank that it holds."""
     try:
-        found = find_run(run, to)
-        one = RankReader(found.location, rank, found.name, part)
+        located = find_run(run, to)
+        reader = RankReader(located.location, rank, located.name, part)
     except RunNotFoundError:
         return ()
     except StoreError:
-        return ()  # what is damaged there, the writer will say
-    attempts = one.catalogue.attempts
-    ends = [*(attempt.first_row for attempt in attempts[1:]), one.committed]
+        return ()  # the writer that opens the damaged rank reports the damage
+    attempts = reader.catalogue.attempts
+    ends = [*(attempt.first_row for attempt in attempts[1:]), reader.committed]
     return [
         PastAttempt(attempt.claim, end - attempt.first_row, attempt.started_ns, attempt.first)
         for attempt, end in zip(attempts, ends, strict=True)
@@ -54,10 +59,11 @@ def past_attempts(run: str, rank: int, to: str, part: int = 0) -> Sequence[PastA
 
 
 def heir_among(secret: bytes, attempts: Sequence[PastAttempt]) -> Heir | None:
-    """As whom the writer with this secret goes on behind these attempts; None for the first.
+    """The writer that continues the one with `secret`; None where it has no attempt there yet.
 
-    Where another attempt was made since, what is left comes as a new one: the next link of a chain
-    that begins with the writer itself, so that a delivery that is cut short is taken up again.
+    attempts: all attempts at the rank, oldest first. Only the last of them can be continued. Where
+    another attempt follows the writer's, the rest becomes a new attempt under the secret's heir;
+    and so on along the chain of heirs, so that every interrupted delivery is found again.
     """
     known = {one.claim: number for number, one in enumerate(attempts)}
     if claim_of(secret) not in known:

@@ -1,11 +1,11 @@
 """Where spools are, and which process owns one.
 
 <place>/<run>.rank<r>.<writer's claim>/
-    spool.json                 what it is of, and where it goes
-    lock                       held, by flock, by the process that it belongs to
-    00000007.000000001234.seg  a segment, and the number of its first record
-    00000003.000000000400.bad  one that was damaged: kept, its good records were delivered
-    lost                       which numbers are in no segment any more
+    spool.json                 the spool's label: its run, rank, writer and destination
+    lock                       locked with flock by the process that owns the spool
+    00000007.000000001234.seg  segment 7, whose first record is number 1234
+    00000003.000000000400.bad  a damaged segment: kept, though its good records were delivered
+    lost                       the numbers of records that are in no segment any more
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _FOLDER: Final = re.compile(rf"(.+)\.rank(\d+)\.[0-9a-f]{{{_CLAIM_DIGITS}}}")
 
 @dataclass(frozen=True, slots=True)
 class SpoolLabel:
-    """What a spool is of: stands in its spool.json.
+    """A spool's run, rank, writer and destination, as its spool.json has them.
 
-    to: the store that it is meant for, as an address: of several collectors, the one that its rank
-        is at.
-    among: all of these, as one text; empty where there is one.
+    writer_id: the writer's secret, in hex.
+    to: the address of the collector that the spool goes to: of several, the present one.
+    among: the URL of all of them where there are several; else "".
     created_ns: nanoseconds since the epoch.
-    power: whether what is in it has to survive power loss.
+    power: whether the spooled records have to survive power loss.
     """
 
     run: str
@@ -65,23 +65,26 @@ class SpoolLabel:
 
     @property
     def folder(self) -> str:
-        """The name of its directory, which others may see: the writer's id is a secret."""
+        """The name of the spool's directory: with a hash of the writer's id, which is secret."""
         claim = claim_of(bytes.fromhex(self.writer_id)).hex()
         return f"{self.run}.rank{self.rank}.{claim[:_CLAIM_DIGITS]}"
 
     def text(self) -> str:
-        """As JSON."""
+        """The label as a line of JSON."""
         return json.dumps({"format": "anchor-spool", "version": 1, **asdict(self)}) + "\n"
 
     def write(self, folder: Path) -> None:
-        """Into the spool in `folder`, in place of the one that is there. Raises OSError."""
+        """Write the label into the spool in `folder`, over its present label. Raises OSError."""
         made = folder / f"{LABEL}.new"
         made.write_text(self.text(), encoding="utf-8")
         made.replace(folder / LABEL)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Of the spool in `folder`; None where it cannot be read, which loses nothing."""
+        """The label of the spool in `folder`; None where it cannot be read.
+
+        A lost label loses no records: segments say themselves which run they are of.
+        """
         try:
             told: dict[str, Any] = json.loads((folder / LABEL).read_text(encoding="utf-8"))
             return cls(
@@ -117,27 +120,27 @@ def is_spool(path: Path) -> bool:
 
 
 def was_spool(path: Path) -> tuple[str, int] | None:
-    """The run and rank that a spool was of which is not there any more; None for another path."""
-    found = _FOLDER.fullmatch(path.name)
-    if found is None or path.exists() or not path.absolute().parent.is_dir():
+    """The run and rank of a spool that was at `path` and is gone; None for any other path."""
+    match = _FOLDER.fullmatch(path.name)
+    if match is None or path.exists() or not path.absolute().parent.is_dir():
         return None
-    return found[1], int(found[2])
+    return match[1], int(match[2])
 
 
 def spools_of(place: Path, run: str, rank: int) -> Iterator[Path]:
-    """Spools that writers of this rank left here, oldest first."""
-    found = []
+    """The spools of a rank's writers below `place`, oldest first, whether delivered or written."""
+    spools = []
     for path in place.glob(f"{run}.rank{rank}.*"):
         label = SpoolLabel.read(path)
         if label is not None and (label.run, label.rank) == (run, rank):
-            found.append((label.created_ns, path))
-    yield from (path for _, path in sorted(found))
+            spools.append((label.created_ns, path))
+    yield from (path for _, path in sorted(spools))
 
 
 class SpoolLock:
-    """The right to write to a spool, or to deliver it, from construction to `release`.
+    """The right to write or deliver a spool; held from construction to `release`.
 
-    Raises RunBusyError where another live process has it, OSError.
+    Raises RunBusyError where another live process holds it, OSError.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -161,7 +164,7 @@ class SpoolLock:
             os.pwrite(self._file, json.dumps(owner).encode(), 0)
 
     def release(self) -> None:
-        """Give it back; a second call does nothing."""
+        """Unlock the spool; a second call does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -172,7 +175,7 @@ _HELD: weakref.WeakSet[SpoolLock] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    # A forked child shares the lock: it would outlive its parent in a DataLoader's workers.
+    # A forked child shares the lock, so a DataLoader's worker would keep it when the trainer died.
     for lock in list(_HELD):
         lock.release()
 

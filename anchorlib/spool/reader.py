@@ -1,4 +1,4 @@
-"""The frames of a spool's segments, one after the other, damage left out and counted."""
+"""Reads the frames of a spool's segments in order; damaged records are left out and counted."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ __all__ = ["FrameReader", "SpoolNotes", "read_notes"]
 
 
 class FrameReader:
-    """A place in a spool that moves from frame to frame.
+    """A position in a spool that moves from frame to frame.
 
-    definitions: of a spool that is still written, what its encoder has defined; None reads them.
-    live: whether the last record may be about to be finished.
+    definitions: the encoder's list, for a spool that is still written; None reads the definitions
+        from the segments.
+    live: whether the spool is still written, so that the rest of its last record may yet come.
     """
 
     def __init__(
@@ -47,24 +48,24 @@ class FrameReader:
         self._live = live
         self._at: SegmentReader | None = None
         self._peeked: Encoded | None = None
-        self._expected = 0  # the record that has to come next
-        self._doubt = True  # whether the next frame's number has to be looked at
-        self._inside = 0  # the end of the record of which a part was handed on, and more follow
-        self._more = False  # whether that is so of the frame peeked at
+        self._expected = 0  # the number of the record that has to come next
+        self._doubt = True  # whether the next frame may follow a hole, so its number is read
+        self._inside = 0  # the end of a record of which fragments were sent and others follow; or 0
+        self._more = False  # whether further fragments follow the frame peeked at
         self._suspect = False  # whether a definition of this segment may be lost
         self.last_step = 0
 
     def apart(self) -> FrameReader:
-        """Another place in the same spool, at its beginning; it leaves no trace in `holes`."""
+        """Another reader at the spool's beginning; it does not count damage in `holes`."""
         known = self.definitions if self._known else None
         return FrameReader(self._segments, Overlooked(), known, live=self._live)
 
     def rewind(self) -> None:
-        """Back to the oldest segment."""
+        """Go back to the oldest segment."""
         self.close()
 
     def start(self, number: int) -> None:
-        """The first record that is wanted."""
+        """Set the number of the first record that is wanted; frames before it are passed over."""
         self._expected = number
         self._doubt = True
         self._inside = 0
@@ -72,11 +73,11 @@ class FrameReader:
 
     @property
     def expected(self) -> int:
-        """The number after the last record that was handed on."""
+        """The number of the next record that is wanted: after the last one that was sent."""
         return self._expected
 
     def skip_to(self, segment: Segment | None, offset: int) -> None:
-        """Go on from a place that is known to begin an entry."""
+        """Go on at `offset` of `segment`, where an entry begins."""
         if segment is None or self._at is None:
             return
         if self._at.segment is not segment:
@@ -86,24 +87,24 @@ class FrameReader:
         self._doubt = True
 
     def first(self) -> Encoded | None:
-        """The next frame, None where none is there yet."""
+        """The next frame, without passing it; None where none is written yet."""
         if self._peeked is None:
             self._peeked = self._find()
         return self._peeked
 
     def advance(self) -> None:
-        """Past that frame."""
+        """Pass the frame that `first` returns."""
         if self._peeked is not None:
             self.passed(self._peeked.end, more=self._more)
         self._peeked = None
 
     def passed(self, end: int, *, more: bool) -> None:
-        """A frame was sent, from here or from elsewhere; `more` parts of its record follow."""
+        """Note that a frame was sent, from here or from memory; `more` fragments follow it."""
         self._inside = end if more else 0
         self._expected = max(self._expected, end - more)
 
     def close(self) -> None:
-        """Close files and forget the place."""
+        """Close the segment's file and forget the position."""
         if self._at is not None:
             self._at.close()
         self._at = self._peeked = None
@@ -129,7 +130,7 @@ class FrameReader:
         return None
 
     def _next(self) -> Stored | Damaged | None:
-        """The next entry of this segment or the following ones."""
+        """The next entry of this segment or the following ones; None at the spool's end."""
         if self._at is None:
             if self._segments.oldest is None:
                 return None
@@ -147,7 +148,7 @@ class FrameReader:
         if self._known or self._at is None:
             return
         self._suspect = True
-        # What was defined there stands once more at the next segment's beginning.
+        # The next segment begins with all definitions so far, those of this segment among them.
         if self._at.segment.following is not None:
             for entry in _head(self._at.segment.following):
                 self._define(entry)
@@ -161,18 +162,18 @@ class FrameReader:
             self._suspect = True
 
     def _frame(self, entry: Stored) -> Encoded | None:
-        """The frame, unless it is delivered already, or cannot be."""
+        """The frame in an entry; None where it is delivered already, or cannot be delivered."""
         if entry.last <= self._expected:
             return None
         self._more = bool(entry.seq & OPEN)
         if self._inside != entry.last and not self._begins(entry):
-            self._doubt = True  # parts of the same record may follow
+            self._doubt = True  # the next frame may be a fragment of the record passed over
             return None
         self._doubt = False
         return Encoded((entry.message,), entry.last, len(self.definitions))
 
     def _begins(self, entry: Stored) -> bool:
-        """Whether a frame begins with a record's first part, and can be sent as a whole."""
+        """Whether a frame begins with the start of a record, and can be sent as a whole."""
         if self._more and not self._live and not self._is_whole(entry):
             return False
         if not (self._doubt or self._suspect):
@@ -194,7 +195,7 @@ class FrameReader:
         return all(wanted <= there for wanted, there in zip(needs, have, strict=True))
 
     def _is_whole(self, entry: Stored) -> bool:
-        """Whether all parts of the record that begins here are there."""
+        """Whether all fragments of the record that begins with `entry` are in the spool."""
         assert self._at is not None
         segment: Segment | None = self._at.segment
         offset = self._at.offset
@@ -214,12 +215,12 @@ class FrameReader:
 
 
 class SpoolNotes(NamedTuple):
-    """What a spool says beside its frames.
+    """What the segments of a spool hold beside frames.
 
-    hello: None where no segment has a beginning.
-    lineage: as messages.
-    end: the number after the last record.
-    closed: whether the session ended by itself.
+    hello: who wrote the spool; None where the beginnings of all segments are damaged.
+    lineage: serialised lineage messages.
+    end: the number after that of the last record.
+    closed: whether the session was closed, so that no record is missing behind the last one.
     """
 
     hello: Hello | None
@@ -230,7 +231,10 @@ class SpoolNotes(NamedTuple):
 
 
 def read_notes(segments: Segments) -> SpoolNotes:
-    """Reads the newest segment that is whole, and all behind it."""
+    """The notes of a spool, read from the newest segment with a good beginning, and all after it.
+
+    Every segment repeats at its beginning what the earlier ones say.
+    """
     chosen: list[Segment] = []
     for segment in reversed(segments.listed):
         chosen.insert(0, segment)
@@ -277,7 +281,7 @@ def _good(segment: Segment) -> Iterator[Stored]:
 
 
 def _head(segment: Segment) -> Iterator[Stored]:
-    """The definitions at a segment's beginning."""
+    """The definitions at a segment's beginning, before its first frame."""
     for entry in _good(segment):
         if kind_of(entry.message) == "frame":
             return

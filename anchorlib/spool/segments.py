@@ -1,4 +1,4 @@
-"""The segments of one spool: which files there are, and what becomes of them once delivered."""
+"""The segments of one spool: its files in order, removed once their records are delivered."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from anchorlib.spool.format import HEADER_BYTES, Damaged, Stored, checked, entry
 __all__ = ["Segment", "SegmentReader", "Segments", "segment_name"]
 
 _NAME: Final = re.compile(r"(\d{8})\.(\d{12})\.seg")
-_HEADER_GUESS: Final = 1 << 16  # bytes read at once: most entries are whole with them
+_HEADER_GUESS: Final = 1 << 16  # bytes read at once, which hold most entries whole
 
 
 def segment_name(index: int, first: int) -> str:
-    """The file of segment `index`, whose first record is number `first`."""
+    """The file name of segment `index`, whose first record is number `first`."""
     return f"{index:08d}.{first:012d}.seg"
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """One file.
+    """One segment file.
 
     first: the number of its first record.
-    end: a number after its last one; nothing of it is needed once so many are delivered.
-    size: bytes that may be read.
-    damaged: something in it was no entry.
+    end: a number above that of its last record; once so many are delivered the file can go.
+    size: how many of its bytes may be read.
+    damaged: whether a reader met damage in it.
     following: the next segment.
     """
 
@@ -45,7 +45,10 @@ class Segment:
 
 
 class Segments:
-    """All segments, oldest first, linked; removed from the front as they are delivered."""
+    """All segments of a spool, oldest first; removed from the front as they are delivered.
+
+    set_aside: how many damaged segments were renamed instead of removed.
+    """
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self.folder = folder
@@ -56,7 +59,7 @@ class Segments:
 
     @classmethod
     def found(cls, folder: Path, disk: Disk | None = None) -> Segments:
-        """Those that a writer left in `folder`; their content is not looked at."""
+        """The segments that a writer left in `folder`; their content is not read yet."""
         segments = cls(folder, disk)
         names = (path.name for path in folder.iterdir())
         for name in sorted(filter(None, map(_NAME.fullmatch, names)), key=lambda m: m[0]):
@@ -64,7 +67,7 @@ class Segments:
             segments.add(Segment(path, int(name[1]), int(name[2]), 1 << 62, path.stat().st_size))
         for segment in segments._all:
             if segment.following is not None:
-                # One more: a record that goes on there has its first part here.
+                # One more: a record that the next segment continues has its first fragment here.
                 segment.end = segment.following.first + 1
         return segments
 
@@ -73,37 +76,40 @@ class Segments:
 
     @property
     def listed(self) -> list[Segment]:
-        """All of them."""
+        """The segments in order, as a new list."""
         return list(self._all)
 
     @property
     def nbytes(self) -> int:
-        """On disk."""
+        """Bytes of all segments on disk."""
         return sum(segment.size for segment in tuple(self._all))
 
     @property
     def oldest(self) -> Segment | None:
-        """The first that is left."""
+        """The first segment; None where there are none."""
         return self._all[0] if self._all else None
 
     def add(self, segment: Segment) -> None:
-        """A new segment, behind the others."""
+        """Add a new segment after the others."""
         if self._all:
             self._all[-1].following = segment
         self._all.append(segment)
 
     def commit(self, number: int) -> None:
-        """All records before `number` are delivered: whole segments of them go, with `tidy`."""
+        """Take out segments whose records are all below `number`, which are delivered.
+
+        `tidy` removes their files. The last segment stays: it may still be written.
+        """
         while len(self._all) > 1 and self._all[0].end <= number:
             self._gone.append(self._all.popleft())
 
     def tidy(self) -> None:
-        """Remove the files of those that are delivered, which takes its time."""
+        """Remove the files of the segments that were taken out, which may take long."""
         while self._gone:
             self._let_go(self._gone.popleft())
 
     def clear(self) -> None:
-        """Everything is delivered."""
+        """Take out all segments, which are delivered, and remove their files."""
         self._gone += self._all
         self._all.clear()
         self.tidy()
@@ -126,18 +132,18 @@ class SegmentReader:
         self._file = -1
 
     def next(self) -> Stored | Damaged | None:
-        """The next entry, or stretch of damage; None at the end of what may be read."""
+        """The next entry or stretch of damage; None where no more may be read."""
         size = self.segment.size
         if self.offset >= size:
             return None
         try:
-            found = self._entry(size)
-        except OSError:  # the disk cannot read it: as good as damaged
-            found = Damaged(self.offset, size, torn=False)
-        if isinstance(found, Damaged):
+            entry = self._entry(size)
+        except OSError:  # bytes that the disk cannot read are as good as damaged
+            entry = Damaged(self.offset, size, torn=False)
+        if isinstance(entry, Damaged):
             self.segment.damaged = True
-        self.offset = found.end
-        return found
+        self.offset = entry.end
+        return entry
 
     def close(self) -> None:
         """Close the file."""
@@ -154,13 +160,13 @@ class SegmentReader:
             return self._after_damage(size)
         if end - start <= len(head):
             message = head[HEADER_BYTES : end - start]
-        else:  # read anew: once more what is small already, instead of copying what is large
+        else:  # reading the small head again is cheaper than copying a large message together
             message = self._read(length, HEADER_BYTES)
-        found = checked(start, head, 0, message)
-        return self._after_damage(size) if isinstance(found, Damaged) else found
+        entry = checked(start, head, 0, message)
+        return self._after_damage(size) if isinstance(entry, Damaged) else entry
 
     def _after_damage(self, size: int) -> Damaged:
-        """Looks, with all the rest in memory, for where good entries begin again."""
+        """The stretch of damage up to the next good entry; reads the segment's rest into memory."""
         rest = self._read(size - self.offset)
         first = entry_at(rest, 0)
         end = next_good(rest, 1)

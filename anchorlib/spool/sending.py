@@ -1,4 +1,4 @@
-"""Carries what an outbox has to say to a collector, through any number of broken connections."""
+"""Sends the messages of an outbox to a collector, through any number of broken connections."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _log = logging.getLogger("anchorlib")
 
 _FIRST_BACKOFF: Final = 0.1  # seconds; doubled with each failure
 _BUSY_SECONDS: Final = 6.0 * KEEPALIVE_SECONDS
-_HOPELESS: Final = 10  # refusals of the same record, one after another
+_HOPELESS: Final = 10  # failures in a row, neither passing nor permanent, before it gives up
 
 AWAY: Final = frozenset({Kind.UNREACHABLE, Kind.SILENT, Kind.LINE, Kind.STOPPING})
-"""Failures after which nobody seems to be there; whoever answers that he has no room is."""
+"""Failures that mean that the collector is away; one that answers that it is full is not away."""
 
-# By whether the collector is full (each stream of many trainers costs it), and whether this session
-# closes, which has little time.
+# The longest pause in seconds, by whether the collector is full (each new stream costs it work) and
+# whether this session is closing (which has little time).
 _LAST_BACKOFF: Final = {
     (False, False): 5.0,
     (False, True): 0.5,
@@ -48,23 +48,23 @@ _LAST_BACKOFF: Final = {
 
 
 class Sender:
-    """One outbox, and the collector that its rank is at; `run` on a thread of its own.
+    """Sends an outbox to the collector of its rank; call `run` on a thread of its own.
 
-    It ends when all is over. Where the collector stays away, the rank goes on at the next one of
-    `route`, from the first record that was not acknowledged.
+    Where the collector stays away, the rank goes on at the next collector of `route`, from the
+    first record that was not acknowledged.
 
-    changed: guards the outbox and everything here.
-    on_trouble: called once each time that a collector which answered no longer does; without the
+    changed: guards the outbox and the attributes below.
+    on_trouble: called with a sentence when a collector that answered no longer does; without the
         lock.
 
-    trouble: the last failure, in a sentence.
-    refusal: the one that will not go away, as a sentence; nothing is sent after it.
-    refused: the same with its kind.
-    finished: nothing is sent any more. Set it, and notify, to end everything.
-    closing: set it, and notify, where there is little time left.
-    follows: whoever holds the rank is known to have ended.
-    on_move: called when the rank is about to go on at another collector; without the lock. Where
-        nothing is set, a collector that stays away ends it.
+    trouble: the last failure, as a sentence.
+    refused: the failure that ended the sending for good; None where there was none.
+    finished: nothing is sent any more. Set this, and notify `changed`, to end `run`.
+    closing: the session is closing. Set this, and notify `changed`, for shorter pauses.
+    follows: the process that recorded this rank before is known to have ended, so a collector that
+        calls the rank busy has only not noticed it yet.
+    on_move: called with a sentence when the rank goes on at another collector; without the lock.
+        Where this is None, a collector that stays away ends the sending.
     """
 
     def __init__(  # the parts it connects
@@ -93,7 +93,7 @@ class Sender:
         self._busy_since = self._away_since = 0.0
 
     def run(self) -> None:
-        """Send until the collector has closed the run, it refused, or `finished` is set."""
+        """Send until the collector has closed the run or refused it, or `finished` is set."""
         self._away_since = time.monotonic()  # earlier spools may have been delivered until now
         try:
             self._send()
@@ -106,7 +106,7 @@ class Sender:
         return self._route.address
 
     def cancel(self) -> None:
-        """End the stream that there is, from any thread."""
+        """End the present stream, from any thread."""
         stream = self._stream
         if stream is not None:
             stream.cancel()
@@ -120,7 +120,7 @@ class Sender:
             fault = self._connect()
             if fault is None or (fault.kind is Kind.IDLE and self._rested()):
                 continue
-            # That it answers is no progress: a collector whose disk is full answers each Hello.
+            # Only acknowledged records are progress: a collector with a full disk answers Hello.
             moved, mark = self._outbox.committed > mark, self._outbox.committed
             if moved:
                 failures, warned = 0, False
@@ -129,13 +129,13 @@ class Sender:
             stuck = 0 if moved or fault.kind.passing or fault.kind.permanent else stuck + 1
             self.retries += 1
             refused = fault.kind.permanent and not self._may_pass(fault)
-            # A line that flips bits can make a refusal of anything, but hardly the same one twice.
+            # A flipped bit can turn any answer into a refusal, but hardly twice into the same one.
             doubtful = refused and fault.kind.told and fault.kind is not doubted
             doubted = fault.kind
             if (refused and not doubtful) or stuck >= _HOPELESS:
                 self._refuse(fault)
                 return
-            # A stream that sends too fast gets on each time, and would be told of each time.
+            # A stream above the rate makes progress before each refusal, and would warn each time.
             known = fault.kind is Kind.RATE is told
             if not (warned or doubtful or known or fault.kind is Kind.IDLE or self._over):
                 warned, told = True, fault.kind
@@ -143,7 +143,10 @@ class Sender:
             failures = self._pause_or_move(failures, fault)
 
     def _pause_or_move(self, failures: int, fault: Failure) -> int:
-        """How many failures the next one follows."""
+        """Wait before the next try, or go on at the next collector where this one stayed away.
+
+        failures: how many failures came in a row. Returns that number, 0 after a move.
+        """
         is_away = fault.kind in AWAY or (fault.kind is Kind.BUSY and self._route.has_moved)
         away = time.monotonic() - self._away_since
         if not is_away or away < self._route.seconds or self._over:
@@ -156,7 +159,7 @@ class Sender:
         return 0
 
     def _move(self, tell: Callable[[str], None]) -> None:
-        """Go on at the next collector, from the first record that this one did not acknowledge."""
+        """Go on at the next collector, from the first record that was not acknowledged."""
         old = self._address
         with self._changed:
             self._route.move()
@@ -169,10 +172,10 @@ class Sender:
         self._away_since, self._busy_since = time.monotonic(), 0.0
 
     def _may_pass(self, fault: Failure) -> bool:
-        """Whether what holds the rank may be the attempt before this one, not yet missed there.
+        """Whether a busy rank may still be held by the dead stream of an earlier writer.
 
-        A collector notices only after a while that a machine or the line to it is gone: so of
-        one that this session left, and comes back to.
+        A collector takes a while to notice that a machine, or the line to it, is gone. That holds
+        for an earlier attempt, and for this session's own stream to a collector that it left.
         """
         follows = self.follows or self._hello.resume or self._route.has_moved
         if not follows or fault.kind is not Kind.BUSY:
@@ -183,7 +186,7 @@ class Sender:
 
     @property
     def refusal(self) -> str:
-        """The sentence of `refused`, empty where nothing was."""
+        """The sentence of `refused`; "" where nothing was refused."""
         return "" if self.refused is None else self.refused.sentence
 
     @property
@@ -191,7 +194,7 @@ class Sender:
         return self.finished or self._outbox.closed
 
     def _connect(self) -> Failure | None:
-        """One stream, until it ends; what went wrong with it, None where nothing did."""
+        """Run one stream until it ends; returns its failure, or None where it did not fail."""
         try:
             channel = open_channel(self._address, self._credentials)
         except AnchorError as error:
@@ -227,7 +230,7 @@ class Sender:
             self._changed.notify_all()
 
     def _rested(self) -> bool:
-        """Wait until there is something to say; False, at once, where there is already."""
+        """Wait while the outbox has nothing to send; False, without waiting, where it has."""
         with self._changed:
             if not self._outbox.at_rest:
                 return False
@@ -235,7 +238,7 @@ class Sender:
             return True
 
     def _pause(self, failures: int, fault: Failure) -> None:
-        """Waits before the next try: a random time, so that many trainers do not come at once."""
+        """Wait a random time before the next try, so that many trainers do not come at once."""
         with self._changed:
             self.trouble = fault.sentence
             closing = self.closing

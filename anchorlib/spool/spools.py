@@ -1,9 +1,9 @@
 """A spool: records on the trainer's disk until the collector has them.
 
-    make_spool(…)          a session's own, written and delivered at once
-    OwnedSpool.take(…)     what a dead process left, to be delivered
+    make_spool(…)          makes the spool of a session, which writes and delivers it
+    OwnedSpool.take(…)     takes over the spool that a dead process left, to deliver it
 
-Its directory holds everything that delivery needs, so that any process may go on with it.
+A spool's directory holds everything that delivery needs, so that any process can deliver the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from anchorlib.wire import Encoder, Hello, PushRequest, sealed
 
 __all__ = ["OwnedSpool", "WrittenSpool", "make_spool", "spooled_by"]
 
-_SEGMENTS_A_LIMIT = 8  # so that a full spool gives way in parts
+_SEGMENTS_A_LIMIT = 8  # segments in a full spool, so that delivery frees its room bit by bit
 _LEAST_SEGMENT = 1 << 16
 
 
@@ -39,7 +39,7 @@ class OwnedSpool:
     """A spool that this process owns.
 
     folder: its directory.
-    label: what it is of; None where it was lost.
+    label: its run, rank and destination; None where the label's file was lost.
     """
 
     def __init__(self, folder: Path, lock: SpoolLock, label: SpoolLabel | None) -> None:
@@ -49,7 +49,10 @@ class OwnedSpool:
 
     @classmethod
     def take(cls, folder: Path) -> Self:
-        """A spool that no live process owns; RunBusyError where one does, StoreError."""
+        """The spool in `folder`, now owned by this process.
+
+        Raises RunBusyError where another live process owns it, StoreError where it cannot be read.
+        """
         try:
             return cls(folder, SpoolLock(folder), SpoolLabel.read(folder))
         except OSError as error:
@@ -58,19 +61,22 @@ class OwnedSpool:
             raise StoreError(f"cannot open the spool {escape(str(folder))}: {error}") from error
 
     def segments(self) -> Segments:
-        """Its files."""
+        """The spool's segments, as they are on disk."""
         return Segments.found(self.folder)
 
     def holes(self, to: str) -> Holes:
-        """What is missing, as the store at `to` counts."""
+        """The records that are missing, as the store at `to` counts them."""
         return Holes(self.folder, to)
 
     def notes(self, segments: Segments) -> SpoolNotes:
-        """What it says beside its records."""
+        """What the spool's segments hold beside frames: who wrote it, gaps, lineage, its end."""
         return read_notes(segments)
 
     def finish(self, segments: Segments) -> bool:
-        """All is delivered: the files go, but for damaged ones; whether nothing was left."""
+        """Remove a spool that was delivered, and give up its lock; returns whether all is removed.
+
+        Damaged segments stay, under their names with ".bad".
+        """
         segments.clear()
         kept = any(self.folder.glob("*.bad"))
         if not kept:
@@ -80,18 +86,18 @@ class OwnedSpool:
         return not kept
 
     def release(self) -> None:
-        """Give it back as it is."""
+        """Give up the spool's lock, and leave its files as they are."""
         self._lock.release()
 
 
 class WrittenSpool:
-    """A session's spool: where its frames go, and how much room there is.
+    """A session's spool, which the session writes and delivers.
 
-    limit: bytes that it may take on disk.
-    frames: what an outbox sends from.
+    limit: the most bytes that it may take on disk.
+    writer, frames: its writing hand and the frames for an outbox; both are set by `connect`.
     """
 
-    def __init__(  # noqa: PLR0913  # what a session has to say of it
+    def __init__(  # noqa: PLR0913  # independent options, given by keyword
         self,
         folder: Path,
         lock: SpoolLock,
@@ -118,7 +124,12 @@ class WrittenSpool:
     def connect(
         self, encoder: Encoder, lineage: list[bytes], changed: threading.Condition
     ) -> SpoolFrames:
-        """The frames of `encoder`; lineage as it will be sent. Called once."""
+        """The spool's frames, for an outbox; to be called once, before anything is written.
+
+        encoder: makes the frames; the spool stores its definitions too.
+        lineage: the outbox's list of lineage messages, which the spool stores too.
+        changed: guards the frames.
+        """
         self.writer = SpoolWriter(
             self._segments,
             self._hello,
@@ -133,23 +144,29 @@ class WrittenSpool:
 
     @property
     def nbytes(self) -> int:
-        """On disk."""
+        """Bytes of the spool on disk."""
         return self._segments.nbytes
 
     def redirect(self, to: str) -> None:
-        """What is in it goes to another collector from now on. Raises OSError."""
+        """Note in the label that the spool goes to the collector at `to` from now on.
+
+        Raises OSError.
+        """
         label = self._work.label
         if label is not None:
             self._work.label = label = replace(label, to=to)
             label.write(self.folder)
 
     def settle(self) -> None:
-        """What was stored counts as handed over now: where it must, it survives power loss."""
+        """Bring all stored frames to the disk, where the session promised to survive power loss."""
         if self._power and not self.frames.spilling:
             self.writer.sync_or_warn()
 
     def tell(self) -> None:
-        """Write down what was stated, now and then: the spool may be full for long."""
+        """Write gap statements and lineage to the disk, every so often.
+
+        They are written with the next frame otherwise, and a full spool takes no frame for long.
+        """
         now = time.monotonic()
         if now < self._told_at + self._told_every:
             return
@@ -158,7 +175,10 @@ class WrittenSpool:
             self.writer.notes()
 
     def leave(self) -> int:
-        """Keep everything for another process; how many records could not be written down."""
+        """Leave the spool for another process to deliver; returns how many records are lost.
+
+        Records are lost that the disk did not take, and that were in memory until now.
+        """
         self.frames.save()
         with contextlib.suppress(OSError):
             self.writer.notes(closed=True)
@@ -167,7 +187,7 @@ class WrittenSpool:
         return self.frames.kept_records
 
     def remove(self) -> None:
-        """Everything is delivered."""
+        """Remove the spool: everything in it is delivered."""
         self._close()
         self._work.finish(self._segments)
 
@@ -176,7 +196,7 @@ class WrittenSpool:
         self.frames.close()
 
 
-def make_spool(  # noqa: PLR0913  # what there is to say of it
+def make_spool(  # noqa: PLR0913  # independent options, given by keyword
     place: Path,
     hello: Hello,
     to: str,
@@ -189,7 +209,8 @@ def make_spool(  # noqa: PLR0913  # what there is to say of it
 ) -> WrittenSpool:
     """A new spool below `place` for the writer that `hello` names.
 
-    among: see `SpoolLabel`. limit: None takes ANCHOR_SPOOL_LIMIT, or what is sensible.
+    to, among, power: as in `SpoolLabel`.
+    limit: the most bytes on disk; None takes what `limit_of` says.
 
     Raises OptionError, OSError.
     """
@@ -199,7 +220,7 @@ def make_spool(  # noqa: PLR0913  # what there is to say of it
     above = [path for path in (place, *place.parents) if not path.exists()]
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     _sweep(place)
-    # It gets its name when it is locked, so that nobody finds it without an owner.
+    # The folder gets its name once it is locked, so that no process finds it without an owner.
     unnamed = place / f".{label.folder}"
     unnamed.mkdir(mode=0o700)
     lock = SpoolLock(unnamed)
@@ -220,9 +241,9 @@ def make_spool(  # noqa: PLR0913  # what there is to say of it
 
 
 def _survive(folder: Path, above: list[Path], disk: Disk) -> None:
-    """The spool's own name and label outlast a power loss, as do folders made for it.
+    """Bring the spool's folder, its label and the folders made for it to the disk.
 
-    A disk that cannot is told of with the first record.
+    A disk that fails is not reported here: the first record that cannot be synced reports it.
     """
     with contextlib.suppress(OSError):
         _sync(folder, above, disk)
@@ -251,9 +272,10 @@ def _sweep(place: Path) -> None:
 
 
 def spooled_by(place: Path, run: str, rank: int, writer: str) -> int | None:
-    """How many records a writer, which is dead, has put into its spool; None where it had none.
+    """How many records a dead writer has put into its spool; None where it has no spool here.
 
-    writer: its secret, in hex. Of a spool from which all was delivered, 0.
+    writer: the writer's secret, in hex. A spool without segments, as one whose records were all
+        delivered, counts 0.
     """
     for folder in spools_of(place, run, rank):
         label = SpoolLabel.read(folder)

@@ -1,4 +1,4 @@
-"""Where a spool goes: a store, and the run that it becomes there."""
+"""The destination of a spool: a store, and the name of the run there."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["Target"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a spool goes.
+    """The destination of a spool.
 
-    to: the store, a directory or an address.
+    to: the store: a directory or a collector's address.
     run: the run's name there; None for the spool's own.
-    follows: an earlier spool of the same rank came before, under the same name.
+    follows: whether an earlier spool of the same rank was just delivered under the same name.
     """
 
     to: str
@@ -22,5 +22,5 @@ class Target:
 
     @property
     def key(self) -> str:
-        """How a spool remembers what it has brought there."""
+        """The text by which the spool's file `lost` names this destination."""
         return self.to if self.run is None else f"{self.to} as {self.run}"

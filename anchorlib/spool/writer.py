@@ -1,4 +1,4 @@
-"""Adds frames to a spool's segments, and sees that they reach the disk."""
+"""Adds frames to a spool's segments, and brings them to the disk."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["SEGMENT_SIZE", "SegmentSize", "SpoolWriter"]
 
 _log = logging.getLogger("anchorlib")
 
-_HEADS: Final = 32  # how much larger a segment is than what has to stand at its beginning
+_HEADS: Final = 32  # a segment is at least so many times as large as the notes at its beginning
 _SYNC_SECONDS: Final = 0.05
-_RETIRED: Final = 64  # files that may wait to be brought to the disk
+_RETIRED: Final = 64  # finished segments that may stay open until they are synced
 
 
 class SegmentSize(NamedTuple):
-    """Bytes after which a segment is full: as a rule, and where much stands at its beginning."""
+    """Bytes after which a segment is full: as a rule, and at most, where its notes are long."""
 
     usual: int
     most: int
 
 
-# Small, so that what is delivered goes from the disk while the rest is on its way.
+# Small, so that delivered segments free the disk while others are still on their way.
 SEGMENT_SIZE: Final = SegmentSize(16 << 20, 64 << 20)
 
 GapKey = tuple[str, str, str, str]
@@ -42,8 +42,8 @@ class SpoolWriter:
     """The writing hand of one spool; any thread may call it.
 
     hello: the message that every segment begins with.
-    definitions, lineage: messages that grow as frames come; each segment holds them from its start.
-    sync: whether a thread of its own brings to the disk what was written, every 50 ms.
+    definitions, lineage: lists of messages that others extend; each segment repeats all of them.
+    sync: whether a thread syncs the written bytes to the disk every 50 ms.
 
     What was written can be read once it was published.
     """
@@ -69,9 +69,9 @@ class SpoolWriter:
         self._file = -1
         self._written = 0
         self._full_at = 0
-        # The number after the last record written, and whether its last part is still to come.
+        # The number after that of the last record written, and whether fragments of it follow.
         self._end, self._open = 0, False
-        self._told = (0, 0)  # definitions and lineage that the segment holds
+        self._told = (0, 0)  # how many definitions and lineage messages the segment holds
         self._taken = 0
         self._gaps: dict[GapKey, Gap] = {}
         self._untold: dict[GapKey, Gap] = {}
@@ -86,9 +86,9 @@ class SpoolWriter:
             self._thread.start()
 
     def frame(self, frame: Encoded, first: int, *, more: bool) -> None:
-        """Add a frame whose first record is number `first`; `more` parts of its last one follow.
+        """Add a frame whose first record is number `first`.
 
-        Raises OSError, and has added nothing then.
+        more: further fragments of its last record follow. Raises OSError, and adds nothing then.
         """
         with self._lock:
             self._make_room(first, frame.definitions)
@@ -99,16 +99,19 @@ class SpoolWriter:
             self._end, self._open = frame.end, more
 
     def gap(self, gaps: Iterable[Gap]) -> None:
-        """Cumulative statements, to be added with the next frame or by `notes`."""
+        """Take gap statements, which count from the session's start.
+
+        They are written with the next frame, or by `notes`.
+        """
         with self._lock:
             told = {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in gaps}
             self._gaps |= told
             self._untold |= told
 
     def notes(self, *, closed: bool = False) -> None:
-        """Add what was stated since the last frame; with `closed` that the session is over.
+        """Write the gap statements and lineage that came since the last frame.
 
-        Raises OSError.
+        closed: write also that the session is over. Raises OSError.
         """
         with self._lock:
             defined = self._told[0]
@@ -125,17 +128,17 @@ class SpoolWriter:
                 self._publish()
 
     def publish(self) -> None:
-        """What was written may be read."""
+        """Let readers read all that was written so far."""
         with self._lock:
             self._publish()
 
     @property
     def position(self) -> tuple[Segment | None, int]:
-        """Where the next entry will be."""
+        """The segment and the offset at which the next entry will be written."""
         return self._segment, self._written
 
     def sync(self) -> None:
-        """Return when all that was written survives power loss. Raises OSError."""
+        """Return when all written bytes survive a power loss. Raises OSError."""
         with self._lock:
             files, self._retired = self._retired, []
             if self._file >= 0:
@@ -151,7 +154,7 @@ class SpoolWriter:
                 os.close(file)
 
     def close(self) -> None:
-        """Bring everything to the disk, end the thread."""
+        """Sync everything to the disk, and end the thread."""
         self._over.set()
         self._dirty.set()
         if self._thread.ident is not None:
@@ -169,7 +172,10 @@ class SpoolWriter:
             self._segment.end = max(self._segment.end, self._end)
 
     def _make_room(self, first: int, definitions: int) -> None:
-        """A segment that `first` may be added to."""
+        """Begin a new segment unless record `first` can be added to the present one.
+
+        definitions: how many of them the frame needs. Raises OSError.
+        """
         full = self._written >= self._full_at and not self._open
         follows = first == self._end - self._open
         if self._segment is not None and not full and follows:
@@ -199,7 +205,7 @@ class SpoolWriter:
             self._retired.append(self._file)
             self._file = -1
         self._segment = None
-        if len(self._retired) > _RETIRED:  # there are only so many open files
+        if len(self._retired) > _RETIRED:  # a process may open only so many files
             file = self._retired.pop(0)
             try:
                 self._disk.sync(file)
@@ -207,7 +213,10 @@ class SpoolWriter:
                 os.close(file)
 
     def _notes(self, definitions: int) -> bytes:
-        """What the segment has to say before a frame that needs so many definitions."""
+        """The entries to be written before a frame that needs the first `definitions` of them.
+
+        They are the definitions, lineage and gap statements that the segment does not yet hold.
+        """
         defined, lineage = self._told
         parts: list[bytes] = []
         for number in range(defined, definitions):
@@ -224,7 +233,7 @@ class SpoolWriter:
         self._untold.clear()
 
     def _write(self, parts: Sequence[Buffer]) -> None:
-        """All of `parts`, or nothing: what a failed write left is cut off again."""
+        """Write all of `parts`, or nothing: the file is cut back after a failed write."""
         total = sum(map(len, parts))
         done = 0
         try:
@@ -237,7 +246,7 @@ class SpoolWriter:
             try:
                 self._disk.truncate(self._file, self._written)
             except OSError:
-                self._leave_segment()  # what stays there is read as far as it is whole
+                self._leave_segment()  # readers pass over the torn entry at its end
             raise
         self._written += total
         self._dirty.set()
@@ -250,15 +259,15 @@ class SpoolWriter:
             self.sync_or_warn()
 
     def sync_or_warn(self) -> None:
-        """`sync`; a disk that fails is told of once."""
+        """Call `sync`, and warn the first time that the disk fails."""
         try:
             self.sync()
         except OSError as fault:
             if not self._sync_failed:
                 self._sync_failed = True
                 _log.warning(
-                    "anchorlib: the disk of the spool %s does not take what was written (%s): it "
-                    "may be lost with power",
+                    "anchorlib: the disk of the spool %s cannot be synced (%s): the newest records "
+                    "may be lost if the power fails",
                     escape(str(self._segments.folder)),
                     fault.strerror or fault,
                 )

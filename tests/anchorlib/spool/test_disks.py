@@ -160,7 +160,7 @@ def test_a_disk_that_does_not_sync_is_told_of_once(tmp_path, caplog):
     live.put([1])
     live.die()
     (warning,) = warnings_in(caplog)
-    assert "may be lost with power" in warning
+    assert "may be lost if the power fails" in warning
 
 
 needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
