@@ -1,4 +1,4 @@
-"""What an exit code of `anchor` means; scripts rely on the numbers."""
+"""The exit codes of `anchor`; scripts rely on the numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["ExitCode"]
 
 
 class ExitCode(IntEnum):
-    """The numbers of the contract, and one more for a defect of our own."""
+    """The exit codes that the contract promises, and one more for a defect of our own."""
 
     DONE = 0
     DIFFERENCE = 1  # an unexpected difference, or damage found
     USAGE = 2  # wrong input: unknown run, tensor, mode, option; a place that is no store
-    INCOMPLETE = 3  # answered, but what the answer rests on has gaps
+    INCOMPLETE = 3  # an answer was given, but records that it needs are missing
     COLLECTOR = 4  # the collector, or a dask cluster, could not be reached, or refused
     DEFECT = 70  # sysexits.h EX_SOFTWARE: a fault in anchorlib itself
     INTERRUPTED = 130

@@ -1,4 +1,4 @@
-"""Files that commands write with -o: whole, or not at all."""
+"""Files that commands write with -o: the complete file appears, or none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def by_suffix(path: Path, choices: Mapping[str, T], option: str = "-o") -> T:
-    """What the suffix of `path` stands for. Raises OptionError with the choices."""
+    """The choice for the suffix of `path`. Raises OptionError, which lists the choices."""
     try:
         return choices[path.suffix.lower()]
     except KeyError:
@@ -33,16 +33,16 @@ def by_suffix(path: Path, choices: Mapping[str, T], option: str = "-o") -> T:
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
     """An open file that takes the place of `path` once it is complete.
 
-    What stood there before stays untouched if anything fails. Raises OptionError where the place
-    cannot be written.
+    An older file at `path` stays as it is if anything fails. Raises OptionError where `path` cannot
+    be written.
     """
-    target = Path(os.path.realpath(path))  # a link keeps pointing where it does
+    target = Path(os.path.realpath(path))  # a link is kept, and the file that it leads to replaced
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with part.open("xb") as file:
             yield file
         part.replace(target)
-    except AnchorError:  # of a store that was read meanwhile, which may be an OSError too
+    except AnchorError:  # an error of the store that is read; some of these are OSErrors, too
         raise
     except OSError as error:
         raise OptionError(f"cannot write {escape(str(path))}: {error.strerror or error}") from error
@@ -53,7 +53,7 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def written_text(place: str) -> Iterator[IO[str]]:
-    """The same for text in UTF-8, whose line ends stay as they are; "-" is stdout."""
+    """An open text file in UTF-8, as `written_whole`; line ends stay as they are; "-" is stdout."""
     if place == "-":
         yield sys.stdout
         return

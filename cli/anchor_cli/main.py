@@ -1,4 +1,4 @@
-"""The app `anchor`: its commands, and the one place where an error becomes a line and an exit code.
+"""The app `anchor`: its commands, and the only place that turns errors into a line and a code.
 
 AnchorError      2, DamagedError 3, CollectorError and ClusterError 4   one line on stderr
 wrong usage      2                         one line that names the help
@@ -121,12 +121,12 @@ def _top(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `anchor` with these arguments (default: the process's own); the exit code."""
+    """Runs `anchor` with these arguments (default: the process's own); returns the exit code."""
     _prepare()
     try:
         with asked_by_bash(), _speaking():
             code = _answer(arguments)
-        sys.stdout.flush()  # here, where a closed pipe is caught; at exit it would be reported
+        sys.stdout.flush()  # here a closed pipe is caught; at exit Python would report it
     except BrokenPipeError:
         _abandon_stdout()
         return ExitCode.DONE
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if _debugging():
             raise
-        # Not a defect: a full disk behind stdout, a file that may not be read.
+        # A full disk behind stdout, or a file without the right to read it: no defect of ours.
         message = _trouble(error)
         _abandon_stdout()
         note(message)
@@ -151,7 +151,7 @@ _CODES = (
 
 
 def _answer(arguments: Sequence[str] | None) -> int:
-    """Run one command; what it raised on purpose becomes a line and a code here."""
+    """Runs one command; its errors become one line on stderr and an exit code."""
     try:
         code = _command()(
             args=None if arguments is None else list(arguments),
@@ -184,14 +184,14 @@ def _answer(arguments: Sequence[str] | None) -> int:
 
 @functools.cache
 def _command() -> typer.core.TyperGroup:
-    """The commands, with their options read from their functions; that takes a while, once."""
+    """All commands with their options; cached, because reading the functions takes a while."""
     command = typer.main.get_command(app)
     assert isinstance(command, typer.core.TyperGroup)
     return command
 
 
 def _usage(error: typer.TyperException) -> str:
-    """The message, and where the help is."""
+    """The message of wrong usage in one line, which ends with the command that shows the help."""
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "anchor"
@@ -201,7 +201,7 @@ def _usage(error: typer.TyperException) -> str:
 
 
 def _trouble(error: OSError) -> str:
-    """What could not be done with which file; a write without a file's name was one to stdout."""
+    """The line for an OSError, with its file; a failed write without a name was to stdout."""
     reason = error.strerror or str(error)
     if error.filename is not None:
         return f"{reason}: {error.filename}"
@@ -219,7 +219,7 @@ def _debugging() -> bool:
 
 
 def _prepare() -> None:
-    """Make stdout and stderr fit for whatever is said, and keep gRPC from talking there itself."""
+    """Makes stdout and stderr take any text, and keeps gRPC's own messages off them."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors reach us as exceptions as well
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -232,7 +232,7 @@ def _prepare() -> None:
 
 @contextlib.contextmanager
 def _speaking() -> Iterator[None]:
-    """What is logged or warned about on the way is a line on stderr like any other."""
+    """Shows log messages and warnings of a command as lines on stderr, like all messages."""
     log, notes = logging.getLogger("anchorlib"), _Notes()
     log.addHandler(notes)
     try:
@@ -244,14 +244,14 @@ def _speaking() -> Iterator[None]:
 
 
 class _Notes(logging.Handler):
-    """What the library logs, in the form of every other message."""
+    """Shows what the library logs in the form of all other messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
         note(record.getMessage().removeprefix("anchorlib: "))
 
 
 def _abandon_stdout() -> None:
-    """Point stdout at nothing, or Python would report the closed pipe once more at exit."""
+    """Points stdout at /dev/null; otherwise Python would report the closed pipe again at exit."""
     with contextlib.suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""How far a long command has come: a bar on stderr where a person looks, nothing elsewhere."""
+"""How far a long command has come: a bar on stderr if that is a terminal, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["Tick", "progress"]
 
 
 class Tick(Protocol):
-    """Takes how much is done, of how much."""
+    """Is called with the amount of work that is done, and the total."""
 
     def __call__(self, done: int, total: int) -> None: ...
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Tick]:
-    """A bar that goes away with the block; `title` may hold names, which are escaped."""
+    """A bar that is removed at the end of the block; names in `title` are escaped."""
     if not sys.stderr.isatty():
-        yield lambda done, total: None  # noqa: ARG005  # nobody looks
+        yield lambda done, total: None  # noqa: ARG005  # no terminal shows it
         return
     from rich.console import Console
     from rich.markup import escape as literal

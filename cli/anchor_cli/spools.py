@@ -1,4 +1,4 @@
-"""Spools of this machine that wait for a run which has gone, or has another name."""
+"""Names spools of this machine that wait for a run which was removed or renamed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["note_spools"]
 
 
 def note_spools(run: str, name: str | None = None) -> None:
-    """Names each spool of `run`, and how to deliver it; `name` is what the run is called now."""
+    """Shows each spool of `run`, and the command that delivers it; `name`: the run's new name."""
     from anchorlib.spool import spools_here
 
     for spool in spools_here():

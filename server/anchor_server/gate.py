@@ -124,7 +124,7 @@ class Gate(grpc.ServerInterceptor):
             self._door.refuse_token(context.peer())
             abort(context, refusal)
 
-    def _unknown(self, request: Any, context: grpc.ServicerContext) -> NoReturn:  # noqa: ARG002  # the signature of a handler
+    def _unknown(self, request: Any, context: grpc.ServicerContext) -> NoReturn:  # noqa: ARG002  # gRPC's form
         self._known(context)
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no such call")
         raise AssertionError("grpc's abort raises")

@@ -177,7 +177,7 @@ def test_a_run_that_is_in_its_archive_alone_is_forgotten_and_stays_there(
             str(to)
         ]
         gone = anchor("rm", "run1", "--store", one)
-        assert (gone.code, gone.out) == (0, "run1: forgotten; what its archive has stays there\n")
+        assert (gone.code, gone.out) == (0, "run1: forgotten; its archive keeps it\n")
         assert anchor("names", "run1", "--store", one).code == 2
     assert anchor("names", "run1", "--store", to, "--json").out == before
     make_run(store)

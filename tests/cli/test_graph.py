@@ -62,7 +62,7 @@ def test_a_graph_is_narrowed_by_step_stage_module_and_rank(tmp_path, options, st
         (("-o", "a.dot", "--module", "fc9"), "see `anchor ops`"),
         (
             ("-o", "a.dot", "--step", "7"),
-            "no step that --step 7 names was traced; there are steps 0-2",
+            "--step 7 names no traced step; there are steps 0-2",
         ),
         (("-o", "a.dot", "--step", "two"), "--step 'two'"),
         (("-o", "a.dot", "--rank", "4"), "rank 4 recorded nothing in run1"),

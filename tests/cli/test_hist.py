@@ -461,7 +461,7 @@ def test_as_suggests_the_scales_that_lose_least(tmp_path):
 def test_a_suggestion_for_gradients_that_are_scaled_already_says_so(tmp_path):
     make_run(tmp_path, [record(flags=Flag.SCALED, scale=1024.0)])
     asked = ("hist", "run1", "--store", tmp_path, "--tensor", "fc2.bias")
-    told = "what was counted carries a loss scale of 1024 already: suggested scales come on top"
+    told = "the counted values carry a loss scale of 1024 already: multiply it by a suggested scale"
     assert told in anchor(*asked, "--as", "fp16").err
     assert anchor(*asked).err == ""
 

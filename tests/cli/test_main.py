@@ -196,7 +196,7 @@ def test_the_installed_command_is_main():
         (["names", "run1", ""], "a selector is empty"),
         (["names", "run1", "--store", "ftp://host"], "ftp:// cannot be read"),
         (["hist", "run1", "-t", "fc2.bias", "--as", "fp17"], "'fp17' (choices: fp16, bf16"),
-        (["hist", "run1", "-t", "fc2.bias", "--scale", "2"], "--scale says"),
+        (["hist", "run1", "-t", "fc2.bias", "--scale", "2"], "--scale multiplies"),
         (["hist", "run1", "-t", "fc2.bias", "-o", "x.gif"], "choose .png, .html, .csv, .json"),
         (["pull", "run1", "-t", "fc2.bias", "-o", "x"], "choose .npz, .npy, .csv, .pt"),
     ],

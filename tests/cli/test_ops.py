@@ -184,7 +184,7 @@ def test_a_run_that_was_not_traced_says_how_to_trace_one(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--grep", "nothing"), "no traced operation of run1 is of that kind"),
+        (("--grep", "nothing"), "no traced operation of run1 is selected"),
         (("--grep", "("), "--grep '(' is no regular expression"),
         (("--stage", "middle"), "stage is one of forward, recompute"),
         (("--step", "two"), "--step 'two'"),

@@ -46,7 +46,7 @@ def test_the_json_has_the_place_and_the_peers(tmp_path):
         (range(4), {}, 0, "nothing leaves its peers"),
         ([0, 1, 3], {}, 3, "missing: rank 2 recorded nothing"),
         (range(4), {2: 1, 3: 1}, 3, "ended early: ranks 2-3 at step 0, the run at step 2"),
-        ([0], {}, 0, "a rank needs others to be held against"),
+        ([0], {}, 0, "one rank alone cannot be compared with peers"),
     ],
 )
 def test_what_is_said_where_no_rank_leaves_its_peers(tmp_path, ranks, ends, code, last):

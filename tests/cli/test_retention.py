@@ -196,7 +196,7 @@ def test_gc_leaves_what_it_cannot_read_and_what_was_never_closed(store: Path, pl
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "say what goes"),
+        ([], "say which runs to remove"),
         (["--older-than", "soon"], "is no time"),
         (["--older-than", ""], "is no time"),
         (["--older-than", "30"], "write 30d for days"),

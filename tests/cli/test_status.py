@@ -216,5 +216,5 @@ def test_where_no_collector_of_a_list_answers_all_are_named():
         ports = [end.getsockname()[1] for end in (one, other)]
         done = anchor("status", "--store", "grpc://" + ",".join(f"127.0.0.1:{n}" for n in ports))
     assert (done.code, done.out, done.err.count("\n")) == (4, "", 1)
-    assert done.err.startswith("anchor: none of them answers: ")
+    assert done.err.startswith("anchor: none of the collectors answers: ")
     assert all(f"127.0.0.1:{port}" in done.err for port in ports)

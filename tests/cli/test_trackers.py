@@ -256,7 +256,7 @@ def test_without_a_tracker_one_line_says_what_to_install(store, tmp_path, monkey
     ("options", "said"),
     [
         (("--csv", "x.csv", "--against", "run2"), "give --against with --tensorboard"),
-        (("--tensorboard", "x", "--noise", "run2"), "give --against, whose reruns they are"),
+        (("--tensorboard", "x", "--noise", "run2"), "give --against, too"),
         (("--tensorboard", "x", "--against", "run3"), "run3"),
     ],
 )

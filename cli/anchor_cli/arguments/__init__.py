@@ -1,4 +1,4 @@
-"""What commands are told: options that several of them share, selections, amounts, completion."""
+"""Arguments of commands: options that several share, selections, amounts, shell completion."""
 
 from anchor_cli.arguments.amounts import (
     parse_age,

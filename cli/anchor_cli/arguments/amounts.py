@@ -19,12 +19,12 @@ _TIME: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]?)\s*")
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """A time that is more than nothing: `90`, `90s`, `30m`, `2h`, `1d`. Raises OptionError.
+    """A time above zero: `90`, `90s`, `30m`, `2h`, `1d`. Raises OptionError.
 
-    At most a hundred years: the system waits for no longer time.
+    At most a hundred years: system calls that wait take no longer time.
     """
-    found = _TIME.fullmatch(text)
-    seconds = float(found[1]) * _UNITS.get(found[2], 0.0) if found else 0.0
+    match = _TIME.fullmatch(text)
+    seconds = float(match[1]) * _UNITS.get(match[2], 0.0) if match else 0.0
     if not 0 < seconds <= _LONGEST:
         raise OptionError(f"{option} {escape(text[:80])!r} is no time; write 90s, 30m, 2h or 1d")
     return seconds
@@ -33,7 +33,8 @@ def parse_seconds(text: str, option: str) -> float:
 def parse_age(text: str, option: str) -> float:
     """A time with its unit: `30d`. Raises OptionError.
 
-    What removes by age does not guess a unit: `30` for `30d` would remove all but the last seconds.
+    A command that removes by age must not guess the unit: `30`, meant as `30d` and read as seconds,
+    would remove nearly everything.
     """
     if _TIME.fullmatch(text) and not text.strip()[-1:].isalpha():
         number = text.strip()
@@ -49,7 +50,7 @@ def parse_size(text: str, option: str) -> int:
 
 
 def parse_keep(text: str, option: str) -> Keep:
-    """What of archived runs stays here: `all`, `none`, a size or a time. Raises OptionError."""
+    """Which archived runs stay here: `all`, `none`, a size or a time. Raises OptionError."""
     from anchorlib.archive import Keep
 
     if text in ("all", "none"):
@@ -65,7 +66,7 @@ def parse_keep(text: str, option: str) -> Keep:
 
 
 def parse_rate(text: str, option: str) -> int:
-    """Bytes a second, more than none: `50MB`, `50MB/s`. Raises OptionError."""
+    """Bytes a second, above zero: `50MB`, `50MB/s`. Raises OptionError."""
     rate = parse_size(text.removesuffix("/s"), option)
     if rate <= 0:
         raise OptionError(f"{option} {escape(text[:80])!r} would let nothing in; write 50MB")

@@ -1,10 +1,11 @@
-"""What bash asks to be completed, in our words: it cuts its own at = : and @, which ours contain.
+"""The words of a line that bash completes: bash also cuts at = : and @, which our words contain.
 
     anchor hist --tensor fc.bias@g| grpc://host:1/run1
     COMP_WORDS   anchor hist --tensor fc.bias @ g grpc : //host : 1/run1         COMP_CWORD 5
 
-Words are put together again, and those behind the cursor come before it, so that a run or a store
-that is named there is known. Of each answer bash then wants what takes the place of its own word.
+The pieces of a word are joined again, and words behind the cursor are put before the unfinished
+word, so that a run or a store that is named there is known. From each answer the part is removed
+that bash keeps on its line.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _BREAKS = re.compile("[=:@]+")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be completed.
+    """A line to be completed.
 
-    words: what is known of the line, the program first and the unfinished word last.
-    kept: how the answers begin that bash has on its line already and will not replace.
+    words: the words of the line, the program first and the unfinished word last.
+    kept: the beginning of each answer that bash has on its line already and does not replace.
     """
 
     words: Sequence[str]
@@ -37,7 +38,7 @@ class Question:
 
     @classmethod
     def of(cls, text: str, place: int) -> Question:
-        """Read COMP_WORDS, which bash parts by line ends, and COMP_CWORD."""
+        """Reads COMP_WORDS, whose words bash separates by line ends, and COMP_CWORD."""
         raw = _split(text)
         raw += [""] * (place + 1 - len(raw))
         groups = _together(raw)
@@ -50,7 +51,10 @@ class Question:
 
 @contextlib.contextmanager
 def asked_by_bash() -> Iterator[None]:
-    """Where bash asks for completions: put its question, and trim what is answered."""
+    """Rewrites bash's question for the block, and trims the answers that the block prints.
+
+    Does nothing where bash asks for no completion.
+    """
     name, value = _ASKED
     if os.environ.get(name) != value:
         yield
@@ -80,19 +84,19 @@ def _unquoted(text: str) -> list[str]:
     words: list[str] = []
     try:
         for word in lexer:
-            words.append(word)  # noqa: PERF402  # what came before an open quote counts
+            words.append(word)  # noqa: PERF402  # the words before an open quote are kept
     except ValueError:
         words.append(lexer.token)
     return words
 
 
 def _together(raw: Sequence[str]) -> list[list[int]]:
-    """The places of bash's words that are one of ours."""
+    """Groups of indices of bash's words, one group for each word of ours."""
     groups: list[list[int]] = []
     for i, word in enumerate(raw):
         before = raw[i - 1] if i else ""
         if _BREAKS.fullmatch(word):
-            # After an option only "=" belongs to it: `--step :10` are two words.
+            # After an option only "=" joins the words: `--step :10` are two.
             joined = i > 1 and (not before.startswith("-") or word.startswith("="))
         else:
             joined = bool(word) and bool(_BREAKS.fullmatch(before))
@@ -108,7 +112,7 @@ def _ordered(before: Sequence[str], unfinished: str, after: Sequence[str]) -> li
     if len(before) < 2:
         return [*before]
     if not (before[-1].startswith("-") or unfinished.startswith("-")):
-        # An argument is unfinished: arguments behind it must not take its place.
+        # The unfinished word is an argument: arguments behind the cursor must not take its place.
         first = next((i for i, word in enumerate(after) if word.startswith("-")), len(after))
         after = after[first:]
     return [*before[:2], *after, *before[2:]]
@@ -117,5 +121,5 @@ def _ordered(before: Sequence[str], unfinished: str, after: Sequence[str]) -> li
 def _kept(unfinished: str) -> str:
     text = unfinished.partition("=")[2] if unfinished.startswith("-") else unfinished
     last = max(text.rfind(sign) for sign in "=:@")
-    # bash takes "@" for the begin of a host's name: it is replaced together with what follows.
+    # bash reads "@" as the start of a host's name, and replaces it together with the name.
     return text[:last] if text[last : last + 1] == "@" else text[: last + 1]

@@ -1,7 +1,7 @@
-"""Shell completion of runs, selectors, modes, phases: what is there, or nothing; never an error.
+"""Shell completion of runs, selectors, modes and phases; an error offers nothing.
 
-A shell completes while a person types: whatever goes wrong (no store, no such run, no collector)
-offers nothing, prints nothing, and takes no longer than a moment.
+A shell completes while a person types: where the store, the run or the collector is missing,
+nothing is offered and nothing printed, after two seconds at most.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ def formats(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 class _Place:
-    """The store and the run that the line names so far."""
+    """The store and the run that the unfinished line names."""
 
     def __init__(self, ctx: typer.Context) -> None:
         self._store: str | None = ctx.params.get("store")
-        # While an option waits for its value, the words before it are not sorted into arguments.
+        # While an option lacks its value, click has not assigned words to arguments yet: the run
+        # is then among `ctx.args`.
         several = ctx.params.get("runs")
         given = ctx.params.get("run") or (several[-1] if several else None)
         self._given: str | None = given or next(iter(ctx.args), None)
 
     def offer(self, find: Callable[[_Place], Iterable[str]], incomplete: str) -> list[str]:
-        """What `find` finds in time and starts with what was typed, sorted."""
+        """The sorted answers of `find` that begin with `incomplete`; none if it takes too long."""
         found: list[str] = []
 
         def look() -> None:
@@ -67,22 +68,22 @@ class _Place:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._load()
-            # A daemon, so that a silent collector keeps neither the shell nor this process.
+            # A daemon thread: a silent collector must not keep this process, or the shell, waiting.
             thread = threading.Thread(target=look, daemon=True)
             thread.start()
             thread.join(_PATIENCE)
-        # A name with control characters would be run or drawn by the shell, not completed.
+        # The shell would act on control characters in a name, not complete them.
         return sorted({one for one in found if one.startswith(incomplete) and one.isprintable()})
 
     def _load(self) -> None:
-        """Import what will be needed: on a busy machine that alone outlasts the patience."""
+        """Imports what `find` needs, outside its time: on a busy machine that takes too long."""
         import_module("anchorlib.reading")
         if any("://" in (text or "") for text in (self._store, self._given)):
             import_module("anchorlib.wire")
 
     @property
     def run(self) -> str:
-        """The run that was named, or the only one there is."""
+        """The run that the line names, else the only run of the store."""
         if self._given:
             return self._given
         (only,) = self.runs()

@@ -14,8 +14,8 @@ from anchor_cli.arguments.selection import Selection
 
 __all__ = ["narrowing"]
 
-_STEPS = "Step A, or the steps from A up to, not with, B; -1 is the last step, -3: the last three."
-_MODE = "Only this mode, where one tensor was recorded in several."
+_STEPS = "Only step A, or steps A to B - 1; -1 is the last step, and -3: the last three steps."
+_MODE = "Only this mode, where a tensor was recorded in several."
 _OPTIONS: dict[str, Any] = {
     "step": typer.Option("--step", metavar="A[:B]", help=_STEPS),
     "pass_index": typer.Option("--pass", metavar="N", help="Only this pass of each step."),
@@ -32,7 +32,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def narrowing(command: Callable[..., int]) -> Callable[..., int]:
-    """The command with these options in the place of its parameter `selection`."""
+    """The command with the six options in place of its parameter `selection`."""
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
@@ -43,7 +43,7 @@ def narrowing(command: Callable[..., int]) -> Callable[..., int]:
         options = {name: given.pop(name) for name in _OPTIONS}
         return command(**given, selection=Selection.of(**options))
 
-    # typer asks both.
+    # typer reads both, the signature and the annotations.
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run

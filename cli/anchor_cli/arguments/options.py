@@ -23,12 +23,12 @@ __all__ = [
 
 
 def without_slash(run: str) -> str:
-    """A collector's URL without the slash that may end it: messages go on from there."""
+    """A run's URL without a slash at its end: messages append to the URL."""
     return run.rstrip("/") if "://" in run else run
 
 
 def not_empty(text: str | None) -> str | None:
-    """The value of an option; an empty one, mostly a variable that is not set, says nothing."""
+    """The value of an option; refuses an empty one, which mostly is a shell's unset variable."""
     if text is not None and not text.strip():
         raise typer.BadParameter("it is empty")
     return text
@@ -40,7 +40,7 @@ StoreOption: TypeAlias = Annotated[
         "--store",
         envvar="ANCHOR_STORE",
         metavar="PLACE",
-        help="Where runs live: a directory, grpc://HOST:PORT of a collector "
+        help="The store of the runs: a directory, grpc://HOST:PORT of a collector "
         "(grpc://A:50051,B:50051 of several), or s3://BUCKET/PREFIX.",
         callback=not_empty,
     ),
@@ -59,7 +59,7 @@ def a_run(metavar: str, text: str) -> Any:
 
 
 def several_runs(metavar: str, text: str) -> Any:
-    """An argument that names runs, as many as are given."""
+    """An argument that names one or more runs."""
     return typer.Argument(
         metavar=metavar,
         help=text,
@@ -78,13 +78,14 @@ TensorOption: TypeAlias = Annotated[
         "--tensor",
         "-t",
         metavar="SEL",
-        help="Selector, as fc2.bias@grad, 'fc*@grad' or Gradient___fc2.bias; may be repeated.",
+        help="A selector of tensors, as fc2.bias@grad, 'fc*@grad' or Gradient___fc2.bias; may be "
+        "repeated.",
         show_default=False,
         autocompletion=complete.selectors,
     ),
 ]
 JsonOption: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="One JSON document on stdout; what is not finite is null.")
+    bool, typer.Option("--json", help="Print one JSON document; NaN and infinities become null.")
 ]
 
 

@@ -1,4 +1,4 @@
-"""Which records of a tensor are meant: --step, --pass, --call, --rank, --phase and --mode."""
+"""Which records are selected: --step, --pass, --call, --rank, --phase and --mode."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Selection", "parse_steps"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Narrows a tensor's records; None leaves that coordinate open.
+    """Selects records of a tensor by coordinates; None selects all values of a coordinate.
 
-    first, stop: half-open steps, as Python's slices have them; stop None means to the end, and
-        what is negative counts from the last step there is (`within`).
+    first, stop: half-open steps, as in Python's slices; stop None means to the end, and negative
+        steps count from the last recorded step (`within`).
     mode: a mode's canonical text.
     """
 
@@ -53,11 +53,11 @@ class Selection:
 
     @property
     def from_the_end(self) -> bool:
-        """Whether steps are counted from the last one there is."""
+        """Whether a step is counted from the last recorded step."""
         return self.first < 0 or (self.stop or 0) < 0
 
     def within(self, last_step: int) -> Selection:
-        """The same with steps counted from 0, where `last_step` is the last there is.
+        """This selection with all steps counted from 0; `last_step` is the last recorded step.
 
         Raises OptionError where no step is left.
         """
@@ -92,9 +92,9 @@ class Selection:
 
 
 def parse_steps(text: str | None) -> tuple[int, int | None]:
-    """First step and the one after the last (None: open) of "A", "A:B", "A:", ":B".
+    """The first step, and the step after the last (None: open), of "A", "A:B", "A:" or ":B".
 
-    Negative ones count from the last step there is, as in Python's slices.
+    Negative steps count from the last recorded step, as in Python's slices.
     """
     if text is None:
         return 0, None

@@ -1,4 +1,4 @@
-"""Who computes an answer: this process, or the workers of a dask cluster."""
+"""Computes an answer in this process, or spread over the workers of a dask cluster."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["spread_over"]
 
 @contextmanager
 def spread_over(address: str | None) -> Iterator[Over]:
-    """`map`, or that of the cluster whose scheduler has this address, for as long as the block.
+    """Python's `map`, or for a scheduler's address the cluster's `map`, while the block lasts.
 
-    The cluster is connected to when the first question goes there: by then the runs were found, and
-    a wrong name was told at once. Raises MissingExtraError, OptionError; so does the map, and
-    ClusterError.
+    Connects to the cluster at the first call of `map`: before that the runs are opened, so that a
+    wrong name is reported at once. Raises MissingExtraError, OptionError; the cluster's `map` also
+    raises ClusterError.
     """
     if address is None:
         yield map
@@ -31,7 +31,7 @@ def spread_over(address: str | None) -> Iterator[Over]:
 
 
 class _Late:
-    """The map of a cluster that is connected to when it is first asked."""
+    """The `map` of a cluster, which connects to the cluster at the first call."""
 
     def __init__(self, address: str, held: ExitStack) -> None:
         self._address = address

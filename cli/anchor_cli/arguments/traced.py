@@ -1,4 +1,4 @@
-"""Which traced operations are meant: --stage, --module and --step, and what is said of none."""
+"""Which traced operations are selected: --stage, --module and --step; errors where none is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ StageOption: TypeAlias = Annotated[
     typer.Option(
         "--stage",
         metavar="STAGE",
-        help="Only forward, recompute, backward, accumulate or optimizer.",
+        help="Only operations of this stage: forward, recompute, backward, accumulate or "
+        "optimizer.",
         show_default=False,
     ),
 ]
@@ -30,7 +31,7 @@ ModuleOption: TypeAlias = Annotated[
     typer.Option(
         "--module",
         metavar="NAME",
-        help="Only operations of this module, or of several, as 'encoder.*'.",
+        help="Only operations of this module, or of several modules, as 'encoder.*'.",
         show_default=False,
     ),
 ]
@@ -39,7 +40,7 @@ StepOption: TypeAlias = Annotated[
     typer.Option(
         "--step",
         metavar="A[:B]",
-        help="Step A, or the steps from A up to, not with, B.",
+        help="Only step A, or steps A to B - 1.",
         show_default=False,
     ),
 ]
@@ -58,7 +59,7 @@ def traced_ops(run: Run, rank: int | None = None) -> list[Op]:
 
 
 def chosen_steps(text: str | None, ops: Sequence[Op]) -> range:
-    """The steps that --step names; what is negative counts from the last traced step."""
+    """The steps that --step names; negative steps count from the last traced step."""
     first, stop = parse_steps(text)
     last = max(op.step for op in ops)
     chosen = Selection(first, stop).within(last)
@@ -66,7 +67,7 @@ def chosen_steps(text: str | None, ops: Sequence[Op]) -> range:
 
 
 def tell_gaps(run: Run, rank: int | None = None) -> None:
-    """Say on stderr what of a run could not be traced."""
+    """Notes on stderr the steps of a run that could not be traced."""
     from anchorlib.names import escape
 
     for gap in run.op_gaps(rank):

@@ -1,4 +1,4 @@
-"""What `anchor doctor` looks at, and what it finds."""
+"""The checks of `anchor doctor`, and their findings."""
 
 from anchor_cli.checkups.checkup import checkup
 from anchor_cli.checkups.destinations import spools, storage

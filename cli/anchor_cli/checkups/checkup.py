@@ -1,4 +1,4 @@
-"""What `anchor doctor` looks at in a run: whole, alive, finite, and as it was computed."""
+"""The checks of `anchor doctor` for a run: its state, gaps, non-finite values and precision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["checkup"]
 
 LOW = ("float16", "bfloat16", "float8")
-OUTLIERS = 3  # ranks told of; the command that is named tells of all
+OUTLIERS = 3  # outliers that are shown; the command in the finding shows all
 TODO = {
     "queue full": "raise queue_bytes=, record less, or wait with on_full='block'",
     "queue full: values dropped": "raise queue_bytes=, record less, or wait with on_full='block'",
@@ -31,7 +31,7 @@ TODO = {
 
 
 def checkup(run: Run) -> Iterator[Finding]:
-    """A finding for each thing looked at, gaps among them."""
+    """The findings of all checks of a run."""
     yield _state(run)
     yield from _gaps(run)
     yield from _silent(run)
@@ -81,7 +81,7 @@ def _gaps(run: Run) -> Iterator[Finding]:
 
 
 def _silent(run: Run) -> Iterator[Finding]:
-    """Tensors that were declared and of which nothing came."""
+    """Warns of tensors that were declared and have no record."""
     clauses = list(told(Gaps(run).unrecorded()))
     clauses += [f"{name} has no record" for name in _empty(run)]
     if clauses:
@@ -126,7 +126,7 @@ def _nonfinite(run: Run) -> Iterator[Finding]:
 
 
 def _among_ranks(run: Run) -> Iterator[Finding]:
-    """Ranks that leave the others, by their columns."""
+    """Warns of ranks that leave their peers, found by digests and summaries."""
     if len(run.ranks) < 2:
         return
     from anchorlib.peers import outlier_text, outliers
@@ -136,7 +136,7 @@ def _among_ranks(run: Run) -> Iterator[Finding]:
 
 
 def _precision(run: Run) -> Iterator[Finding]:
-    """What the header says of the numbers themselves."""
+    """Warns of an untested torch, and of compiled low precision whose values are rounded."""
     if not run.ranks:
         return
     header = run.header()

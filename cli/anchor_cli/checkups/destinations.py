@@ -1,4 +1,4 @@
-"""What `anchor doctor` looks at where records go: the store, its disk or collector, the spools."""
+"""The checks of `anchor doctor` for the store, its disk or collector, and the spools."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["spools", "storage"]
 
 LITTLE_ROOM = 1 << 30
-_PEOPLE = Screen(width=80)  # sizes as people read them
+_PEOPLE = Screen(width=80)  # a terminal, for which sizes are rounded
 
 
 def storage(store: str) -> Iterator[Finding]:
-    """Whether runs can be kept there."""
+    """Findings about the store: whether runs can be recorded there."""
     from anchorlib.store import is_object_url
 
     if is_object_url(store):
@@ -35,14 +35,14 @@ def storage(store: str) -> Iterator[Finding]:
 
 
 def spools(store: str) -> Iterator[Finding]:
-    """What waits on this machine to be delivered to a collector."""
+    """Findings about the spools of this machine, which wait for a collector."""
     from anchorlib.spool import spool_room, spools_here
 
     if "://" in store:
         try:
             room = spool_room()
         except OptionError:
-            room = None  # told by the environment's findings
+            room = None  # the finding about the environment says why
         if room is not None:
             most = f"at most {size(room.limit, _PEOPLE)}"
             level = _writable(room.path)
@@ -59,7 +59,7 @@ def spools(store: str) -> Iterator[Finding]:
         if spool.live:
             yield Finding("ok", "spool", f"{held}: its process is alive and delivers it")
             continue
-        if not spool.nbytes:  # the next session of that rank sweeps it away
+        if not spool.nbytes:  # empty: the next session of that rank removes it
             continue
         line = f"anchor push {shlex.quote(str(spool.path))} --to {spool.to or 'STORE'}"
         yield Finding(
@@ -135,7 +135,7 @@ def _directory(path: Path) -> Iterator[Finding]:
 
 
 def _disk(there: Path) -> Finding:
-    """What a run without max_bytes may take: all but a twentieth of the file system."""
+    """The finding about the disk; a run without max_bytes leaves a twentieth of it free."""
     system = os.statvfs(there)
     free = system.f_bavail * system.f_frsize
     room = max(free - system.f_blocks // 20 * system.f_frsize, 0)
@@ -152,7 +152,7 @@ def _disk(there: Path) -> Finding:
 
 
 def _abandoned(path: Path) -> Iterator[Finding]:
-    """Runs whose writer died."""
+    """Warns of runs that are open although their writer died."""
     from anchorlib.reading import open_run
     from anchorlib.store import list_runs, locate_store
 

@@ -1,4 +1,4 @@
-"""What `anchor doctor` finds: a line each, and what to do about it."""
+"""A finding of `anchor doctor`: one line, and what to do about it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _COLOURS: dict[str, int] = {"ok": 32, "beware": 33, "broken": 31}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
-    about: what, in a word or two.
-    text: how it is, as one line; names in it are escaped.
+    about: the thing that was checked, in a word or two.
+    text: its state, as one line; names in it are escaped.
     todo: what to do, "" where nothing is to be done.
     """
 
@@ -28,10 +28,10 @@ class Finding:
     todo: str = ""
 
     def line(self, screen: Screen) -> str:
-        """As a terminal or a pipe shows it."""
+        """The line for a terminal or a pipe."""
         level = screen.style(f"{self.level:<6}", _COLOURS[self.level])
         return f"{level}  {self.about}: {self.text}{f'; {self.todo}' if self.todo else ''}"
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The finding as an object of the JSON document."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""What `anchor doctor` looks at in the process that would record: packages and environment."""
+"""The checks of `anchor doctor` for the packages and the environment of this process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EMULATE = "TORCHINDUCTOR_EMULATE_PRECISION_CASTS"
 
 
 def packages() -> Iterator[Finding]:
-    """The versions that matter, and what is missing or too old."""
+    """Findings about package versions: those that matter, and those missing or too old."""
     found = {name: _version(name) for name in SHOWN}
     shown = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     own = f"anchorlib {__version__}, Python {platform.python_version()}"
@@ -53,7 +53,7 @@ def packages() -> Iterator[Finding]:
 
 
 def summaries() -> Iterator[Finding]:
-    """Whether summaries and histograms are compiled here. Tries it, which takes seconds."""
+    """The finding whether numba compiles summaries here; trying that takes seconds."""
     from anchorlib.summary import SCANS
 
     numba = _version("numba")
@@ -68,7 +68,7 @@ def summaries() -> Iterator[Finding]:
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """The variables that sessions and commands read, and what is wrong with them."""
+    """Findings about the variables that sessions and commands read."""
     seen = [name for name in (*VARIABLES, *LAUNCHERS, EMULATE) if environ.get(name)]
     told = " ".join(f"{name}={_shown(name, environ[name])}" for name in seen)
     yield Finding("ok", "environment", told or "no variable of anchorlib or of a launcher is set")
@@ -106,7 +106,7 @@ def _version(package: str) -> str | None:
 
 
 def _unmet() -> Iterator[Finding]:
-    """Requirements of anchorlib's own that this environment does not meet."""
+    """Requirements of anchorlib that this environment does not meet."""
     try:
         required = metadata.requires("anchorlib") or []
     except metadata.PackageNotFoundError:
@@ -132,7 +132,7 @@ def _shown(name: str, value: str) -> str:
 
 
 def without_password(text: str) -> str:
-    """An address without what stands before its "@"."""
+    """An address whose user and password, before the "@", are replaced by ***."""
     return re.sub(r"(?<=//)[^/@]*@", "***@", text)
 
 
@@ -182,7 +182,12 @@ def _checked(name: str, value: str, check: object) -> Iterator[Finding]:
     try:
         check(value)
     except AnchorError as error:
-        yield Finding("broken", name, f"{escape(value)} cannot be: {error}", "no session starts so")
+        yield Finding(
+            "broken",
+            name,
+            f"{escape(value)} is invalid: {error}",
+            "correct it: no session starts with this value",
+        )
 
 
 def _credentials(environ: Mapping[str, str]) -> Iterator[Finding]:

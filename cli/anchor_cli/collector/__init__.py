@@ -1,4 +1,4 @@
-"""What `anchor serve` starts, and how it is told to stop."""
+"""The collector that `anchor serve` starts: its settings, its token, and the signals it obeys."""
 
 from anchor_cli.collector.plan import Plan
 from anchor_cli.collector.showing import Shown, say_exports

@@ -1,4 +1,4 @@
-"""What `anchor serve` is told of an archive."""
+"""The options of `anchor serve` about its archive."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def archiving(
     keep_local: str,
     without_conditions: bool,  # noqa: FBT001  # an option's
 ) -> Archiving | None:
-    """Where closed runs go, None where they stay; nothing is asked of the archive, nothing made.
+    """The archive settings that the options spell; None where closed runs stay in the store.
 
-    Raises OptionError, MissingExtraError.
+    Does not contact the archive, and makes no folder. Raises OptionError, MissingExtraError.
     """
     from anchor_server import Archiving
     from anchorlib.archive import shelf_at
@@ -38,16 +38,16 @@ def archiving(
             "--without-conditional-writes": without_conditions,
         }
         for option in (name for name, is_given in given.items() if is_given):
-            raise OptionError(f"{option} is of runs that are archived: give --archive URL, too")
+            raise OptionError(f"{option} needs an archive: add --archive PLACE")
         return None
     return Archiving(shelf_at(place), seconds, keep, without_conditions)
 
 
 def try_archive(place: str, *, without_conditions: bool) -> None:
-    """Puts something small there and removes it.
+    """Tries the archive: writes a small file there and removes it.
 
-    An archive that cannot be used is refused with OptionError or StoreError; of one that does not
-    answer within seconds the log says so, and it is tried again later: collecting does not wait.
+    Raises OptionError or StoreError where the archive cannot be used. Where it does not answer
+    within seconds, only logs a warning: the collector starts, and archives once it answers.
     """
     from anchorlib.archive import HASTY, checked_shelf, shelf_at
     from anchorlib.errors import CollectorError

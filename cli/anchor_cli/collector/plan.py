@@ -1,4 +1,4 @@
-"""What `anchor serve` is to start, as its options say it."""
+"""The collector that `anchor serve` is to start, as its options describe it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Plan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The options, each named as on the command line; what they mean raises OptionError."""
+    """The options, each named as on the command line; the properties raise OptionError."""
 
     store: str
     bind: str
@@ -47,7 +47,7 @@ class Plan:
 
     @property
     def directory(self) -> Path:
-        """Where runs go to."""
+        """The directory that runs are written into."""
         from anchorlib.errors import OptionError
 
         if "://" in self.store:
@@ -58,13 +58,13 @@ class Plan:
 
     @property
     def shown(self) -> Shown:
-        """Where it stands what clients must show."""
+        """Where the token or the access file is that clients must satisfy."""
         own = partial(_own, self.directory, self.bind) if self.self_signed else None
         return Shown(self.token_file, self.access, own)
 
     @property
     def tls(self) -> ServerTLS | None:
-        """The certificate that it was given; None for one of its own making, and for none."""
+        """The certificate that the options name; None for a self-signed one, and for none."""
         from anchor_server import ServerTLS
         from anchorlib.errors import OptionError
 
@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def archiving(self) -> Archiving | None:
-        """Where closed runs go; see `archiving`."""
+        """The archive settings; see `archiving`."""
         from anchorlib.errors import OptionError
 
         if self.archive is not None and self.read_only:
@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def _amounts(self) -> Mapping[str, Callable[[], Any]]:
-        """Limits that are written as text, by the collector's names of them."""
+        """The parsers of the limits that are written as text, by the collector's setting."""
         size, rate = self.max_run_size, self.max_rate
         return {
             "idle_timeout": lambda: parse_seconds(self.idle_timeout, "--idle-timeout"),
@@ -111,7 +111,7 @@ class Plan:
         }
 
     def settings(self) -> tuple[dict[str, Any], Identity | None]:
-        """Of the collector; and what it made for itself, where it is to be self-signed."""
+        """The collector's settings, and with --self-signed the certificate and token it made."""
         from anchor_server import ServerTLS
 
         tls = self.tls
@@ -136,7 +136,7 @@ class Plan:
         return settings, identity
 
     def problems(self) -> list[str]:
-        """All that would keep it from starting, each in a sentence."""
+        """Everything that would prevent the start, one sentence each."""
         from anchor_server import Intended, problems
 
         found: list[str] = []
@@ -145,7 +145,8 @@ class Plan:
         token = _tried(found, lambda: Shown(self.token_file, self.access, None).now()[0])
         for read in (*self._amounts.values(), lambda: self.archiving):
             _tried(found, read)
-        # A token or a certificate that cannot be used is told of already.
+        # An unusable token or certificate is already among the problems: the address is judged as
+        # if it could be used.
         asks = (token, self.token_file, self.access, self.client_ca) != (None,) * 4
         encrypts = (self.tls_cert, self.tls_key) != (None, None)
         wanted = Intended(
@@ -163,7 +164,7 @@ class Plan:
         return found + problems(wanted)
 
     def remarks(self) -> list[str]:
-        """What does not keep it from starting, and may be a mistake all the same."""
+        """Settings that do not prevent the start, but may be a mistake."""
         from anchorlib.names import escape
 
         if self.archive is None or "://" in self.archive or Path(self.archive).is_dir():
@@ -175,7 +176,7 @@ T = TypeVar("T")
 
 
 def _tried(found: list[str], read: Callable[[], T]) -> T | None:
-    """What an option means; where it means nothing, why is added to what was found."""
+    """The value of an option; None where it cannot be used, with the reason added to `found`."""
     from anchorlib.errors import AnchorError
 
     try:
@@ -186,7 +187,7 @@ def _tried(found: list[str], read: Callable[[], T]) -> T | None:
 
 
 def _own(store: Path, bind: str) -> Identity:
-    """A certificate and a token of the collector's own making."""
+    """The self-signed certificate and the token of the collector, made where there are none."""
     from anchor_server import own_identity
 
     return own_identity(store, bind.rpartition(":")[0])

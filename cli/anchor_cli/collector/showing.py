@@ -1,4 +1,4 @@
-"""What the clients of a collector have to show, as `anchor serve` is told it."""
+"""The token or certificate that clients of a collector have to show."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _VARIABLES: Final = ("ANCHOR_TOKEN", "ANCHOR_TOKEN_FILE")
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Where it stands what clients must show.
+    """Where the collector finds what clients must show: a token file or an access file.
 
-    own: makes the collector's own certificate and token, or finds them, where it is self-signed.
+    own: finds or makes the certificate and token of a self-signed collector; None for others.
     """
 
     token_file: Path | None
@@ -32,7 +32,7 @@ class Shown:
     own: Callable[[], Identity] | None
 
     def now(self) -> tuple[str | None, Identity | None]:
-        """The one token, where there is no access file; and what the collector made for itself."""
+        """The token (None with an access file), and the files of a self-signed collector."""
         from anchorlib.errors import OptionError
 
         if self.access is not None and self.token_file is not None:
@@ -50,7 +50,7 @@ class Shown:
 
 
 def say_exports(address: str, identity: Identity, shown: Shown) -> None:
-    """What a client's shell needs, to be copied; the token itself is never shown."""
+    """Shows the `export` lines for a client's shell; the token itself is never shown."""
     host = f"[{identity.host}]" if ":" in identity.host else identity.host
     port = address.rpartition(":")[2]
     lines = [f"ANCHOR_STORE=grpcs://{host}:{port}", f"ANCHOR_CA_FILE={identity.cert_file}"]
@@ -71,9 +71,9 @@ def say_exports(address: str, identity: Identity, shown: Shown) -> None:
 
 
 def _token(file: Path | None) -> str | None:
-    """What clients must show: of --token-file, ANCHOR_TOKEN or ANCHOR_TOKEN_FILE; never told."""
+    """The token in --token-file, else in ANCHOR_TOKEN or ANCHOR_TOKEN_FILE; never printed."""
     from anchorlib.wire import Credentials
 
     given = os.environ if file is None else {"ANCHOR_TOKEN_FILE": str(file)}
-    # A client's certificates are no business here.
+    # Only the token's variables: a collector has no use for a client's certificate.
     return Credentials.from_environment({n: given[n] for n in _VARIABLES if n in given}).token

@@ -1,4 +1,4 @@
-"""What a collector is told by signals: to end, to end at once, to read its files again."""
+"""Signals to a collector: to end, to end at once, to read its files again."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["Signals"]
 
 _END: Final = (signal.SIGTERM, signal.SIGINT)
 _AGAIN: Final = signal.SIGHUP
-# A signal that the system gives to a thread of gRPC's wakes nobody: handlers run in this thread,
-# when it next does anything.
+# The system may deliver a signal to a thread of gRPC, which does not wake the main thread. Python
+# runs handlers in the main thread alone, so that thread wakes up this often.
 _LOOK_SECONDS: Final = 1.0
 
 
 class Signals:
-    """Takes signals from its construction on; `wait` returns when it is time to end.
+    """Takes signals from its construction on; `wait` returns when the collector is to end.
 
     A second SIGTERM or Ctrl-C ends the process at once.
     """
 
     def __init__(self) -> None:
-        # The handlers only pass on what came: a signal may come in the middle of anything.
+        # The handler only queues the signal's number: it may interrupt code that holds a lock.
         self._came: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._ending = False
         for number in (*_END, _AGAIN):
@@ -44,8 +44,8 @@ class Signals:
     def _take(self, number: int, frame: object) -> None:  # noqa: ARG002  # as signal calls it
         if number in _END:
             if self._ending:
-                # Threads that are in the middle of something would be waited for otherwise. What
-                # was acknowledged is in the store all the same.
+                # A normal exit would wait for threads that are still busy. Acknowledged records
+                # are in the store all the same.
                 os._exit(ExitCode.INTERRUPTED)
             self._ending = True
         self._came.put(number)

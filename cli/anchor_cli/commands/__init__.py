@@ -1,1 +1,1 @@
-"""The commands of `anchor`, a file each, named as people type them."""
+"""The commands of `anchor`, one file for each, named as people type it."""

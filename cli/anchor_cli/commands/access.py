@@ -1,4 +1,4 @@
-"""`anchor token`: who may call a collector, and what for."""
+"""`anchor token`: makes a token for callers of a collector, with rights to some runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_token(
         str,
         typer.Argument(
             metavar="NAME",
-            help="Whose it is: it stands in logs, and in the runs that the token makes.",
+            help="The token's name, shown in logs and noted in the runs that the token makes.",
             show_default=False,
         ),
     ],
@@ -34,8 +34,8 @@ def make_token(
         typer.Option(
             "--rights",
             metavar="RIGHTS",
-            help="Out of read, write, replace, delete: a list with commas. With write alone, a "
-            "token continues and replaces what it wrote itself.",
+            help="Some of read, write, replace, delete, with commas between them. With write alone "
+            "a token continues and replaces only the runs that it made itself.",
             show_default=False,
         ),
     ],
@@ -44,7 +44,7 @@ def make_token(
         typer.Option(
             "--runs",
             metavar="GLOBS",
-            help="The runs that it is for, as 'vision-*' or 'a,b'; '*' is all of them.",
+            help="The runs that the rights cover, as 'vision-*' or 'a,b'; '*' is all runs.",
             show_default=False,
         ),
     ],
@@ -53,16 +53,17 @@ def make_token(
         typer.Option(
             "--access",
             metavar="F",
-            help="The access file of `anchor serve --access`, made if need be.",
+            help="The access file of `anchor serve --access`; it is made where it is missing.",
             show_default=False,
         ),
     ],
     as_json: JsonOption = False,
 ) -> int:
-    """Make a token for a collector with an access file, and show it this once.
+    """Make a token for a collector with an access file, and show the token this once.
 
-    The file keeps the token's hash alone: whoever loses the token needs another. To revoke it,
-    remove its table from the file; a collector that serves sees both within two seconds.
+    The file keeps only the token's hash: a lost token cannot be shown again, but a new one can be
+    made. To revoke a token, remove its table from the file. A running collector sees a new or
+    removed table within two seconds.
     """
     from anchor_server import issue_token
 

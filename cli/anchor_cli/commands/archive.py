@@ -1,4 +1,4 @@
-"""`anchor archive`: a closed run into an object store, or another directory."""
+"""`anchor archive`: copies a closed run into an object store, or another directory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def archive(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--to",
             metavar="URL|DIR",
-            help="Where it goes: s3://, gs:// or az://BUCKET/PREFIX, or a directory.",
+            help="The archive: s3://, gs:// or az://BUCKET/PREFIX, or a directory.",
             show_default=False,
             callback=not_empty,
         ),
@@ -53,30 +53,32 @@ def archive(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--keep-local",
             metavar="all|none|SIZE|AGE",
-            help="What of archived runs stays here: all, none, the newest up to 500GB, or those of "
-            "the last 30d. What is not archived stays always.",
+            help="Which archived runs stay on this disk: all, none, the newest up to a size "
+            "(500GB), or those of a time (30d). Runs that are not archived always stay.",
         ),
     ] = "all",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done; do nothing.")
+        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
     ] = False,
     without_conditions: Annotated[
         bool,
         typer.Option(
             "--without-conditional-writes",
-            help="Use a store that cannot refuse to overwrite; then nobody else may archive there.",
+            help="Use an object store that cannot refuse to overwrite; then nobody else may "
+            "archive there at the same time.",
         ),
     ] = False,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Archive a closed run: sealed into few objects, sent, compared, and marked as whole.
+    """Archive a closed run: seal it into few objects, send them, compare them, mark it complete.
 
-    May be interrupted and repeated: what is there and fits is not sent again. Nothing is removed
-    here before the archive was seen to have it. A run of collectors (--store grpc://a,b,c) goes
-    there from all of them. Where an archive has moved, --to its new place leads the store there,
-    once all of it was read. Credentials and endpoint come from the cloud's own variables
-    (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and so on).
+    The command may be interrupted and repeated: objects that are in the archive and fit are not
+    sent again. Nothing is removed here before it was verified in the archive. A run of several
+    collectors (--store grpc://a,b,c) is archived from all of them. Where an archive has moved, give
+    its new place with --to: the store looks there from then on, once all of the run was read there.
+    Credentials and endpoint come from the cloud's own variables (AWS_ACCESS_KEY_ID,
+    AWS_ENDPOINT_URL and so on).
     """
     from anchorlib.archive import shelf_at
     from anchorlib.store import LocalLocation, archived_alone, find_run
@@ -107,21 +109,21 @@ def archive(  # noqa: PLR0913  # one parameter for each option
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """A run of a directory, of which some may stay there."""
+    """A run of a local directory; `keep` says which archived runs stay there."""
 
     store: Path
     run: str
     keep: Keep
 
     def plan(self, shelf: Shelf) -> tuple[Planned, list[str]]:
-        """What would be sent, and which runs would be removed here."""
+        """What would be sent, and the runs that would be removed from this disk."""
         from anchorlib.archive import leaving, plan_archive
 
         plan = plan_archive(self.store, self.run, shelf)
         return plan, leaving(self.store, shelf.place, self.keep, [self.run])
 
     def send(self, shelf: Shelf, *, without_conditions: bool) -> tuple[Archived, dict[str, int]]:
-        """What was sent, and bytes of the runs that were removed here."""
+        """Archives the run; returns what was sent, and the freed bytes of each removed run."""
         from anchorlib.archive import archive_run, checked_shelf, make_room
 
         shelf = checked_shelf(shelf, without_conditions=without_conditions)
@@ -132,20 +134,23 @@ class _Here:
 
 @dataclass(frozen=True, slots=True)
 class _There:
-    """A run of collectors, or of another archive: it stays there as it is."""
+    """A run at collectors, or in another archive; it stays there as it is."""
 
     found: FoundRun
 
     @classmethod
     def of(cls, found: FoundRun, keep: Keep) -> _There:
-        """Raises OptionError where some of it is to be removed, RunBusyError."""
+        """Checks that the run can be archived from there.
+
+        Raises OptionError where `keep` would remove runs, RunBusyError where the run is written.
+        """
         from anchorlib.errors import OptionError, RunBusyError
         from anchorlib.store import ObjectLocation
         from anchorlib.upkeep import keeper_of
 
         if not keep.is_all:
             raise OptionError(
-                f"--keep-local is of a directory, and {found.name} stays where it is: a collector "
+                f"--keep-local works for a directory, and {found.name} is not in one: a collector "
                 "frees its own disk (anchor serve --archive URL --keep-local SIZE)"
             )
         outer = getattr(found.location, "outer", None)
@@ -156,13 +161,13 @@ class _There:
         return cls(found)
 
     def plan(self, shelf: Shelf) -> tuple[Planned, list[str]]:
-        """What would be sent; nothing would be removed."""
+        """What would be sent; the list of runs to remove is always empty."""
         from anchorlib.archive import plan_served
 
         return plan_served(self.found.location, self.found.name, shelf), []
 
     def send(self, shelf: Shelf, *, without_conditions: bool) -> tuple[Archived, dict[str, int]]:
-        """What was sent; nothing was removed."""
+        """Archives the run; returns what was sent; no run is removed."""
         from anchorlib.archive import archive_served, checked_shelf
 
         shelf = checked_shelf(shelf, without_conditions=without_conditions)
@@ -173,7 +178,7 @@ class _There:
 def _lead_elsewhere(
     store: Path, note: ArchiveNote, shelf: Shelf, *, dry_run: bool, as_json: bool
 ) -> ExitCode:
-    """Leads the note of a run, whose files are in an archive alone, to where that is now."""
+    """Makes the store find an archived run at the new place of its archive."""
     from anchorlib.archive import lead_elsewhere
     from anchorlib.errors import OptionError
     from anchorlib.names import escape
@@ -193,7 +198,7 @@ def _lead_elsewhere(
 
 
 def _say_done(run: str, place: str, *, as_json: bool) -> ExitCode:
-    """That a run is in this archive, and no longer here: an earlier call has done it all."""
+    """Tells that an earlier call has archived the run and removed it here."""
     if as_json:
         document({"run": run, "to": place, "objects": 0, "sent": 0, "removed": [], "freed": 0})
     else:

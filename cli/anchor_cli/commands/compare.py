@@ -37,7 +37,7 @@ EXAMPLES = examples(
 
 
 class FailOn(StrEnum):
-    """The verdict from which on the exit code is 1."""
+    """The mildest verdict that gives exit code 1."""
 
     SUSPECT = "suspect"
     UNEXPECTED = "unexpected"
@@ -54,8 +54,8 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
         list[str],
         several_runs(
             "[REF] A B",
-            "The run to compare with and the run that may differ from it: names, paths or URLs. "
-            "Before them a run that is nearer to the truth than either, where there is one.",
+            "A is the run to compare with, B the run that may differ: names, paths or URLs. REF is "
+            "a run that is nearer to the truth than either.",
         ),
     ],
     *,
@@ -64,8 +64,8 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--noise",
             metavar="RUN",
-            help="A rerun of A that says how far chance carries it, as `anchor noise` makes them; "
-            "may be repeated.",
+            help="A rerun of A that shows how far rounding alone drifts, as `anchor noise` makes "
+            "them; may be repeated.",
             autocompletion=complete.run_names,
         ),
     ] = None,
@@ -75,7 +75,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
             "--tensor",
             "-t",
             metavar="SEL",
-            help="Compare only these, as '*@grad'; may be repeated.",
+            help="Compare only these tensors, as '*@grad'; may be repeated.",
             autocompletion=complete.selectors,
         ),
     ] = None,
@@ -84,47 +84,50 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--map",
             metavar="FILE",
-            help="What is called differently: FILE.csv with a name of A and one of B in each row, "
-            "or FILE.json, an object.",
+            help="Names that differ between the runs: FILE.csv with a name of A and a name of B in "
+            "each row, or FILE.json with an object.",
         ),
     ] = None,
     replay: Annotated[
         bool,
         typer.Option(
             "--replay",
-            help="Compute the first origins again from what was stored: which formula each run "
-            "computed, and which of them is nearer to the truth.",
+            help="Compute the first origins again from stored values: says which formula each run "
+            "computed, and which run is nearer to the truth.",
         ),
     ] = False,
     ops: Annotated[
         bool | None,
         typer.Option(
             "--ops/--no-ops",
-            help="Compare the operations of the steps that both runs traced; without either "
-            "option that is done where both have any.",
+            help="Compare, or do not compare, the operations of the steps that both runs traced. "
+            "Default: compare them where both runs traced any.",
             show_default=False,
         ),
     ] = None,
     fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="From which verdict on the exit code is 1.")
+        FailOn, typer.Option("--fail-on", help="The mildest verdict that gives exit code 1.")
     ] = FailOn.SUSPECT,
     csv: Annotated[
         str | None,
         typer.Option(
             "--csv",
             metavar="FILE",
-            help="Write a row for each matched record, in the order A ran; - is stdout.",
+            help="Write one row for each matched record, in A's order of execution; - is stdout.",
         ),
     ] = None,
     jsonl: Annotated[
         str | None,
         typer.Option(
-            "--jsonl", metavar="FILE", help="The same as JSON lines, and a summary as the last."
+            "--jsonl",
+            metavar="FILE",
+            help="Write the rows of --csv as JSON lines, and a summary as the last line; - is "
+            "stdout.",
         ),
     ] = None,
     html: Annotated[
         str | None,
-        typer.Option("--html", metavar="FILE", help="Write one self-contained page."),
+        typer.Option("--html", metavar="FILE", help="Write one self-contained HTML page."),
     ] = None,
     junit: Annotated[
         str | None,
@@ -138,7 +141,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
         bool,
         typer.Option(
             "--github",
-            help="Annotate a run of GitHub Actions, and write the summary of its step.",
+            help="Print annotations for GitHub Actions, and write the summary of the step.",
         ),
     ] = False,
     dask: DaskOption = None,
@@ -147,12 +150,13 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
 ) -> int:
     """Find where two runs part, which operation did it, and whether it matters.
 
-    Records are paired by identity and compared bit by bit. The first that differs although all
-    that it was computed from is equal is the origin. With --noise, what comes after it is judged
-    by how far reruns of A drift by themselves.
+    Records are paired by identity and compared bit by bit. A record that differs although all
+    records that it was computed from are equal is an origin. With --noise, later differences are
+    judged by how far reruns of A drift by rounding alone.
 
-    With a third run before the two (REF: the same training in float64, or on the CPU) a table says
-    of each origin which of A and B is nearer to it. The answer is that of A against B all the same.
+    With a third run before the two (REF: the same training in float64, or on the CPU) a table shows
+    for each origin which of A and B is nearer to REF. The verdict is that of A against B all the
+    same.
 
     Exit code 0 for identical and expected, 1 for unexpected and suspect, 2 where there is nothing
     to compare, 3 where a run died, ended early or lost records that may hide a difference.
@@ -193,7 +197,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
 
 
 def _three(runs: Sequence[str]) -> tuple[str | None, str, str]:
-    """The reference, which may be missing, A and B. Raises OptionError for another number."""
+    """The reference (or None), A and B. Raises OptionError unless two or three runs are given."""
     from anchorlib.errors import OptionError
 
     if len(runs) not in (2, 3):
@@ -206,7 +210,7 @@ def _three(runs: Sequence[str]) -> tuple[str | None, str, str]:
 
 
 def _one_stdout(files: Mapping[str, str | None], *, json: bool, github: bool) -> None:
-    """Refuse two documents on one stdout. Raises OptionError."""
+    """Raises OptionError where two options write to stdout."""
     from anchorlib.errors import OptionError
 
     asked = [f"{option} -" for option, place in files.items() if place == "-"]
@@ -245,7 +249,7 @@ def _emit(lines: Sequence[str], *, github: bool) -> None:
 def _for_ci(
     found: Comparison, code: ExitCode, commands: Sequence[str], *, junit: str | None, github: bool
 ) -> None:
-    """What a CI system reads of the comparison, which ends with `code`."""
+    """Writes the comparison for CI systems; `code` is the exit code of the command."""
     from anchor_cli.comparisons import annotated, summarise, write_junit
     from anchor_cli.files import written_text
 
@@ -262,14 +266,14 @@ def _more(lines: Sequence[str]) -> str:
 
 
 def _exit(found: Comparison, fail_on: FailOn, *, told: bool) -> ExitCode:
-    """The exit code; what the report has not told stands on stderr."""
+    """The exit code; notes on stderr what the report does not show."""
     if found.verdict == "incomparable":
         if not told:
             note(f"nothing to compare: {found.sentence}")
         return ExitCode.USAGE
     if found.damaged:
         note(f"damaged: {found.damaged[0]}{_more(found.damaged)}")
-        # What is suspected or expected rests on values that are no good.
+        # A verdict of suspect or expected may be wrong: it was reached with damaged values.
         if found.verdict != "unexpected":
             return ExitCode.INCOMPLETE
     if found.verdict in _FAILING[fail_on]:

@@ -1,4 +1,4 @@
-"""`anchor doctor`: what would be recorded from here, and what to beware of."""
+"""`anchor doctor`: checks whether recording would work here, and says what to mend."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def examine(
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="A run to look at as well: its name in the store, its path, or its URL.",
+            help="A run to check as well: its name in the store, its path, or its URL.",
             show_default=False,
             autocompletion=complete.run_names,
         ),
@@ -47,7 +47,7 @@ def examine(
         typer.Option(
             "--health",
             metavar="ADDRESS",
-            help="Ask this collector alone whether it serves, as a probe does.",
+            help="Only ask this collector whether it serves, as a health probe does.",
             show_default=False,
             callback=not_empty,
         ),
@@ -55,13 +55,14 @@ def examine(
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Look at what recording depends on: versions, environment, store, disk, collector, spools.
+    """Check what recording depends on: versions, environment, store, disk, collector, spools.
 
-    With RUN also at what it lacks, whether its process is alive, values that are not finite, and
-    precision. A line for each finding: ok, beware or broken, and what to do. Nothing is written.
+    With RUN, check also its gaps, whether its process is alive, values that are not finite, and
+    precision. Each finding is a line that begins with ok, beware or broken, and says what to do.
+    Nothing is written.
 
-    Exit code 1 where something is broken, 3 where RUN has gaps. With --health nothing else is
-    looked at: 0 where the collector serves, 4 where it does not.
+    Exit code 1 where a finding is broken, 3 where RUN has gaps. With --health only the collector is
+    asked: 0 where it serves, 4 where it does not.
     """
     if health is not None:
         return _health(health, run, as_json=as_json)
@@ -81,12 +82,12 @@ def examine(
 
 
 def _health(address: str, run: str | None, *, as_json: bool) -> int:
-    """What a collector says of itself; raises CollectorError where it does not serve."""
+    """Asks the health service of a collector; raises CollectorError where it does not serve."""
     from anchorlib.errors import CollectorError, OptionError
     from anchorlib.wire import ask_health, parse_address
 
     if run is not None:
-        raise OptionError("--health asks a collector alone: leave RUN away")
+        raise OptionError("--health only asks a collector: leave RUN out")
     where = parse_address(address)
     state, seconds = ask_health(where)
     if state != "SERVING":
@@ -121,7 +122,7 @@ def _surroundings(store: str) -> Iterator[Finding]:
 
 
 def _of_run(run: str, store: str) -> tuple[list[Finding], bool]:
-    """What is to be said of a run, and whether it has gaps.
+    """The findings of a run, and whether the run has gaps.
 
     Raises RunNotFoundError, OptionError; a run that cannot be read is a finding.
     """

@@ -1,4 +1,4 @@
-"""`anchor export`: a run for other tools: TensorBoard, W&B, MLflow, zarr, or a table of records."""
+"""`anchor export`: writes a run for TensorBoard, W&B, MLflow or zarr, or as a table of records."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--tensorboard",
             metavar="DIR",
-            help="Event files in DIR/RUN: numbers, norms, and histograms over exponents.",
+            help="Write event files into DIR/RUN: numbers, norms, and histograms over exponents.",
         ),
     ] = None,
     wandb: Annotated[
@@ -56,7 +56,8 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--wandb",
             metavar="DIR",
-            help="The same as an offline run of Weights & Biases in DIR/wandb, for `wandb sync`.",
+            help="Write the same as an offline run of Weights & Biases into DIR/wandb, for `wandb "
+            "sync`.",
         ),
     ] = None,
     mlflow: Annotated[
@@ -64,7 +65,7 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--mlflow",
             metavar="DIR_OR_URI",
-            help="The same as a run of MLflow, in a folder or at a tracking URI.",
+            help="Write the same as a run of MLflow, into a folder or to a tracking URI.",
         ),
     ] = None,
     against: Annotated[
@@ -72,8 +73,8 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--against",
             metavar="RUN",
-            help="Compare with this run, and export the verdict and where differences grow: to "
-            "TensorBoard, W&B and MLflow.",
+            help="Compare RUN with this run, and export the verdict and the growth of differences "
+            "to TensorBoard, W&B and MLflow.",
             autocompletion=complete.run_names,
         ),
     ] = None,
@@ -89,16 +90,21 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
     csv_file: Annotated[
         str | None,
         typer.Option(
-            "--csv", metavar="FILE", help="Coordinates and summaries, a row a record; - is stdout."
+            "--csv",
+            metavar="FILE",
+            help="Write coordinates and summaries, one row for each record; - is stdout.",
         ),
     ] = None,
     parquet: Annotated[
-        Path | None, typer.Option("--parquet", metavar="FILE", help="The same as a Parquet table.")
+        Path | None,
+        typer.Option("--parquet", metavar="FILE", help="Write the rows of --csv as Parquet."),
     ] = None,
     zarr: Annotated[
         Path | None,
         typer.Option(
-            "--zarr", metavar="DIR", help="Values as a zarr hierarchy in DIR, an array a tensor."
+            "--zarr",
+            metavar="DIR",
+            help="Write values as a zarr hierarchy into DIR, one array for each tensor.",
         ),
     ] = None,
     tensor: Annotated[
@@ -107,7 +113,7 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
             "--tensor",
             "-t",
             metavar="SEL",
-            help="Only these tensors; may be repeated.",
+            help="Export only these tensors; may be repeated.",
             autocompletion=complete.selectors,
         ),
     ] = None,
@@ -115,10 +121,10 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Write what is known of each record in the form of other tools.
+    """Write the records of a run for other tools.
 
-    Values of one tensor are taken out by `anchor pull`. A second export takes the first's place,
-    but in W&B and MLflow, where each is a run of its own.
+    To write the values of one tensor to a file, use `anchor pull`. A second export replaces the
+    first, except in W&B and MLflow, where each export is a run of its own.
     """
     from anchor_cli.exports import Exported
     from anchorlib.reading import open_run
@@ -146,7 +152,7 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
 def _check(
     chosen: Mapping[str, Any], against: str | None, noise: Sequence[str] | None, *, json: bool
 ) -> None:
-    """Refuse what makes no sense together. Raises OptionError."""
+    """Raises OptionError for options that contradict each other, or where none says where to."""
     from anchorlib.errors import OptionError
 
     if not chosen:
@@ -162,15 +168,13 @@ def _check(
             "--wandb or --mlflow"
         )
     if noise and against is None:
-        raise OptionError(
-            "--noise tells how far reruns drift: give --against, whose reruns they are"
-        )
+        raise OptionError("--noise names reruns of the run of --against: give --against, too")
 
 
 def _compared(
     run: Run, against: str | None, noise: Sequence[str], tensor: Sequence[str] | None, store: str
 ) -> Comparison | None:
-    """How the run compares with that of --against."""
+    """The comparison with the run of --against; None without that option."""
     from anchorlib.diagnosis import compare
 
     if against is None:
@@ -187,7 +191,7 @@ def _compared(
 
 
 def _series(run: Run, selectors: Sequence[str], selection: Selection) -> list[Series]:
-    """All that is selected, of every mode. Raises UnknownTensorError where that is nothing."""
+    """The selected series, of all modes. Raises UnknownTensorError where no record is selected."""
     from anchor_cli.records import narrowed, settled
     from anchorlib.errors import UnknownTensorError
 
@@ -285,7 +289,7 @@ def _sentence(said: dict[str, Any]) -> str:
 
 
 def _looks(said: dict[str, Any]) -> Iterator[str]:
-    """The commands that show what was written."""
+    """The commands that show the export in its tool."""
     if "tensorboard" in said:
         yield f"tensorboard --logdir {shlex.quote(str(Path(said['tensorboard']).parent))}"
     if "wandb" in said:

@@ -1,4 +1,4 @@
-"""`anchor gc`: old runs, and those beyond a number or a size, removed."""
+"""`anchor gc`: removes old runs, and runs beyond a number or a size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXAMPLES = examples(
     "anchor gc --max-size 500GB --store grpc://127.0.0.1:50051",
 )
 
-# Refusals that are of one run: others may go nevertheless.
+# Refusals that concern a single run: other runs can still be removed.
 _OF_A_RUN: Final = frozenset({"busy", "forbidden", "store", "inodes", "disk"})
 
 _COLUMNS = [
@@ -55,7 +55,7 @@ def collect(
         typer.Option(
             "--older-than",
             metavar="TIME",
-            help="Runs to which nothing was written for so long: 30d, 12h, 90m.",
+            help="Remove runs to which nothing was written for so long: 30d, 12h, 90m.",
             show_default=False,
         ),
     ] = None,
@@ -65,7 +65,8 @@ def collect(
             "--keep-last",
             metavar="N",
             min=0,
-            help="The N newest closed runs stay; without another option all other closed runs go.",
+            help="Keep the N newest closed runs; without another option all other closed runs are "
+            "removed.",
             show_default=False,
         ),
     ] = None,
@@ -74,24 +75,27 @@ def collect(
         typer.Option(
             "--max-size",
             metavar="SIZE",
-            help="The oldest closed runs, until the rest takes no more: 500GB, 10GiB.",
+            help="Remove the oldest closed runs until the rest takes no more than this: 500GB, "
+            "10GiB.",
             show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")
+        bool, typer.Option("--dry-run", help="Say which runs would be removed, and remove nothing.")
     ] = False,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
     """Remove runs of a store by age, number and size.
 
-    Sizes are what a run takes on disk, rows and labels too: `disk`, in bytes. (`anchor runs` says
-    how many bytes its values have.) A run is as old as what was last written to it: `written`.
+    The size of a run is what it takes on disk, with rows and labels: the column disk. (`anchor
+    runs` shows the bytes of its values.) The age of a run is the time since its last record: the
+    column written.
 
-    What a living process writes neither goes nor counts, nor does a link. A run that was never
-    closed goes by its age alone: its trainer may come back. Exit code 3 where a run could not be
-    read, 4 where a collector refused to remove one: it stays, and the others go.
+    Runs that a living process writes are neither removed nor counted, and links neither. A run that
+    was never closed is removed only by its age, because its trainer may come back. Exit code 3
+    where a run could not be read, 4 where a collector refused to remove a run: that run stays, and
+    the others are removed.
     """
     from anchorlib.errors import AnchorError
     from anchorlib.upkeep import chosen, keeper_at
@@ -106,7 +110,7 @@ def collect(
     try:
         for run in () if dry_run else going:
             told.remove(keeper, run, problems)
-    except AnchorError:  # a collector refuses: what has gone until then is told nevertheless
+    except AnchorError:  # a collector refuses: the runs that were removed before are still listed
         if told.gone:
             told.say(known, as_json=as_json)
         raise
@@ -120,9 +124,9 @@ def collect(
 
 @dataclass(slots=True)
 class _Told:
-    """What goes, or has gone, and how much that frees.
+    """The runs that were removed, or with --dry-run would be, and the bytes that this frees.
 
-    refused: a collector refused to remove a run.
+    refused: whether a collector refused to remove a run.
     """
 
     gone: list[RunFacts]
@@ -131,13 +135,13 @@ class _Told:
     refused: bool = False
 
     def remove(self, keeper: Keeper, run: RunFacts, problems: list[str]) -> None:
-        """Removes a run, unless it was written to since it was looked at."""
+        """Removes a run, unless records were written to it since its age was read."""
         from anchorlib.errors import CollectorError, RunBusyError, RunNotFoundError, StoreError
 
         try:
             self.freed += keeper.remove(run.run, unless_after=run.written_ns)
             self.gone.append(run)
-        except RunNotFoundError:  # another one was faster
+        except RunNotFoundError:  # another process removed it first
             return
         except CollectorError as error:
             kind = getattr(error, "kind", None)
@@ -145,18 +149,18 @@ class _Told:
                 raise
             self.refused = self.refused or kind != "busy"
             problems.append(f"{run.run} stays: {error}")
-        except (RunBusyError, StoreError) as error:  # the others go nevertheless
+        except (RunBusyError, StoreError) as error:  # the other runs are still removed
             problems.append(str(error))
 
     def say(self, known: Sequence[RunFacts], *, as_json: bool) -> None:
-        """Says it on stdout; what is `known` and has not gone stays."""
+        """Shows the removed runs on stdout; the other `known` runs are those that stay."""
         if as_json:
             document(self.document([one.run for one in known if one not in self.gone]))
         else:
             emit(self.lines(this_screen()))
 
     def document(self, stay: Sequence[str]) -> dict[str, Any]:
-        """As JSON has it."""
+        """The JSON document."""
         runs = [
             {"run": one.run, "disk": one.bytes, "written": moment(one.written_ns, Screen())}
             for one in self.gone
@@ -164,7 +168,7 @@ class _Told:
         return {"dry_run": self.dry, "removed": runs, "kept": list(stay), "freed": self._bytes}
 
     def lines(self, screen: Screen) -> Iterator[str]:
-        """As a terminal or a pipe shows it."""
+        """The lines for a terminal or a pipe."""
         rows = [
             [
                 one.run,
@@ -190,7 +194,9 @@ def _limits(older_than: str | None, keep_last: int | None, max_size: str | None)
     from anchorlib.upkeep import Limits
 
     if older_than is None and keep_last is None and max_size is None:
-        raise OptionError("say what goes: --older-than 30d, --keep-last 10 or --max-size 500GB")
+        raise OptionError(
+            "say which runs to remove: --older-than 30d, --keep-last 10 or --max-size 500GB"
+        )
     before = None
     if older_than is not None:
         before = time.time_ns() - int(parse_age(older_than, "--older-than") * 1e9)
@@ -199,7 +205,7 @@ def _limits(older_than: str | None, keep_last: int | None, max_size: str | None)
 
 
 def _known(keeper: Keeper, store: str) -> tuple[list[RunFacts], list[str]]:
-    """What is known of each run, and which cannot be read."""
+    """Age and size of each run, and a line for each run that cannot be read."""
     from anchorlib.errors import AnchorError, CollectorError, OptionError, RunNotFoundError
     from anchorlib.store import LocalLocation, has_run, list_runs, locate_store
     from anchorlib.upkeep import read_facts
@@ -209,7 +215,7 @@ def _known(keeper: Keeper, store: str) -> tuple[list[RunFacts], list[str]]:
     for run in list_runs(location):
         try:
             if isinstance(location, LocalLocation) and not has_run(location.root, run):
-                continue  # it is in its archive alone, takes no room here, and nobody is asked
+                continue  # only in its archive: it takes no room here
             known.append(read_facts(keeper, run, store))
         except CollectorError:
             raise

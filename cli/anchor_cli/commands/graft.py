@@ -1,4 +1,4 @@
-"""`anchor graft`: a training command run on another run's values, and compared with that run."""
+"""`anchor graft`: runs a training command on another run's values, and compares the two."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ def make_graft(
     run: RunArgument,
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND", help="The command whose causes are looked for."),
+        typer.Argument(metavar="-- COMMAND", help="The training command that differs from RUN."),
     ],
     *,
     replay: Annotated[
         bool,
-        typer.Option("--replay", help="Say which formula each run computed, as compare does."),
+        typer.Option(
+            "--replay", help="Say which formula each run computed, as `anchor compare --replay`."
+        ),
     ] = False,
     fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="From which verdict on the exit code is 1.")
+        FailOn, typer.Option("--fail-on", help="The mildest verdict that gives exit code 1.")
     ] = FailOn.SUSPECT,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Run a command while its anchors are handed RUN's values, and list every cause at once.
+    """Run a command on RUN's values, and list every cause of a difference at once.
 
-    Each tensor is recorded as the command made it, as RUN-graft, and then holds what RUN had
-    there, bit for bit. So no difference spreads, and each that is left is a cause of its own, also
-    those that stand behind another. Eager code only. Exit code as `anchor compare`; 1 where the
-    command fails.
+    Each watched tensor is recorded in RUN-graft as the command computed it, and then replaced, bit
+    for bit, by RUN's value. So no difference spreads: each difference in RUN-graft is a cause of
+    its own, even where an earlier one would have hidden it. Works for eager code only. The exit
+    code is that of `anchor compare`, or 1 where the command fails.
     """
     from anchorlib.errors import CommandError
     from anchorlib.graft_runs import graft_run

@@ -1,4 +1,4 @@
-"""`anchor graph`: traced operations as a file that a viewer of graphs opens."""
+"""`anchor graph`: writes traced operations to a file that a graph viewer opens."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def draw_graph(  # noqa: PLR0913  # one parameter for each option
             "--output",
             "-o",
             metavar="FILE",
-            help="FILE.onnx (netron), .json (Model Explorer), .pbtxt (TensorBoard) or .dot "
-            "(Graphviz).",
+            help="The file to write: .onnx (netron), .json (Model Explorer), .pbtxt (TensorBoard) "
+            "or .dot (Graphviz).",
         ),
     ],
     against: Annotated[
@@ -58,7 +58,7 @@ def draw_graph(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--against",
             metavar="RUN",
-            help="Draw this run beside it, and mark in both what the other ran otherwise.",
+            help="Draw this run beside RUN, and mark in both the operations that differ.",
             show_default=False,
             autocompletion=complete.run_names,
             callback=not_empty,
@@ -73,7 +73,7 @@ def draw_graph(  # noqa: PLR0913  # one parameter for each option
             "--rank",
             metavar="N",
             min=0,
-            help="The operations of this rank; else of the first.",
+            help="Draw the operations of this rank. Default: the first traced rank.",
             show_default=False,
         ),
     ] = None,
@@ -82,16 +82,16 @@ def draw_graph(  # noqa: PLR0913  # one parameter for each option
 ) -> int:
     """Write traced operations as a graph that netron, TensorBoard or Graphviz opens.
 
-    A node is an operation; an edge leads from the one that made a tensor to one that takes it.
-    Names are paths of stage and modules, which viewers fold. Without --step the first traced step
-    is drawn. Views are left out: edges lead to the operation that wrote the memory.
+    A node is an operation; an edge leads from the operation that made a tensor to an operation that
+    takes it. Names are paths of stage and modules, which viewers fold. Without --step the first
+    traced step is drawn. Views are left out: an edge begins at the operation that wrote the memory.
     """
     from anchor_cli.files import by_suffix, written_whole
     from anchorlib.graphs import SUFFIXES, write_graphs
     from anchorlib.names import escape
     from anchorlib.reading import open_run
 
-    by_suffix(output, dict.fromkeys(SUFFIXES))  # before anything is read
+    by_suffix(output, dict.fromkeys(SUFFIXES))  # a wrong suffix is refused before anything is read
     runs = [open_run(run, store=store)]
     if against is not None:
         runs.append(open_run(without_slash(against), store=store))
@@ -110,16 +110,16 @@ def draw_graph(  # noqa: PLR0913  # one parameter for each option
 
 
 def _of_rank(runs: Sequence[Run], rank: int | None) -> list[list[Op]]:
-    """Of each run the operations of one rank: of the one that is asked for, or A's first."""
+    """For each run the operations of one rank: the given rank, or the first of the first run."""
     first = traced_ops(runs[0], rank)
     first = [op for op in first if op.rank == first[0].rank]
     return [first, *(traced_ops(run, first[0].rank) for run in runs[1:])]
 
 
 def _of_steps(traced: Sequence[Sequence[Op]], step: str | None) -> list[list[Op]]:
-    """Of each run the operations of the steps that --step names, or of the first in all of them.
+    """For each run the operations of the steps of --step, or of the first step that all traced.
 
-    Raises OptionError where a run has none of them, or where no step is in both.
+    Raises OptionError where no step was traced in all runs, or none of the steps of --step was.
     """
     from anchorlib.errors import OptionError
 
@@ -129,16 +129,16 @@ def _of_steps(traced: Sequence[Sequence[Op]], step: str | None) -> list[list[Op]
         raise OptionError(f"no step was traced in both runs: there are {spans}")
     wanted = {min(common)} if step is None else common.intersection(chosen_steps(step, traced[0]))
     if not wanted:
-        raise OptionError(f"no step that --step {step} names was traced; there are {spans}")
+        raise OptionError(f"--step {step} names no traced step; there are {spans}")
     return [[op for op in ops if op.step in wanted] for ops in traced]
 
 
 def _graphs(
     runs: Sequence[Run], traced: Sequence[list[Op]], stage: str | None, module: str | None
 ) -> list[Graph]:
-    """A graph for each run, of the operations of a stage and of modules.
+    """A graph for each run, with the operations of the given stage and modules.
 
-    Raises OptionError where no run has any.
+    Raises OptionError where no run has such an operation.
     """
     from anchorlib.errors import OptionError
     from anchorlib.graphs import graph_of
@@ -148,7 +148,7 @@ def _graphs(
     marks = _marks(runs, traced, names)
     chosen = [select_ops(ops, stage, module) for ops in traced]
     if not any(chosen):
-        raise OptionError("no operation traced there is of that stage and module; see `anchor ops`")
+        raise OptionError("no traced operation is of that stage and module; see `anchor ops`")
     scopes = [[name] for name in names] if len(runs) > 1 else [[]]
     return [
         graph_of(ops, name, marks=own, scope=scope)
@@ -166,13 +166,13 @@ def _marks(
         return [None]
     partial = any(run.op_gaps() for run in runs)
     alignment = align_ops(traced[0], traced[1], partial=partial)
-    if alignment is None:  # of what they have in common nothing computes
+    if alignment is None:  # the runs share no operation that computes anything
         return [{}, {}]
     return marks_of(alignment, names[0], names[1])
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """What the runs are called in the file; two of one name are of different stores."""
+    """The names of the runs in the file; two runs of one name get the letters A and B."""
     names = [run.name for run in runs]
     if len({*names}) == len(names):
         return names
@@ -180,7 +180,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _remark(graph: Graph, ops: Sequence[Op]) -> str:
-    """What the file holds of a run, and what not."""
+    """The sentence about what the file holds of a run, and what was left out."""
     where = steps_of(ops[0].step, ops[-1].step)
     drawn = counted(len(graph.nodes), "operation")
     text = f"{drawn} of {where} of {graph.name}, rank {ops[0].rank}"
@@ -190,8 +190,8 @@ def _remark(graph: Graph, ops: Sequence[Op]) -> str:
         text += f", without {counted(graph.views, 'view')}"
     if graph.left_out:
         text += (
-            f", and without {graph.left_out:,} more, for a file holds so many of a run: narrow it "
-            "with --stage, --module or --step"
+            f", and without {graph.left_out:,} more, because a file holds no more operations of a "
+            "run: narrow it with --stage, --module or --step"
         )
     return text
 

@@ -46,27 +46,32 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--as",
             metavar="FORMAT",
-            help="Shares that fp16, bf16, e4m3 or e5m2 would flush, denormalise or overflow.",
+            help="Show the shares of elements that would underflow, become subnormal or overflow "
+            "in this format: fp16, bf16, e4m3 or e5m2.",
             autocompletion=complete.formats,
         ),
     ] = None,
     scale: Annotated[
         str | None,
-        typer.Option("--scale", metavar="S", help="With --as: multiply by S first, as AMP does."),
+        typer.Option(
+            "--scale", metavar="S", help="With --as: multiply values by S first, as AMP does."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="FILE.png, .html, .csv or .json."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The file to write: .png, .html, .csv or .json."
+        ),
     ] = None,
     selection: Selection,
     dask: DaskOption = None,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Draw the log2 histogram of gradients, or of any other kind.
+    """Draw the log2 histogram of gradients, or of any other kind of tensor.
 
-    Without @kind a selector means the gradient: grad, else pass_grad. Several tensors are pooled,
-    and shown each by itself below.
+    A selector without @kind means the gradient: grad, else pass_grad. Several tensors are pooled
+    into one histogram, and each is also shown by itself below it.
     """
     from anchor_cli.files import by_suffix, written_whole
     from anchor_cli.histograms import WRITERS
@@ -74,7 +79,9 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
     from anchorlib.reading import open_run
 
     target = _target(as_format, scale)
-    write = None if output is None else by_suffix(output, WRITERS)  # before anything is read
+    write = (
+        None if output is None else by_suffix(output, WRITERS)
+    )  # refused before anything is read
     opened = open_run(run, store=store)
     selection = settled(opened, tensor, selection)
     answer, found = _answered(opened, tensor, selection, target, dask)
@@ -97,7 +104,7 @@ def _answered(
     target: Target | None,
     dask: str | None,
 ) -> tuple[Answer, list[Selected]]:
-    """The answer, and what was read for it: nothing where the run's index has it."""
+    """The answer, and the records that it was counted from; none if the run's index answers."""
     from anchor_cli.histograms import Answer, answer_of_index
     from anchor_cli.records import selected
 
@@ -111,7 +118,7 @@ def _answered(
 
 
 def _scales(found: Sequence[Selected]) -> str:
-    """That gradients of different loss scales were counted together; "" where none were."""
+    """The remark that gradients of different loss scales were counted together; "" if not."""
     mixed = [one for one in found if len(one.scales) > 1]
     scales = {scale for one in mixed or found for scale in one.scales}
     if len(scales) < 2:
@@ -126,29 +133,31 @@ def _scales(found: Sequence[Selected]) -> str:
 
 
 def _carried(found: Sequence[Selected], target: Target | None) -> str:
-    """That what was counted carries a loss scale already, where one more is suggested."""
+    """The remark that the values carry a loss scale already, where a scale is suggested."""
     scales = {scale for one in found for scale in one.scales} - {1.0}
     if target is None or not scales:
         return ""
     return (
-        f"what was counted carries a loss scale of {scales.pop():.10g} already: suggested scales "
-        "come on top of it"
+        f"the counted values carry a loss scale of {scales.pop():.10g} already: multiply it by a "
+        "suggested scale"
     )
 
 
 def _target(fmt: str | None, scale: str | None) -> Target | None:
-    """What --as and --scale ask. Raises OptionError."""
+    """The format and scale of --as and --scale, None without --as. Raises OptionError."""
     from anchor_cli.histograms import Target
     from anchorlib.errors import OptionError
     from anchorlib.summary import Log2Histogram, shares_as
 
     if fmt is None:
         if scale is not None:
-            raise OptionError("--scale says what values are multiplied by before --as; give both")
+            raise OptionError("--scale multiplies values before --as: give both options")
         return None
     try:
         target = Target(fmt, 1.0 if scale is None else float(scale))
     except ValueError:
         raise OptionError(f"--scale {scale!r}: give a number, as in --scale 1024") from None
-    shares_as(Log2Histogram(), target.fmt, target.scale)  # refuses what cannot be, with choices
+    shares_as(
+        Log2Histogram(), target.fmt, target.scale
+    )  # raises for an unknown format, with the choices
     return target

@@ -1,4 +1,4 @@
-"""`anchor import`: a folder of tensors that somebody dumped becomes a run."""
+"""`anchor import`: makes a run of a folder of dumped tensors."""
 
 from __future__ import annotations
 
@@ -26,41 +26,42 @@ def import_dumps(
         str,
         typer.Argument(
             metavar="DIR",
-            help="A folder of .pt, .pth, .npy or .npz files, looked through to the bottom.",
+            help="A folder of .pt, .pth, .npy or .npz files; its subfolders are read, too.",
             show_default=False,
         ),
     ],
     *,
     run: Annotated[
         str | None,
-        typer.Option("--run", metavar="NAME", help="The run's name. Default: the folder's."),
+        typer.Option("--run", metavar="NAME", help="The run's name. Default: the folder's name."),
     ] = None,
     step_pattern: Annotated[
         str | None,
         typer.Option(
             "--step-pattern",
             metavar="REGEX",
-            help="Searched in each path without suffix; its groups step, name, kind, pass and rank "
-            "say which tensor it is.",
+            help="A regular expression that is searched in each path without its suffix; its "
+            "groups step, name, kind, pass and rank say which tensor the file holds.",
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Take the place of a run of that name.")
+        bool, typer.Option("--overwrite", help="Replace a run of that name.")
     ] = False,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
     """Make a run of a folder of tensor dumps, so that every command works on them.
 
-    The step is the number after step, iter or iteration, else epoch, in a path (step_12/fc1.pt),
-    else one at the start of a folder's or file's name (00012.fc1.pt), else one at the end of the
-    file's (fc1_12.pt), else 0. A word grad makes it a gradient; pass_1 and rank_1 are pass and
-    rank. The rest of the path, and keys inside the file, are the name, joined by dots.
+    The step is the number after the word step, iter or iteration in a path, else after epoch
+    (step_12/fc1.pt), else a number at the start of a folder's or file's name (00012.fc1.pt), else a
+    number at the end of the file's name (fc1_12.pt), else 0. The word grad makes the tensor a
+    gradient; pass_1 and rank_1 are its pass and rank. The rest of the path and the keys inside the
+    file, joined by dots, are the name.
 
-    Nothing in the files is run. Order is that of names within a step, values before gradients.
-    A file whose tensors take more than 256 MiB and more than sixteen times its own size is
-    skipped: save them contiguous and without compression.
-    Exit code 3 where files were skipped, each with a line; 2 where nothing was found.
+    No code in the files is run. Records are ordered by step, values before gradients, then by name.
+    A file whose tensors take more than 256 MiB and more than sixteen times the file's size is
+    skipped: save such tensors contiguous and without compression. Exit code 3 where files were
+    skipped, each with a line; 2 where no dump was found.
     """
     from anchor_cli.imports import Import, Placing
     from anchorlib.errors import OptionError, RunExistsError

@@ -1,4 +1,4 @@
-"""`anchor mv`: a run given another name."""
+"""`anchor mv`: renames a run."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ def rename(
     old: Annotated[str, a_run("OLD", "The run: its name, its path, or grpc://HOST:PORT/NAME.")],
     new: Annotated[
         str,
-        typer.Argument(metavar="NEW", help="Its new name, in the same store.", show_default=False),
+        typer.Argument(
+            metavar="NEW", help="The run's new name, in the same store.", show_default=False
+        ),
     ],
     *,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Give a run another name in its store; one that a living process writes keeps its own.
+    """Rename a run in its store; a run that a living process writes cannot be renamed.
 
-    Exit code 2 where the name is taken, or is none (4 where a collector says so).
+    Exit code 2 where the name is taken or invalid (4 where a collector says so).
     """
     from anchorlib.names import check_run_name
     from anchorlib.store import find_run

@@ -47,7 +47,7 @@ _COLUMNS = [
     Column("size", right=True, spare=2),
 ]
 GAPS = Column("gaps", right=True)
-"""How many observations were not recorded, or not with their values; shown where any were."""
+"""The number of observations that were not recorded, or not with their values; shown if any."""
 
 
 def show_names(
@@ -56,21 +56,24 @@ def show_names(
         list[str] | None,
         typer.Argument(
             metavar="SELECTOR",
-            help="Only the tensors these name, as 'fc*@grad'.",
+            help="List only the tensors that these select, as 'fc*@grad'.",
             autocompletion=complete.selectors,
         ),
     ] = None,
     *,
     tree: Annotated[
-        bool, typer.Option("--tree", help="As a tree of modules, a line a name with its kinds.")
+        bool,
+        typer.Option(
+            "--tree", help="Show a tree of modules, with one line for each name and its kinds."
+        ),
     ] = False,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
     """List the tensors of a run in execution order.
 
-    Where observations were not recorded, or not with their values, a column says how many; a
-    tensor of which nothing was recorded is told on stderr. A terminal is also told what ended the
+    Where observations were not recorded, or not with their values, a column shows how many.
+    Tensors without any record are named on stderr. On a terminal a last line shows what ended the
     steps.
     """
     from anchor_cli.records import Gaps, told
@@ -93,7 +96,7 @@ def show_names(
 
 
 def _ender(run: Run, screen: Screen) -> list[str]:
-    """A line that says what ends a step of the run, where its header does."""
+    """The line that shows what ends a step, for a run whose header says so."""
     from anchorlib.names import escape
 
     ender = run.header().get("steps.ended_by") if run.ranks else None
@@ -101,7 +104,7 @@ def _ender(run: Run, screen: Screen) -> list[str]:
 
 
 def _listed(run: Run, selectors: Sequence[str], gaps: Gaps) -> list[TensorInfo]:
-    """What the selectors name; one that names only what was lost adds nothing."""
+    """The tensors that the selectors name; a selector of tensors without records adds none."""
     from anchorlib.errors import UnknownTensorError
 
     if not selectors:

@@ -1,4 +1,4 @@
-"""`anchor noise`: a training command run again and again, each time a rounding error away."""
+"""`anchor noise`: runs a training command several times, each with slightly changed parameters."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ def make_noise(
         list[str] | None,
         typer.Argument(
             metavar="-- COMMAND",
-            help="The command that recorded RUN. Left out: the one RUN's header names.",
+            help="The command that recorded RUN. Default: the command in RUN's header.",
             show_default=False,
         ),
     ] = None,
     *,
-    runs: Annotated[int, typer.Option("--runs", metavar="N", help="How often.", min=1)] = 3,
+    runs: Annotated[
+        int, typer.Option("--runs", metavar="N", help="How many reruns to make.", min=1)
+    ] = 3,
     eps: Annotated[
         str | None,
         typer.Option(
             "--eps",
             metavar="E",
-            help="Relative change of each parameter: a number, or a type's name for its epsilon. "
-            "Default: that of the coarsest type RUN computed in.",
+            help="The relative change of each parameter: a number, or a dtype's name for its "
+            "epsilon. Default: the epsilon of the coarsest dtype that RUN computed in.",
             show_default=False,
         ),
     ] = None,
@@ -47,10 +49,10 @@ def make_noise(
 ) -> int:
     """Run a command again with perturbed parameters, to see how far rounding alone drifts.
 
-    Each time the parameters of every watched model are multiplied by 1 plus or minus E, signs at
-    random, and what the command records is named RUN-noise1, RUN-noise2, and so on, taking the
-    place of earlier ones. `anchor compare RUN OTHER --noise RUN-noise1 ...` judges the drift of
-    OTHER by them. Exit code 1 where the command fails.
+    Each time the parameters of every watched model are multiplied by 1 plus or minus E, with random
+    signs. The recordings are named RUN-noise1, RUN-noise2 and so on, and replace earlier runs of
+    these names. `anchor compare RUN OTHER --noise RUN-noise1 ...` judges the drift of OTHER by
+    them. Exit code 1 where the command fails.
     """
     from anchorlib.errors import CommandError
     from anchorlib.noise_runs import compare_line, noise

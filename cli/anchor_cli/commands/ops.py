@@ -1,4 +1,4 @@
-"""`anchor ops`: the operations that were traced, in the order in which they ran."""
+"""`anchor ops`: lists traced operations in the order in which they ran."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--grep",
             metavar="TEXT",
-            help="Only operations in whose name, origin, node, line or arguments this regular "
-            "expression is found.",
+            help="List only operations whose name, origin, node, line or arguments match this "
+            "regular expression.",
             show_default=False,
         ),
     ] = None,
@@ -70,12 +70,14 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """List the operations of the steps that were traced, in the order in which they ran.
+    """List the operations of the traced steps, in the order in which they ran.
 
-    Of compiled code, origin is the operation before it was decomposed (where that is another), and
-    kernel the number of the kernel that computes it, with others of that number.
+    For compiled code the column origin shows the operation before it was decomposed (where that is
+    another one), and kernel the number of the kernel that computes it: operations with the same
+    number are fused.
 
-    What could not be traced is told on stderr. With --json: one object for each operation and step.
+    Steps that could not be traced are named on stderr. --json prints one object for each operation
+    and step.
     """
     from anchorlib.errors import OptionError
     from anchorlib.operations import select_ops
@@ -86,7 +88,9 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
     found = _searched(select_ops(every, stage, module, chosen_steps(step, every)), grep)
     tell_gaps(opened)
     if not found:
-        raise OptionError(f"no traced operation of {opened.name} is of that kind")
+        raise OptionError(
+            f"no traced operation of {opened.name} is selected; see `anchor ops {opened.name}`"
+        )
     if as_json:
         document([op.to_dict() for op in found])
     else:
@@ -95,7 +99,7 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
 
 
 def _searched(ops: list[Op], pattern: str | None) -> list[Op]:
-    """Those in whose texts the pattern is found. Raises OptionError for one that is none."""
+    """The operations with a text that matches. Raises OptionError for an invalid pattern."""
     from anchorlib.errors import OptionError
 
     if pattern is None:
@@ -108,7 +112,7 @@ def _searched(ops: list[Op], pattern: str | None) -> list[Op]:
 
 
 def _narrowed(screen: Screen) -> Screen:
-    """In a pipe as wide as COLUMNS asks for: lines and arguments are the rest of --json."""
+    """The screen, in a pipe as wide as COLUMNS asks: longer texts are in --json."""
     return screen if screen.width is not None else replace(screen, width=screen.asked)
 
 

@@ -1,4 +1,4 @@
-"""`anchor pull`: the values of one tensor, as a file or as CSV on stdout."""
+"""`anchor pull`: writes the values of one tensor to a file, or as CSV to stdout."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pull_tensor(
             "--tensor",
             "-t",
             metavar="SEL",
-            help="Selector of one tensor and kind, as fc2.bias@grad.",
+            help="The selector of one tensor and kind, as fc2.bias@grad.",
             show_default=False,
             autocompletion=complete.selectors,
         ),
@@ -52,24 +52,25 @@ def pull_tensor(
             "--output",
             "-o",
             metavar="FILE",
-            help="FILE.npz .npy .csv .pt .safetensors .parquet; - is CSV on stdout.",
+            help="The file to write: .npz, .npy, .csv, .pt, .safetensors or .parquet; - is CSV on "
+            "stdout.",
         ),
     ] = "-",
     selection: Selection,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Take the values of one tensor out of a run.
+    """Write the values of one tensor to a file, or to stdout.
 
-    With --json and a file, one document on stdout says what was written; with --json and no file
-    it holds the values.
+    With --json and a file, one document on stdout describes the file; with --json and no file, the
+    document holds the values.
     """
     from anchor_cli.files import by_suffix
     from anchor_cli.records import WRITERS, answered, lost, settled
     from anchorlib.reading import open_run
 
     if output != "-":
-        by_suffix(Path(output), WRITERS)  # before anything is read
+        by_suffix(Path(output), WRITERS)  # a wrong suffix is refused before anything is read
     opened = open_run(run, store=store)
     selection = settled(opened, [tensor], selection)
     found = _the_one(opened, tensor, selection)
@@ -88,7 +89,7 @@ def pull_tensor(
 
 
 def _the_one(run: Run, tensor: str, selection: Selection) -> Selected:
-    """What `tensor` names, if that is one tensor and kind."""
+    """The records of `tensor`; raises AmbiguousTensorError unless it names one tensor and kind."""
     from anchor_cli.records import selected
     from anchorlib.errors import AmbiguousTensorError
     from anchorlib.names import escape
@@ -104,7 +105,7 @@ def _the_one(run: Run, tensor: str, selection: Selection) -> Selected:
 
 
 def _extract(found: Selected) -> tuple[Extract, int]:
-    """The records that have values, in order, and how many have none."""
+    """The records that have values, in order, and the number of records without values."""
     from anchor_cli.records import Extract
     from anchorlib.errors import ValuesNotKeptError
     from anchorlib.names import escape

@@ -1,4 +1,4 @@
-"""`anchor push`: what a dead trainer left in its spool, or a whole run, to another store."""
+"""`anchor push`: delivers the spool of a dead trainer, or a whole run, to another store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def push_run(
         str,
         typer.Argument(
             metavar="RUN_OR_SPOOL_DIR",
-            help="The directory of a spool, or a run: its name in the store, its path, its URL.",
+            help="The directory of a spool; or a run, by its name in the store, its path or URL.",
             show_default=False,
         ),
     ],
@@ -39,7 +39,7 @@ def push_run(
         typer.Option(
             "--to",
             metavar="STORE",
-            help="Where it goes: a directory, or grpc://HOST:PORT of a collector.",
+            help="The store to deliver to: a directory, or grpc://HOST:PORT of a collector.",
             show_default=False,
         ),
     ],
@@ -48,7 +48,7 @@ def push_run(
         typer.Option(
             "--as",
             metavar="NAME",
-            help="The run's name there, where its own is taken.",
+            help="Another name for the run in that store, where its own name is taken.",
             show_default=False,
         ),
     ] = None,
@@ -57,9 +57,9 @@ def push_run(
 ) -> int:
     """Deliver a spool that no live process owns, or copy a run, to another store.
 
-    May be repeated: what is there already is compared, and not sent again. A spool that was
-    delivered is removed; where other records are there than it holds, nothing is removed. Exit
-    code 3 where something in the spool was damaged.
+    The command may be repeated: records that are in the store already are compared, and not sent
+    again. A delivered spool is removed; where the store holds other records than the spool, nothing
+    is removed. Exit code 3 where a part of the spool was damaged.
     """
     from anchorlib.sinks import push
 

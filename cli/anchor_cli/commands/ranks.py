@@ -1,4 +1,4 @@
-"""`anchor ranks`: which ranks of a run leave their peers, and with which record."""
+"""`anchor ranks`: which ranks of a run differ from their peers, and in which record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["EXAMPLES", "show_ranks"]
 
 EXAMPLES = examples("anchor ranks run1", "anchor ranks run1 --tensor '*@value' --json")
 
-_SHOWN = 20  # outliers told one by one; --json has all
+_SHOWN = 20  # outliers that are listed; --json has all
 
 
 def show_ranks(
@@ -31,7 +31,7 @@ def show_ranks(
             "--tensor",
             "-t",
             metavar="SEL",
-            help="Look at these tensors alone, as '*@value'; may be repeated.",
+            help="Look only at these tensors, as '*@value'; may be repeated.",
             show_default=False,
             autocompletion=complete.selectors,
         ),
@@ -41,9 +41,9 @@ def show_ranks(
 ) -> int:
     """Say which ranks of a run leave their peers, and with which record.
 
-    A parameter that ranks hold alike tells by its digests: one flipped bit is found. What each
-    rank has for itself tells by NaN that its peers have not, and by a norm far from theirs. Ranks
-    that are missing, or that ended before the others, are said.
+    Tensors that ranks hold alike are compared by digest, so that a single flipped bit is found.
+    Tensors that each rank has for itself are judged by their norm, and by NaN that the peers do not
+    have. Ranks that are missing, or that ended before the others, are named.
 
     Exit code 1 where a rank leaves its peers, else 3 where ranks are missing or ended early, else
     0.
@@ -81,7 +81,7 @@ def _lines(answer: RankAnswer, screen: Screen) -> Iterator[str]:
 
 
 def _head(answer: RankAnswer) -> str:
-    """The run and its ranks, folded."""
+    """The head line: the run, its ranks, and how many leave their peers."""
     from anchorlib.peers import ranks_text
 
     if not answer.ranks:
@@ -93,7 +93,7 @@ def _head(answer: RankAnswer) -> str:
 
 def _looked_at(answer: RankAnswer) -> str:
     if len(answer.ranks) < 2:
-        return "a rank needs others to be held against"
+        return "one rank alone cannot be compared with peers"
     own = answer.series - answer.replicated
     text = (
         f"{answer.replicated} series replicated, held against each other bit for bit; "

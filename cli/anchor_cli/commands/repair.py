@@ -1,4 +1,4 @@
-"""`anchor repair`: a damaged run made whole where that can be verified, else what is left of it."""
+"""`anchor repair`: mends a damaged run where the result can be verified, else salvages its rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def repair_run(
         typer.Option(
             "--as",
             metavar="NAME",
-            help="Record all sound rows once more, as a new run; the run itself stays as it is.",
+            help="Write all sound rows into a new run of this name; RUN stays as it is.",
             show_default=False,
         ),
     ] = None,
@@ -53,15 +53,15 @@ def repair_run(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
+        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
     ] = False,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
     """Make metadata and labels again from sound rows, or salvage the sound rows of a damaged run.
 
-    Nothing is written into a rank of which a row or a value is damaged. Interrupted removals are
-    ended. Exit codes as of `anchor verify`, of the run as it is afterwards.
+    A rank with a damaged row or value is not changed. Interrupted removals are finished. The exit
+    code is that of `anchor verify` for the run as it is afterwards.
     """
     from anchorlib.names import check_run_name
     from anchorlib.store import find_run
@@ -96,16 +96,16 @@ def _check_whole(found: FoundRun) -> None:
 
     if any(part for _, part in listed_parts(found.location)):
         raise OptionError(
-            f"{found.name} has ranks in parts, of several collectors: make one run of them first "
-            f"(anchor push {found.name} --to DIR) and repair that"
+            f"{found.name} has ranks in parts, of several collectors: join the parts first (anchor "
+            f"push {found.name} --to DIR), and repair that run"
         )
 
 
 @dataclass(slots=True)
 class _Rank:
-    """What became of one rank.
+    """The result for one rank.
 
-    lost, bare: rows that are lost, and that keep their summary alone. remade: files made again.
+    lost: rows that are lost. bare: rows that keep only their summary. remade: files made again.
     """
 
     rank: int
@@ -117,7 +117,7 @@ class _Rank:
     damaged: bool = False
 
     def line(self, work: _Work) -> str:
-        """As a person reads it."""
+        """The line about this rank."""
         from anchorlib.names import escape
 
         about = f"rank {self.rank}: "
@@ -137,7 +137,7 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Work:
-    """One repair: what is asked for, and what was done."""
+    """One repair: the options, and the results so far."""
 
     found: FoundRun
     store: Path
@@ -150,7 +150,7 @@ class _Work:
     made: bool = False
 
     def finish(self) -> None:
-        """Ends interrupted removals."""
+        """Finishes interrupted removals; with --dry-run counts them."""
         from anchorlib.store import finish_removals, waiting_removals
 
         if self.dry:
@@ -161,7 +161,7 @@ class _Work:
         note_unfinished(finished)
 
     def drop(self) -> None:
-        """Removes the ranks that are to go. Raises RunNotFoundError, OptionError."""
+        """Removes the ranks of --drop-rank. Raises RunNotFoundError, OptionError."""
         from anchorlib.errors import OptionError, RunNotFoundError
         from anchorlib.store import remove_rank
 
@@ -170,12 +170,14 @@ class _Work:
             if rank not in there:
                 raise RunNotFoundError(f"run {self.run!r} has no rank {rank}")
         if self.dropped and not set(there) - set(self.dropped):
-            raise OptionError(f"that is all of it: remove the run (anchor rm {self.run})")
+            raise OptionError(
+                f"these are all ranks of the run: remove the run (anchor rm {self.run})"
+            )
         for rank in () if self.dry or self.name else self.dropped:
             remove_rank(self.store, self.run, rank)
 
     def mend(self, tick: Any) -> None:
-        """Looks at each rank, and does what can be done for it."""
+        """Examines each rank and mends it; with --as writes the sound rows into the new run."""
         from anchorlib.errors import AnchorError, RunBusyError
         from anchorlib.upkeep import Examined, salvage
 
@@ -198,7 +200,7 @@ class _Work:
 
     @contextmanager
     def _held(self, rank: int) -> Iterator[None]:
-        """The rank's lock, where something of it may be written."""
+        """Holds the rank's lock, unless the rank is only read (--as, --dry-run)."""
         from anchorlib.store import RankLock
 
         if self.name is not None or self.dry:
@@ -230,14 +232,14 @@ class _Work:
         return listed_ranks(self.found.location)
 
     def advice(self, rank: _Rank) -> str:
-        """What to do about a damaged rank, or what was done."""
+        """The clause that says what to do about a damaged rank, or what was done."""
         if self.name is not None:
             done = "would be" if self.dry else "are"
             return f"; the sound rows {done} in {self.name}" if rank.rows > rank.lost else ""
         return f"; `anchor repair {self.run} --as NAME` records its sound rows once more"
 
     def lines(self) -> Iterator[str]:
-        """As a terminal or a pipe shows it."""
+        """The lines for a terminal or a pipe."""
         if self.ended and self.dry:
             yield f"{counted(self.ended, 'interrupted removal')} would be ended"
         for rank in self.dropped:
@@ -245,10 +247,10 @@ class _Work:
             yield f"rank {rank}: {f'would be {done}' if self.dry else done}"
         yield from (one.line(self) for one in self.ranks)
         if self.name is not None and not (self.made or self.dry):
-            yield f"nothing is left of it: no run {self.name} was made"
+            yield f"no sound row is left: no run {self.name} was made"
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The JSON document, without the result of verifying."""
         return {
             "run": self.run,
             "as": self.name,

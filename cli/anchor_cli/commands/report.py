@@ -1,4 +1,4 @@
-"""`anchor report`: one self-contained page about one run, or about several against the first."""
+"""`anchor report`: writes one self-contained page about a run, or several against the first."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_report(
         list[str],
         typer.Argument(
             metavar="RUN",
-            help="Runs as names in the store, paths or URLs; the first is the reference.",
+            help="Runs by name in the store, path or URL; the others are compared with the first.",
             show_default=False,
             autocompletion=complete.run_names,
             callback=_without_slashes,
@@ -44,31 +44,35 @@ def write_report(
     ],
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The page, FILE.html.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write, FILE.html.")
     ],
     noise: Annotated[
         list[str] | None,
         typer.Option(
             "--noise",
             metavar="RUN",
-            help="A rerun of the first that says how far chance carries it; may be repeated.",
+            help="A rerun of the first run that shows how far rounding alone drifts; may be "
+            "repeated.",
             autocompletion=complete.run_names,
         ),
     ] = None,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Write one page that opens from disk: what deserves attention, pictures, tables.
+    """Write one page that opens from disk: findings first, then pictures and tables.
 
-    Of several runs each is compared with the first. Nothing is fetched by the page.
+    Where several runs are given, each is compared with the first. The page loads nothing from the
+    network.
     """
     from anchor_cli.files import by_suffix, written_whole
     from anchorlib.reading import open_run
     from anchorlib.report import page
 
-    by_suffix(output, {".html": None, ".htm": None})  # before anything is read
+    by_suffix(
+        output, {".html": None, ".htm": None}
+    )  # a wrong suffix is refused before anything is read
     opened = [open_run(run, store=store) for run in runs]
-    with written_whole(output) as file:  # opened first: a long answer must have a place to go
+    with written_whole(output) as file:  # opened first: a wrong path shows before the long work
         compared = comparisons(opened, _without_slashes(noise or []), store)
         with progress("counting histograms") as tick:
             file.write(page(opened, compared, progress=tick).encode())
@@ -86,7 +90,7 @@ def comparisons(runs: Sequence[Run], noise: Sequence[str], store: str) -> list[C
     found = []
     for other in runs[1:]:
         with progress(f"comparing {runs[0].name} and {other.name}") as tick:
-            # The door is looked up late: `anchor --help` must not load what compares.
+            # Imported late: `anchor --help` must not load the diagnosis package.
             compare = import_module("anchorlib.diagnosis").compare
             found.append(compare(runs[0], other, store=store, noise=noise, progress=tick))
     return found

@@ -1,4 +1,4 @@
-"""`anchor rm`: runs removed."""
+"""`anchor rm`: removes runs."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def remove_runs(
 ) -> int:
     """Remove runs, at once and for good; a run that a living process writes stays.
 
-    Of a run that is in its archive alone the note here is removed; what the archive has stays.
-    All names are looked up first: where one is wrong, nothing is removed.
+    Where a run is only in its archive, the store forgets the run, and the archive keeps it. All
+    names are looked up first: where one is wrong, nothing is removed.
     """
     from anchorlib.errors import AnchorError
     from anchorlib.store import archived_alone, find_run
@@ -55,7 +55,7 @@ def remove_runs(
             _forget(place, note, done, as_json=as_json)
         for keeper, run in found:
             _remove(keeper, run, done, as_json=as_json)
-    except AnchorError:  # what has gone until then is told nevertheless
+    except AnchorError:  # the runs that were removed before the error are still listed
         if as_json and done:
             document(done)
         raise
@@ -86,15 +86,15 @@ def _forget(store: Path, noted: ArchiveNote, done: list[dict[str, Any]], *, as_j
 
 
 def freed_line(run: str, freed: int, screen: Screen) -> str:
-    """What became of a run, in a line."""
-    if not freed:  # nothing of it was there: a collector led to its archive
-        return f"{run}: forgotten; what its archive has stays there"
+    """The line that tells that a run was removed, or that a collector has forgotten it."""
+    if not freed:  # the collector had no files of the run, only a note of its archive
+        return f"{run}: forgotten; its archive keeps it"
     unit = "" if screen.human else " bytes"
     return f"{run}: removed, {size(freed, screen)}{unit} freed"
 
 
 def note_unfinished(finished: tuple[int, list[str]]) -> None:
-    """Says what of interrupted removals was ended, or cannot be."""
+    """Notes how many interrupted removals were finished, and the problems of the others."""
     done, problems = finished
     if done:
         note(f"ended {done} removal{'' if done == 1 else 's'} that had been interrupted")

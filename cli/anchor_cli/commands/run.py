@@ -1,4 +1,4 @@
-"""`anchor run`: a training command, recorded without an edit."""
+"""`anchor run`: records a training command without an edit to its program."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ EXAMPLES = examples(
     "anchor run --watch '*' --steps 0:3 --phases train -- torchrun --nproc-per-node 2 train.py",
 )
 
-SETTINGS = {"allow_interspersed_args": False}  # what follows COMMAND's first word is its own
+SETTINGS = {
+    "allow_interspersed_args": False
+}  # options after COMMAND's first word are the command's own
 
 
 def run_command(  # noqa: PLR0913  # one parameter for each option
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND", help="What trains, with its own options."),
+        typer.Argument(metavar="-- COMMAND", help="The training command with its options."),
     ],
     *,
     name: Annotated[
@@ -35,7 +37,8 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--name",
             metavar="RUN",
-            help="The run's name. Default: ANCHOR_RUN, the job's, else the script's with the time.",
+            help="The run's name. Default: ANCHOR_RUN, else the job's name, else the script's name "
+            "with the time.",
             show_default=False,
         ),
     ] = None,
@@ -44,9 +47,9 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--watch",
             metavar="SEL",
-            help="Selector of tensors to record, as 'fc*@grad' or '*' for all there are; may be "
-            "repeated. Default: ANCHOR_WATCH (comma-separated), else every module's output with "
-            "its gradient and the gradients that the optimizer consumes.",
+            help="Selector of tensors to record, as 'fc*@grad', or '*' for all; may be repeated. "
+            "Default: ANCHOR_WATCH (comma-separated), else every module's output with its gradient "
+            "and the gradients that the optimizer consumes.",
             show_default=False,
         ),
     ] = None,
@@ -84,7 +87,7 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--trace",
             metavar="A:B",
-            help="Steps of which to trace each operation, for `anchor ops`. Default: ANCHOR_TRACE, "
+            help="The steps whose operations are traced, for `anchor ops`. Default: ANCHOR_TRACE, "
             "else none.",
             show_default=False,
             callback=not_empty,
@@ -94,8 +97,8 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
 ) -> int:
     """Run a training command and record it; the program is not edited.
 
-    Every Python that the command starts is looked after: where an optimizer is constructed, the
-    models whose parameters it holds are watched. Output, bits and exit code are the command's own.
+    In every Python process that the command starts, constructing an optimizer begins to watch the
+    models whose parameters it holds. Output, results and exit code stay the command's own.
     """
     from anchorlib.launch import Request, launch, selectors_of_environment
 
@@ -120,7 +123,7 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
 
 
 def _program() -> list[str]:
-    """What runs this again: `anchor` where the shell would find this one."""
+    """The words that start `anchor run` again: `anchor`, where the shell finds this very one."""
     program = shutil.which("anchor")
     if program is not None and Path(program).resolve() == Path(sys.argv[0]).resolve():
         return ["anchor", "run"]
@@ -134,7 +137,7 @@ def _again(
     phases: str | None,
     trace: str | None,
 ) -> list[str]:
-    """The options that record the same again, under another name and perhaps elsewhere."""
+    """The options of this recording without name and store, for a rerun that sets its own."""
     options = [("--watch", text) for text in watch]
     options += [("--mode", mode or ""), ("--steps", steps or ""), ("--phases", phases or "")]
     options += [("--trace", trace or "")]

@@ -43,13 +43,12 @@ _FIELDS = ("name", "state", "ranks", "steps", "tensors", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What is said of a run.
+    """One run of the list.
 
-    when, written: its start, and when something was last written to it; nanoseconds since the
-        epoch.
-    gaps: how many observations were not recorded, or not with their values.
-    unrecorded: of how many tensors nothing was recorded.
-    archive: where it is, of a run whose files are in its archive alone; "" of every other one.
+    when, written: the run's start, and the time of its last record; nanoseconds since the epoch.
+    gaps: the number of observations that were not recorded, or not with their values.
+    unrecorded: the number of tensors without any record.
+    archive: the archive of a run whose files are only there; "" for every other run.
     """
 
     name: str
@@ -65,13 +64,13 @@ class _Line:
     archive: str = ""
 
     def document(self) -> dict[str, object]:
-        """As JSON has it."""
+        """The run as an object of the JSON document."""
         fields = {name: getattr(self, name) for name in _FIELDS}
         times = {"when": moment(self.when, Screen()), "written": moment(self.written, Screen())}
         return {**fields, **times, "gaps": self.gaps, "archive": self.archive or None}
 
     def cells(self, screen: Screen) -> list[str]:
-        """As a table has it."""
+        """The run as the cells of a table's row."""
         return [
             self.name,
             self.state,
@@ -87,8 +86,8 @@ class _Line:
 def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) -> int:
     """List the runs of a store: what each holds, when it began and was last written to.
 
-    bytes are those of its values; what it takes on disk, rows and labels too, is `disk` in
-    `anchor gc --max-size 1 --dry-run`.
+    The column bytes counts the run's values. What a run takes on disk, with rows and labels, is the
+    column disk of `anchor gc --max-size 1 --dry-run`.
     """
     from anchorlib.errors import AnchorError, CollectorError
     from anchorlib.store import LocalLocation, list_runs, locate_store
@@ -99,8 +98,8 @@ def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) ->
     for name in list_runs(location):
         try:
             lines.append(replace(_line(name, store), archive=alone.get(name, "")))
-        except AnchorError as error:  # the others are still worth showing
-            # Of a directory it is the archive of this one run that is away.
+        except AnchorError as error:  # the other runs are still worth showing
+            # Where the store is a directory, only the archive of this one run does not answer.
             if isinstance(error, CollectorError) and not isinstance(location, LocalLocation):
                 raise
             unreadable.append(f"{name} cannot be read: {error}")
@@ -129,19 +128,19 @@ def _table(lines: Sequence[_Line], screen: Screen) -> Iterator[str]:
 
 
 def _alone(store: str) -> dict[str, str]:
-    """The runs that are in an archive alone, and which, where the store knows."""
+    """The runs that are only in an archive, with that archive, where the store knows them."""
     from anchorlib.errors import AnchorError
     from anchorlib.upkeep import keepers_at
 
     try:
         told = [one for keeper in keepers_at(store) for one in keeper.archives()]
-    except AnchorError:  # an object store keeps none of them; a collector that is away is told of
+    except AnchorError:  # an object store has no notes; `list_runs` tells of a silent collector
         return {}
     return {run: one.place or "its archive" for one in told for run in one.alone}
 
 
 def _told(lines: Sequence[_Line]) -> Iterator[str]:
-    """One sentence about all tensors of which nothing was recorded."""
+    """One sentence about all tensors without any record."""
     clauses = [
         f"{line.name} has no record of {counted(line.unrecorded, 'tensor')}"
         for line in lines

@@ -1,4 +1,4 @@
-"""`anchor serve`: the collector, until it is told to stop."""
+"""`anchor serve`: runs a collector until a signal ends it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXAMPLES = examples(
     "anchor serve --read-only",
 )
 
-_GRACE = 30.0  # seconds that streams have to end once a signal came
+_GRACE = 30.0  # seconds that streams and readers have to end after a signal
 
 
 def run_collector(  # noqa: PLR0913  # one parameter for each option
@@ -46,19 +46,24 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
             "--store",
             envvar="ANCHOR_STORE",
             metavar="DIR",
-            help="The directory runs go to.",
+            help="The directory that runs are written into.",
             callback=not_empty,
         ),
     ] = "anchors",
     bind: Annotated[
-        str, typer.Option("--bind", metavar="HOST:PORT", help="Where to listen; port 0 picks one.")
+        str,
+        typer.Option(
+            "--bind",
+            metavar="HOST:PORT",
+            help="The address to listen on; port 0 picks a free port.",
+        ),
     ] = "127.0.0.1:50051",
     token_file: Annotated[
         Path | None,
         typer.Option(
             "--token-file",
             metavar="F",
-            help="Holds the token that clients must show.",
+            help="The file with the token that clients must show.",
         ),
     ] = None,
     access: Annotated[
@@ -66,44 +71,57 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--access",
             metavar="F",
-            help="Names tokens and what each may, in place of one token that may all: see `anchor "
-            "token`. Read again when it changes.",
+            help="The file that lists tokens with the rights of each, in place of one token with "
+            "all rights; `anchor token` writes it. It is read again when it changes.",
         ),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", metavar="F", help="Certificate, PEM.")
+        Path | None,
+        typer.Option("--tls-cert", metavar="F", help="The collector's certificate, in PEM form."),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="F", help="Its private key, PEM.")
+        Path | None,
+        typer.Option("--tls-key", metavar="F", help="The certificate's private key, in PEM form."),
     ] = None,
     self_signed: Annotated[
         bool,
         typer.Option(
-            "--self-signed", help="Make certificate and token, and say what clients have to set."
+            "--self-signed",
+            help="Make a certificate and a token, and show the variables that clients have to set.",
         ),
     ] = False,
     client_ca: Annotated[
         Path | None,
-        typer.Option("--client-ca", metavar="F", help="Clients need a certificate signed by it."),
+        typer.Option(
+            "--client-ca",
+            metavar="F",
+            help="Demand from clients a certificate that this authority (PEM) signed.",
+        ),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine without protection.")
+        bool, typer.Option("--insecure", help="Let other machines connect without protection.")
     ] = False,
     durability: Annotated[
         Literal["process", "power"],
-        typer.Option("--durability", help="What acknowledged records survive: kill -9, or more."),
+        typer.Option(
+            "--durability",
+            help="What acknowledged records survive: kill -9 of the collector (process), or also "
+            "power loss (power).",
+        ),
     ] = "process",
     max_streams: Annotated[
         int,
-        typer.Option("--max-streams", metavar="N", min=1, help="Training processes at once."),
+        typer.Option(
+            "--max-streams", metavar="N", min=1, help="The most training processes at once."
+        ),
     ] = 512,
     idle_timeout: Annotated[
         str,
         typer.Option(
             "--idle-timeout",
             metavar="TIME",
-            help="A stream that says nothing for so long is ended; its trainer comes back when it "
-            "has something to say.",
+            help="End a stream that sends nothing for so long; its trainer connects again when it "
+            "has records to send.",
         ),
     ] = "30m",
     max_run_size: Annotated[
@@ -111,7 +129,8 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--max-run-size",
             metavar="SIZE",
-            help="All ranks of a run together; beyond it values are left out, summaries are kept.",
+            help="The most bytes of a run on disk, all ranks together; beyond it values are left "
+            "out and summaries kept.",
         ),
     ] = None,
     max_run_inodes: Annotated[
@@ -120,13 +139,17 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
             "--max-run-inodes",
             metavar="N",
             min=1,
-            help="Files and folders of a run; beyond it the run waits in its trainers' spools.",
+            help="The most files and folders of a run; beyond it records wait in the trainers' "
+            "spools.",
         ),
     ] = None,
     max_runs: Annotated[
         int | None,
         typer.Option(
-            "--max-runs", metavar="N", min=1, help="Runs in the store; a further one waits."
+            "--max-runs",
+            metavar="N",
+            min=1,
+            help="The most runs in the store; a further run waits in its trainers' spools.",
         ),
     ] = None,
     max_rate: Annotated[
@@ -134,13 +157,16 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--max-rate",
             metavar="SIZE",
-            help="Bytes a second from all trainers together, as 50MB; what is more comes later.",
+            help="The most bytes a second from all trainers together, as 50MB; records beyond it "
+            "wait in the trainers' spools.",
         ),
     ] = None,
     metrics_bind: Annotated[
         str | None,
         typer.Option(
-            "--metrics-bind", metavar="HOST:PORT", help="Answer Prometheus at /metrics there."
+            "--metrics-bind",
+            metavar="HOST:PORT",
+            help="Serve metrics for Prometheus at /metrics on this address.",
         ),
     ] = None,
     archive: Annotated[
@@ -148,14 +174,16 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--archive",
             metavar="URL|DIR",
-            help="Archive runs there when they are closed: s3://, gs:// or az://BUCKET/PREFIX.",
+            help="Archive closed runs there: s3://, gs:// or az://BUCKET/PREFIX, or a directory.",
             callback=not_empty,
         ),
     ] = None,
     archive_after: Annotated[
         str,
         typer.Option(
-            "--archive-after", metavar="TIME", help="With --archive: how long after the last write."
+            "--archive-after",
+            metavar="TIME",
+            help="With --archive: how long after a run's last record it is archived.",
         ),
     ] = ARCHIVE_AFTER,
     keep_local: Annotated[
@@ -163,40 +191,44 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--keep-local",
             metavar="all|none|SIZE|AGE",
-            help="With --archive: what of archived runs stays here; others are read from there.",
+            help="With --archive: which archived runs stay on this disk; the others are read from "
+            "the archive.",
         ),
     ] = "all",
     without_conditions: Annotated[
         bool,
         typer.Option(
             "--without-conditional-writes",
-            help="With --archive: use a store that cannot refuse to overwrite.",
+            help="With --archive: also use an object store that cannot refuse to overwrite.",
         ),
     ] = False,
     log_format: Annotated[
         Literal["text", "json"] | None,
-        typer.Option("--log-format", help="Log every stream on stderr; without it, trouble only."),
+        typer.Option(
+            "--log-format", help="Log every stream on stderr; without it only problems are."
+        ),
     ] = None,
     read_only: Annotated[
         bool,
         typer.Option(
             "--read-only",
-            help="Give runs out and change nothing on disk; trainers keep what they have to say, "
-            "and come back.",
+            help="Serve readers and change nothing on disk; trainers keep their records in their "
+            "spools, and connect again later.",
         ),
     ] = False,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Say what would keep it from starting, and start nothing."),
+        typer.Option("--check", help="Say what would prevent the start, and start nothing."),
     ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Collect what training processes send, into a directory.
+    """Collect the records that training processes send, into a directory.
 
-    Prints one line when it is ready. SIGTERM and Ctrl-C write what has arrived, answer readers that
-    are in the middle of something for 30 seconds at most, then end it; a second one ends it at
-    once. SIGHUP reads certificates, token and access file again. With --check the exit code is 0,
-    or 2 with a line for all that is wrong.
+    Prints one line when it is ready. SIGTERM or Ctrl-C ends the collector: it writes the records
+    that have arrived and answers readers for at most 30 seconds. A second signal ends it at once.
+    SIGHUP makes it read the certificates, the token and the access file again. With --check the
+    exit code is 0 where the collector would start, and 2, with a line for each problem, where it
+    would not.
     """
     from anchor_server import allow_files, log_to_stderr
 
@@ -260,7 +292,7 @@ def _collect(plan: Plan, signals: Signals, *, as_json: bool) -> ExitCode:
             signals.wait(lambda: _read_again(collector, shown))
             collector.stop(_GRACE, readers=True)
     finally:
-        collector.stop(_GRACE)  # where it did not come so far
+        collector.stop(_GRACE)  # after an error before the first stop; otherwise this does nothing
     return _ended(collector)
 
 
@@ -279,16 +311,16 @@ def _begin(
 
 
 def _ended(collector: Collector) -> ExitCode:
-    """The exit code; where a call hangs, whose thread Python would wait for, this is the end."""
+    """The exit code; ends the process where a call hangs, whose thread Python would wait for."""
     if not collector.has_ended:
-        note("a call did not end, and is left; what was acknowledged is stored")
+        note("a call did not end and was abandoned; all acknowledged records are stored")
         sys.stdout.flush()
         os._exit(ExitCode.DONE)
     return ExitCode.DONE
 
 
 def _listening(store: Path, bind: str, **settings: Any) -> Collector | None:
-    """A collector that has its port; None where it cannot have it, which was then said."""
+    """A collector that has bound its port; None, with a note on stderr, where it cannot."""
     from anchor_server import Collector
     from anchorlib.errors import CollectorError
 
@@ -302,7 +334,7 @@ def _listening(store: Path, bind: str, **settings: Any) -> Collector | None:
 
 @contextmanager
 def _metrics(collector: Collector, bind: str | None, *, insecure: bool) -> Iterator[None]:
-    """The metrics' port, if one was asked for."""
+    """Serves metrics inside the block, if --metrics-bind was given."""
     if bind is None:
         yield
         return
@@ -317,7 +349,7 @@ def _metrics(collector: Collector, bind: str | None, *, insecure: bool) -> Itera
 
 
 def _read_again(collector: Collector, shown: Shown) -> None:
-    """Certificates and access, as their files are now; those that cannot be used stay as before."""
+    """Reads certificates, token and access file again; unusable files leave the old ones in use."""
     from anchorlib.errors import AnchorError
 
     # The log, not stderr: SIGHUP may mean that the terminal is gone.
@@ -337,4 +369,4 @@ def _say_ready(collector: Collector, *, as_json: bool, read_only: bool) -> None:
         emit(f"anchor: serving on {collector.address} from {collector.store}, read-only")
     else:
         emit(f"anchor: collecting on {collector.address} into {collector.store}")
-    sys.stdout.flush()  # whoever started this waits for the line
+    sys.stdout.flush()  # the program that started this waits for the line

@@ -1,4 +1,4 @@
-"""`anchor stats`: the summary columns of tensors, one row a record."""
+"""`anchor stats`: the summary columns of tensors, one row for each record."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _COLUMNS = [
 ]
 _STORED = {"pass": "pass_index"}
 _FLOATS = {"min": ".4g", "max": ".4g", "sum": ".4g", "l2": ".4g", "scale": ".10g"}
-"""How people see them; programs get every digit."""
+"""How terminals show floats; pipes and files get every digit."""
 _USUAL = {
     "pass": "0",
     "call": "0",
@@ -65,9 +65,9 @@ _USUAL = {
     "flags": "-",
     "scale": "1",
 }
-"""Columns that people see only where some record is not so."""
+"""Columns that a terminal shows only where a record has another value than this."""
 _FOR_PROGRAMS = ("sum", "order", "time_ns", "digest")
-"""Columns that people see with --all alone."""
+"""Columns that a terminal shows only with --all."""
 
 
 @narrowing
@@ -77,7 +77,7 @@ def show_stats(  # noqa: PLR0913  # one parameter for each option
     tensor: TensorOption,
     selection: Selection,
     whole: Annotated[
-        bool, typer.Option("--all", help="Every column, however wide the lines become.")
+        bool, typer.Option("--all", help="Show all columns, however wide the lines become.")
     ] = False,
     dask: DaskOption = None,
     store: StoreOption = "anchors",
@@ -85,8 +85,8 @@ def show_stats(  # noqa: PLR0913  # one parameter for each option
 ) -> int:
     """Show count, extremes, sums and digest of every record.
 
-    A terminal shows the columns that people read, as many as fit, and a line for all ranks that
-    recorded the same bits; --all shows the others too. A pipe and --json have them all.
+    A terminal shows the most useful columns, as many as fit, and one line for all ranks that
+    recorded the same bits; --all shows every column and rank. A pipe and --json have them all.
     """
     from anchor_cli.records import answered, lost, selected, settled, summaries
     from anchorlib.reading import open_run
@@ -122,7 +122,7 @@ def _cells(entry: dict[str, Any], screen: Screen) -> list[str]:
 
 
 def _folded(rows: Sequence[list[str]]) -> list[list[str]]:
-    """One row for records that differ in their rank alone, and in when it made them."""
+    """One row for records that differ only in their rank, order and time."""
     titles = [column.title for column in _COLUMNS]
     rank = titles.index("rank")
     apart = {rank, titles.index("order"), titles.index("time_ns")}
@@ -143,7 +143,9 @@ def _table(
     shown = [
         i
         for i, column in enumerate(_COLUMNS)
-        if not (column.title == "tensor" and not several)  # one need not be named in every row
+        if not (
+            column.title == "tensor" and not several
+        )  # a single tensor is not named in every row
         and (whole or not screen.human or _is_read(column.title, {row[i] for row in rows}))
     ]
     if whole:
@@ -152,5 +154,5 @@ def _table(
 
 
 def _is_read(title: str, cells: Set[str]) -> bool:
-    """Whether people read a column with these cells."""
+    """Whether a terminal shows a column with these cells."""
     return title not in _FOR_PROGRAMS and not cells <= {_USUAL.get(title)}

@@ -1,4 +1,4 @@
-"""`anchor status`: who writes now, and what became of runs that are closed."""
+"""`anchor status`: who writes into a store now, and which closed runs are archived."""
 
 from __future__ import annotations
 
@@ -63,17 +63,19 @@ def show_status(
         bool,
         typer.Option(
             "--archives",
-            help="Instead, which closed runs are archived, wait for it, or could not be, and why.",
+            help="Show instead which closed runs are archived, which wait, and which could not be "
+            "archived, and why.",
         ),
     ] = False,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Say who writes into a store now: each rank that a living process holds.
+    """Show who writes into a store now: each rank that a living process holds.
 
-    Rates are those of the last minute, the lag is the time from a record to its commit, and the
-    backlog what waits in the spool, in records. Only a collector knows these; of a directory a dash
-    stands for them. Of several collectors those that answer are shown, and the others named.
+    Rates are averages of the last minute; the lag is the time from a record to its commit; the
+    backlog is the number of records that wait in the spool. Only a collector knows these figures:
+    for a directory each is shown as a dash. Where one of several collectors does not answer, the
+    others are shown and that one is named.
     """
     place = where if where is not None else store
     kept, away = _asked(place, lambda keeper: keeper.archives())
@@ -139,9 +141,9 @@ def _archive_lines(one: ArchiveState, screen: Screen) -> Iterator[str]:
 
 
 def _asked(place: str, ask: Callable[[Keeper], list[T]]) -> tuple[list[T], list[str]]:
-    """What keepers say, and what is wrong with those who could not be asked, if somebody could.
+    """The answers of all collectors of a place, and the errors of those that do not answer.
 
-    Raises CollectorError where nobody answers, which names all of them.
+    Raises CollectorError, which names all collectors, where none answers.
     """
     from anchorlib.errors import CollectorError
     from anchorlib.upkeep import keepers_at
@@ -155,7 +157,7 @@ def _asked(place: str, ask: Callable[[Keeper], list[T]]) -> tuple[list[T], list[
         except CollectorError as error:
             away.append(error)
     if len(away) == len(keepers) > 1:
-        raise CollectorError(f"none of them answers: {'; '.join(map(str, away))}")
+        raise CollectorError(f"none of the collectors answers: {'; '.join(map(str, away))}")
     if len(away) == len(keepers):
         raise away[0]
     return found, [str(error) for error in away]

@@ -1,4 +1,4 @@
-"""`anchor tail`: the records of a run as they arrive."""
+"""`anchor tail`: shows the records of a run as they arrive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLES = examples("anchor tail run1", "anchor tail run1 'fc*@grad' loss --json
 
 _HEAD = f"{'step':>8} {'pass':>4} {'call':>4} {'min':>10} {'max':>10} {'l2':>10}  tensor"
 _ODD = ("nan", "inf")
-_SECONDS = 5.0  # over which a rate is taken
+_SECONDS = 5.0  # the span over which rates are averaged
 
 
 def tail_run(
@@ -33,7 +33,7 @@ def tail_run(
         list[str] | None,
         typer.Argument(
             metavar="SELECTOR",
-            help="Only the tensors these name, as 'fc*@grad'.",
+            help="Show only the tensors that these select, as 'fc*@grad'.",
             autocompletion=complete.selectors,
         ),
     ] = None,
@@ -43,17 +43,23 @@ def tail_run(
         typer.Option("--last", "-n", metavar="N", min=0, help="Begin with the last N records."),
     ] = 10,
     interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.01, help="How often to look.")
+        float,
+        typer.Option(
+            "--interval", metavar="SECONDS", min=0.01, help="How long to wait between two looks."
+        ),
     ] = 0.5,
     store: StoreOption = "anchors",
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document a record, one a line.")
+        bool,
+        typer.Option(
+            "--json", help="Print one JSON document for each record, each on its own line."
+        ),
     ] = False,
 ) -> int:
-    """Show the records of a run as they arrive, until it is closed.
+    """Show the records of a run as they arrive, until the run is closed.
 
-    On a terminal the last line says how many come in a second; what could not be recorded is told
-    on stderr as it is counted. Ctrl-C ends it.
+    On a terminal the last line shows how many records and steps arrive each second. Observations
+    that could not be recorded are reported on stderr. Ctrl-C ends the command.
     """
     from anchor_cli.records import Following
     from anchorlib.names import matches, parse
@@ -68,10 +74,10 @@ def tail_run(
     said = _Said(this_screen(), as_json=as_json)
     with said:
         while True:
-            closed = opened.state == "closed"  # before the look that then sees all there is
+            closed = opened.state == "closed"  # asked first, so that the look misses no record
             said.tell(following)
             if closed:
-                opened.tensors(*selector or ())  # what names nothing by now is a mistake
+                opened.tensors(*selector or ())  # raises for a selector that names nothing
                 return ExitCode.DONE
             time.sleep(interval)
 

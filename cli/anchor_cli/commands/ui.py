@@ -1,4 +1,4 @@
-"""`anchor ui`: the page of runs, served to a browser on this machine and kept fresh."""
+"""`anchor ui`: serves the page of runs to a browser on this machine, and keeps it fresh."""
 
 from __future__ import annotations
 
@@ -28,33 +28,41 @@ def serve_page(
         list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="What to show at once; without, a list of the store's runs.",
+            help="The runs to show at once. Default: a list of the store's runs.",
             show_default=False,
             autocompletion=complete.run_names,
         ),
     ] = None,
     *,
     bind: Annotated[
-        str, typer.Option("--bind", metavar="HOST:PORT", help="Where to listen; port 0 picks one.")
+        str,
+        typer.Option(
+            "--bind",
+            metavar="HOST:PORT",
+            help="The address to listen on; port 0 picks a free port.",
+        ),
     ] = "127.0.0.1:8787",
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
             "--allow-host",
             metavar="NAME",
-            help="Another name under which a browser may ask; may be repeated.",
+            help="Another host name under which a browser may ask for the page; may be repeated.",
         ),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine: anyone may look.")
+        bool,
+        typer.Option(
+            "--insecure", help="Let other machines connect: anyone there can read the runs."
+        ),
     ] = False,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Show runs in a browser, live ones too: the page asks for what is new by itself.
+    """Show runs in a browser, also runs that are being written: the page refreshes itself.
 
-    Prints its address when it is ready. Ctrl-C ends it. For a machine far away, keep it on
-    loopback there and use ssh -L.
+    Prints its address when it is ready. Ctrl-C ends it. To see the page of another machine, keep it
+    on loopback there and use ssh -L.
     """
     from anchor_cli.commands.report import comparisons
     from anchorlib.errors import MissingExtraError
@@ -71,7 +79,7 @@ def serve_page(
         ) from error
     shown = [without_slash(run) for run in runs or ()]
     for run in shown:
-        open_run(run, store=store)  # an unknown one is told here, not in the browser
+        open_run(run, store=store)  # an unknown run is an error here, not in the browser
     keeper = cache(lambda: keeper_at(store))  # one connection for as long as the page is served
     listener = _listening(bind, insecure=insecure)
     host, port = listener.getsockname()[:2]
@@ -88,14 +96,14 @@ def serve_page(
         document({"address": address})
     else:
         emit(f"anchor: showing {store} on {address}")
-    sys.stdout.flush()  # whoever started us waits for this line
+    sys.stdout.flush()  # the program that started this waits for the line
     config = uvicorn.Config(site, log_level="error", lifespan="off", server_header=False)
     uvicorn.Server(config).run(sockets=[listener])
     return ExitCode.DONE
 
 
 def _listening(bind: str, *, insecure: bool) -> socket.socket:
-    """A socket that has its port. Raises OptionError."""
+    """A socket that listens on the address of --bind. Raises OptionError."""
     from anchorlib.errors import OptionError
 
     host, colon, port = bind.rpartition(":")
@@ -127,7 +135,7 @@ def _loopback(host: str) -> bool:
 
 
 def _hosts(bind: str, host: str, port: int, more: list[str] | tuple[str, ...]) -> list[str]:
-    """What a browser that asks for us says in its Host header."""
+    """The values of the Host header that are accepted, against DNS rebinding."""
     names = [_bracketed(host), bind.rpartition(":")[0], "localhost", *more]
     return [f"{name}:{port}" for name in names]
 

@@ -1,5 +1,7 @@
-"""`anchor verify`: every stored value against the digest that was made where it was captured, and
-all that a run says beside its values against its checksums.
+"""`anchor verify`: checks all that a run stores.
+
+Every value is compared with the digest that was made where the value was captured; rows and
+metadata are compared with their checksums.
 """
 
 from __future__ import annotations
@@ -25,15 +27,16 @@ EXAMPLES = examples("anchor verify run1", "anchor verify grpc://127.0.0.1:50051/
 
 _BLOCK_BYTES = 16 << 20
 _FIGURES = ("run", "records", "values", "bytes", "unchecked")
-_SHOWN = 20  # damaged values named one by one; --json names all
+_SHOWN = 20  # damaged values that are listed; --json names all
 
 
 def verify_run(
     run: RunArgument, *, store: StoreOption = "anchors", as_json: JsonOption = False
 ) -> int:
-    """Read every stored value and row again and compare it with its checksum.
+    """Read every stored value and row again, and compare it with its checksum.
 
-    Exit code 1 where one does not fit, else 3 where observations were not recorded, else 0.
+    Exit code 1 where a value or row does not fit, else 3 where observations were not recorded, else
+    0.
     """
     from anchorlib.store import find_run
 
@@ -54,7 +57,7 @@ _LABEL = "its step, pass or call beside the values are not those of its row"
 
 @dataclass(frozen=True, slots=True)
 class _Damage:
-    """What does not fit: one value, or a rank as a whole (then without a name)."""
+    """One damage: of one value or row, or (without a name) of a rank as a whole."""
 
     rank: int
     reason: str
@@ -68,7 +71,7 @@ class _Damage:
     attempt: int | None = None
 
     def line(self) -> str:
-        """Which value, and what is wrong with it."""
+        """The line that names the value and the damage."""
         from anchorlib.names import escape, join
 
         if self.name is None or self.kind is None:
@@ -82,11 +85,12 @@ class _Damage:
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at, and what was found.
+    """The result of verifying a run.
 
-    records: committed rows. values: of them, those whose values are kept. bytes: of those values.
-    unchecked: rows that have no checksum: an older version made them.
-    copied: of each rank that was copied while it was written, the rows left out.
+    records: the number of committed rows.
+    values: the number of rows whose values are kept; bytes: the size of these values.
+    unchecked: rows without a checksum, written by an older version.
+    copied: for each rank that was copied while it was written, the number of rows left out.
     """
 
     run: str
@@ -100,7 +104,7 @@ class Report:
 
     @property
     def code(self) -> ExitCode:
-        """What a command that found this ends with."""
+        """The exit code of a command with this result."""
         if self.damaged:
             return ExitCode.DIFFERENCE
         return ExitCode.INCOMPLETE if self.gaps else ExitCode.DONE
@@ -115,7 +119,7 @@ class Report:
         }
 
     def lines(self, screen: Screen) -> Iterator[str]:
-        """The same for people: what is wrong first, the sum last."""
+        """The lines for people: damages first, then gaps, the sum last."""
         from anchorlib.names import escape, join
 
         yield from (one.line() for one in self.damaged[:_SHOWN])
@@ -128,7 +132,7 @@ class Report:
         for rank, rows in self.copied.items():
             yield (
                 f"rank {rank}: a copy of a run that was being written, up to its last commit; "
-                f"{counted(rows, 'row')} that came while it was copied left out"
+                f"{counted(rows, 'row')} written during the copy left out"
             )
         if self.unchecked:
             yield f"{self.unchecked} rows were made without checksums: only their values were read"
@@ -152,7 +156,7 @@ def verified(found: FoundRun, tick: Tick) -> Report:
     )
 
     report = Report(found.name, 0, 0, 0, 0, [], [])
-    # Not through a Run: of that, one rank that cannot be read would hide the others.
+    # Each rank is read by itself: a Run cannot be opened where one rank cannot be read.
     parts = listed_parts(found.location)
     report.damaged += (
         _Damage(parts[0][0], f"of the run: {one}") for one in run_faults(found.location)
@@ -174,7 +178,7 @@ def verified(found: FoundRun, tick: Tick) -> Report:
 
 
 def _unjoined(found: FoundRun, ranks: list[int]) -> list[_Damage]:
-    """What is missing between the parts of ranks that several collectors took."""
+    """The damage of records that are missing between the parts of a rank."""
     from anchorlib.errors import StoreError
     from anchorlib.store import RunReader
 
@@ -192,14 +196,14 @@ def _verify_rank(reader: RankReader, audit: RankAudit, report: Report, tick: Tic
 
     report.records += reader.committed
     report.gaps += reader.gaps()
-    # Documents and labels of a copy are of another moment than its rows.
+    # In a copy of a rank that was being written, metadata and labels are newer than the rows.
     copied = reader.rank in report.copied
     report.damaged += (_Damage(reader.rank, one) for one in (() if copied else audit.faults()))
     told: set[str] = set()
     bad = _verify_rows(reader, audit, report, told)
     try:
         _verify_values(reader, bad, report, tick)
-    except StoreError as error:  # a column without which no value can be looked at
+    except StoreError as error:  # a damaged column that is needed to find any value
         if str(error) not in told:
             report.damaged.append(_Damage(reader.rank, str(error)))
 
@@ -207,7 +211,7 @@ def _verify_rank(reader: RankReader, audit: RankAudit, report: Report, tick: Tic
 def _verify_values(reader: RankReader, bad: list[int], report: Report, tick: Tick) -> None:
     import numpy as np
 
-    # Where a row's values are, and whether there are any, is what a bad row says.
+    # A damaged row is skipped: it says wrongly where its values are, or whether there are any.
     every = np.setdiff1d(np.arange(reader.committed), bad)
     rows = every[reader.kept(every)]
     report.values += len(rows)
@@ -219,7 +223,7 @@ def _verify_values(reader: RankReader, bad: list[int], report: Report, tick: Tic
 
 
 def _verify_rows(reader: RankReader, audit: RankAudit, report: Report, told: set[str]) -> list[int]:
-    """The rows that are not what was written; `told` gets what could not be read."""
+    """The damaged rows; adds the errors of unreadable files to `told`."""
     from anchorlib.errors import StoreError
 
     bad: list[int] = []
@@ -227,7 +231,7 @@ def _verify_rows(reader: RankReader, audit: RankAudit, report: Report, told: set
         try:
             found = audit.rows(start, stop)
         except StoreError as error:
-            if str(error) not in told:  # the same file is missing from the next part
+            if str(error) not in told:  # the next part of the rows may need the same missing file
                 told.add(str(error))
                 report.damaged.append(_Damage(reader.rank, str(error)))
             continue
@@ -240,7 +244,7 @@ def _verify_rows(reader: RankReader, audit: RankAudit, report: Report, told: set
 
 
 def _parts(reader: RankReader, rows: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """The rows, form by form, in parts whose values are read in one go."""
+    """The rows, form by form, in parts whose values take about 16 MiB."""
     import numpy as np
 
     numbers = reader.column("form")[rows]
@@ -261,7 +265,7 @@ def _itemsize(dtype: str) -> int:
 
 
 def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: Report) -> int:
-    """Bytes that were read; what does not fit goes into the report."""
+    """Verifies the values of some rows; returns their bytes, and adds damages to the report."""
     from anchorlib.errors import StoreError
 
     try:
@@ -269,9 +273,9 @@ def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: Report)
             stack = reader.unchecked(int(rows[0]))[None]
         else:
             stack = reader.unchecked_stack(rows)
-    # Where a shape or a place was damaged, numpy is asked for what cannot be.
+    # A damaged shape or place makes numpy raise one of the last three.
     except (StoreError, ValueError, OverflowError, MemoryError) as error:
-        if len(rows) > 1:  # one of them: look at each by itself
+        if len(rows) > 1:  # to find the damaged one, each is read by itself
             return sum(_verify_part(reader, rows[[at]], report) for at in range(len(rows)))
         report.damaged.append(_damage(reader, int(rows[0]), str(error)))
         return 0
@@ -284,7 +288,7 @@ def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
     catalogue = reader.catalogue
     series = catalogue.series[int(reader.series_ids[row])]
     where = {name: _cell(reader, name, row) for name in ("step", "pass_index", "call", "attempt")}
-    # Not as a column, which is refused as a whole where a row is of no phase.
+    # Read as a span, because `column` refuses the whole column where one row's phase is damaged.
     phase = int(reader.span("phase", row, row + 1)[0])
     return _Damage(
         rank=reader.rank,
@@ -298,7 +302,7 @@ def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
 
 
 def _cell(reader: RankReader, name: str, row: int) -> int | None:
-    """What a column says of a row; None where the column itself cannot be read."""
+    """The value of a column in a row; None where the column cannot be read."""
     from anchorlib.errors import StoreError
 
     try:

@@ -1,4 +1,4 @@
-"""A comparison as `anchor compare` shows it: on a terminal, for CI, as rows."""
+"""The outputs of `anchor compare`: a report for a terminal, files for CI, rows of records."""
 
 from anchor_cli.comparisons.compared import report
 from anchor_cli.comparisons.github import annotated, guarded, summarise

@@ -1,8 +1,8 @@
-"""What `compare` says on a terminal: the sections of a comparison, the answer near the top.
+"""The report of `compare` for a terminal: the sections of a comparison, the answer near the top.
 
-At most 25 lines of 80 columns, or of as many as COLUMNS says where nobody's terminal is at the end
-of a pipe. The sentence of the verdict is never cut: what it has beyond five lines comes on top of
-these. A command under NEXT is one line to be copied, however long it is.
+The report has at most 25 lines of 80 columns (in a pipe, of as many columns as COLUMNS asks for).
+The sentence of the verdict is never cut: its lines beyond five are added to the 25. A command under
+NEXT is a single line to be copied, however long it is.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 __all__ = ["DOUBTED", "report"]
 
 DOUBTED = ("suspect", "unexpected")
-"""The verdicts that blame origins."""
+"""The verdicts for which origins are to blame."""
 
 _LINES, _COLUMNS, _NARROW = 25, 80, 40
-_SENTENCE = 5  # lines of it for which there is room
-_WHY = 5  # lines of what an origin was computed by: which run is nearer comes last in it
+_SENTENCE = 5  # lines of the verdict's sentence that count in the 25
+_WHY = 5  # lines of an origin's explanation: which run is nearer to the truth comes last in it
 _GREEN, _YELLOW, _RED = 32, 33, 31
 _COLOUR = {"IDENTICAL": _GREEN, "EXPECTED": _GREEN, "SUSPECT": _YELLOW}
-_LEAST = 8  # columns that a name has in any case
-_READABLE = 24  # columns that a name keeps before other things go to the next line
+_LEAST = 8  # the least columns of a name
+_READABLE = 24  # a name cut below this gets the text behind it on the next line
 
 
-def report(found: Comparison, commands: Sequence[str], screen: Screen) -> list[str]:
-    """The lines; `commands` are what to run next."""
+def report(comparison: Comparison, commands: Sequence[str], screen: Screen) -> list[str]:
+    """The lines of the report; `commands`: the commands to run next."""
     width = screen.asked or min(screen.width or _COLUMNS, _COLUMNS)
     width = max(width, _NARROW)
-    blocks = [_drawn(one, width, screen) for one in sections(found)]
-    sentence = wrapped(f"{found.verdict}  {found.sentence}", width, None)
+    blocks = [_drawn(one, width, screen) for one in sections(comparison)]
+    sentence = wrapped(f"{comparison.verdict}  {comparison.sentence}", width, None)
     height = _LINES + max(0, len(sentence) - _SENTENCE)
     return fitted([*blocks, *_next(commands, width, screen)], height)
 
@@ -83,7 +83,7 @@ def _sides(entry: Entry, width: int) -> list[str]:
     a, b = entry.sides or ("", "")
     room = width - 7
     name = cut(entry.name, room // 3, "...")
-    # What the shorter one leaves is the longer one's.
+    # The longer value gets the columns that the shorter one leaves.
     room -= width_of(name)
     left = max(room // 2, room - width_of(b))
     right = max(room // 2, room - min(width_of(a), left))
@@ -113,7 +113,7 @@ def _first(section: Section, width: int, screen: Screen) -> Block:
 
 
 def _named(before: str, name: str, after: str, width: int) -> list[str]:
-    """A line with a name in it, which is cut where it is too long; two where no name fits."""
+    """A line with a name in it, which is cut where needed; two lines where no name fits."""
     room = width - width_of(before) - width_of(after)
     if room < min(width_of(name), _LEAST):
         return [before.rstrip(), *_named("    ", name, after, max(width, 4 + _LEAST))]
@@ -157,7 +157,7 @@ def _operations(section: Section, width: int, screen: Screen) -> Block:
 
 
 def _operation(one: Entry, width: int) -> list[str]:
-    """What ran: names of modules are cut to make room, those of operations are wrapped."""
+    """The lines of one operation: its module's name is cut, the operations' names are wrapped."""
     a, b = one.sides or ("", "")
     line = _named(f"  {one.where} of ", one.name, ":", width)[-1]
     ran = f"{line} A {a} | B {b}" if a != b else f"{line} {a}"
@@ -166,7 +166,7 @@ def _operation(one: Entry, width: int) -> list[str]:
 
 
 def _measured(one: Entry, width: int) -> list[str]:
-    """How it was made and how far apart it is: names are cut to make room, figures never are."""
+    """How an origin was made, and how far apart it is: on one line if both fit in two."""
     joined = ": ".join(filter(None, (one.made, one.far)))
     fits = len(wrapped(f"    {joined}", width, 3, "      ")) <= 2
     return [joined] if fits else [one.made, one.far]
@@ -189,7 +189,7 @@ def _notes(section: Section, width: int, screen: Screen) -> Block:
 
 
 def _next(commands: Sequence[str], width: int, screen: Screen) -> list[Block]:
-    """Commands to be pasted, each one line however long it is, and advice as comments."""
+    """The block of commands to be pasted, each on one line, and of advice as comments."""
     if not commands:
         return []
     lines = [

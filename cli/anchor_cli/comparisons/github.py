@@ -1,11 +1,11 @@
-"""A comparison for GitHub Actions: annotations of the run, and the summary of the job.
+"""A comparison for GitHub Actions: annotations of the run, and the summary of the step.
 
-A line `::error title=TITLE::MESSAGE` on stdout becomes an annotation. %, CR and LF end or forge
-such a line and are written %25, %0D and %0A; in TITLE also `:` and `,`. The runner looks for
-commands in every line (`##[` anywhere in it counts too), so the report, which holds names that
-users chose, stands between `::stop-commands::TOKEN` and `::TOKEN::`.
+A line `::error title=TITLE::MESSAGE` on stdout becomes an annotation. %, CR and LF would end or
+forge such a line, so they are written as %25, %0D and %0A; in TITLE also `:` and `,` are encoded.
+The runner looks for commands in every line (also for `##[` inside a line), so the report, which
+holds names that users chose, is printed between `::stop-commands::TOKEN` and `::TOKEN::`.
 
-The summary is HTML that is appended to the file that GITHUB_STEP_SUMMARY names.
+The summary is HTML, appended to the file that GITHUB_STEP_SUMMARY names.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ if TYPE_CHECKING:
 
 __all__ = ["annotated", "guarded", "summarise"]
 
-_ANNOTATIONS = 10  # of one level that GitHub shows of a step
-_ROWS = 20  # origins in the summary, which may have 1 MiB
+_ANNOTATIONS = 10  # GitHub shows no more of one level for a step
+_ROWS = 20  # origins in the summary, whose size GitHub limits to 1 MiB
 _WIDTH = 400
 _HEADS = ("origin", "where", "class", "what is known")
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def guarded(lines: Sequence[str]) -> list[str]:
-    """The lines, in which the runner looks for no commands."""
+    """The lines, between commands that stop the runner from looking for commands in them."""
     token = secrets.token_hex(16)
     return [f"::stop-commands::{token}", *lines, f"::{token}::"]
 
 
-def annotated(found: Comparison, code: ExitCode) -> list[str]:
-    """The verdict as a line; where it fails, the first origins as one each."""
+def annotated(comparison: Comparison, code: ExitCode) -> list[str]:
+    """An annotation for the verdict, and where origins are to blame, one for each of the first."""
     level = "notice" if code == ExitCode.DONE else "error"
-    if code == ExitCode.DONE and found.verdict in DOUBTED:
+    if code == ExitCode.DONE and comparison.verdict in DOUBTED:
         level = "warning"
-    lines = [_command(level, _title(found), escape(found.sentence))]
-    if found.verdict in DOUBTED:
+    lines = [_command(level, _title(comparison), escape(comparison.sentence))]
+    if comparison.verdict in DOUBTED:
         lines += [_command(level, f"anchor: {selector(one.place)}", _told(one))
-                  for one in found.origins[: _ANNOTATIONS - 1]]  # fmt: skip
+                  for one in comparison.origins[: _ANNOTATIONS - 1]]  # fmt: skip
     return lines
 
 
-def summarise(found: Comparison, commands: Sequence[str]) -> None:
-    """Append to the summary of the job's step where there is one; a note where that fails."""
+def summarise(comparison: Comparison, commands: Sequence[str]) -> None:
+    """Appends the comparison to the step's summary, if there is one; an error is only noted."""
     place = os.environ.get(_SUMMARY)
     if not place:
         return
     try:
         with Path(place).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(_summary(found, commands))
-    except OSError as error:  # the verdict is worth more than its summary
+            file.write(_summary(comparison, commands))
+    except OSError as error:  # a missing summary must not hide the verdict
         note(f"cannot write {_SUMMARY} {escape(place)}: {error.strerror or error}")
 
 
-def _title(found: Comparison) -> str:
-    return f"anchor: {found.verdict.upper()}"
+def _title(comparison: Comparison) -> str:
+    return f"anchor: {comparison.verdict.upper()}"
 
 
 def _told(origin: Origin) -> str:
@@ -83,19 +83,19 @@ def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _summary(found: Comparison, commands: Sequence[str]) -> str:
-    counts = found.to_dict()["counts"]
-    title = f"{_title(found)} of {escape(found.a)} and {escape(found.b)}"
-    parts = [_element("h3", title), _element("p", escape(found.sentence))]
+def _summary(comparison: Comparison, commands: Sequence[str]) -> str:
+    counts = comparison.to_dict()["counts"]
+    title = f"{_title(comparison)} of {escape(comparison.a)} and {escape(comparison.b)}"
+    parts = [_element("h3", title), _element("p", escape(comparison.sentence))]
     parts += _table(counts, [[f"{value:,}" for value in counts.values()]])
-    if found.origins:
-        parts += _table(_HEADS, [_row(one) for one in found.origins[:_ROWS]])
-    if len(found.origins) > _ROWS:
-        more = f"and {len(found.origins) - _ROWS:,} more origins: --json has them all"
+    if comparison.origins:
+        parts += _table(_HEADS, [_row(one) for one in comparison.origins[:_ROWS]])
+    if len(comparison.origins) > _ROWS:
+        more = f"and {len(comparison.origins) - _ROWS:,} more origins: --json has them all"
         parts.append(_element("p", more))
-    parts += [_element("p", escape(one)) for one in found.notes]
+    parts += [_element("p", escape(one)) for one in comparison.notes]
     parts += [_element("pre", "\n".join(commands))] if commands else []
-    # A blank line ends HTML in Markdown: names in it are never read as Markdown.
+    # No blank line before the end: it would end the HTML, and names would be read as Markdown.
     return "\n".join(parts) + "\n\n"
 
 

@@ -1,4 +1,4 @@
-"""How differences grow: a table of steps by kinds, as high and as wide as there is room for."""
+"""The table of how differences grow, steps by kinds, as high and wide as there is room for."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["growth", "spread"]
 Item = TypeVar("Item")
 
 _MOST_STEPS = 6
-_KEPT = ("step", "score")  # columns that stay whole however narrow it is
+_KEPT = ("step", "score")  # columns that are never cut
 
 
 def growth(section: Section, width: int, screen: Screen) -> Block:
-    """The section: of its rows as many as fit, the first and the last among them."""
+    """The block of the section; it shows the first row, the last, and as many between as fit."""
     head = titled(screen, section.title, section.head)
     last = len(section.heads) - 1
     columns = [

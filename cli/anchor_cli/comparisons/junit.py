@@ -2,12 +2,12 @@
 
 One case is the verdict: it fails where the exit code is not 0. Every tensor and kind is a case too:
 
-    passed    every record of it is bit-identical, or the verdict allows what differs
-    failed    an origin stands in it, and the verdict fails
-    skipped   it differs, but as a consequence: something that it was computed from differs already
+    passed    all its records are bit-identical, or the verdict allows their differences
+    failed    one of its records is an origin, and the verdict fails
+    skipped   its records differ only as a consequence of earlier differences
 
-The document has what both common schemas ask for (Ant's and Jenkins'). What `escape` leaves of a
-name is printable, and so XML can say it.
+The document has the elements that both common schemas ask for (Ant's and Jenkins'). Names are
+escaped: XML cannot hold control characters.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["write_junit"]
 
-_NO_TIME = "0.000"  # a comparison has no times of its own; the schemas ask for one
+_NO_TIME = "0.000"  # the schemas ask for a time; a comparison has none
 
 Key = tuple[str, str]
 
 
 @dataclass(slots=True)
 class _Tensor:
-    """How the records of one tensor and kind compare."""
+    """The counts of one tensor and kind: records, differing records, the first differing step."""
 
     records: int = 0
     differing: int = 0
@@ -49,30 +49,30 @@ class _Tensor:
             self.differing += 1
 
 
-def write_junit(found: Comparison, code: ExitCode, file: IO[str]) -> None:
-    """Write the document; `code` is the exit code that the comparison ends with."""
-    failing = code != ExitCode.DONE and found.verdict in DOUBTED
-    cases = [_verdict(found, code), *_tensors(found, failing=failing)]
+def write_junit(comparison: Comparison, code: ExitCode, file: IO[str]) -> None:
+    """Writes the document; `code`: the exit code of the command."""
+    failing = code != ExitCode.DONE and comparison.verdict in DOUBTED
+    cases = [_verdict(comparison, code), *_tensors(comparison, failing=failing)]
     suites = ET.Element("testsuites")
-    suite = ET.SubElement(suites, "testsuite", _counts(found, cases))
+    suite = ET.SubElement(suites, "testsuite", _counts(comparison, cases))
     properties = ET.SubElement(suite, "properties")
-    for name, value in _told(found).items():
+    for name, value in _told(comparison).items():
         ET.SubElement(properties, "property", {"name": name, "value": value})
     suite.extend(cases)
-    ET.SubElement(suite, "system-out").text = "\n".join(_said(found))
+    ET.SubElement(suite, "system-out").text = "\n".join(_said(comparison))
     ET.SubElement(suite, "system-err")
     ET.indent(suites)
     file.write('<?xml version="1.0" encoding="utf-8"?>\n')
     file.write(f"{ET.tostring(suites, encoding='unicode')}\n")
 
 
-def _counts(found: Comparison, cases: Sequence[ET.Element]) -> dict[str, str]:
+def _counts(comparison: Comparison, cases: Sequence[ET.Element]) -> dict[str, str]:
     outcomes = {kind: sum(one.find(kind) is not None for one in cases)
                 for kind in ("failure", "skipped")}  # fmt: skip
     return {
         "id": "0",
         "package": "anchor",
-        "name": f"anchor compare {escape(found.a)} {escape(found.b)}",
+        "name": f"anchor compare {escape(comparison.a)} {escape(comparison.b)}",
         "timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
         "hostname": "localhost",
         "tests": str(len(cases)),
@@ -83,32 +83,37 @@ def _counts(found: Comparison, cases: Sequence[ET.Element]) -> dict[str, str]:
     }
 
 
-def _told(found: Comparison) -> dict[str, str]:
-    document = found.to_dict()
+def _told(comparison: Comparison) -> dict[str, str]:
+    document = comparison.to_dict()
     counts = {name: str(value) for name, value in document["counts"].items()}
-    return {"a": escape(found.a), "b": escape(found.b), "verdict": found.verdict, **counts}
+    return {
+        "a": escape(comparison.a),
+        "b": escape(comparison.b),
+        "verdict": comparison.verdict,
+        **counts,
+    }
 
 
-def _verdict(found: Comparison, code: ExitCode) -> ET.Element:
+def _verdict(comparison: Comparison, code: ExitCode) -> ET.Element:
     case = _case("anchor", "verdict")
     if code != ExitCode.DONE:
-        kind = found.verdict if code != ExitCode.INCOMPLETE else "incomplete"
-        lines = _said(found)
-        _fail(case, kind, f"{found.verdict}: {lines[0]}", lines)
+        kind = comparison.verdict if code != ExitCode.INCOMPLETE else "incomplete"
+        lines = _said(comparison)
+        _fail(case, kind, f"{comparison.verdict}: {lines[0]}", lines)
     return case
 
 
-def _said(found: Comparison) -> list[str]:
-    return [escape(one) for one in (found.sentence, *found.notes)]
+def _said(comparison: Comparison) -> list[str]:
+    return [escape(one) for one in (comparison.sentence, *comparison.notes)]
 
 
-def _tensors(found: Comparison, *, failing: bool) -> list[ET.Element]:
+def _tensors(comparison: Comparison, *, failing: bool) -> list[ET.Element]:
     """A case for each tensor and kind, in the order in which A ran."""
     origins: dict[Key, list[Origin]] = {}
-    for origin in found.origins if failing else ():
+    for origin in comparison.origins if failing else ():
         origins.setdefault((origin.place.name, origin.place.kind), []).append(origin)
     cases = []
-    for key, tensor in _compared(found).items():
+    for key, tensor in _compared(comparison).items():
         case = _case(f"anchor.{escape(key[1])}", escape(join(*key)))
         differs = f"{tensor.differing:,} of {counted(tensor.records, 'record')} differ"
         if own := origins.get(key):
@@ -122,9 +127,9 @@ def _tensors(found: Comparison, *, failing: bool) -> list[ET.Element]:
     return cases
 
 
-def _compared(found: Comparison) -> dict[Key, _Tensor]:
+def _compared(comparison: Comparison) -> dict[Key, _Tensor]:
     tensors: dict[Key, _Tensor] = {}
-    for part in found.columns():
+    for part in comparison.columns():
         rows = zip(part["name"], part["kind"], part["step"], part["equal"], strict=True)
         for name, kind, step, equal in rows:
             tensors.setdefault((name, kind), _Tensor()).add(step, equal=equal)

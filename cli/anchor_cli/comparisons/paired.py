@@ -1,7 +1,7 @@
-"""The matched records of two runs, one row each in A's order of execution: CSV and JSON lines.
+"""The matched records of two runs as CSV and JSON lines, a row each, in A's order of execution.
 
-They come by columns, some thousand at a time, and leave so: a million of them take no memory, and
-a few microseconds each.
+The records are read and written in columns of some thousand rows: a million records take little
+memory, and a few microseconds each.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ _COLUMNS = (
 )
 
 
-def write_csv(found: Comparison, file: IO[str]) -> None:
-    """Coordinates, digests, and how far apart; equal pairs were not measured: blank."""
+def write_csv(comparison: Comparison, file: IO[str]) -> None:
+    """Writes coordinates, digests and distances; equal pairs have no distances (empty cells)."""
     writer = sheet(file)
     writer.writerow(_COLUMNS)
-    for part in found.columns():
+    for part in comparison.columns():
         writer.writerows(zip(*(_mapped(part[name], _cell) for name in _COLUMNS), strict=True))
 
 
-def write_jsonl(found: Comparison, file: IO[str]) -> None:
-    """A record a pair, then one of `type` summary that holds what --json says."""
-    summary = found.to_dict()
+def write_jsonl(comparison: Comparison, file: IO[str]) -> None:
+    """Writes a line for each pair, then a line of `type` summary with the document of --json."""
+    summary = comparison.to_dict()
     head = {"schema_version": summary["schema_version"]}
     begin = json.dumps({**head, "type": "pair"}).removesuffix("}").replace("%", "%%")
     line = "".join([begin, *(f', "{name}": %s' for name in _COLUMNS), "}\n"])
-    for part in found.columns():
+    for part in comparison.columns():
         file.writelines(map(line.__mod__, zip(*_texts(part), strict=True)))
     end = {**head, "type": "summary", **summary}
     file.write(f"{json.dumps(plain(end), allow_nan=False)}\n")
 
 
 def _texts(part: dict[str, list[Any]]) -> Iterator[Sequence[str]]:
-    """The columns in JSON."""
+    """The columns, each value as JSON text."""
     for name in _COLUMNS:
         yield _mapped(part[name], json.dumps if name in _TEXTS else _json)
 
 
 def _mapped(values: Sequence[Any], into: Callable[[Any], Any]) -> list[Any]:
-    """`into` of each; of texts, which come again and again, once."""
+    """`into` of each value; texts repeat, so `into` is called once for each different text."""
     if not isinstance(values[0], str):
         return [into(value) for value in values]
     known = {value: into(value) for value in set(values)}
@@ -69,7 +69,7 @@ def _json(value: Any) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """As spreadsheets and dataframes read it."""
+    """The value as a CSV cell that spreadsheets and dataframes read."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Which of two runs is nearer to a third: a row for each origin, as wide as there is room for."""
+"""The table of which run is nearer to a reference: a row for each origin, as wide as fits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["reference"]
 
 
 def reference(section: Section, width: int, screen: Screen) -> Block:
-    """The section: the first of its rows, as many as fit."""
+    """The block of the section; it shows the first rows, as many as fit."""
     first, *rest = wrapped(f"{section.title}  {section.subject}{section.head}", width, 2)
     head = [first.replace(section.title, screen.style(section.title, 1), 1), *rest]
     if not section.rows:
@@ -26,7 +26,7 @@ def reference(section: Section, width: int, screen: Screen) -> Block:
         more = [f"  and {left:,} more: {MORE}"] if left else []
         return [*head, *(f"  {line}" for line in table), *more]
 
-    return Block(len(section.rows), lines, kept=2)  # nothing else tells it
+    return Block(len(section.rows), lines, kept=2)  # kept longest: no other section shows it
 
 
 def _columns(section: Section) -> list[Column]:

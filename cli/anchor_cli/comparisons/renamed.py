@@ -1,4 +1,4 @@
-"""The file of --map: which names of B stand for which of A."""
+"""Reads the file of --map, which gives names of A their names in B."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["read_names"]
 
 
 def read_names(place: str | None) -> dict[str, str]:
-    """Names of A and what they are called in B.
+    """The names of A, each with its name in B.
 
-    place: FILE.csv, two columns (an empty row, and one that starts with #, say nothing), or
-        FILE.json, an object of texts.
+    place: FILE.csv with two columns (empty rows, and rows that start with #, are skipped), or
+        FILE.json with an object of texts; None: no names.
     Raises OptionError.
     """
     if place is None:
@@ -45,7 +45,7 @@ def _of_csv(text: str) -> dict[str, str]:
 
 
 def _of_json(text: str) -> dict[str, str]:
-    found = json.loads(text)
-    if not isinstance(found, Mapping) or not all(isinstance(b, str) for b in found.values()):
+    names = json.loads(text)
+    if not isinstance(names, Mapping) or not all(isinstance(b, str) for b in names.values()):
         raise ValueError('give one object of names, as {"encoder.fc1": "fc1"}')
-    return dict(found)
+    return dict(names)

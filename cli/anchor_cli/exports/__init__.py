@@ -1,4 +1,4 @@
-"""A run for other tools: TensorBoard, Weights & Biases, MLflow, zarr."""
+"""Writers of a run for other tools: TensorBoard, Weights & Biases, MLflow, zarr."""
 
 from anchor_cli.exports.exported import Exported
 from anchor_cli.exports.hierarchy import write_zarr

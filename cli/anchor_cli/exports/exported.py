@@ -1,12 +1,13 @@
-"""What `export` gives to TensorBoard, W&B and MLflow: the same points and verdict to each.
+"""The points and the verdict that `export` writes, the same for TensorBoard, W&B and MLflow.
 
-    value/loss               a tensor of one number, its value; grad l2/fc1.bias: any other's norm
+    value/loss               the value of a tensor of one number
+    grad l2/fc1.bias         the norm of any other tensor
     grad log2/fc1.bias       its histogram over exponents, so that a bin is a power of two
     vs eager differing/grad  with --against: how many records of that kind differ at that step
-    vs eager eps/grad        and the median of how far, in units of rounding
+    vs eager eps/grad        the median of these differences, in units of rounding
 
-A target takes the points of one rank in the order of their steps, and the verdict as texts and
-numbers. How these look there is all that a target decides.
+A writer takes the points of one rank in the order of their steps, and the verdict as texts and
+numbers. It only decides how its tool shows them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Exported", "Point", "Told", "Written"]
 
-_AT_ONCE = 4096  # records whose histograms are held
+_AT_ONCE = 4096  # records whose histograms are held in memory
 
 
 class Point(NamedTuple):
@@ -42,37 +43,37 @@ class Point(NamedTuple):
 
     @property
     def tag(self) -> str:
-        """As "grad l2/fc1.bias": what stands before the slash is a group in all three."""
+        """As "grad l2/fc1.bias": all three tools group tags by the part before the slash."""
         return f"{self.group}/{self.name}"
 
 
 class Told(NamedTuple):
-    """What a comparison says of the run: texts and numbers of the whole of it."""
+    """The verdict of a comparison: its texts, and its counts."""
 
     texts: Mapping[str, str]
     numbers: Mapping[str, int]
 
 
 class Written(NamedTuple):
-    """How much was written."""
+    """The number of points that were written."""
 
     scalars: int = 0
     histograms: int = 0
 
     def plus(self, point: Point) -> Written:
-        """With one point more."""
+        """These counts and one more for `point`."""
         if isinstance(point.value, float):
             return self._replace(scalars=self.scalars + 1)
         return self._replace(histograms=self.histograms + 1)
 
     def add(self, other: Written) -> Written:
-        """Both together."""
+        """The sum of both counts."""
         return Written(self.scalars + other.scalars, self.histograms + other.histograms)
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was selected of a run, and how it compares with another.
+    """The selected series of a run, and its comparison with another run.
 
     found: the comparison whose B is this run; None without --against.
     """
@@ -88,19 +89,19 @@ class Exported:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that have records, ascending; each is a run of its own there."""
+        """The ranks that have records, ascending; each becomes a run of its own in the tool."""
         return sorted({one.rank for one in self.series})
 
     def title(self, rank: int) -> str:
-        """What a rank is called there: by the run alone where it has one rank."""
+        """The name of a rank in the tool: the run's name where the run has a single rank."""
         return self.run if len(self.ranks) == 1 else f"{self.run} rank {rank}"
 
     def told(self, rank: int) -> Told | None:
-        """The verdict, which is of all ranks and stands with the first."""
+        """The verdict, for the first rank alone: it is about all ranks, and is written once."""
         return None if self.found is None or rank != self.ranks[0] else _told(self.found)
 
     def points(self, rank: int, tick: Tick) -> Iterator[Point]:
-        """All of one rank, in the order of steps."""
+        """All points of one rank, in the order of steps; calls `tick` on the way."""
         labelled = [(one, _several(one)) for one in self.series if one.rank == rank]
         spans = _spans([one for one, _ in labelled])
         first = rank == self.ranks[0]
@@ -125,7 +126,7 @@ def _spans(series: Sequence[Series]) -> list[range]:
     steps, counts = np.unique(
         np.concatenate([one.columns["step"] for one in series]), return_counts=True
     )
-    # Each range looks into every series: with many of them it has to be worth it.
+    # Each range searches every series: with many series a range needs more records to be worth it.
     most = max(_AT_ONCE, 4 * len(series))
     chunk = np.cumsum(counts) // most
     starts = steps[np.flatnonzero(np.diff(chunk, prepend=-1))].tolist()
@@ -134,7 +135,7 @@ def _spans(series: Sequence[Series]) -> list[range]:
 
 
 def _several(series: Series) -> list[str]:
-    """The coordinates that tell records of one step apart, where there are several."""
+    """The coordinates that tell the records of one step apart."""
     columns = series.columns
     return [name for name in ("pass_index", "call", "phase")
             if len(set(columns[name].tolist())) > 1]  # fmt: skip
@@ -162,7 +163,7 @@ def _points(series: Series, several: Sequence[str]) -> Iterator[Point]:
 
 
 def _only(series: Series, at: int, *, kept: bool) -> float:
-    """The value of a tensor of one number; of that of a summary alone, its sum if it is finite."""
+    """The value of a record of one number; without kept values, its sum, NaN if not finite."""
     if kept:
         return float(series.record(at).array.real)
     odd = series.columns["nan"][at] or series.columns["inf"][at]
@@ -176,7 +177,7 @@ def _told(found: Comparison) -> Told:
 
 
 def _growth_of(found: Comparison) -> Iterator[Point]:
-    """How the difference grows, at the steps of the run that is exported."""
+    """The growth of differences, at the steps of the exported run."""
     group = f"vs {escape(found.a)}"
     for one in found.growth:
         place = (escape(one.kind), one.step + found.step_offset, 0.0)

@@ -1,4 +1,4 @@
-"""A run as a zarr hierarchy with one array a tensor, in files: what `Run.zarr` shows, written."""
+"""A run as a zarr hierarchy in files, with an array for each tensor: `Run.zarr`, written out."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _OF_ARRAYS = 6  # parts of the key of an array's zarr.json
 
 
 def write_zarr(run: str, found: Sequence[Series], place: Path, tick: Tick) -> dict[str, Any]:
-    """Writes these series into the folder `place`, whole or not at all.
+    """Writes series into the folder `place`; the folder appears complete, or not at all.
 
-    Raises OptionError where the folder cannot be written, or holds anything but such an export.
+    Raises OptionError where the folder cannot be written, or holds anything but an earlier export.
     """
     from anchorlib.reading import tensor_tree
 
     if not _may_be_replaced(place):
         raise OptionError(
-            f"{escape(str(place))} is there and holds something else: give --zarr a new folder"
+            f"{escape(str(place))} holds other files than an export: give --zarr a new folder"
         )
     target = Path(os.path.realpath(place))
     part, old = (target.with_name(f".{target.name}.{os.getpid()}.{end}") for end in ("part", "old"))
@@ -51,7 +51,7 @@ def write_zarr(run: str, found: Sequence[Series], place: Path, tick: Tick) -> di
 
 
 def _write(tree: Location, folder: Path, tick: Tick) -> int:
-    """Writes every file; how many of them are arrays of values."""
+    """Writes all files; returns how many arrays of values are among them."""
     keys = list(_keys(tree, ""))
     for done, key in enumerate(keys, 1):
         path = folder / key
@@ -75,7 +75,7 @@ def _keys(tree: Location, folder: str) -> Iterator[str]:
 
 
 def _may_be_replaced(place: Path) -> bool:
-    """Whether nothing is lost if a folder is replaced: it is empty, or such an export."""
+    """Whether a folder may be replaced: it is missing, empty, or an earlier export."""
     if not place.exists():
         return True
     try:

@@ -1,11 +1,11 @@
-"""A run as runs of MLflow: scalars are metrics, histograms files beside them, the verdict tags.
+"""A run as runs of MLflow: scalars become metrics, histograms artifacts, the verdict tags.
 
-MLflow has no histograms: `histograms/grad log2/fc1.bias.jsonl` has a line a record, with its step,
-its time and its bins by exponent. MLflow takes few characters in the name of a metric: others
-become an underscore, and a hash at its end keeps such names apart.
+MLflow has no histograms: the artifact `histograms/grad log2/fc1.bias.jsonl` has a line for each
+record, with its step, its time and its bins by exponent. MLflow allows few characters in the name
+of a metric: others become underscores, and a hash at the end keeps such names apart.
 
-A folder is MLflow's file store, which MLflow opens where MLFLOW_ALLOW_FILE_STORE=true is set;
-whatever has `://` is a tracking URI, which MLflow has to understand.
+A folder becomes a file store of MLflow, which MLflow opens where MLFLOW_ALLOW_FILE_STORE=true is
+set; a place with `://` is passed to MLflow as a tracking URI.
 """
 
 from __future__ import annotations
@@ -32,23 +32,26 @@ if TYPE_CHECKING:
 __all__ = ["write_tracking"]
 
 _EXPERIMENT = "anchorlib"
-_BATCH = 1000  # metrics that one call takes
+_BATCH = 1000  # metrics that one call of MLflow takes at most
 _LONGEST = 120
 _OTHER = re.compile(r"[^A-Za-z0-9_\-. ]")
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ALLOW_FILE_STORE": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # else a server that is not there costs minutes
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # with more, a missing server costs minutes
     "GIT_PYTHON_REFRESH": "quiet",
 }
 
 
 def write_tracking(exported: Exported, place: str, tick: Tick) -> dict[str, Any]:
-    """Write a run for each rank into the experiment `anchorlib`.
+    """Writes a run for each rank into the experiment `anchorlib`.
 
     Raises MissingExtraError without the package `mlflow`, OptionError where MLflow refuses.
     """
-    for name, value in _SETTINGS.items():  # read when mlflow is imported, or later
+    for (
+        name,
+        value,
+    ) in _SETTINGS.items():  # set first: mlflow reads them when it is imported, or later
         os.environ.setdefault(name, value)
     try:
         mlflow: Any = import_module("mlflow")
@@ -66,7 +69,7 @@ def write_tracking(exported: Exported, place: str, tick: Tick) -> dict[str, Any]
         for rank in exported.ranks:
             written, run = _write_rank(exported, rank, client, experiment, tick)
             total, runs = total.add(written), [*runs, run]
-    except AnchorError:  # of the store that is read meanwhile, which may be an OSError too
+    except AnchorError:  # an error of the store that is read; some of these are OSErrors, too
         raise
     except (OSError, ImportError, mlflow.MlflowException) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
@@ -125,7 +128,7 @@ def _add_histogram(folder: Path, point: Point) -> None:
 
 
 def _key(point: Point) -> str:
-    """The tag in MLflow's characters, different for tags that differ; a path of two parts."""
+    """The tag as a path of two parts in MLflow's characters; different for different tags."""
     parts = [_OTHER.sub("_", one).strip(". ")[:_LONGEST] or "_" for one in point[:2]]
     if parts != [*point[:2]]:
         parts[1] += f" {hashlib.sha256(point.tag.encode()).hexdigest()[:8]}"

@@ -1,6 +1,6 @@
-"""A run as TensorBoard's event files: what `exported` says, and the verdict as a text.
+"""A run as event files of TensorBoard: the points of `exported`, and the verdict as a text.
 
-One file a rank, whose name is always the same, so that a second export takes the first's place.
+Each rank has one file, whose name is always the same, so that a second export replaces the first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FILE = "events.out.tfevents.0.anchorlib"
 
 
 def write_events(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
-    """Write into one folder, or one a rank where there are several: TensorBoard calls each a run.
+    """Writes into one folder, or for several ranks into a folder each: TensorBoard's runs.
 
     Raises MissingExtraError without the package `tensorboard`, OptionError where a folder cannot be
     made or written.
@@ -51,7 +51,7 @@ def _write_rank(
         writer.write(protos.event(file_version="brain.Event:2").SerializeToString())
         told = exported.told(rank)
         for point in exported.points(rank, tick):
-            if told is not None:  # at the first point's step and time
+            if told is not None:  # the verdict gets the first point's step and time
                 writer.write(protos.text(told, point))
                 told = None
             writer.write(protos.encoded(point))
@@ -60,7 +60,7 @@ def _write_rank(
 
 
 class _Protos:
-    """The classes of the package."""
+    """TensorBoard's message classes, imported when an export needs them."""
 
     def __init__(self) -> None:
         try:
@@ -78,17 +78,17 @@ class _Protos:
             ) from None
 
     def encoded(self, point: Point) -> bytes:
-        """One event with one value; its tag's part before the slash is TensorBoard's group."""
+        """One event with the value of a point."""
         if isinstance(point.value, float):
             return self._event(point.tag, point, simple_value=point.value)
         bins = self._summaries.HistogramProto(**_bins(point.value))
         return self._event(point.tag, point, histo=bins)
 
     def text(self, told: Told, at: Point) -> bytes:
-        """One event with the verdict, for the dashboard of texts."""
+        """One event with the verdict, for TensorBoard's text dashboard."""
         lines = [told.texts["verdict"].upper(), told.texts["sentence"]]
         lines += [f"{name}: {value:,}" for name, value in told.numbers.items()]
-        # An indented block is text as it stands: names in it are not Markdown.
+        # TensorBoard reads texts as Markdown; an indented block is shown as it is.
         tensor = self._tensors.TensorProto(
             dtype=self._types.DT_STRING,
             string_val=["\n".join(f"    {line}" for line in lines).encode()],
@@ -107,7 +107,7 @@ class _Protos:
 
 
 def _bins(histogram: Log2Histogram) -> dict[str, Any]:
-    """Every exponent from the first to the last, those without elements too."""
+    """The histogram as TensorBoard's, with a bucket for each exponent from first to last."""
     exponents = range(min(histogram.bins), max(histogram.bins) + 1)
     counts = [histogram.bins.get(exponent, 0) for exponent in exponents]
     middle = [(exponent + 0.5, count) for exponent, count in zip(exponents, counts, strict=True)]

@@ -1,7 +1,7 @@
-"""A run as offline runs of Weights & Biases, which `wandb sync` takes to its server.
+"""A run as offline runs of Weights & Biases, which `wandb sync` uploads.
 
-A rank is a run there; a step of ours is a step there, and a histogram's axis is the exponent.
-Nothing is sent, and little is told of this machine: no code, no packages, no measurements.
+Each rank becomes a run of W&B with the same steps; the axis of a histogram is the exponent.
+Nothing is sent, and little about this machine is written: no code, packages or measurements.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["write_offline"]
 
 _PROJECT = "anchorlib"
-_MOST_BINS = 512  # that W&B takes
+_MOST_BINS = 512  # W&B takes no more
 _QUIET = {
     "silent": True,
     "console": "off",
@@ -37,7 +37,7 @@ _QUIET = {
 
 
 def write_offline(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
-    """Write an offline run for each rank below `place`, which is made.
+    """Writes an offline run for each rank below `place`, which is made.
 
     Raises MissingExtraError without the package `wandb`, OptionError where it cannot write there.
     """
@@ -51,12 +51,12 @@ def write_offline(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]
     total = Written()
     runs: list[str] = []
     try:
-        # W&B would write elsewhere, where it cannot write here.
+        # Made here, because W&B silently writes elsewhere where it cannot write.
         (place / "wandb").mkdir(parents=True, exist_ok=True)
         for rank in exported.ranks:
             written, folder = _write_rank(exported, rank, place, tick, wandb)
             total, runs = total.add(written), [*runs, folder]
-    except AnchorError:  # of the store that is read meanwhile, which may be an OSError too
+    except AnchorError:  # an error of the store that is read; some of these are OSErrors, too
         raise
     except (OSError, wandb.Error) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
@@ -77,7 +77,7 @@ def _write_rank(
         settings=wandb.Settings(**_QUIET),
     )
     code = 1
-    try:  # a Run is a context manager, which prints tracebacks
+    try:  # no `with run`, which would print a traceback for an error
         written = _fill(exported, rank, run, tick, wandb)
         code = 0
     finally:
@@ -107,7 +107,7 @@ def _value(point: Point, wandb: Any) -> Any:
 
 
 def _bins(histogram: Log2Histogram) -> tuple[list[int], list[int]]:
-    """Counts and edges: a bin is one exponent, or 2, 4, … of them where they are too many."""
+    """Counts and edges; a bin holds 1, 2, 4, … exponents, so that at most 512 bins are needed."""
     first, stop = min(histogram.bins), max(histogram.bins) + 1
     width = 1
     while stop - first > width * _MOST_BINS:

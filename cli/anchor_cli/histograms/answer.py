@@ -1,4 +1,4 @@
-"""What `hist` answers, in each of its forms: text, JSON, CSV, and the picture for PNG and HTML."""
+"""The answer of `hist` as text, JSON and CSV, and as the picture for PNG and HTML."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _COLUMNS = [
     Column("nan", right=True),
     Column("inf", right=True),
 ]
-_STRIP = 24  # columns that the strips of a narrow terminal have at least
+_STRIP = 24  # the least width of a strip on a narrow terminal
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One histogram of all that was selected, and those of the tensors in it.
+    """The histogram of all selected records together, and that of each tensor.
 
-    dtypes: the tensors' own, in which subnormals were counted.
+    dtypes: the dtypes of the tensors; subnormals were counted in these.
     """
 
     whole: Measured
@@ -53,7 +53,7 @@ class Answer:
         target: Target | None,
         over: Over = map,
     ) -> Answer:
-        """Count everything; `over` asks for the blocks of it."""
+        """Counts the histograms; `over` maps the counting over blocks."""
         parts = measured(found, run, target, over)
         dtypes = list(dict.fromkeys(one.info.dtype for one in found))
         return cls(pooled(parts, selectors), parts, dtypes, target)
@@ -65,18 +65,18 @@ class Answer:
 
     @property
     def scale(self) -> float:
-        """What values are multiplied by before they meet those limits."""
+        """The factor on values before they are compared with the limits."""
         return 1.0 if self.target is None else self.target.scale
 
     def document(self) -> dict[str, object]:
-        """As JSON has it: the pooled figures, and `parts` where there are several."""
+        """The JSON document: the pooled figures, and `parts` where there are several tensors."""
         whole = self.whole.document(self.target)
         if len(self.parts) == 1:
             return whole
         return {**whole, "parts": [part.document(self.target) for part in self.parts]}
 
     def rows(self) -> Iterator[tuple[str, str, str, int]]:
-        """As CSV has it: tensor, kind, bin (an exponent, or zero, nan, inf), count."""
+        """The rows of the CSV: tensor, kind, bin (an exponent, or zero, nan, inf), count."""
         for part in self.parts:
             histogram = part.histogram
             apart = {"zero": histogram.zero, "nan": histogram.nan, "inf": histogram.inf}
@@ -84,7 +84,7 @@ class Answer:
                 yield part.tensor, part.kind or "", str(label), count
 
     def lines(self, screen: Screen) -> Iterator[str]:
-        """As a terminal or a pipe shows it."""
+        """The lines for a terminal or a pipe."""
         yield screen.style(f"{self.whole.run}  {self._title}", 1)
         yield _figures(self.whole)
         yield from self._remarks(self.whole)
@@ -96,7 +96,7 @@ class Answer:
             yield from self._each(screen)
 
     def picture(self) -> Picture:
-        """A panel a tensor; too many of them are one, pooled."""
+        """A picture with a panel for each tensor; beyond twelve tensors, one pooled panel."""
         titled = [(_name(part), part) for part in self.parts]
         if len(titled) > _MOST_PANELS:
             titled = [(self._title, self.whole)]
@@ -129,7 +129,7 @@ class Answer:
             )
 
     def _suggestion(self) -> Iterator[str]:
-        """With --as: the scales that lose least."""
+        """With --as, the line that suggests the scales at which the fewest elements are lost."""
         if self.target is None:
             return
         found = scales_for(self.whole.histogram, self.target.fmt)
@@ -145,7 +145,7 @@ class Answer:
         yield f"suggested {scales}: {overflow}, least underflow ({percent(found.underflow)})"
 
     def _each(self, screen: Screen) -> Iterator[str]:
-        """A line a tensor: its figures, and its histogram as a strip on a common axis."""
+        """A line for each tensor: its figures, and its histogram as a strip on a common axis."""
         bins = self.whole.histogram.bins
         lowest, highest = min(bins, default=0), max(bins, default=0)
         cells = [_cells(part) for part in self.parts]
@@ -195,4 +195,4 @@ WRITERS: Mapping[str, Callable[[Answer, IO[bytes]], None]] = {
     ".csv": _write_csv,
     ".json": _write_json,
 }
-"""Suffix to writer."""
+"""The writer for each suffix."""

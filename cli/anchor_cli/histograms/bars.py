@@ -1,4 +1,4 @@
-"""A log2 histogram in text: one row an exponent, largest on top, zeros and non-finite apart.
+"""A log2 histogram in text: a row for each exponent, largest on top; zeros and non-finite below.
 
        2^-13       3   0.6 %  #
     ------ fp16, e5m2 smallest normal 2^-14 ------
@@ -6,7 +6,7 @@
 
         zero      12   2.4 %  ##
 
-On a terminal the bars are blocks of an eighth of a column; elsewhere they are ASCII.
+On a terminal the bars have a resolution of an eighth of a column; elsewhere they are ASCII.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Row:
     label: str
     count: int
     style: int
-    lowest: int | None = None  # the row's lowest exponent; None beside the axis of exponents
+    lowest: int | None = None  # the row's lowest exponent; None for zero, NaN and Inf
 
 
 def drawn(
@@ -74,7 +74,7 @@ def _axis(histogram: Log2Histogram) -> list[_Row]:
 
 
 class _Layout:
-    """Column widths and the bars' scale, the same for all rows of one histogram."""
+    """Column widths and the scale of the bars, which all rows of one histogram share."""
 
     def __init__(
         self, axis: list[_Row], apart: list[_Row], histogram: Log2Histogram, screen: Screen
@@ -97,14 +97,14 @@ class _Layout:
         return text.rstrip()
 
     def limit(self, limit: Limit) -> str:
-        """A limit as a line across the picture."""
+        """A line across the picture at the limit of a format."""
         dash = "─" if self.screen.glyphs else "-"
         text = f"{dash * 4} {limit.label('2^{}'.format)} "
         return self.screen.style(text + dash * max(4, self.width - len(text)), _DIM)
 
 
 def bar(length: float, width: int, screen: Screen) -> str:
-    """A bar of `length` (1: all of `width`); a longer one ends in an arrow, a tiny one shows."""
+    """A bar of `length` (1 fills `width`); a longer one ends in an arrow, a tiny one shows."""
     if length > 1:
         return ("█" if screen.glyphs else "#") * (width - 1) + ("▶" if screen.glyphs else ">")
     if not screen.glyphs:
@@ -114,7 +114,7 @@ def bar(length: float, width: int, screen: Screen) -> str:
 
 
 def percent(part: int | float, whole: int | float = 1) -> str:
-    """A share for people: one decimal, and never 0 % or 100 % where that is not so."""
+    """A share in percent with one decimal; 0 % and 100 % only where the share is exactly that."""
     if not whole or not part:
         return "0 %"
     share = 100 * part / whole
@@ -128,7 +128,7 @@ def percent(part: int | float, whole: int | float = 1) -> str:
 def strip(histogram: Log2Histogram, lowest: int, highest: int, room: int, screen: Screen) -> str:
     """A histogram in one line of at most `room` marks: the higher a mark, the more elements.
 
-    Each mark stands for as many exponents of lowest … highest as are needed to fit.
+    Each mark stands for the same number of exponents, as many as make lowest … highest fit.
     """
     ramp = " ▁▂▃▄▅▆▇█" if screen.glyphs else " .:-=+*#@"
     each = -(-(highest - lowest + 1) // room)

@@ -1,4 +1,4 @@
-"""Histograms of an archived run from its index: no rank is read, however many there are."""
+"""Histograms of an archived run, read from the run's index without reading any rank."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["answer_of_index"]
 
 
 def answer_of_index(run: Run, selectors: Sequence[str], selection: Selection) -> Answer | None:
-    """The answer for all that was recorded of the selected gradients; None where it takes more.
+    """The histogram of all records of the selected gradients; None where the index is not enough.
 
-    It takes the ranks themselves where records are chosen among those of a tensor, where some were
-    not recorded, and where they carry different loss scales, which is told.
+    The ranks have to be read where the options choose among a tensor's records, where the run has
+    gaps, and where records carry loss scales, about which `hist` remarks.
 
-    Raises as `selected`.
+    Raises the errors of `selected`.
     """
     if selection != Selection(mode=selection.mode) or run.gaps():
         return None

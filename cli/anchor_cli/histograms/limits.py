@@ -1,4 +1,4 @@
-"""Where number formats end: the lines drawn over a histogram.
+"""The limits of number formats, which are drawn as lines over a histogram.
 
     largest            beyond it magnitudes overflow      (65504 for fp16, 448 for e4m3)
     smallest normal    below it precision is lost bit by bit
@@ -21,9 +21,10 @@ __all__ = ["Limit", "limits_of", "limits_within"]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One end of the range of one format, or of several.
+    """One limit of a format, or of several formats that share it.
 
-    value: the limit in the format itself.
+    value: the limit in the format.
+    end: "largest", "smallest normal" or "smallest subnormal".
     """
 
     value: float
@@ -33,13 +34,13 @@ class Limit:
 
     @property
     def at(self) -> float:
-        """log2 of the unscaled magnitude that meets it."""
+        """log2 of the magnitude that, multiplied by the scale, is the limit."""
         return math.log2(self.value) - math.log2(self.scale)
 
     def label(self, power: Callable[[int], str]) -> str:
-        """As "fp16, e5m2 smallest normal 2^-14"; `power` is how the caller writes 2^-14.
+        """The limit as "fp16, e5m2 smallest normal 2^-14"; `power` writes a power of two.
 
-        The largest are no powers of two: "e4m3 largest 448".
+        A format's largest number is no power of two: "e4m3 largest 448".
         """
         largest = self.end == "largest"
         value = f"{self.value:g}" if largest else power(math.frexp(self.value)[1] - 1)
@@ -69,8 +70,8 @@ def limits_within(
     for fmt in formats:
         for value, end in limits_of(fmt):
             shared.setdefault((value, end), []).append(fmt)
-    found = [
+    limits = [
         Limit(value, end, tuple(names), scale)
         for (value, end), names in sorted(shared.items(), reverse=True)
     ]
-    return [limit for limit in found if lowest < limit.at <= highest]
+    return [limit for limit in limits if lowest < limit.at <= highest]

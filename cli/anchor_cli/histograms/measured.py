@@ -1,4 +1,4 @@
-"""Histograms of what was selected, and what a narrower format would do to it."""
+"""Histograms of selected records, and the shares that a narrower format would lose."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Measured", "Target", "measured", "pooled"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The format of --as, and what values are multiplied by before they are stored in it."""
+    """The format of --as, and the factor on values before they are stored in it."""
 
     fmt: str
     scale: float = 1.0
@@ -27,10 +27,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One histogram: of one tensor, or pooled.
+    """One histogram: of one tensor, or pooled from several.
 
-    tensor, kind: its name and kind; pooled, the selectors, and the kind if all have the same.
-    shares: what --as asks, None without it.
+    tensor, kind: the tensor's name and kind; for a pooled histogram the selectors, and the kind
+        if all tensors have the same.
+    shares: the shares that --as asks for; None without --as.
     """
 
     run: str
@@ -43,7 +44,7 @@ class Measured:
     shares: Shares | None = None
 
     def document(self, target: Target | None) -> dict[str, object]:
-        """As JSON has it."""
+        """The histogram as an object of the JSON document."""
         about: dict[str, object] = {
             "run": self.run,
             "tensor": self.tensor,
@@ -63,7 +64,7 @@ class Measured:
 def measured(
     parts: Sequence[Selected], run: str, target: Target | None, over: Over
 ) -> list[Measured]:
-    """The histogram of each tensor, all its ranks together; `over` asks for their blocks."""
+    """The histogram of each tensor, over all its ranks; `over` maps the counting over blocks."""
     every = [one for part in parts for one in part.series]
     histograms = [Log2Histogram.pooled(told) for told in spread(Series.histogram, every, over)]
     shares = None if target is None else _shares(every, histograms, target, over)
@@ -87,7 +88,7 @@ def measured(
 
 
 def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
-    """All of them as one; a single one stays itself."""
+    """The sum of several histograms; a single one is returned as it is."""
     if len(parts) == 1:
         return parts[0]
     kinds = {part.kind for part in parts}
@@ -107,12 +108,13 @@ def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
 def _shares(
     every: Sequence[Series], histograms: Sequence[Log2Histogram], target: Target, over: Over
 ) -> list[Shares]:
-    """Of each series, from its histogram where that is exact, else from values that were kept."""
+    """The shares of each series: from its histogram where that is exact, else from its values."""
     found = [shares_as(one, target.fmt, target.scale) for one in histograms]
     inexact = [at for at, one in enumerate(found) if not one.exact]
     asked = partial(_of_each, target)
     for at, told in zip(inexact, spread(asked, [every[at] for at in inexact], over), strict=True):
-        # Record by record: fractions of split bins do not add up to the same in any order.
+        # Summed record by record: floating-point sums of fractions depend on the order, and the
+        # answer must not depend on how the blocks were cut.
         found[at] = sum((one for block in told for one in block), Shares())
     return found
 

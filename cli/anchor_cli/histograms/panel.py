@@ -1,8 +1,8 @@
-"""Histograms as a picture's geometry: what PNG and SVG both draw.
+"""The geometry of a picture of histograms, which PNG and SVG both draw.
 
-x: exponents, one unit a bin, the same axis for every panel of a picture;
-   zeros stand apart on the left, NaN and Inf on the right
-y: counts, scaled to the tallest bin; a taller bar beside the axis is clipped and says so
+x: exponents, one unit for each bin, the same axis for every panel of a picture;
+   the bar of zeros is on the left of the axis, NaN and Inf are on the right
+y: counts, scaled to the tallest bin; a taller bar beside the axis is clipped and marked
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ BAR = "#2b6cb0"
 _ZERO, _BAD = "#b7791f", "#c53030"
 _COLORS = {"fp16": "#c05621", "bf16": "#6b46c1", "e4m3": "#2f855a", "e5m2": "#97266d"}
 
-_MARGIN = 1  # empty bins shown beyond the data, so that a limit beside them is seen
-_NARROWEST = 14  # exponents shown at least: three fat bars are no picture
+_MARGIN = 1  # empty bins on each side of the data, so that a limit there is seen
+_NARROWEST = 14  # the least number of exponents: three fat bars are no picture
 _HEADROOM = 1.12
 _SEEN = 1 / 150  # of the panel's height: a bin of one element among thousands still shows
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """A bar beside the axis: its label, where it stands (its middle), how wide, how many."""
+    """A bar beside the axis; x: the bar's middle."""
 
     label: str
     x: float
@@ -55,7 +55,7 @@ class Panel:
         return _HEADROOM * (tallest or max(histogram.zero, histogram.nan, histogram.inf, 1))
 
     def height(self, count: int) -> float:
-        """How high a bar of `count` is drawn: never out of the panel, never too low to see."""
+        """The height of a bar of `count`: at most the panel's, and never too low to see."""
         return min(max(count, _SEEN * self.top), self.top) if count else 0.0
 
 
@@ -92,11 +92,11 @@ class Picture:
 
     @property
     def _gap(self) -> float:
-        """From the axis to what stands beside it, in bins."""
+        """The distance between the axis and the bars beside it, in bins."""
         return max(2.0, (self.highest - self.lowest) / 14)
 
     def apart(self, panel: Panel) -> list[Apart]:
-        """What stands beside the axis: zeros always; NaN and Inf where any panel has some."""
+        """The bars beside the axis: zeros always; NaN and Inf where any panel has some."""
         gap, histogram = self._gap, panel.histogram
         bars = [Apart("zero", self.lowest - gap, gap / 2, histogram.zero, _ZERO)]
         x = self.highest + 1 + gap
@@ -119,12 +119,12 @@ class Picture:
 
 
 def color_of(limit: Limit) -> str:
-    """The colour of a limit: its first format's."""
+    """The colour of a limit, which is that of its first format."""
     return _COLORS.get(limit.formats[0], "#c05621")
 
 
 def ticks(lowest: int, highest: int, most: int = 9) -> list[int]:
-    """At most `most` round exponents between these two."""
+    """At most `most` round exponents from `lowest` to `highest`."""
     span = highest - lowest
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if span < most * step)
     return [x for x in range(lowest, highest + 1) if x % step == 0]

@@ -1,4 +1,4 @@
-"""Histograms as PNG, by matplotlib: counts over log2 bins, a panel a tensor."""
+"""Histograms as PNG, drawn by matplotlib: counts over log2 bins, a panel for each tensor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anchorlib.errors import MissingExtraError
 
 __all__ = ["write_png"]
 
-_WIDTH, _HEIGHT = 5.2, 3.5  # inches a panel
+_WIDTH, _HEIGHT = 5.2, 3.5  # inches of each panel
 _LINES: Mapping[str, Literal["-", "--", ":"]] = {
     "largest": "-",
     "smallest normal": "--",
@@ -22,11 +22,11 @@ _LINES: Mapping[str, Literal["-", "--", ":"]] = {
 }
 _QUIET = "#4a5568"
 _TITLE_LENGTH, _NOTE_LENGTH = 52, 80  # characters that fit over a panel
-_LINE, _CLIPPED = 11, 16  # points: a line of notes, and what a clipped bar's label takes
+_LINE, _CLIPPED = 11, 16  # points: the height of a line of notes, and of a clipped bar's label
 
 
 def write_png(picture: Picture, file: IO[bytes]) -> None:
-    """Draw the panels in a grid. Raises MissingExtraError without matplotlib."""
+    """Draws the panels in a grid. Raises MissingExtraError without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ def write_png(picture: Picture, file: IO[bytes]) -> None:
     count = len(picture.panels)
     columns = min(count, 3 if count > 4 else 2)
     rows = math.ceil(count / columns)
-    # pyplot is left alone: it would choose a windowing backend and keep the figure alive.
+    # Not pyplot: that would choose a windowing backend and keep the figure alive.
     figure = Figure(figsize=(max(columns * _WIDTH, 8), rows * _HEIGHT + 1), layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -48,7 +48,7 @@ def write_png(picture: Picture, file: IO[bytes]) -> None:
     figure.suptitle(picture.heading, parse_math=False, fontsize=12, fontweight="bold")
     _legend(picture, figure)
     with warnings.catch_warnings():
-        # A name may hold characters the font lacks: they are drawn as boxes, which is enough.
+        # A name may hold characters that the font lacks: drawing them as boxes is enough.
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
         figure.savefig(file, dpi=144, format="png")
 
@@ -80,7 +80,7 @@ def _draw(panel: Panel, picture: Picture, axis: Any) -> None:
 
 
 def _write_heads(panel: Panel, axis: Any) -> None:
-    """Title and notes above a panel, and above what stands over its clipped bars."""
+    """Writes title and notes above a panel, and above the labels of its clipped bars."""
     lines = [line for note in panel.notes for line in textwrap.wrap(note, _NOTE_LENGTH)]
     title = cut(panel.title, _TITLE_LENGTH)
     pad = _CLIPPED + _LINE * len(lines)
@@ -96,7 +96,7 @@ def _write_heads(panel: Panel, axis: Any) -> None:
             fontsize=8,
             color=_QUIET,
             parse_math=False,
-            # A line wider than its panel would otherwise be given room that the panel needs.
+            # Without this the layout would shrink the panel to make room for a wide line.
             in_layout=False,
         )
 
@@ -116,7 +116,7 @@ def _draw_apart(one: Apart, panel: Panel, axis: Any) -> None:
 
 
 def _legend(picture: Picture, figure: Any) -> None:
-    """One entry for each limit that is drawn."""
+    """Adds a legend with an entry for each limit that is drawn."""
     from matplotlib.lines import Line2D
 
     handles = [

@@ -1,4 +1,4 @@
-"""Histograms as one small HTML page: inline SVG, no script, nothing fetched."""
+"""Histograms as one small HTML page: inline SVG, no script, nothing from the network."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ li svg { width: 32px; height: 8px; margin-right: .5rem; } p { opacity: .8; margi
 
 
 def write_html(picture: Picture, file: IO[bytes]) -> None:
-    """Write the page as UTF-8."""
+    """Writes the page as UTF-8."""
     file.write(page(picture).encode())
 
 
 def page(picture: Picture) -> str:
-    """The page: a heading, a legend, a figure a panel. Every text is escaped."""
+    """The page: a heading, a legend, and a figure for each panel. Every text is escaped."""
     figures = "\n".join("\n".join(_figure(panel, picture)) for panel in picture.panels)
     heading = escape(picture.heading)
     return (
@@ -83,7 +83,7 @@ def _figure(panel: Panel, picture: Picture) -> Iterator[str]:
 
 
 class _Scale:
-    """From exponents and counts to the SVG's own units."""
+    """Converts exponents and counts to coordinates of the SVG."""
 
     def __init__(self, panel: Panel, picture: Picture) -> None:
         self._first, self._panel = picture.left, panel
@@ -106,7 +106,7 @@ def _grid(panel: Panel, scale: _Scale) -> Iterator[str]:
 
 
 def _round_step(top: float) -> int:
-    """1, 2 or 5 times a power of ten, so that about four steps reach the top."""
+    """A step between grid lines, 1, 2 or 5 times a power of ten: at most five steps reach `top`."""
     step = 1
     while top / step > 5:
         step = step * 5 // 2 if str(step).startswith("2") else step * 2

@@ -1,10 +1,10 @@
-"""Files of dumped tensors, read without running anything that stands in them.
+"""Reads files of dumped tensors without running any code in them.
 
 .pt .pth    torch.save of a tensor, or of dicts and lists of them; weights_only, so no pickle
 .npy .npz   numpy's own, without pickle
 
-A file of a few bytes can stand for tensors of any size: compressed zeros, one element expanded to a
-million. So what a file holds is bounded by what it takes on the disk.
+A file of a few bytes can stand for tensors of any size: compressed zeros, or one element expanded
+to a million. So the tensors of a file are limited to a multiple of the file's size on disk.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ __all__ = ["SUFFIXES", "Dump", "read"]
 
 Array = np.ndarray[Any, Any]
 _DEEPEST = 32
-_MOST_VALUES: Final = 1 << 16  # a list that is in itself, or many times in others, has no end
+_MOST_VALUES: Final = (
+    1 << 16
+)  # ends the walk through lists that contain themselves, or each other many times
 _ROOM: Final = 256 << 20  # bytes of tensors that any file may hold, however small it is
-_TIMES: Final = 16  # a larger file may hold so many times its own size
+_TIMES: Final = 16  # a larger file may hold tensors of so many times its own size
 _TORCH = (".pt", ".pth")
 _NUMPY = (".npy", ".npz")
 SUFFIXES = (*_TORCH, *_NUMPY)
@@ -40,7 +42,7 @@ SUFFIXES = (*_TORCH, *_NUMPY)
 class Dump:
     """One tensor of a file.
 
-    keys: those that lead to it, from the outside in.
+    keys: the keys of the dicts and lists around the tensor, from the outside in.
     raw, dtype: its storage, C-contiguous, and torch's name of its element type.
     """
 
@@ -50,7 +52,7 @@ class Dump:
 
 
 def read(path: Path) -> tuple[list[Dump], list[str]]:
-    """The tensors of a file in its order, and the keys of what in it is none.
+    """The tensors of a file in its order, and the keys of its values that are no tensors.
 
     Raises UnsupportedError, one line, for a file that is no dump or needs pickle, for a tensor that
     cannot be an array, and for tensors that take far more memory than their file takes on the disk.
@@ -75,7 +77,7 @@ def read(path: Path) -> tuple[list[Dump], list[str]]:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """The file, opened without waiting: a pipe in the folder has nobody who writes."""
+    """The file, opened without blocking: a pipe in the folder, without a writer, would block."""
     try:
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except OSError as error:
@@ -94,13 +96,13 @@ def _loaded(file: IO[bytes], suffix: str, room: int) -> Any:
         file.seek(0)
         if suffix in _NUMPY:
             return _of_numpy(file)
-        # By name: the command line knows no torch, and only this command and two formats need it.
+        # Imported by name: the command line does not depend on torch.
         return import_module("torch").load(file, map_location="cpu", weights_only=True)
     except UnsupportedError:
         raise
     except OSError as error:
         raise UnsupportedError(f"cannot be read: {error.strerror or _line(error)}") from None
-    except Exception as error:  # noqa: BLE001  # whatever the loaders raise for files that are none
+    except Exception as error:  # noqa: BLE001  # loaders raise any error for a file that is no dump
         raise UnsupportedError(_reason(error)) from None
 
 
@@ -113,11 +115,11 @@ def _check_room(left: int) -> None:
 
 
 def _of_numpy(file: IO[bytes]) -> Any:
-    found = np.load(file, allow_pickle=False)
-    if isinstance(found, np.ndarray):
-        return found
-    with found:
-        return {name: found[name] for name in found.files}
+    loaded = np.load(file, allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    with loaded:
+        return {name: loaded[name] for name in loaded.files}
 
 
 def _reason(error: Exception) -> str:
@@ -162,14 +164,14 @@ def _storage(value: Any) -> tuple[Array, str]:
     try:
         raw, dtype = as_storage(value)
         return np.require(raw, requirements=["C"]), dtype
-    # AnchorError for an element type; what torch and numpy raise for more dimensions than an array
-    # can have, or for memory that is not there.
+    # AnchorError: an unknown element type. The others: more dimensions than numpy allows, or too
+    # little memory.
     except (AnchorError, ValueError, RuntimeError, MemoryError) as error:
         raise UnsupportedError(f"holds what cannot be stored: {_line(error)}") from None
 
 
 def _nbytes(value: Any) -> int:
-    """What the tensor takes as an array, however little of it is stored."""
+    """The bytes of the tensor as an array; an expanded tensor stores less."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     return int(value.numel() * value.element_size())

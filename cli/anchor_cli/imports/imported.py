@@ -1,4 +1,4 @@
-"""A folder of dumps on its way into a run: each file read, placed and written."""
+"""Imports a folder of dumps into a run: reads, places and writes each file."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["Import"]
 
 @dataclass
 class Import:
-    """One folder on its way into one run.
+    """The import of one folder into one run, with its counts.
 
-    skipped: files that are in no record, and why.
-    left_out: records that the disk had no room for the values of.
+    skipped: files that gave no record, with the reason.
+    left_out: records whose values were left out, because the disk had no room for them.
     """
 
     root: Path
@@ -46,7 +46,7 @@ class Import:
     _calls: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def all(self, placing: Placing, tick: Tick) -> None:
-        """Read and write every file; a run that could not be finished is left open."""
+        """Reads and writes all files; after an error the run is left open."""
         found = self._placed(placing)
         try:
             for number, (file, place) in enumerate(found):
@@ -65,7 +65,7 @@ class Import:
         return set(self._writers)
 
     def told(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The JSON document."""
         return {
             "run": self.run,
             "store": str(self.store),
@@ -79,7 +79,7 @@ class Import:
         }
 
     def sentence(self) -> str:
-        """As text has it."""
+        """The sentence about the import for people."""
         return (
             f"{self.run}: {counted(self.records, 'record')} of "
             f"{counted(len(self.tensors), 'tensor')}, {steps_of(min(self.steps), max(self.steps))},"
@@ -143,7 +143,7 @@ class Import:
 
     def _write(self, placed: Sequence[tuple[Place, Dump]], time_ns: int) -> None:
         records = [self._record(place, dump, time_ns) for place, dump in placed]
-        # A file is of one rank.
+        # All tensors of a file belong to one rank, so that one block holds them.
         block = block_of(records)
         self._writer(records[0].rank).write_block(block)
         for one in block.misfits:
@@ -186,7 +186,7 @@ class Import:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Every file below, but hidden ones; a link to a folder is not followed."""
+    """All files below `root` except hidden ones; links to folders are not followed."""
     for folder, folders, files in os.walk(root):
         folders[:] = [one for one in folders if not one.startswith(".")]
         yield from (Path(folder, one) for one in sorted(files) if not one.startswith("."))

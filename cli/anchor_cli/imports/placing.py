@@ -10,8 +10,8 @@ has is the step; a path that has none belongs to step 0:
 
 `pass_1` and `rank_1`, anywhere, are pass and rank. `grad`, `grads`, `gradient` or `gradients`, as a
 part of the path, as a key, or at the start or end of either (`fc1.grad`, `fc1_grad_12`,
-`grad_fc1`), make it a gradient; everything else is a value. What is left, and the keys, are the
-name, joined by dots: `step_12/encoder/fc1.pt` holds `encoder.fc1`.
+`grad_fc1`), make the tensor a gradient; all others are values. The rest of the path and the keys,
+joined by dots, are the name: `step_12/encoder/fc1.pt` holds `encoder.fc1`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NAMELESS = "tensor"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a path says; `name` is as far as the path tells, keys are not in it yet."""
+    """The coordinates, name and kind that a path gives; `name` is without the file's keys."""
 
     step: int = 0
     pass_index: int = 0
@@ -56,7 +56,7 @@ class Place:
     kind: str = "value"
 
     def of(self, keys: Sequence[str]) -> Place:
-        """Of the tensor under these keys of the file."""
+        """The place of the tensor under these keys of the file."""
         inside = replace(self, name=".".join(filter(None, [self.name, *keys])))
         name, kind = split(inside.name)
         if kind is not None:
@@ -67,26 +67,27 @@ class Place:
 
 
 class Placing:
-    """The rule, or a pattern of the user's in its stead.
+    """Places paths by the rule above, or by a pattern of the user's.
 
     pattern: a regular expression that is searched in the path without suffix, with groups named
-        step, pass, rank (numbers), name and kind; without `name`, what the pattern leaves is it.
-    Raises OptionError for one that is none, or has no group of these.
+        step, pass, rank (numbers), name and kind. Without the group `name`, the rest of the path,
+        which the pattern did not match, is the name.
+    Raises OptionError for an invalid pattern, or one without any of these groups.
     """
 
     def __init__(self, pattern: str | None = None) -> None:
         self._pattern = None if pattern is None else _compiled(pattern)
 
     def of_path(self, path: str) -> Place | None:
-        """What a path (with "/", without its suffix) says; None where the pattern does not match.
+        """The place of a path (with "/", without suffix); None where the pattern does not match.
 
-        Raises OptionError for a number or a kind that cannot be.
+        Raises OptionError for an invalid number or kind.
         """
         return _by_rule(path) if self._pattern is None else _by_pattern(path, self._pattern)
 
 
 def natural(text: str) -> list[tuple[int, str]]:
-    """A key to sort by in which fc2 comes before fc10."""
+    """A sort key that puts fc2 before fc10."""
     return [
         (int(part), "") if part.isdecimal() else (-1, part)
         for part in re.split(r"([0-9]+)", text)
@@ -133,7 +134,7 @@ def _number(pattern: re.Pattern[str], path: str) -> tuple[int | None, str]:
 
 
 def _joint(path: str, found: re.Match[str]) -> str:
-    """What follows a number, parted from what stands before it only if something does."""
+    """The path behind a number; a dot separates it from text before the number in the same part."""
     after = path[found.end() :].lstrip("._-")
     before = path[: found.start()].rstrip("._-")
     inside = before and after and not before.endswith("/") and not after.startswith("/")
@@ -154,7 +155,7 @@ def _dotted(path: str) -> str:
 
 
 def _kind_in(name: str) -> tuple[str, str]:
-    """The kind that the words of a name say, and the name without them."""
+    """The kind that the words of a name give, and the name without these words."""
     parts = name.split(".")
     kept = [part for part in parts if part.lower() not in _GRADIENTS]
     bare = [_GRADIENT.sub("", part) for part in kept]

@@ -1,4 +1,4 @@
-"""The records that a command is asked about, what of them is missing, and how they are written."""
+"""The records that a command selects, the gaps among them, and the file formats for them."""
 
 from anchor_cli.records.extract import Extract
 from anchor_cli.records.following import Following

@@ -1,4 +1,4 @@
-"""What `pull` takes out of a run: the records of one tensor, ready for any file format."""
+"""The records of one tensor that `pull` writes, ready for any file format."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["PLACE", "Extract"]
 Array = np.ndarray[Any, Any]
 
 PLACE = ("step", "pass_index", "call", "rank", "phase", "count", "attempt")
-"""What every format tells of a record beside its values."""
+"""The columns that every format writes for a record, beside its values."""
 
 
 @dataclass(frozen=True)
 class Extract:
-    """Records of one tensor and kind, in the order they are to be written."""
+    """Records of one tensor and kind, in the order in which they are written."""
 
     name: str
     kind: str
@@ -32,9 +32,9 @@ class Extract:
 
     @cached_property
     def place(self) -> dict[str, Array]:
-        """The columns of PLACE, one entry a record: `phase` is text, all others are int64."""
+        """The columns of PLACE, an entry for each record: `phase` is text, the others are int64."""
         columns = zip(*map(_place, self.records), strict=True)
-        # Each its own memory: safetensors refuses tensors that share theirs.
+        # Each column has memory of its own: safetensors refuses tensors that share memory.
         return {
             name: np.array(values, np.str_ if name == "phase" else np.int64)
             for name, values in zip(PLACE, columns, strict=True)
@@ -42,7 +42,7 @@ class Extract:
 
     @property
     def numbers(self) -> dict[str, Array]:
-        """The same without text, for formats that hold numbers alone."""
+        """The columns of PLACE but `phase`, for formats that hold only numbers."""
         return {name: values for name, values in self.place.items() if name != "phase"}
 
     @property
@@ -73,7 +73,7 @@ class Extract:
 
     def _arrays(self, raw: bool) -> Iterator[Array]:  # noqa: FBT001  # private
         for record in self.records:
-            array = record.array  # raises ValuesNotKeptError where there is nothing to decode
+            array = record.array  # raises ValuesNotKeptError for a summary without values
             yield record.raw if raw and record.raw is not None else array
 
 

@@ -1,4 +1,4 @@
-"""What a run gained since one last looked: records in the order they arrived, and gaps."""
+"""Follows a run: the records and gaps that were added since the last look, in their order."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Array = np.ndarray[Any, Any]
 
 
 class Following:
-    """A run, and how far one has seen it.
+    """A run, and how much of it was seen.
 
-    wanted: which names and kinds to tell of.
+    wanted: whether a name and kind is to be reported.
     """
 
     def __init__(self, run: Run, wanted: Wanted) -> None:
@@ -33,34 +33,34 @@ class Following:
         self._lost: dict[tuple[str, ...], int] = {}
 
     def skip(self, but: int) -> None:
-        """Pass over what is there, `but` for the last so many records of each rank."""
+        """Marks present records as seen, except the last `but` records of each rank."""
         for rank in self._run.ranks:
             _, rows = self._run.rows(rank)
             if len(rows) > but:
                 self._seen[rank] = int(np.sort(rows)[len(rows) - but - 1]) + 1
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """What came since, a mapping each, as `anchor stats --json` has it."""
+        """The records since the last call, each as a mapping, as in `anchor stats --json`."""
         for rank in self._run.ranks:
             reader, rows = self._run.rows(rank)
-            # Where a run was made anew under its name, there are fewer rows than were seen.
+            # Fewer rows than were seen: the run was recorded anew under its name.
             seen = self._seen.get(rank, 0) if self._seen.get(rank, 0) <= reader.committed else 0
             self._seen[rank] = reader.committed
             yield from self._told(reader, np.sort(rows[rows >= seen]))
 
     def _told(self, reader: RankReader, rows: Array) -> Iterator[dict[str, Any]]:
         owner = reader.series_ids[rows]
-        found: list[tuple[int, dict[str, Any]]] = []
+        entries: list[tuple[int, dict[str, Any]]] = []
         for number in np.unique(owner).tolist():
             entry = reader.catalogue.series[number]
             if self._wanted(entry.name, entry.kind):
                 own = rows[owner == number]
                 told = summarised(Series(reader, entry, own))
-                found += zip(own.tolist(), told, strict=True)
-        yield from (told for _, told in sorted(found, key=lambda pair: pair[0]))
+                entries += zip(own.tolist(), told, strict=True)
+        yield from (told for _, told in sorted(entries, key=lambda pair: pair[0]))
 
     def gaps(self) -> Iterator[tuple[str, str, str, int]]:
-        """Name, kind, reason and number of what was newly counted as not recorded."""
+        """Name, kind, reason and number of the observations newly counted as not recorded."""
         for gap in self._run.gaps():
             key = (gap.name, gap.kind, gap.mode, gap.reason)
             known = self._lost.get(key, 0)

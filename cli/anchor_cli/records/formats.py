@@ -1,15 +1,15 @@
 """The file formats of `anchor pull`: each writes an Extract into an open binary file.
 
-PLACE is step, pass_index, call, rank, phase, count and attempt, one entry a record.
+PLACE is step, pass_index, call, rank, phase, count and attempt, one entry for each record.
 
     .npz          value (or value_0, value_1 … when ragged), and PLACE
     .npy          the values alone
-    .csv          one row an element: PLACE, i0, i1 …, value
+    .csv          one row for each element: PLACE, i0, i1 …, value
     .pt           a dict of torch tensors with npz's names, in the dtype that was recorded;
                   `phase` is a list of texts
-    .safetensors  the same tensors; it holds no text, so `phase` are numbers, and the metadata's
-                  `anchor.phases` is the JSON list whose entries they count from 0
-    .parquet      one row a record: PLACE, shape, and the values as a list
+    .safetensors  the same tensors; the format holds no text, so `phase` is a tensor of indices
+                  into the JSON list `anchor.phases` of the metadata
+    .parquet      one row for each record: PLACE, shape, and the values as a list
 
 npz, npy, csv and parquet hold bfloat16 and fp8 as float32, exactly.
 """
@@ -41,14 +41,17 @@ def _write_npy(extract: Extract, file: IO[bytes]) -> None:
 
 
 class _Plain:
-    """A file that numpy writes through Python, which says why where it cannot go on."""
+    """A file without a descriptor, so that numpy writes through Python.
+
+    Python's error says why a write failed (a full disk); numpy's own does not.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self.write = file.write
 
 
 def write_csv(extract: Extract, file: IO[bytes]) -> None:
-    """Write the rows as UTF-8."""
+    """Writes the rows as UTF-8."""
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     write_rows(text, csv_rows(extract))
     text.flush()
@@ -56,7 +59,7 @@ def write_csv(extract: Extract, file: IO[bytes]) -> None:
 
 
 def csv_rows(extract: Extract) -> Iterator[list[str]]:
-    """The head, then a row an element, in the shortest text that reads back exactly."""
+    """The head, then a row for each element, in the shortest text that reads back exactly."""
     ndim = max((len(record.shape) for record in extract.records), default=0)
     yield [*PLACE, *(f"i{axis}" for axis in range(ndim)), "value"]
     for number, record in enumerate(extract.records):
@@ -68,7 +71,7 @@ def csv_rows(extract: Extract) -> Iterator[list[str]]:
 
 def _write_pt(extract: Extract, file: IO[bytes]) -> None:
     phases = extract.place["phase"].tolist()
-    # torch says nothing of use where a disk is full: the file is written by Python alone.
+    # Saved to memory first: where a disk is full, only Python's own write says so.
     whole = io.BytesIO()
     import_module("torch").save({**_tensors(extract), "phase": phases}, whole)
     file.write(whole.getbuffer())
@@ -88,8 +91,8 @@ def _write_safetensors(extract: Extract, file: IO[bytes]) -> None:
 
 
 def _tensors(extract: Extract) -> dict[str, Any]:
-    """npz's names with torch tensors of the dtypes that were recorded."""
-    # By name: the command line knows no torch, and only these two formats need it.
+    """The values and number columns as torch tensors, in the dtypes that were recorded."""
+    # Imported by name: the command line does not depend on torch; only two formats need it.
     torch = import_module("torch")
     values = extract.named(raw=True)
     dtypes = [record.dtype for record in extract.records]
@@ -144,4 +147,4 @@ WRITERS: Mapping[str, Callable[[Extract, IO[bytes]], None]] = {
     ".safetensors": _write_safetensors,
     ".parquet": _write_parquet,
 }
-"""Suffix to writer."""
+"""The writer for each suffix."""

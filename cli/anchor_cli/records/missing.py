@@ -1,4 +1,4 @@
-"""What an answer lacks: observations that the run counted as gaps instead of recording them."""
+"""What an answer lacks: observations that a run counted as gaps instead of recording them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Gaps:
             self._found.setdefault((gap.name, gap.kind), []).append(gap)
 
     def of(self, info: TensorInfo) -> list[Gap]:
-        """Those of a tensor; one that was lost before its mode was known is of all its modes."""
+        """The gaps of a tensor; a gap without a known mode counts for each of its modes."""
         those = self._found.get((info.name, info.kind), ())
         return [gap for gap in those if gap.mode in ("", info.mode)]
 
@@ -44,23 +44,23 @@ class Gaps:
 
     @property
     def of_unknown(self) -> list[Gap]:
-        """Those of which is not known what they were of."""
+        """The gaps of records that were lost before their tensor was known."""
         pair = (UNKNOWN, "value")
         return [] if pair in _recorded(self._run) else self._found.get(pair, [])
 
     @property
     def total(self) -> int:
-        """The same, of all tensors."""
+        """How many observations of all tensors were not recorded, or not with their values."""
         return sum(gap.count for those in self._found.values() for gap in those)
 
     def unrecorded(self, selectors: Sequence[str] = ("*",)) -> dict[Pair, list[Gap]]:
-        """Tensors that the selectors name and that have gaps but no record at all."""
+        """The selected tensors that have gaps and no record at all, with their gaps."""
         recorded = _recorded(self._run) if self._found else ()
-        found: dict[Pair, list[Gap]] = {}
+        lost_pairs: dict[Pair, list[Gap]] = {}
         for selector in selectors:
             with contextlib.suppress(UnknownTensorError):
-                found |= {pair: self._found[pair] for pair in select([selector], self._found)}
-        return {pair: those for pair, those in found.items() if pair not in recorded}
+                lost_pairs |= {pair: self._found[pair] for pair in select([selector], self._found)}
+        return {pair: those for pair, those in lost_pairs.items() if pair not in recorded}
 
 
 def _recorded(run: Run) -> set[Pair]:
@@ -70,15 +70,15 @@ def _recorded(run: Run) -> set[Pair]:
 def lost(
     run: Run, selectors: Sequence[str], found: Sequence[Selected], selection: Selection
 ) -> str:
-    """What was never recorded of the selected tensors and steps, as a sentence; "" for nothing.
+    """A sentence about the selected tensors and steps that were not recorded; "" for none.
 
-    A gap also counts records whose values alone were left out: those rows are there, with their
-    summaries, and are subtracted.
+    A gap also counts records of which only the values were left out: these records exist, with
+    their summaries, and are subtracted.
     """
     gaps = Gaps(run, selection.rank)
     names = {part.info.name for part in found}
-    # Of a name that is answered for, the kinds that were not asked for are no gap.
-    names.add(UNKNOWN)  # of which `_of_any` speaks
+    # Where one kind of a name was found, its other kinds were not asked for and are no gap.
+    names.add(UNKNOWN)  # reported by `_of_any`
     others = {p: g for p, g in gaps.unrecorded(selectors).items() if p[0] not in names}
     return "; ".join(
         [*_of_tensors(gaps, found, selection), *told(others), *_of_any(gaps, selection)]
@@ -86,7 +86,7 @@ def lost(
 
 
 def answered(problem: str) -> ExitCode:
-    """Tell what the answer lacks, "" for nothing; the exit code that goes with it."""
+    """Notes what an answer lacks ("": nothing), and returns the command's exit code."""
     if not problem:
         return ExitCode.DONE
     note(f"incomplete: {problem}")
@@ -94,7 +94,7 @@ def answered(problem: str) -> ExitCode:
 
 
 def _of_tensors(gaps: Gaps, found: Iterable[Selected], selection: Selection) -> Iterator[str]:
-    """Tensors that have records, but not all."""
+    """A clause for each tensor that has records, but not all."""
     for part in found:
         those = gaps.of(part.info)
         missing = sum(gap.count for gap in those)
@@ -105,7 +105,9 @@ def _of_tensors(gaps: Gaps, found: Iterable[Selected], selection: Selection) -> 
 
 
 def _of_any(gaps: Gaps, selection: Selection) -> Iterator[str]:
-    """Records that were lost before anyone could read whose they were: any answer may lack them."""
+    """A clause about records that were lost before their tensor was known: any answer may lack
+    them.
+    """
     those = [gap for gap in gaps.of_unknown if selection.meets(gap.first_step, gap.last_step)]
     if those:
         missing = counted(sum(gap.count for gap in those), "record")
@@ -113,7 +115,7 @@ def _of_any(gaps: Gaps, selection: Selection) -> Iterator[str]:
 
 
 def told(unrecorded: dict[Pair, list[Gap]]) -> Iterator[str]:
-    """A clause for each tensor that has no record; many of them are counted."""
+    """A clause for each tensor without a record; beyond five they are only counted."""
     for pair in list(unrecorded)[:_MOST]:
         yield f"{escape(join(*pair))} has no record: lost at {_where(unrecorded[pair])}"
     if len(unrecorded) > _MOST:

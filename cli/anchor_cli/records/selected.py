@@ -1,4 +1,4 @@
-"""The records that a command is asked about."""
+"""The records that a command's options select."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """What the options select of one tensor, kind and mode.
+    """The selected records of one tensor, kind and mode.
 
-    series: one a rank, narrowed; none is empty.
-    whole: the same series as they were recorded, all attempts.
+    series: for each rank with selected records, the series of these records.
+    whole: for each rank, the series of all records, of all attempts.
     """
 
     info: TensorInfo
@@ -36,7 +36,7 @@ class Selected:
 
     @property
     def title(self) -> str:
-        """Its selector, as a terminal may show it."""
+        """The tensor's selector, escaped for a terminal."""
         return escape(join(self.info.name, self.info.kind))
 
     @property
@@ -56,14 +56,14 @@ class Selected:
 
     @property
     def scales(self) -> list[float]:
-        """The loss scales that its selected records carry, ascending; 1.0 for none."""
+        """The loss scales of the selected records, ascending; 1.0 stands for no loss scale."""
         return sorted({scale for one in self.series for scale in one.columns["scale"].tolist()})
 
 
 def selected(
     run: Run, selectors: Sequence[str], selection: Selection, *, gradients: bool = False
 ) -> list[Selected]:
-    """What the selectors name, narrowed, in order of execution.
+    """The selected records of the tensors that the selectors name, in order of execution.
 
     gradients: a selector without a kind means the gradient (`grad`, else `pass_grad`).
     Raises UnknownTensorError, AmbiguousTensorError, OptionError; never returns an empty list.
@@ -97,7 +97,7 @@ def named(
 
 
 def settled(run: Run, selectors: Sequence[str], selection: Selection) -> Selection:
-    """The selection with steps counted from 0: the last step is that of the tensors named.
+    """The selection with all steps counted from 0; -1 is the last step of the named tensors.
 
     Raises OptionError where no step is left.
     """
@@ -105,7 +105,7 @@ def settled(run: Run, selectors: Sequence[str], selection: Selection) -> Selecti
         return selection
     try:
         return selection.within(max(info.last_step for info in run.tensors(*selectors)))
-    except UnknownTensorError:  # `selected` says it, and why
+    except UnknownTensorError:  # `selected` raises the same error, with the reason
         return replace(selection, first=0, stop=None)
 
 
@@ -124,7 +124,10 @@ def _infos(run: Run, selectors: Sequence[str], *, gradients: bool) -> list[Tenso
 
 
 def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
-    """One mode of each tensor: records of two modes are of the same observations."""
+    """The tensors in one mode each: the records of two modes repeat the same observations.
+
+    Raises AmbiguousTensorError where a tensor has several modes and none is given.
+    """
     modes: dict[Pair, list[str]] = {}
     for info in infos:
         modes.setdefault((info.name, info.kind), []).append(info.mode)
@@ -143,7 +146,7 @@ def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
 
 
 def narrowed(run: Run, info: TensorInfo, selection: Selection) -> Selected:
-    """What is selected of one tensor, kind and mode; perhaps nothing."""
+    """The selected records of one tensor, kind and mode; there may be none."""
     ranks = [rank for rank in info.ranks if selection.rank in (None, rank)]
     steps = range(selection.first, sys.maxsize if selection.stop is None else selection.stop)
     kept, whole = [], []

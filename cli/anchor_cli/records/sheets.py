@@ -1,9 +1,9 @@
-"""CSV that a spreadsheet shows and never runs.
+"""CSV whose cells a spreadsheet shows and never runs as formulas.
 
-A spreadsheet takes a cell that begins with = + - @, or with a tab or a line end, for a formula, and
-a formula can start programs. Names, phases and modes of a run may be anything, so such a text gets
-an apostrophe in front, as spreadsheets mark text. Numbers stay as they are. Whoever takes one
-apostrophe from the front of each text that has a formula behind its apostrophes has the text back.
+A spreadsheet reads a cell that begins with = + - @, or with a tab or a line end, as a formula, and
+a formula can start programs. Names, phases and modes of a run may be any text, so such a text gets
+an apostrophe in front, with which spreadsheets mark text. Numbers stay as they are. To restore the
+texts, remove one apostrophe from each text that is a formula behind its apostrophes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FORMULA: Final = re.compile("'*[=+\\-@\t\r\n＝＋－＠]")
 
 
 def write_rows(file: IO[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Writes rows of cells as CSV, each of which is made harmless."""
+    """Writes rows as CSV; each cell is made harmless."""
     sheet(file).writerows([harmless(cell) for cell in row] for row in rows)
 
 
@@ -29,22 +29,22 @@ def sheet(file: IO[str]) -> Any:
 
 
 class _Lines:
-    """Ends each row in a line feed alone.
+    """A file that ends each row in a line feed, while csv ends rows in carriage return and feed.
 
-    csv puts quotes around the characters of its own line end only: a carriage return in a name
-    would otherwise begin a row, and what follows it a cell that nobody has looked at.
+    csv quotes a cell only if it holds a character of csv's own line end. With a line feed as that
+    end, a carriage return in a name would begin a row, whose first cell was not made harmless.
     """
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
 
     def write(self, row: str) -> int:
-        """Takes one row with its end, as csv's writer gives it."""
+        """Writes one row, which csv's writer gives with its line end."""
         return self._file.write(f"{row[:-2]}\n")
 
 
 def harmless(cell: Any) -> Any:
-    """The cell; a text that would be run, with an apostrophe in front."""
+    """The cell; a text that a spreadsheet would run gets an apostrophe in front."""
     if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell):
         return f"'{cell}"
     return cell

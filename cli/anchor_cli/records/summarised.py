@@ -1,4 +1,4 @@
-"""What is known of each record beside its values, a mapping each: rows for people and programs."""
+"""The summary of each record as a mapping: the rows of `stats`, `tail` and `export --csv`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["summaries", "summarised"]
 
 
 def summarised(series: Series) -> Iterator[dict[str, Any]]:
-    """Which tensor, and every column under its own name, a record after the other.
+    """For each record a mapping with its tensor, and with every column under its name.
 
-    Raises DamagedError where a row is not the one that was written.
+    Raises DamagedError where a row does not fit its checksum.
     """
     return _entries(series, _columns(series))
 
 
 def summaries(parts: Sequence[Series], over: Over) -> list[dict[str, Any]]:
-    """The same of several series; `over` asks for their blocks."""
+    """The summaries of several series, in their order; `over` maps the reading over blocks."""
     from anchorlib.reading import spread  # loads numpy, which help does without
 
     told = zip(parts, spread(_columns, parts, over), strict=True)

@@ -1,4 +1,4 @@
-"""What a person sees: the screen, tables, trees and sentences on it."""
+"""The screen that a person sees: tables, trees and sentences, as wide as it is."""
 
 from anchor_cli.terminal.layout import MORE, Block, fitted, listed, titled, wrapped
 from anchor_cli.terminal.screen import (

@@ -1,4 +1,4 @@
-"""A report of a fixed height: blocks of lines that show as much as the others leave them."""
+"""A report of limited height: each block of lines shows as many entries as there is room for."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from anchor_cli.terminal.table import cut, width_of
 __all__ = ["MORE", "Block", "fitted", "listed", "titled", "wrapped"]
 
 MORE = "--json has them all"
-_FILLER = "\0"  # what is shown holds none
+_FILLER = "\0"  # a character that no shown text holds
 
 
 class Block(NamedTuple):
     """One part of a report.
 
-    most: how many entries it has.
-    lines: it, with that many of its entries.
-    least: of how many it should not have less, if there is room.
-    kept: how long its first entry stays: where there is room for few, others go before it.
+    most: the number of its entries.
+    lines: makes the block's lines, with the first so many of its entries.
+    least: the number of entries that it shows at least, if there is room.
+    kept: the block's priority: where lines are short, blocks with a lower number lose their only
+        entry first.
     """
 
     most: int
@@ -31,9 +32,9 @@ class Block(NamedTuple):
 
 
 def fitted(blocks: Sequence[Block], height: int) -> list[str]:
-    """The lines of all blocks, one entry of each if possible, at most `height` of them.
+    """The lines of all blocks, at most `height`; each block shows an entry if there is room.
 
-    What is left goes round: an entry to the first that is short of some, then to the next.
+    The remaining lines are shared: each block in turn gets one more entry.
     """
     shown = [min(block.least, block.most) for block in blocks]
     if len(_all(blocks, shown)) > height:
@@ -60,10 +61,10 @@ def _all(blocks: Sequence[Block], shown: Sequence[int]) -> list[str]:
 def listed(
     head: str, entries: Sequence[Sequence[str]], more: str, *, headed: bool = False
 ) -> Block:
-    """A head and entries of one or more lines each; `more` says where the others are.
+    """A block of a head and entries of one or more lines; `more` says where the rest is shown.
 
-    headed: whether an entry's first line can do without the others: where one entry is left, that
-        line costs no more than to say so.
+    headed: whether an entry's first line is understood alone: where a single entry is left over,
+        that line is shown, because "and 1 more" would take a line as well.
     """
 
     def lines(count: int) -> list[str]:
@@ -77,9 +78,9 @@ def listed(
 
 
 def wrapped(text: str, width: int, most: int | None = 3, indent: str = "  ") -> list[str]:
-    """`text` in at most `most` lines of so many columns, all but the first indented.
+    """`text` in at most `most` lines of `width` columns, all but the first indented.
 
-    most: None for all of it.
+    most: None for as many lines as the text takes.
     """
     lines = _broken(text, width, indent) or [""]
     if most is not None and len(lines) > most:
@@ -89,15 +90,15 @@ def wrapped(text: str, width: int, most: int | None = 3, indent: str = "  ") -> 
 
 
 def _broken(text: str, width: int, indent: str) -> list[str]:
-    """The lines; textwrap counts characters, some of which take two columns."""
+    """The lines of a text; characters that take two columns count twice, unlike in textwrap."""
     if text.isascii():
         return textwrap.wrap(text, width, subsequent_indent=indent)
     spread = "".join(char + _FILLER * (width_of(char) - 1) for char in text)
-    # A wide character may end a line, and leave what fills it to the next.
+    # One column less: where a wide character ends a line, its filler begins the next line.
     lines = textwrap.wrap(spread, width - 1, subsequent_indent=indent)
     return [line.replace(_FILLER, "") for line in lines]
 
 
 def titled(screen: Screen, title: str, text: str) -> str:
-    """A line whose first word is its section's title."""
+    """A line that begins with the title of its section, in bold."""
     return f"{screen.style(title, 1)}  {text}".rstrip()

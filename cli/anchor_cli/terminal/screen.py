@@ -1,4 +1,4 @@
-"""What the screen can show, and the two ways out: data to stdout, all else to stderr."""
+"""What the screen can show, and the two outputs: data to stdout, messages to stderr."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _NEEDED_GLYPHS = "█▏─…"
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """How output may look.
+    """What the output may use.
 
     width: columns of the terminal; None in a pipe or a file, where nothing is cut to fit.
-    glyphs: block and line characters can be shown (never in a pipe).
-    color: ANSI styles are understood and wanted.
-    asked: columns that COLUMNS asks for in a pipe or a file, where sentences are wrapped to them;
-        figures and names are not cut for it.
+    glyphs: whether block and line characters can be shown (never in a pipe).
+    color: whether ANSI styles are understood and wanted.
+    asked: the value of COLUMNS in a pipe or a file: sentences are wrapped to it, but figures and
+        names are not cut.
     """
 
     width: int | None = None
@@ -39,7 +39,7 @@ class Screen:
 
     @property
     def human(self) -> bool:
-        """Whether a person reads along: sizes and times are rounded for them."""
+        """Whether a person reads the output: sizes and times are then rounded."""
         return self.width is not None
 
     def style(self, text: str, *codes: int) -> str:
@@ -80,21 +80,21 @@ def emit(lines: str | Iterable[str]) -> None:
 
 
 def note(message: str) -> None:
-    """Write one line to stderr, in the form every message of `anchor` has."""
-    # Messages quote names escaped already; this net is for what came from elsewhere.
+    """Writes one line to stderr, in the form that every message of `anchor` has."""
+    # Names in messages are escaped by their callers; texts of other libraries are escaped here.
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
     sys.stderr.write(f"anchor: {line}\n")
     sys.stderr.flush()
 
 
 def document(value: Any) -> None:
-    """Write one JSON document to stdout; what is not finite is null."""
+    """Writes one JSON document to stdout; NaN and infinities become null."""
     indent = 2 if sys.stdout.isatty() else None
     emit(json.dumps(plain(value), allow_nan=False, indent=indent))
 
 
 def plain(value: Any) -> Any:
-    """`value` in what JSON has: numpy scalars and arrays unpacked, NaN and infinities None."""
+    """`value` in types that JSON has: numpy's become Python's, NaN and infinities None."""
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if hasattr(value, "tolist"):  # numpy, which this module does not import
@@ -126,7 +126,7 @@ def moment(time_ns: int | None, screen: Screen) -> str:
 
 
 def age(time_ns: int, screen: Screen) -> str:
-    """A time that is past: how long ago for people (3 d ago), as `moment` for programs."""
+    """A past time: as "3 d ago" for people, as in `moment` for programs."""
     if not screen.human:
         return moment(time_ns, screen)
     seconds = max(time.time() - time_ns / 1e9, 0.0)

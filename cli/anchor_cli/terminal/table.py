@@ -1,7 +1,7 @@
-"""Aligned text: columns two spaces apart, cut or left out where a terminal ends.
+"""Tables: columns two spaces apart, which are cut or left out where the terminal is narrow.
 
-Names lose their start, since the end says which module and parameter it is; other texts their
-middle.
+A cut name loses its start, because its end says which module and parameter it is; any other text
+loses its middle.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from anchor_cli.terminal.screen import Screen
 __all__ = ["Column", "cut", "cut_apart", "cut_name", "width_of", "written"]
 
 _GAP = "  "
-_READABLE = 20  # columns that a cut text keeps as long as others can be left out instead
+_READABLE = 20  # width of a cut text while another column can be left out instead
 _SHORTEST = 8
-_DIFFERENCES = 4  # times that names which look alike are given more of what they differ in
+_DIFFERENCES = 4  # rounds in which names that look alike are given more of their modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,10 @@ class Column:
     """One column of a table.
 
     right: align right, as numbers are.
-    cut: its texts may be cut where the terminal is narrow.
-    main: names; it is cut after all others, and so that names that differ still do.
-    spare: may be left out where that is not enough: 1 before 2, and the last such column first.
+    cut: the column's texts may be cut where the terminal is narrow.
+    main: the column holds names; it is cut last, and so that different names still look different.
+    spare: the column may be left out where cutting is not enough (0: never): those with 1 go before
+        those with 2, the last of them first.
     """
 
     title: str
@@ -41,7 +42,7 @@ class Column:
 def written(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], screen: Screen
 ) -> Iterator[str]:
-    """The lines of a table, head first, none wider than the screen if columns can give way."""
+    """The lines of a table, head first, as wide as the screen where columns can be cut."""
     widths = [
         max([width_of(column.title), *(width_of(row[i]) for row in rows)])
         for i, column in enumerate(columns)
@@ -51,7 +52,7 @@ def written(
         whole = list(widths)
         _shrink(columns, widths, kept, screen.width, _READABLE)
         kept = _leave_out(columns, widths, screen.width)
-        widths = whole  # what was left out leaves room
+        widths = whole  # the columns that were left out leave room for the others
         for shortest in (_READABLE, _SHORTEST):
             _shrink(columns, widths, kept, screen.width, shortest)
     mark = "…" if screen.glyphs else "..."
@@ -73,7 +74,7 @@ def _fitted(column: Column, texts: Sequence[str], width: int, mark: str) -> list
 def _shrink(
     columns: Sequence[Column], widths: list[int], kept: Sequence[int], limit: int, shortest: int
 ) -> None:
-    """Take from the widest columns that may be cut, until all fit or none has more to give."""
+    """Narrows the widest columns that may be cut, until all fit or all are at `shortest`."""
     while (excess := _total([widths[i] for i in kept]) - limit) > 0:
         wide = [i for i in kept if columns[i].cut and widths[i] > shortest]
         wide = [i for i in wide if not columns[i].main] or wide
@@ -99,7 +100,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _line(cells: Sequence[str], layout: Sequence[tuple[bool, int]]) -> str:
-    """One line; `layout` says of each cell whether it stands on the right, and its width."""
+    """One line of a table; `layout`: for each cell, whether it is aligned right, and its width."""
     padded = []
     for text, (right, width) in zip(cells, layout, strict=True):
         space = " " * (width - width_of(text))
@@ -108,9 +109,9 @@ def _line(cells: Sequence[str], layout: Sequence[tuple[bool, int]]) -> str:
 
 
 def cut(text: str, width: int, mark: str = "…", left: int | None = None) -> str:
-    """`text` in at most `width` columns: what is too long loses its middle to `mark`.
+    """`text` in at most `width` columns: a longer text has its middle replaced by `mark`.
 
-    left: columns of its start that stay; None keeps as much of the start as of the end.
+    left: the columns of the start that stay; None keeps as much of the start as of the end.
     """
     if width_of(text) <= width:
         return text
@@ -120,7 +121,7 @@ def cut(text: str, width: int, mark: str = "…", left: int | None = None) -> st
 
 
 def cut_name(name: str, width: int, mark: str = "…") -> str:
-    """`name` in at most `width` columns: its end, from where a module's name begins if it can."""
+    """`name` in at most `width` columns: the end of the name, from a dot on where possible."""
     short = cut(name, width, mark, left=0)
     if short == name:
         return name
@@ -131,10 +132,10 @@ def cut_name(name: str, width: int, mark: str = "…") -> str:
 
 
 def cut_apart(names: Iterable[str], width: int, mark: str = "…") -> dict[str, str]:
-    """Each name in at most `width` columns; names that differ still do, where that can be.
+    """Each name in at most `width` columns; different names look different where possible.
 
-    Those that would be the same without their start show what they differ in as well, or are cut
-    elsewhere.
+    Names whose ends are equal also show the modules in which they differ, or are cut at another
+    place.
     """
     several = list(dict.fromkeys(names))
     ways = [_cut_apart(several, width, mark, first) for first in (_by_parts, _in_the_middle)]
@@ -153,7 +154,7 @@ def _cut_apart(
     while left:
         tried = [{text: way(text) for text in left} for way in _ways(left, width, mark)]
         apart = max((_apart(one, taken) for one in tried), key=len)
-        if not apart:  # too narrow for all of them: as many as can be
+        if not apart:  # too narrow to tell all of them apart: the way with most different texts
             return short | max(tried, key=lambda one: len(set(one.values())))
         short |= apart
         taken |= set(apart.values())
@@ -162,7 +163,7 @@ def _cut_apart(
 
 
 def _by_parts(names: Sequence[str], width: int, mark: str) -> dict[str, str]:
-    """Each name's end; of names that end alike also the modules in which they differ."""
+    """The end of each name; names with equal ends also show the modules in which they differ."""
     parts = {name: name.split(".") for name in names}
     at: dict[str, set[int]] = {name: set() for name in names}
     short: dict[str, str] = {}
@@ -182,7 +183,7 @@ def _by_parts(names: Sequence[str], width: int, mark: str) -> dict[str, str]:
 
 
 def _parted(parts: Sequence[str], at: Sequence[int], width: int, mark: str) -> str:
-    """The modules at these places, and as much of the end as fits."""
+    """The modules at the places `at` of a name, and as much of the name's end as fits."""
     whole = ".".join(parts)
     if not at or width_of(whole) <= width:
         return cut_name(whole, width, mark)
@@ -197,19 +198,19 @@ def _parted(parts: Sequence[str], at: Sequence[int], width: int, mark: str) -> s
 
 
 def _same(short: Mapping[str, str]) -> list[str]:
-    """The texts that look like another."""
+    """The texts whose cut form is shared with another text."""
     seen = Counter(short.values())
     return [text for text, shown in short.items() if seen[shown] > 1]
 
 
 def _apart(tried: Mapping[str, str], taken: Collection[str]) -> dict[str, str]:
-    """Those that look like no other, nor like what is there."""
+    """The cut forms that are unique among `tried`, and not among `taken`."""
     same = set(_same(tried))
     return {text: shown for text, shown in tried.items() if text not in same and shown not in taken}
 
 
 def _ways(texts: Sequence[str], width: int, mark: str) -> Iterator[Callable[[str], str]]:
-    """Other places to cut at: nearer to an end, or on both sides of where the texts part."""
+    """Other ways to cut: at each other place, or around the first place where texts differ."""
     room = width - len(mark)
     for left in sorted(range(room + 1), key=lambda left: abs(2 * left - room)):
         yield partial(cut, width=width, mark=mark, left=left)
@@ -221,7 +222,7 @@ def _ways(texts: Sequence[str], width: int, mark: str) -> Iterator[Callable[[str
 
 
 def _around(text: str, begin: int, width: int, mark: str) -> str:
-    """What stands at `begin`, with a little of both ends."""
+    """The part of a text at `begin`, with a little of the text's start and end."""
     room = width - 2 * len(mark)
     end = room // 4
     inner = room - 2 * end
@@ -238,7 +239,7 @@ def _start(text: str, width: int) -> str:
 
 
 def _end(text: str, width: int) -> str:
-    """The longest end of `text` in at most `width` columns; backwards it may be less wide."""
+    """The longest end of `text` in at most `width` columns."""
     while width_of(text) > width:
         text = text[max(1, len(text) - width) :]
     return text

@@ -1,4 +1,4 @@
-"""Names as a tree: what stands between dots is a level, a line says which kinds a name has.
+"""Names as a tree: each part between dots is a level; a line shows the kinds of its name.
 
 block
 ├─ attention     value grad              float32  8x64
@@ -33,14 +33,14 @@ Entry = Mapping[str, Any]
 
 @dataclass(slots=True)
 class _Node:
-    """One level of a name, and what was recorded of the name that ends there."""
+    """One level of a name, with the entries of the name that ends at this level."""
 
     entries: list[Entry] = field(default_factory=list)
     below: dict[str, _Node] = field(default_factory=dict)
 
 
 def lines(entries: Sequence[Entry], screen: Screen) -> Iterator[str]:
-    """The tree of what `anchor names --json` lists, in its order, as a table."""
+    """The entries of `anchor names --json` as a tree, in their order; the lines of a table."""
     root = _Node()
     for entry in entries:
         node = root
@@ -52,8 +52,9 @@ def lines(entries: Sequence[Entry], screen: Screen) -> Iterator[str]:
 
 
 def _walked(node: _Node, before: str, screen: Screen, *, top: bool) -> Iterator[tuple[str, _Node]]:
-    """Every node under this one with its label; a level without records that leads to one is joined
-    to it.
+    """All nodes below `node` with their labels.
+
+    A level without records of its own and with a single level below is joined to that, with a dot.
     """
     fork, last, along, gone = _LINES if screen.glyphs else _PLAIN
     names = list(node.below)
