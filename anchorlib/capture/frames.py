@@ -28,7 +28,7 @@ def natively(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def never_traced(function: Callable[P, R]) -> Callable[P, R]:
-    """Let dynamo always run `function` as plain Python: compiled callers break their graph there."""
+    """Let dynamo always run `function` as plain Python: a compiled caller breaks its graph."""
     mark_disabled(function)
     return natively(function)
 
