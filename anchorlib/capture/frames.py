@@ -1,7 +1,8 @@
-"""Functions of ours that dynamo meets: traced where compiled code inlines them, else left alone.
+"""Decorators that tell dynamo how to treat functions of ours.
 
-Without this dynamo would compile an anchor that runs outside compiled code (after a graph break,
-in a function that it gave up on) as a small graph of its own, once for each name.
+dynamo traces an anchor where compiled code inlines it. Without `natively` it would also compile an
+anchor that runs outside compiled code (after a graph break, or in a function that it gave up on)
+as a small graph, once for each name.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from anchorlib.torch_private import CAN_SKIP, mark_constant, mark_disabled, skip
 __all__ = ["IS_TOLD", "constant", "natively", "never_traced"]
 
 IS_TOLD = CAN_SKIP
-"""Whether dynamo can be told so: if not, `natively` does nothing."""
+"""Whether dynamo can be told to leave a function alone: if not, `natively` does nothing."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def natively(function: Callable[P, R]) -> Callable[P, R]:
-    """Let dynamo run `function`, and what it calls, as plain Python where it is a frame's own."""
+    """Let dynamo run `function`, and its callees, as plain Python where it does not inline them."""
     skip_frames_of(function)
     return function
 
 
 def never_traced(function: Callable[P, R]) -> Callable[P, R]:
-    """The same, and code that would inline `function` breaks its graph there."""
+    """Let dynamo always run `function` as plain Python: a compiled caller breaks its graph."""
     mark_disabled(function)
     return natively(function)
 
 
 def constant(function: Callable[P, R]) -> Callable[P, R]:
-    """Run `function` while code is traced: what it returns stands in that code as a constant."""
+    """Let dynamo run `function` while it traces, and make the result a constant in the graph."""
     mark_constant(function)
     return function

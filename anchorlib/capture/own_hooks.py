@@ -1,14 +1,14 @@
-"""Hooks of ours in torch's dicts of hooks, which nothing that is saved or copied has.
+"""Our entries in torch's dicts of hooks, which are left out of saved and copied objects.
 
-torch keeps the hooks of a module, an optimizer and a tensor in dicts, in their order, and calls
-what stands in them. `pickle` and `copy` take the dicts of modules and optimizers along: a model
-that is saved whole would carry our hooks into its file. So while a session is open `copyreg` is
-told how an OrderedDict is taken apart: as always, but for our entries. That serves whatever is
-built on pickle or copy: `torch.save`, `deepcopy`, `torch.package`, processes that a model is sent
-to, and classes that say by themselves what of them is saved.
+torch keeps the hooks of modules, optimizers and tensors in dicts, and calls them in the order of
+the dicts. `pickle` and `copy` include the dicts of modules and optimizers: a model that is saved
+whole would carry our hooks into its file. So while a session is open, a function that we register
+with `copyreg` takes OrderedDicts apart without our entries. That works for everything built on
+pickle or copy: `torch.save`, `deepcopy`, `torch.package`, models sent to other processes, and
+classes with a `__reduce__` or `__getstate__` of their own.
 
-Our entries have numbers below zero. torch counts up from 0, once for all hooks of a process, and a
-user's hooks keep the numbers that they have without us: those are saved too.
+Our entries have negative numbers. torch numbers the hooks of a process from 0 on, and saves the
+numbers: so those of the user's hooks stay what they are without us.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ _lock = Lock()  # sessions may begin and end in several threads
 
 
 class OwnHook:
-    """A hook of ours, known as such in whatever dict it stands.
+    """A hook of ours, recognized by its class in whatever dict it is.
 
-    Something that takes hooks out of their dict and saves them saves one that does nothing, where
-    there is no anchorlib too; a plain bound method would drag the session along.
+    Code that takes a hook out of its dict and pickles it pickles a function that does nothing, and
+    that loads without anchorlib. A bound method would be pickled with the whole session.
     """
 
     __slots__ = ()
@@ -74,7 +74,7 @@ class OwnHook:
 
 
 class Hung:
-    """An entry of ours in one of torch's dicts of hooks, and in those that say how it is called."""
+    """Our entry in one of torch's dicts of hooks, and in the dicts that tell how to call it."""
 
     __slots__ = ("_dicts", "_number")
 
@@ -84,11 +84,11 @@ class Hung:
 
     @property
     def is_gone(self) -> bool:
-        """Whether what it hung on is no more."""
+        """Whether the object with the hook has been freed."""
         return self._dicts[0]() is None
 
     def remove(self) -> None:
-        """Take it away, unless somebody has."""
+        """Remove the entry, if it is still there."""
         for one in self._dicts:
             hooks = one()
             if hooks is not None:
@@ -96,27 +96,27 @@ class Hung:
 
 
 def hang(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False) -> Hung:
-    """Let torch call `hook` after all others in `hooks`, or before them.
+    """Let torch call `hook` after all others in `hooks`, or (first) before them.
 
-    marks: dicts in which torch looks up how a hook is called: what it finds there holds.
+    marks: dicts in which an entry tells torch how to call the hook of that number.
     """
     number = -next(_numbers)
     for one in (hooks, *marks):
-        one[number] = hook  # as a mark too, by which it is known to be ours
+        one[number] = hook  # in `marks` any true value would do; this one is known to be ours
     if first:
         hooks.move_to_end(number, last=False)
     return Hung(number, (hooks, *marks))
 
 
 def _held(handle: Any) -> Hung:
-    """What torch has hung by its public way, which counts it among the user's hooks."""
+    """The entry of a hook that was registered by torch's public method, among the user's hooks."""
     return Hung(handle.id, (handle.hooks_dict_ref(),))
 
 
 def hang_before_forward(
     module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False
 ) -> Hung:
-    """Let `hook` be called before the forward of `module`, and before other hooks are."""
+    """Let `hook` be called before the forward of `module` and before its other hooks."""
     dicts = forward_pre_hook_dicts(module)
     if dicts is None:
         return _held(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=kwargs))
@@ -127,7 +127,7 @@ def hang_before_forward(
 def hang_after_forward(
     module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False, always: bool = False
 ) -> Hung:
-    """Let `hook` be called after the forward of `module`; always: an exception ended it, too."""
+    """Let `hook` be called after the forward of `module`; always: even if that raised."""
     dicts = forward_hook_dicts(module)
     if dicts is None:
         return _held(module.register_forward_hook(hook, with_kwargs=kwargs, always_call=always))
@@ -139,20 +139,20 @@ def hang_after_forward(
 
 
 def hang_on_leaf(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hung:
-    """Let `hook` be called with each gradient of `leaf`, which no operation made."""
-    own_way = type(leaf) not in {torch.Tensor, nn.Parameter}  # a subclass may have it
+    """Let `hook` be called with each gradient of `leaf`, a tensor that no operation made."""
+    own_way = type(leaf) not in {torch.Tensor, nn.Parameter}  # may define `register_hook`
     if own_way or not hooks_are_known:
         return _held(leaf.register_hook(hook))
     return hang(hooks_of_new(leaf), hook)
 
 
 def hang_on_sharded(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hung:
-    """Let `hook` be called with `leaf`, a DTensor, once a gradient was added to its own."""
+    """Let `hook` be called with `leaf`, a DTensor, whenever a gradient was added to its `grad`."""
     return _held(leaf.register_post_accumulate_grad_hook(hook))
 
 
 def hang_before_step(optimizer: Optimizer, hook: Callable[..., Any]) -> Hung:
-    """Let `hook` be called before each step of `optimizer`, after hooks that are there."""
+    """Let `hook` be called before each step of `optimizer`, after the hooks it has now."""
     hooks = step_pre_hooks(optimizer)
     return _held(optimizer.register_step_pre_hook(hook)) if hooks is None else hang(hooks, hook)
 
@@ -170,9 +170,9 @@ def hang_before_steps(hook: Callable[..., Any]) -> Hung:
 
 
 class _Reduction:
-    """How `pickle` and `copy` take an OrderedDict apart: without our entries, else as `before`.
+    """Takes an OrderedDict apart for `pickle` and `copy`: without our entries, else as `before`.
 
-    One for all sessions that are open, whichever of them ends first.
+    All open sessions share one, since they may end in any order.
     """
 
     def __init__(self, before: Callable[..., Any] | None) -> None:
@@ -190,7 +190,7 @@ class _Reduction:
 
 
 def leave_out_of_copies() -> Callable[[], None]:
-    """From now on pickles and copies of an OrderedDict have nothing of ours; what ends that."""
+    """Leave our entries out of pickles and copies of OrderedDicts; returns what ends that."""
     table: dict[type, Any] = copyreg.dispatch_table
     with _lock:
         there = table.get(OrderedDict)
@@ -201,7 +201,7 @@ def leave_out_of_copies() -> Callable[[], None]:
     def end() -> None:
         with _lock:
             reduction.sessions -= 1
-            # Somebody may have his own way since, which goes on to ours.
+            # Other code may have registered a function since, which calls ours.
             if reduction.sessions or table.get(OrderedDict) is not reduction:
                 return
             if reduction.before is None:

@@ -1,18 +1,18 @@
-"""`anchor run`: an unedited program, recorded.
+"""`anchor run` and ANCHOR_WATCH: recording a program that was not edited.
 
     anchor run ──▶ the command, with ANCHOR_LAUNCH and the folder hook/ in its environment
-                     └─▶ hook/sitecustomize   in every Python: waits until torch is imported
-                           └─▶ constructions  hears of each optimizer that is constructed
-                                 └─▶ trainer  opens a session, and watches the models it updates
+                     └─▶ hook/sitecustomize   runs in every Python: waits until torch is imported
+                           └─▶ observing      is called for each optimizer that is constructed
+                                 └─▶ trainer  opens a session, and watches the optimizers' models
+    ANCHOR_WATCH ──▶ anchorlib_watch.pth, which is installed beside the packages, runs the same hook
 
-    ANCHOR_WATCH ──▶ anchorlib_watch.pth, which installing puts beside the packages: the same hook
+request       the request, as JSON in the environment   roots     the models of given parameters
+command       the command and its environment           callings  the program's names of its models
+interpreters  Pythons that will run unobserved          session   a trainer's session
+models        the watched models, and their prefixes    saying    lines on stderr
 
-request       what was asked, as it travels    roots     the models that parameters belong to
-command       the command's environment        callings  what the program calls its models
-interpreters  why some are not seen            session   a trainer's session, and its last line
-models        the models that it watches, and what their names begin with
-
-Importing this imports no torch: the command line does, and each Python that `anchor run` starts.
+Importing this package does not import torch: the command line imports the package, and so does each
+Python that `anchor run` starts.
 """
 
 from __future__ import annotations

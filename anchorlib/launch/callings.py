@@ -1,12 +1,12 @@
-"""What a program calls its models: the names of variables, where an optimizer is constructed.
+"""The program's own names of its models: variables in the frames that construct an optimizer.
 
     optimizer = Adam(netG.parameters())                 netG
     self.opt = Adam(self.critic.parameters())           critic
     for m in models: Adam(m.parameters())               models.0, models.1
 
-Frames are looked at from the constructor outwards, in each its variables first, then what lists and
-dicts among them hold, then the attributes of the object whose method it is. A name that several
-models have (`m` above) is none of theirs; a model without any is called by its class.
+Frames are searched from the constructor outwards: in each frame first its variables, then the items
+of lists and dicts among them, then the attributes of the object whose method runs. A name that
+several models have (`m` above) names none of them; a model without a name is called by its class.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ __all__ = ["callings", "constructing", "user_frame"]
 
 _DEEP = 64
 _MANY = 64
-# Who calls these may hold what a frame answers with.
+# A function that calls one of these may hold the dict of variables that its frame gives out.
 _OWN_LOCALS = {"locals", "vars", "eval", "exec"}
-_REFERENCES = 3  # to a frame's dict that nobody else holds: the frame's, our variable, an argument
+_REFERENCES = 3  # to an unshared dict of a frame: the frame's, our variable, getrefcount's argument
 
 
 def constructing(frame: FrameType | None, kind: type) -> Iterator[object]:
-    """The objects of `kind` whose methods run in `frame` and around it, without a gap."""
+    """The objects of `kind` whose methods run in `frame` and, without a gap, in its callers."""
     while frame is not None and issubclass(type(first := _first(frame)), kind):
         yield first
         frame = frame.f_back
 
 
 def user_frame(frame: FrameType | None, kind: type) -> FrameType | None:
-    """The frame around those."""
+    """The innermost frame, from `frame` outwards, that runs no method of an object of `kind`."""
     while frame is not None and issubclass(type(_first(frame)), kind):
         frame = frame.f_back
     return frame
 
 
 def callings(roots: Sequence[nn.Module], frame: FrameType | None) -> list[list[str]]:
-    """What each of `roots` is called around `frame`, the most telling name first."""
-    found: list[dict[str, None]] = [{} for _ in roots]
+    """The names of each of `roots` in `frame` and its callers, the nearest name first."""
+    names_of: list[dict[str, None]] = [{} for _ in roots]
     places = {id(unwrapped(root)): place for place, root in enumerate(roots)}
     for name, value in _named_values(frame):
-        if issubclass(type(value), nn.Module):  # isinstance would wake lazy objects
+        if issubclass(type(value), nn.Module):  # isinstance would load lazy objects
             place = places.get(id(unwrapped(value)))
             if place is not None:
-                found[place][name] = None
-    return [list(names) for names in found]
+                names_of[place][name] = None
+    return [list(names) for names in names_of]
 
 
 def _named_values(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
@@ -92,7 +92,7 @@ def _with_contents(variables: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _first(frame: FrameType) -> object:
-    """The first argument of a function that is a method, by its place; None elsewhere."""
+    """The first argument of the function that `frame` runs; None where it has none."""
     return _variables(frame).get(_first_name(frame))
 
 
@@ -102,11 +102,11 @@ def _first_name(frame: FrameType) -> str:
 
 
 def _variables(frame: FrameType) -> dict[str, Any]:
-    """The variables of `frame`, which stays as it was.
+    """The variables of `frame`, read without a lasting change to the frame.
 
-    Before Python 3.13 a function's frame keeps the dict that it answers with. That would hold what
-    the function deletes later, and it is the very dict that `locals()` gave the function before: a
-    frame that may hold it is not looked into.
+    Before Python 3.13 a function's frame keeps the dict that `f_locals` gives. The dict would keep
+    objects alive that the function deletes later, so it is cleared. It is also the dict that
+    `locals()` gave to the function: frames of functions that may call that are not searched.
     """
     code = frame.f_code
     if not code.co_flags & CO_OPTIMIZED or sys.version_info >= (3, 13):
@@ -115,6 +115,6 @@ def _variables(frame: FrameType) -> dict[str, Any]:
         return {}
     kept = frame.f_locals
     variables = dict(kept)
-    if sys.getrefcount(kept) <= _REFERENCES:  # a debugger may hold it
+    if sys.getrefcount(kept) <= _REFERENCES:  # not where a debugger uses the dict, too
         kept.clear()
     return variables

@@ -1,4 +1,4 @@
-"""The command of `anchor run`: what is in its environment, and how this process becomes it."""
+"""The command of `anchor run`: its environment, and how this process is replaced by it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ __all__ = ["Launch", "launch"]
 
 _HOOK = str(Path(__file__).with_name("hook"))
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-_ENDED = ("SIGPIPE", "SIGXFSZ")  # what Python ignores, and a command does not expect to be ignored
-# A run that exists may be of another node, rank or attempt of this very job.
+_ENDED = ("SIGPIPE", "SIGXFSZ")  # Python ignores these signals, which other commands do not expect
+# In a job, an existing run may come from another node, rank or attempt of the same job.
 _JOB = ("SLURM_PROCID", "SLURM_JOB_ID", "RANK", "TORCHELASTIC_RUN_ID")
 _NODES = re.compile(r"--(nnodes|node[_-]rank|num_machines|machine_rank)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A command that is about to run, observed.
+    """A command that is about to run.
 
-    words: the command. environment: its own. unseen: why it will run unobserved; mostly empty.
+    words: the command line. environment: the command's environment. unseen: why the command will
+    run unobserved; empty where nothing is known against it.
     """
 
     words: tuple[str, ...]
@@ -41,9 +42,9 @@ class Launch:
     unseen: str = ""
 
     def begin(self) -> None:
-        """Become the command, with this process's number, terminal, signals and exit code.
+        """Replace this process by the command, which keeps its number, terminal and signals.
 
-        Raises CommandError where it cannot be run; else it does not return.
+        Does not return. Raises CommandError where the command cannot be run.
         """
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -57,7 +58,7 @@ class Launch:
 
 
 def _why_not(name: str, fault: OSError) -> str:
-    """Why the command `name` cannot be run, and what to type where it is a script of Python's."""
+    """Why the command `name` cannot be run, and what to type if it is a Python script."""
     said = f"cannot run {escape(name)}: {fault.strerror or type(fault).__name__}"
     if name.endswith(".py") and Path(name).is_file():
         said += f"; a script follows its Python: anchor run -- python {escape(shlex.quote(name))}"
@@ -65,15 +66,16 @@ def _why_not(name: str, fault: OSError) -> str:
 
 
 def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) -> Launch:
-    """What `anchor run` starts: the command `words`, recorded as `request` says.
+    """The command `words`, to be recorded as `request` says.
 
-    settings: what else the sessions of its processes find in their environment: ANCHOR_STORE
-        always, ANCHOR_STEPS, ANCHOR_PHASES, ANCHOR_TRACE.
-    A run that nobody names gets the script's name and the time, the same for all of its processes,
-    unless a job's id names it.
+    settings: further variables of its environment: always ANCHOR_STORE; ANCHOR_STEPS,
+        ANCHOR_PHASES, ANCHOR_TRACE.
+
+    A run without a name is named by the job's id, or else by the script's name and the time, which
+    all of its processes share.
 
     Raises RunExistsError, StoreError for a directory that cannot be made, OptionError for settings
-    that no session takes, and what `Request.check` raises.
+    that no session accepts, and whatever `Request.check` raises.
     """
     request.check()
     environment = {**os.environ, **settings}
@@ -93,7 +95,7 @@ def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) 
 
 
 def _must_be_new(name: str, store: str) -> None:
-    """A training should not run for hours to find that nothing of it was kept."""
+    """Raise RunExistsError now, before a training runs for hours and records nothing."""
     if "://" not in store and (Path(store) / f"{name}.zarr").exists():
         raise RunExistsError(
             f"run {name} exists in {escape(store)}: choose another --name, or remove that run"
@@ -101,7 +103,10 @@ def _must_be_new(name: str, store: str) -> None:
 
 
 def _place(store: str) -> str:
-    """Where `store` is, wherever a program goes; a directory is there from now on."""
+    """`store` as an absolute path, as the program may change directory; makes the directory.
+
+    A URL stays as it is.
+    """
     if "://" in store:
         return store
     try:
@@ -127,7 +132,7 @@ def _name_of(words: Sequence[str]) -> str:
 
 
 def _script(words: Sequence[str]) -> str:
-    """What runs, without the launcher before it: a file's name, or a module's."""
+    """The name of the script or module in a command line, after any launcher."""
     for before, word in zip(("", *words), words, strict=False):
         if before == "-m" and word not in _LAUNCHERS:
             return word

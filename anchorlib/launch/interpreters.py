@@ -1,4 +1,4 @@
-"""Pythons that take no note of their environment: told by their options, before they run."""
+"""Pythons that will ignore our hook: recognized by their options, before they run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 __all__ = ["why_unseen"]
 
-_DEAF = re.compile(r"-[^cmWX-]*?([IES])")  # PYTHONPATH is not read, or `sitecustomize` not imported
+_DEAF = re.compile(r"-[^cmWX-]*?([IES])")  # ignores PYTHONPATH, or does not import sitecustomize
 _LAST = re.compile(r"-[^WX-]*[cm]")
 _WITH_VALUE = ("-W", "-X")
 
 
 def why_unseen(words: Sequence[str]) -> str:
-    """Why the command `words` would run unobserved; empty where nothing speaks for it."""
+    """Why the command `words` will run unobserved; empty where no reason is known."""
     for line in (list(words), _shebang(words[0])):
         option = _deaf_option(line)
         if option:
@@ -43,7 +43,7 @@ def _deaf_option(words: Sequence[str]) -> str:
 
 
 def _shebang(program: str) -> list[str]:
-    """The words of the line that says which interpreter runs `program`; none in a binary."""
+    """The words of the `#!` line of `program`; empty for a binary, or where it is not found."""
     path = shutil.which(program)
     if path is None:
         return []

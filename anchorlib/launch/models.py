@@ -1,4 +1,4 @@
-"""The models that a trainer watches, and what their names begin with."""
+"""The models that a trainer watches, and the prefixes of their names."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ __all__ = ["Model", "class_of", "free", "holds", "prefixes"]
 class Model:
     """A model that an optimizer of this process updates.
 
-    callings: what the program calls it. prefix: what its names begin with. unknown: selectors
-        that match nothing in it, with what there is to say. undo: takes our own hooks off it.
+    root: gives the model while it lives. callings: the program's names of the model. prefix: put
+        before every name of its tensors. unknown: selectors that match nothing in the model, each
+        with the error's text. undo: removes our own hooks from the model.
     """
 
     root: Callable[[], nn.Module | None]
@@ -30,37 +31,37 @@ class Model:
     undo: Callable[[], object] = lambda: None
 
     def own(self) -> set[int]:
-        """The ids of its parameters; none once it is gone."""
+        """The ids of the model's parameters; empty once the model is freed."""
         root = self.root()
         return set() if root is None else {id(p) for p in root.parameters()}
 
 
 def holds(optimizer: Optimizer | None, parameters: set[int]) -> bool:
-    """Whether `optimizer` holds one of these parameters, which are known by their ids."""
+    """Whether `optimizer` holds any of these parameters; parameters: their ids."""
     groups = [] if optimizer is None else optimizer.param_groups
     return any(id(p) in parameters for group in groups for p in group["params"])
 
 
 def prefixes(models: list[Model]) -> list[str]:
-    """What the names of each model begin with."""
+    """The prefix for the names of each model; empty for a single model."""
     if len(models) == 1:
         return [""]
     everyones = Counter(name for model in models for name in model.callings)
-    found: list[str] = []
+    chosen: list[str] = []
     for model in models:
         own = [name for name in model.callings if everyones[name] == 1]
-        found.append(free(own, model, found))
-    return found
+        chosen.append(free(own, model, chosen))
+    return chosen
 
 
 def free(callings: Iterable[str], model: Model, taken: Collection[str]) -> str:
-    """The first of `callings` that is not taken, else the class's name with a number."""
+    """The first of `callings`, the class's name, and that with a number, that is not taken."""
     name = class_of(model).__name__
     numbered = (f"{name}_{number}" for number in count(2))
     return next(one for one in chain(callings, [name], numbered) if one not in taken)
 
 
 def class_of(model: Model) -> type:
-    """The class of what it is inside its wrappers."""
+    """The class of the model inside its wrappers; that of None once the model is freed."""
     root = model.root()
     return type(None) if root is None else type(unwrapped(root))

@@ -1,8 +1,8 @@
-"""Hears of each optimizer that a program constructs: that is what makes it a trainer.
+"""Notices each optimizer that a program constructs, which makes the process a trainer.
 
-torch has no hook for it, so `Optimizer.__init__` and `add_param_group` are wrapped; `torch.compile`
-is, for models that are compiled once they have an optimizer. Until the first one is constructed
-nothing else of anchorlib is loaded, and no module or backward is touched.
+torch has no hook for that, so `Optimizer.__init__` and `add_param_group` are wrapped. So is
+`torch.compile`, since a model may be compiled after its optimizer was constructed. Until the first
+optimizer is constructed, nothing else of anchorlib is loaded, and no module or backward is touched.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _request: Request | None = None
 
 
 def observe_trainers() -> None:
-    """From now on the models of each optimizer that is constructed here are recorded.
+    """Record, from now on, the models of each optimizer that this process constructs.
 
-    torch has been imported. Does nothing the second time, or under ANCHOR_DISABLED.
+    To be called after the import of torch. Does nothing the second time, or under ANCHOR_DISABLED.
     """
-    global _request  # noqa: PLW0603  # one trainer a process
+    global _request  # noqa: PLW0603  # one trainer in each process
     if _request is not None or os.environ.get("ANCHOR_DISABLED", "0") not in ("", "0"):
         return
     try:
@@ -55,7 +55,7 @@ def observe_trainers() -> None:
 
 
 def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.compile`, after which the trainer looks at what it returned."""
+    """`torch.compile`, wrapped so that the trainer is given the compiled model."""
 
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # its own name
@@ -70,15 +70,15 @@ def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _followed(original: Callable[..., Any], *, told: bool) -> Callable[..., Any]:
-    """`original`, after which the trainer looks at the optimizer.
+    """`original`, a method of Optimizer, wrapped so that the trainer is told of the optimizer.
 
-    told: it constructs one; else it adds parameters to one, which its construction does as well.
+    told: whether it is the constructor; else it adds parameters, as a constructor does, too.
     """
 
     @functools.wraps(original)
     def followed(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(optimizer, *args, **kwargs)
-        frame = sys._getframe(1)  # noqa: SLF001  # the documented way
+        frame = sys._getframe(1)  # noqa: SLF001  # no public way to the caller's frame
         if told:
             _harmlessly(lambda: _this_trainer().constructed(optimizer, frame))
         elif (trainer := _trainer) is not None:
@@ -89,7 +89,7 @@ def _followed(original: Callable[..., Any], *, told: bool) -> Callable[..., Any]
 
 
 def _harmlessly(look: Callable[[], object]) -> None:
-    """Do so inside a call of the program's, which must not hear of what goes wrong."""
+    """Call `look` inside a call of the program's, which must not see its exceptions."""
     try:
         look()
     except Exception as fault:  # noqa: BLE001  # of ours, or of the program's own classes
@@ -97,11 +97,11 @@ def _harmlessly(look: Callable[[], object]) -> None:
 
 
 def _tell_nothing() -> None:
-    """The command's own process ends: say so where it has left no run at all."""
+    """Say that nothing was recorded, as the command's own process ends without any run."""
     store, name = os.environ.get("ANCHOR_STORE", ""), _request and _request.name
     if not name or _trainer is not None or "://" in store or _is_there(store, name):
         return
-    if _request and _request.process != os.getpid():  # a child that was forked
+    if _request and _request.process != os.getpid():  # in a forked child
         return
     say("nothing was recorded: no optimizer of a model's parameters was constructed")
 
@@ -113,7 +113,7 @@ def _is_there(store: str, name: str) -> bool:
 def _this_trainer() -> Trainer:
     global _trainer  # noqa: PLW0603
     if _trainer is None:
-        from anchorlib.launch.trainer import Trainer  # which loads all that records
+        from anchorlib.launch.trainer import Trainer  # loads all of anchorlib's recording
 
         assert _request is not None
         _trainer = Trainer(_request)
@@ -121,7 +121,10 @@ def _this_trainer() -> Trainer:
 
 
 def _after_fork() -> None:
-    """A child of a process that records is no trainer; a child of another may become one."""
+    """Forget a trainer without a session: the child may become a trainer itself.
+
+    The child of a process that records keeps its trainer, and so never becomes one.
+    """
     global _trainer  # noqa: PLW0603
     if _trainer is not None and not _trainer.rests_in_children:
         _trainer = None

@@ -1,4 +1,4 @@
-"""What `anchor run` was asked to record, as it travels to the processes of its command."""
+"""The request of `anchor run`, passed to the processes of its command in the environment."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from anchorlib.names import check_run_name, parse, parse_list
 __all__ = ["LAUNCH", "WATCH", "Request", "is_rerun", "selectors_of_environment"]
 
 LAUNCH = "ANCHOR_LAUNCH"
-"""What `anchor run` tells the processes of its command: the request, as JSON."""
+"""The variable in which `anchor run` passes the request to its command's processes, as JSON."""
 WATCH = "ANCHOR_WATCH"
-"""What users set: selectors, comma-separated."""
+"""The variable that users set without `anchor run`: selectors, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is recorded of an unedited program.
+    """What to record of an unedited program.
 
-    name: the run's; None: as `start` finds it.
-    watch: selectors; empty: what `Session.watch` records by default.
-    mode: as for `start`; None: its default.
-    command: what was typed, for the run's header; empty where nobody typed `anchor run`.
+    name: of the run; None: `start` chooses it.
+    watch: selectors; empty: the default of `Session.watch`.
+    mode: as for `start`; None: the default of `start`.
+    command: the command line of `anchor run`, for the run's header; empty without `anchor run`.
     process: the number of the command's own process.
-    store: as it was typed: the processes have where it is, for they may change directory.
+    store: the store as the user typed it, for messages. Processes get its absolute path, since
+        they may change directory.
     """
 
     name: str | None = None
@@ -40,7 +41,7 @@ class Request:
     store: str = ""
 
     def check(self) -> None:
-        """Raises InvalidNameError, ModeError, OptionError for what no session would take."""
+        """Raises InvalidNameError, ModeError or OptionError for what no session would accept."""
         if self.name is not None:
             check_run_name(self.name)
         for text in self.watch:
@@ -56,7 +57,7 @@ class Request:
     def of_environment(cls) -> Request:
         """The request that this process was started with.
 
-        Raises OptionError for text that is none, and what `check` raises.
+        Raises OptionError for text that is no request, and whatever `check` raises.
         """
         text = os.environ.get(LAUNCH)
         request = cls(**_fields(text)) if text else cls(watch=selectors_of_environment())
@@ -65,9 +66,9 @@ class Request:
 
 
 def selectors_of_environment() -> tuple[str, ...]:
-    """The selectors in ANCHOR_WATCH; none where it is not set.
+    """The selectors in ANCHOR_WATCH; empty where it is not set.
 
-    Raises OptionError for one that no name can have, and where there is none in it.
+    Raises OptionError for a selector that no tensor could match, and for a list without any.
     """
     text = os.environ.get(WATCH)
     if not text:
@@ -98,5 +99,5 @@ def _maybe(value: object) -> str | None:
 
 
 def is_rerun() -> bool:
-    """Whether the sessions of this process name themselves otherwise: they record a run again."""
+    """Whether sessions here record another run again, and so choose other names themselves."""
     return any(map(os.environ.get, ("ANCHOR_PERTURB", "ANCHOR_GRAFT")))

@@ -1,8 +1,8 @@
-"""The models that parameters belong to: the outermost modules that hold them.
+"""The models that parameters belong to: the outermost modules that contain them.
 
-Nothing tells when a module comes to be: copies and unpickled modules are made without their
-constructor. So all objects of this process are looked through, once for each optimizer whose
-parameters are not known yet, which takes about a tenth of a second.
+Modules cannot be noted as they are made: copies and unpickled modules run no constructor. So all
+objects of this process are searched, once for each optimizer whose parameters are not known yet,
+which takes about a tenth of a second.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _Parents = dict[int, list[nn.Module]]
 
 
 def roots_of(parameters: Iterable[object]) -> list[nn.Module]:
-    """The root modules of `parameters`, in the order of these; a parameter of no module has none.
+    """The root modules of `parameters`, in the order of the parameters.
 
-    A root is the outermost module that a parameter lies in. Where there are several (a list that
-    holds a model beside DDP's wrapper of it), it is the largest module that all of them share.
+    The root of a parameter is the outermost module that contains it; a parameter outside of modules
+    has none. Where several modules are outermost (a ModuleList that contains a model, and DDP's
+    wrapper of that model), the root is the largest module that all of them contain.
     """
     wanted = {id(parameter): place for place, parameter in enumerate(parameters)}
     modules = _all_modules()
@@ -44,7 +45,7 @@ def roots_of(parameters: Iterable[object]) -> list[nn.Module]:
 
 
 def _all_modules() -> list[nn.Module]:
-    # isinstance would wake lazy objects.
+    # isinstance would load lazy objects.
     return [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
 
 
@@ -62,17 +63,17 @@ def _root(owner: nn.Module, parents: _Parents) -> nn.Module:
 
 
 def _height(module: nn.Module, shared: list[nn.Module], parents: _Parents) -> int:
-    """How many of `shared` lie in `module`."""
+    """How many of `shared` are inside `module`."""
     return sum(id(module) in _above(one, parents) for one in shared)
 
 
 def _above(module: nn.Module, parents: _Parents) -> dict[int, nn.Module]:
-    """The modules that `module` lies in, and itself."""
-    found = {id(module): module}
+    """`module`, and all modules that contain it, by id."""
+    above = {id(module): module}
     waiting = [module]
     while waiting:
         for parent in parents.get(id(waiting.pop()), ()):
-            if id(parent) not in found:
-                found[id(parent)] = parent
+            if id(parent) not in above:
+                above[id(parent)] = parent
                 waiting.append(parent)
-    return found
+    return above

@@ -1,4 +1,4 @@
-"""Lines on stderr: what a person who typed `anchor run` has to know."""
+"""Lines on stderr for the person who typed `anchor run`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["say"]
 
 
 def say(text: str) -> None:
-    """Write one line; a program that has closed its stderr is told nothing."""
+    """Write one line to stderr; does nothing where the program has closed it."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"anchor: {text}\n")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The session of a trainer that nobody edited: its name and rank, its command, its last line."""
+"""The session of an unedited program: its name and rank, its log lines, its closing line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["at_end", "end_session", "open_session"]
 
 _RANKS = ("RANK", "SLURM_PROCID")
 _TRAINERS = 100
-# What would make a session lighter is told as Python; who typed `anchor run` types it so.
+# Log lines suggest arguments as Python; for users of `anchor run` they become options.
 _TYPED = {
     'phases=("train",)': "--phases train",
     "steps=range(0, 100)": "--steps 0:100",
@@ -43,16 +43,16 @@ _TYPED = {
 
 
 class _Saying(logging.Handler):
-    """Tells on stderr what our session logs: the program's own log and output have none of it.
+    """Writes the log lines of our session to stderr, and keeps them out of the program's log.
 
-    What is no warning is told where the program asks for such lines, and where whoever records
-    is to see it.
+    Warnings are always written. Other lines are written where the program's log takes their level,
+    or where they are meant for the user (see `capture.recording.telling`).
     """
 
     _level = logging.NOTSET
 
     def begin(self) -> None:
-        """From now on."""
+        """Take the lines of the logger `anchorlib` from now on."""
         logger = logging.getLogger("anchorlib")
         self._level = logger.level
         if logger.level == logging.NOTSET:
@@ -61,7 +61,7 @@ class _Saying(logging.Handler):
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it, or leave it out."""
+        """Write the line of `record`, or leave it out."""
         text = record.getMessage().removeprefix("anchorlib: ")
         asked = logging.getLogger().isEnabledFor(record.levelno)
         if record.levelno >= logging.WARNING or asked or getattr(record, "told", False):
@@ -70,7 +70,7 @@ class _Saying(logging.Handler):
             say(text)
 
     def end(self) -> None:
-        """No longer: the program records itself, or nothing is recorded."""
+        """Give the logger back, as the program records by itself, or the session is over."""
         logger = logging.getLogger("anchorlib")
         logger.removeHandler(self)
         logger.setLevel(self._level)
@@ -81,11 +81,10 @@ _saying = _Saying()
 
 
 def open_session(request: Request) -> Session:
-    """Open the session that `request` asks for, on this process's rank.
+    """Open the session that `request` asks for, with this process's rank.
 
-    Further trainers of one command that nobody gave ranks get names with numbers: NAME-2, NAME-3.
-
-    Raises what `anchorlib.start` raises.
+    Without ranks, further trainers of one command get names with numbers: NAME-2, NAME-3. Raises
+    whatever `anchorlib.start` raises.
     """
     _saying.begin()
     try:
@@ -127,7 +126,7 @@ def _rank() -> int | None:
 
 
 def at_end(end: Callable[[], None]) -> None:
-    """Call `end` when this process ends; children that multiprocessing has forked skip `atexit`."""
+    """Call `end` when this process ends, also in a child of multiprocessing, which skips atexit."""
     atexit.register(end)
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
@@ -135,13 +134,13 @@ def at_end(end: Callable[[], None]) -> None:
 
 
 def end_session(session: Session, store: str) -> None:
-    """Close `session`; the first rank says where the run is, and what to type next.
+    """Close `session`; the first rank writes where the run is, and the command to see it.
 
-    store: as it was typed; "" where nobody did.
+    store: the store as the user typed it; "" where it was not typed.
     """
     try:
         close_untold(session)
-    except AnchorError as fault:  # nobody called us here
+    except AnchorError as fault:  # no caller could handle it: the process ends
         say(escape(str(fault)))
     _saying.end()
     if not speaks(session):

@@ -1,14 +1,15 @@
-"""The trainer that this process became: its session, and the models that its optimizers update.
+"""The trainer of this process: its session, and the models that its optimizers update.
 
-Everything is done again when an optimizer comes, until training begins: only then is it known how
-many models there are, what they are called, and which optimizer wraps which. From then on models
-are added. Programs with an optimizer a parameter have hundreds: after the first few, those of known
-models wait, and are told all at once before training goes on.
+Until training begins, all models are watched anew whenever an optimizer is constructed: only then
+is it known how many models there are, what they are called, and which optimizer wraps which. Later
+models are added to the others. Programs with one optimizer for each parameter have hundreds of
+them: after the first few, optimizers of known models wait, and are added together before training
+goes on.
 
-    one model            its own names, as `Session.watch(model)` gives them
-    several              each below what the program calls it (`callings`): netG.main.0.weight
-    a model that takes   under the same names, with the steps that follow: the folds of a
-    another one's place  cross-validation
+    one model            has its own names, as `Session.watch(model)` gives them
+    several models       each has its name in the program as a prefix: netG.main.0.weight
+    a model in place of  has the names of the earlier model, with the steps that follow, as in
+    an earlier one       cross-validation
 """
 
 from __future__ import annotations
@@ -44,20 +45,20 @@ from anchorlib.names import escape
 
 __all__ = ["Trainer"]
 
-_SEARCHES = 64  # each looks at all objects there are
-_AT_ONCE = 8  # optimizers, for each of which all is done again when it comes
+_SEARCHES = 64  # most searches for models; each looks at all objects of the process
+_AT_ONCE = 8  # the number of optimizers after which those of known models wait
 
 
 class Trainer:
-    """What this process records without having been asked to."""
+    """Watches the models of a program that opens no session itself."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._untold = request.watch
         self._session: Session | None = None
-        self._optimizers: dict[int, ref[Optimizer]] = {}  # by id, in the order in which they came
+        self._optimizers: dict[int, ref[Optimizer]] = {}  # by id, in order of construction
         self._waiting: list[ref[Optimizer]] = []
-        self._compiles = False  # compiled code runs no hook of ours in which to catch up
+        self._compiles = False  # whether code is compiled, which runs no hook that could catch up
         self._models: list[Model] = []
         self._searches = 0
         self._over = False
@@ -65,11 +66,11 @@ class Trainer:
 
     @property
     def rests_in_children(self) -> bool:
-        """Whether children that are forked from now on are to be left alone."""
+        """Whether a forked child keeps this trainer, which does nothing there."""
         return self._session is not None
 
     def constructed(self, optimizer: Optimizer, frame: FrameType) -> None:
-        """`optimizer` is there, or was told of further parameters, in `frame`."""
+        """Watch the models of `optimizer`, which code in `frame` constructed or extended."""
         with self._lock:
             if self._over or not self._is_ours():
                 return
@@ -81,18 +82,21 @@ class Trainer:
                 say(f"{type(optimizer).__name__} is not observed: {said}")
 
     def grown(self, optimizer: Optimizer, frame: FrameType) -> None:
-        """`optimizer` was given further parameters; one that is being constructed comes later."""
+        """Watch the models of new parameters, unless `optimizer` is still being constructed."""
         if self._has(optimizer):
             self.constructed(optimizer, frame)
 
     def compiles(self) -> None:
-        """`torch.compile` is called: what is compiled must know all that is watched."""
+        """Add waiting optimizers, as `torch.compile` is called: it must compile all hooks."""
         with self._lock:
             self._compiles = True
             self._catch_up()
 
     def wrapped(self, wrapper: object) -> None:
-        """`torch.compile` has returned `wrapper`, which compiles the hooks of what it wraps too."""
+        """Watch `wrapper`, which `torch.compile` returned, in place of the model inside it.
+
+        The wrapper then compiles the hooks of that model, too.
+        """
         with self._lock:
             session = self._session
             if not isinstance(wrapper, nn.Module) or session is None or has_begun(session):
@@ -105,7 +109,7 @@ class Trainer:
                     self._watch_anew(session)
 
     def _is_ours(self) -> bool:
-        """Whether no session of the program's own is open, or has taken the place of ours."""
+        """Whether the program has no session of its own; if it has, this trainer is over."""
         active = active_session()
         if active is self._session:
             return True
@@ -119,7 +123,7 @@ class Trainer:
             if outer is not optimizer:
                 self._optimizers.pop(id(outer), None)
         if not self._has(optimizer):
-            self._optimizers.pop(id(optimizer), None)  # of one that is gone
+            self._optimizers.pop(id(optimizer), None)  # of a freed optimizer with that id
             self._optimizers[id(optimizer)] = ref(optimizer)
         new = self._new_models(optimizer, user_frame(frame, Optimizer))
         if not (new or self._models):
@@ -143,7 +147,7 @@ class Trainer:
         return known is not None and known() is optimizer
 
     def _catch_up(self) -> None:
-        """Tell the models of the optimizers that wait."""
+        """Watch the models of waiting optimizers with these optimizers."""
         waiting = [one for held in self._waiting if (one := held()) is not None]
         session, self._waiting = self._session, []
         if session is None or not waiting or active_session() is not session:
@@ -162,7 +166,7 @@ class Trainer:
         session = self._session
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         unknown = [p for p in parameters if session is None or not is_watched(session, p)]
-        if unknown:  # of no model, or of one that has grown since
+        if unknown:  # parameters of no watched model, or new ones of a watched model
             known = {id(p) for root in self._roots() for p in root.parameters()}
             unknown = [p for p in unknown if id(p) not in known]
         if not unknown or self._searches > _SEARCHES:
@@ -173,8 +177,8 @@ class Trainer:
                 "are not observed")  # fmt: skip
             return []
         roots = roots_of(unknown)
-        found = callings(roots, frame)
-        return [Model(ref(one), names) for one, names in zip(roots, found, strict=True)]
+        names = callings(roots, frame)
+        return [Model(ref(root), own) for root, own in zip(roots, names, strict=True)]
 
     def _roots(self) -> list[nn.Module]:
         return [root for model in self._models if (root := model.root()) is not None]
@@ -193,9 +197,9 @@ class Trainer:
             self._watch(session, model)
 
     def _last_first(self, models: list[Model]) -> list[Model]:
-        """`models`, that of the last optimizer first.
+        """`models`, the model of the last optimizer first, which then ends the session's steps.
 
-        Optimizers mostly step in the order in which they were made: the last one ends the step.
+        Optimizers mostly step in the order of their construction.
         """
         own = [model.own() for model in models]
         optimizers = [one() for one in self._optimizers.values()]
@@ -210,7 +214,7 @@ class Trainer:
         root = model.root()
         if root is not None:
             self._choose(session, model)
-            model.undo = see_called_parts(session, root)  # last: what it ends the others still see
+            model.undo = see_called_parts(session, root)  # after watch's hooks, which run first
 
     def _choose(self, session: Session, model: Model) -> None:
         root = model.root()
@@ -230,7 +234,9 @@ class Trainer:
             try:
                 session.watch(root, tensors=[text], optimizer=optimizers, prefix=prefix)
             except UnknownTensorError as fault:  # it may be a tensor of another model
-                model.unknown[text] = str(fault)  # a fault holds the model, by its traceback
+                model.unknown[text] = str(
+                    fault
+                )  # not the fault, whose traceback keeps the model alive
 
     # -- while training is on
 
@@ -257,7 +263,7 @@ class Trainer:
             unwatch(session, root)
 
     def _predecessor(self, model: Model) -> Model | None:
-        """The model whose place `model` takes: of its class, and called as it was."""
+        """The model that `model` replaces: one of its class and with a name of it; or None."""
         for one in self._models:
             if set(one.callings) & set(model.callings) and class_of(one) is class_of(model):
                 return one
@@ -266,13 +272,13 @@ class Trainer:
     # -- the end
 
     def end(self) -> None:
-        """Close the session, and say where the run is."""
+        """Close the session, and write where the run is."""
         if self._session is not None and not self._over and active_session() is self._session:
             self.tell_unknown()
             end_session(self._session, self._request.store)
 
     def tell_unknown(self) -> None:
-        """Say which selectors match nothing in any model; once, when training has begun."""
+        """Write which selectors match nothing in any model; once, when training has begun."""
         texts, self._untold = self._untold, ()
         for text in texts:
             faults = [one.unknown[text] for one in self._models if text in one.unknown]

@@ -1,17 +1,17 @@
 """The private names of torch that this project uses, all of them, and nothing else.
 
-torch documents less than an observer needs: no public name tells whether a backward runs, or hangs
-a hook where copies leave it out. Each such name is a *door*, written down here and nowhere else,
-with what it is for, since when torch has it, and what is lost where torch has moved it: a feature,
-which is said, and never a bit of the training.
+torch documents less than an observer needs: no public name tells whether a backward runs, or
+registers a hook that copies leave out. Each private name is a *door*, listed here and nowhere else,
+with its purpose, the version of torch that introduced it, and the loss where torch has moved it.
+What is lost is a feature, with a warning, and never a bit of the training.
 
-    door        what a door is; the table of all; how a loss is said
+    door        the class of doors; the table of all doors; warnings of a loss
     backward    the backward that runs, and the nodes of its graph
     modes       modes, functorch, torch.jit.trace, autocast
     tensors     hooks, versions, memory and parts of tensors
     modules     parts and hooks of modules and optimizers, GradScaler
     operators   classes and schemas of operators
-    dynamo      functions that dynamo meets, and code that it compiles
+    dynamo      how dynamo treats our functions, and the code that it compiles
     compilers   graphs of compilers
     pytrees     nested lists, tuples and dicts
 

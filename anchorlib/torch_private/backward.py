@@ -1,4 +1,4 @@
-"""What autograd says of the backward that runs, and of the nodes of its graph."""
+"""Private names of autograd: the backward that runs, and the nodes of its graph."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ __all__ = [
     "sequence_number",
 ]
 
-_AGAIN: Final = "what activation checkpointing runs again is recorded again, as further calls"
+_AGAIN: Final = (
+    "tensors that activation checkpointing recomputes are recorded again, as further calls"
+)
 
 graph_task = private(
     "torch._C._current_graph_task_id",
@@ -42,59 +44,62 @@ graph_task = private(
 current_node = private(
     "torch._C._current_autograd_node",
     "the node of autograd's graph that runs in this thread",
-    "gradients of what reentrant checkpointing repeats are not recorded",
+    "gradients of tensors that reentrant checkpointing recomputes are not recorded",
     instead=lambda: None,
 )
 next_sequence = private(
     "torch.autograd._get_sequence_nr",
     "the number that the next node of this thread's graph will have",
-    "gradients of what reentrant checkpointing repeats are not recorded",
+    "gradients of tensors that reentrant checkpointing recomputes are not recorded",
     instead=lambda: 0,
 )
 
 _number_of: Any = private(
     "torch._C._FunctionBase._sequence_nr",
-    "when a node was made, as its thread counts them",
-    "operations between two anchors are told in no order",
+    "the sequence number of a node, as its thread counts nodes",
+    "the order of the operations between two anchors is not known",
 )
 
 
 def sequence_number(node: Any) -> int:
-    """When the node was made, as its thread counts nodes; -1 where this torch does not tell."""
-    # Asked of the type: on a custom Function's node users keep what they like.
+    """The node's number, as its thread counts the nodes it makes; -1 where torch hides it."""
+    # Looked up on the type: a user may set any attribute on a custom Function's node.
     return -1 if _number_of is None else int(type(node)._sequence_nr(node))
 
 
-# What a thread hands on to the threads in which torch runs a backward that it calls.
-_PHASES: Final = "what a backward makes in a thread of torch's carries the phase `train`"
+# Objects that a thread passes on to the threads in which torch runs a backward that it calls.
+_PHASES: Final = "records made by a backward in a thread of torch's carry the phase `train`"
 is_bequeathed = private(
     "torch._C._is_key_in_tls",
-    "whether the thread that called this backward has left something",
+    "whether the thread that called this backward has passed on an object",
     _PHASES,
     instead=lambda _key: False,
 )
 bequeathed = private(
     "torch._C._get_obj_in_tls",
-    "what the thread that called this backward has left",
+    "the object that the thread that called this backward has passed on",
     _PHASES,
     instead=lambda _key: None,
 )
 
 
 def _keeping_stash() -> Any:
-    """torch's own, if it keeps what it is given alive: torch 2.6 takes a reference for its own."""
+    """torch's function if it keeps the object alive; None for torch 2.6, which takes no reference.
+
+    torch 2.6 releases a reference that it never took.
+    """
     stash, thing = torch._C._stash_obj_in_tls, object()
     before = sys.getrefcount(thing)
     stash("anchorlib.probe", thing)
     if sys.getrefcount(thing) > before:
         return stash
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))  # the one that it took
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))  # the reference that torch will release
     return None
 
 
 bequeath = private(
     "torch._C._stash_obj_in_tls",
-    "leaves something to the threads of the backwards that this thread calls",
+    "passes an object on to the threads of the backwards that this thread calls",
     _PHASES,
     instead=lambda _key, _thing: None,
     since="2.7",
@@ -108,12 +113,12 @@ class _Nothing:
 
 NodeContext: Any = private(
     "torch._C._FunctionBase",
-    "what the `ctx` of a custom Function is an instance of",
-    "calls inside a custom Function are all kept for a checkpoint that may repeat them",
+    "the class of the `ctx` of a custom Function",
+    "all calls inside a custom Function are kept for a checkpoint that may repeat them",
     instead=_Nothing,
 )
 
-# -- frames of Python that tell what runs
+# -- Python frames that tell which part of torch runs
 
 CHECKPOINT_RECOMPUTES: Final = "recompute_fn"
 """The name of the function in which torch's checkpointing runs a forward again."""
@@ -128,8 +133,8 @@ def _no_engine() -> None:
 
 def engine_code() -> CodeType:
     """The code of the function in which torch's Python calls autograd's engine."""
-    found: CodeType = _engine.__code__
-    return found
+    code: CodeType = _engine.__code__
+    return code
 
 
 _engine: Any = private(
@@ -153,7 +158,7 @@ def _has_recompute() -> object:
 private(
     f"torch.utils.checkpoint.{CHECKPOINT_RECOMPUTES}",
     "the frame in which activation checkpointing runs a forward again",
-    "calls that it repeats are looked for among those that were made without gradients",
+    "calls that it repeats are searched for among the calls made without gradients",
     probe=_has_recompute,
 )
 
@@ -161,7 +166,7 @@ private(
 
 
 def leaf_of(node: Any) -> torch.Tensor | None:
-    """The leaf that a node accumulates a gradient for, if it does."""
+    """The leaf for which a node accumulates gradients; None for any other node."""
     if type(node).__name__ != "AccumulateGrad":
         return None
     leaf: torch.Tensor | None = getattr(node, "variable", None)
@@ -179,9 +184,9 @@ RAW_SAVED: Final = "_raw_saved_"
 
 
 def saved_getters(node: Any) -> dict[str, Any]:
-    """What reads each thing that a node has kept for backward, by `_saved_eps` and such names.
+    """The getters of the arguments that a node has saved for backward, by name (`_saved_eps`).
 
-    Taken from the type's own dict: a custom Function may call anything so.
+    Read off the type's own dict: a custom Function may have any attribute with such a name.
     """
     return {
         name: getter
@@ -191,7 +196,7 @@ def saved_getters(node: Any) -> dict[str, Any]:
 
 
 def _saves() -> object:
-    with torch.inference_mode(False), torch.enable_grad():  # wherever this is imported
+    with torch.inference_mode(False), torch.enable_grad():  # the import may be inside `no_grad`
         x = torch.ones(1, device="cpu", requires_grad=True)
         kept = saved_getters(torch.nn.functional.gelu(x).grad_fn)
     return {f"{SAVED}approximate", f"{RAW_SAVED}self"} <= kept.keys() or None
@@ -199,8 +204,8 @@ def _saves() -> object:
 
 private(
     f"Node.{SAVED}*, Node.{RAW_SAVED}*",
-    "what an operation was told beside its tensors, as autograd has kept it",
-    "arguments of operations are not recorded beside what a value was computed from",
+    "the arguments of an operation beside its tensors, as autograd has saved them",
+    "arguments of the operations between two anchors are not recorded",
     probe=_saves,
 )
 
@@ -208,7 +213,7 @@ private(
 def compiled_outputs(node: Any) -> int | None:
     """How many outputs of the compiled code that made `node` have gradients.
 
-    0 of a Function of the user's that has the same name; None where torch does not tell.
+    0 for a Function of the user's with the same name; None where torch hides the number.
     """
     forward = getattr(type(node), "_forward_cls", None)
     if forward is None:
@@ -237,7 +242,7 @@ def _knows_its_forward() -> object:
 
 later(
     "Node._forward_cls",
-    "the class of a Function, which says what compiled code has handed out",
-    "each gradient of an output of compiled code is said to be perhaps not whole",
+    "the class of a Function, which has the number of outputs of compiled code",
+    "each gradient of an output of compiled code is reported as possibly partial",
     probe=_knows_its_forward,
 )

@@ -1,6 +1,6 @@
-"""The names by which the graphs of compilers are read while they are compiled, and seen to run.
+"""Private names by which compilers' graphs are read during compilation, and their runs observed.
 
-`capture.tracing.doors` waits for these modules and never imports them.
+`capture.tracing.doors` waits until other code imports these modules, and never imports them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CACHES: Final = {
     "torch._inductor.config": "fx_graph_cache",
     "torch._functorch.config": "enable_autograd_cache",
 }
-"""The modules of settings, and what turns off the cache of compiled graphs in each."""
+"""By module of settings, the setting that switches its cache of compiled graphs on and off."""
 
 _GRAPHS: Final = "Inductor's graphs and kernels"
 
@@ -38,7 +38,7 @@ _doors = [
     *(
         later(
             f"{AOT_MODULE}.{name}",
-            "AOT's graphs, of any backend; torch logs them there, no more",
+            "takes AOT's graphs, of any backend; torch only logs them there",
             "graphs of backends of AOT's",
             reach=Reach.TRACED,
             since="2.10",
@@ -47,27 +47,27 @@ _doors = [
     ),
     later(
         f"{INDUCTORS_DEBUG}.log_ir_post_fusion",
-        "Inductor's graph and its kernels; torch logs them there, no more",
+        "takes Inductor's graph and its kernels; torch only logs them there",
         _GRAPHS,
         reach=Reach.TRACED,
         since="2.7",
     ),
     later(
         "torch._inductor.virtualized.V",
-        "the graph that Inductor is making code of",
+        "the graph that Inductor is compiling",
         _GRAPHS,
         reach=Reach.TRACED,
     ),
     later(
         f"{INDUCTORS_OUTPUT}.CompiledFxGraph.__call__",
-        "when such a graph runs, on which tensors",
+        "is called when a graph of Inductor's runs, with its tensors",
         "when Inductor's graphs run",
         reach=Reach.TRACED,
     ),
     *(
         later(
             f"{module}.{name}",
-            "off while a trace is asked for: what comes from a cache is not compiled, nor read",
+            "is off while a trace is asked for: a graph from a cache is not compiled, nor read",
             "graphs that come from a cache",
             reach=Reach.TRACED,
         )
@@ -75,21 +75,21 @@ _doors = [
     ),
 ]
 GRAPH_DOORS: Final = {door.name: door.loss for door in _doors}
-"""Each name by which graphs are read, and what is not known without it."""
+"""Each name by which graphs are read, and what is unknown without it."""
 
 
 def inductors_graph() -> Any:
-    """What Inductor is making code of."""
+    """The graph that Inductor is compiling."""
     from torch._inductor.virtualized import V
 
     return V.graph
 
 
 def node_lines(module: fx.GraphModule) -> tuple[Any, int] | None:
-    """Which line of a graph's code is which node's, and where the first one is.
+    """The table of lines to nodes of a graph module's code, and the number of its first line.
 
-    A graph's module is code that torch has written, a line for each node. None where it does not
-    tell.
+    torch writes the code of a graph module, one line for each node. None where torch hides the
+    table.
     """
     lines = getattr(module, "_lineno_map", None)
     first = getattr(module, "_prologue_start", None)
@@ -106,8 +106,8 @@ def _identity(x: Any) -> Any:
 
 later(
     "torch.fx.GraphModule._lineno_map, ._prologue_start",
-    "which node of a graph runs, where it is run operation by operation",
-    "operations of compiled code that runs one by one carry no module and no line of the user's",
+    "which node of a graph runs, where the graph is run operation by operation",
+    "operations of graphs that run one by one have neither a module nor a line of user code",
     reach=Reach.TRACED,
     since="2.10",
     probe=_a_graphs_lines,

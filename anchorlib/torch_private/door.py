@@ -1,15 +1,15 @@
-"""A door: one private name of torch, what it is for, and what is lost where torch has moved it.
+"""A door: one private name of torch, its purpose, and what is lost where torch has moved it.
 
     graph_task = private(
         "torch._C._current_graph_task_id",
         "tells whether a backward runs in this thread",
-        "what activation checkpointing runs again is recorded again",
+        "tensors that activation checkpointing recomputes are recorded again",
         instead=lambda: -1,
     )
 
-`private` looks the name up at once, in what `import torch` has loaded anyway, and gives `instead`
-where it is gone. `later` looks nothing up: its name belongs to a compiler, which is loaded where a
-training compiles, and never for our sake; whoever comes to it asks `there`.
+`private` looks the name up at once, in modules that `import torch` has loaded anyway, and returns
+`instead` where it is gone. `later` looks nothing up: its name belongs to a compiler, which only a
+training that compiles imports. Code that uses such a name checks itself whether it is there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OLDEST: Final = "2.6"
 
 
 class Reach(Enum):
-    """Whose recording suffers where a door is gone."""
+    """Which programs are affected where a door is gone."""
 
     EAGER = "any training"
     COMPILED = "anchors in compiled code"
@@ -55,10 +55,10 @@ class Reach(Enum):
 
 
 class MovedError(AnchorError, RuntimeError):
-    """A private name of torch is gone, and what was asked for cannot be done without it.
+    """A private name of torch is gone without which a tensor cannot be observed.
 
-    No UnsupportedError, which an anchor raises: this is counted as not recorded, and training goes
-    on.
+    Not an UnsupportedError, which `anchor` raises: the observation is counted as skipped, and
+    training goes on.
     """
 
 
@@ -66,9 +66,9 @@ class MovedError(AnchorError, RuntimeError):
 class Door:
     """A private name of torch.
 
-    purpose: what it is for. loss: what is lost without it. since: the oldest version of torch,
-    from 2.6 on, that has it. probe: finds what stands behind the name; raises what it likes, or
-    gives None, where nothing does. at_once: whether it is looked for when this is imported.
+    purpose: what the name is used for. loss: what is lost without it. since: the oldest version of
+    torch, from 2.6 on, that has the name. probe: returns the object of that name; where there is
+    none, raises anything or returns None. at_once: whether it is looked up when this is imported.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Door:
 
     @property
     def is_there(self) -> bool:
-        """Whether this torch has it; modules of compilers are imported to find out."""
+        """Whether this torch has the name; imports modules of compilers to find out."""
         try:
             return self.probe() is not None
         except Exception:  # noqa: BLE001  # whatever torch raises, the door is not there
@@ -89,7 +89,7 @@ class Door:
 
     @property
     def said(self) -> str:
-        """What is said where it is gone."""
+        """The warning where the name is gone."""
         return f"torch {torch.__version__} has no {self.name}: {self.loss}"
 
 
@@ -100,7 +100,7 @@ _moved: dict[Reach, list[Door]] = {}
 _told: set[str] = set()
 
 
-def private(  # noqa: PLR0913  # all that is to be known of a door
+def private(  # noqa: PLR0913  # the fields of a door
     name: str,
     purpose: str,
     loss: str,
@@ -110,25 +110,25 @@ def private(  # noqa: PLR0913  # all that is to be known of a door
     since: str = OLDEST,
     probe: Callable[[], object] | None = None,
 ) -> Any:
-    """What this torch has under a private name; `instead` where it is gone, which is told.
+    """The object with a private name in this torch; `instead`, with a warning later, if it is gone.
 
-    since: the oldest torch that has it; of an older one nothing is told, for nothing has moved.
-    probe: finds it where it is no attribute of a module or class.
+    since: the oldest torch that has the name; an older torch causes no warning, as nothing moved.
+    probe: returns the object where it is no attribute of a module or class.
     """
     find = probe or (lambda: look_up(name))
     door = DOORS[name] = Door(name, purpose, loss, since, reach, at_once=True, probe=find)
     try:
-        found = find()
+        there = find()
     except Exception:  # noqa: BLE001  # whatever torch raises, the door is not there
-        found = None
-    if found is None:
+        there = None
+    if there is None:
         if _version(torch.__version__) >= _version(since):
             _moved.setdefault(reach, []).append(door)
         return instead
-    return found
+    return there
 
 
-def later(  # the same
+def later(
     name: str,
     purpose: str,
     loss: str,
@@ -137,35 +137,35 @@ def later(  # the same
     since: str = OLDEST,
     probe: Callable[[], object] | None = None,
 ) -> Door:
-    """A name in what a compiler loads: known, and not looked up."""
+    """The door of a name in a compiler's modules, which is listed but not looked up yet."""
     find = probe or (lambda: look_up(name))
     door = DOORS[name] = Door(name, purpose, loss, since, reach, at_once=False, probe=find)
     return door
 
 
 def look_up(name: str, *, loaded: bool = False) -> Any:
-    """What stands under a dotted name.
+    """The object with a dotted name.
 
-    loaded: only in modules that are loaded; else they are imported. Raises AttributeError or
-    ImportError where there is nothing.
+    loaded: looks only in loaded modules; otherwise modules are imported. Raises AttributeError or
+    ImportError where there is no such object.
     """
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         module = sys.modules.get(".".join(parts[:end]))
         if module is not None:
             break
-    found: Any = module
+    holder: Any = module
     for place, part in enumerate(parts[end:], end):
-        if not hasattr(found, part) and not loaded:
+        if not hasattr(holder, part) and not loaded:
             import_module(".".join(parts[: place + 1]))
-        found = getattr(found, part)
-    return found
+        holder = getattr(holder, part)
+    return holder
 
 
 def tell_moved(reach: Reach) -> list[str]:
-    """Warn, once a process and in a line each, of what recording of this reach has lost.
+    """Warn of each door of this reach that is gone, once in a process.
 
-    Gives the names that are gone, which a run's header keeps.
+    Returns the names that are gone, for the run's header.
     """
     moved = _moved.get(reach, [])
     for door in moved:
@@ -178,7 +178,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def tell(door: Door) -> None:
-    """Warn that a door is gone, once a process."""
+    """Warn that a door is gone, once in a process."""
     if door.name not in _told:
         _told.add(door.name)
         _log.warning("anchorlib: %s", door.said)

@@ -1,6 +1,6 @@
-"""What dynamo is told of our functions, and asked about the code that it compiles.
+"""How dynamo is to treat our functions, and facts about the code that it compiles.
 
-Nothing here imports it: it takes a second, and a training that does not compile has no use for it.
+No function imports dynamo that a training without compiling calls: the import takes a second.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = [
     "tracing_backend",
 ]
 
-# -- functions of ours that dynamo meets
+# -- how dynamo treats functions of ours
 
 _STRATEGY: Final = "torch._C._dynamo.eval_frame.set_code_exec_strategy"
 
 
 def _strategy() -> Any:
-    # The module is part of torch's library: nothing of dynamo is imported for it.
+    # This module is part of torch's C library: the import does not import dynamo.
     from torch._C._dynamo import eval_frame
 
     skip = eval_frame._FrameAction.SKIP
@@ -44,18 +44,18 @@ def _strategy() -> Any:
 
 _skipping: Any = private(
     _STRATEGY,
-    "lets dynamo run a function, and what it calls, as plain Python",
-    "anchors that run outside compiled code are compiled as small graphs of their own",
+    "lets dynamo run a function and its callees as plain Python",
+    "anchors outside compiled code are compiled too, each name as a small graph",
     reach=Reach.COMPILED,
     since="2.7",
     probe=_strategy,
 )
 CAN_SKIP: Final = _skipping is not None
-"""Whether dynamo can be told to leave a function and what it calls alone."""
+"""Whether dynamo can be told to run a function and its callees as plain Python."""
 
 
 def skip_frames_of(function: Callable[..., Any]) -> None:
-    """Let dynamo run `function`, and what it calls, as plain Python where it is a frame's own."""
+    """Let dynamo run `function`, and its callees, as plain Python where it does not inline them."""
     if _skipping is not None:
         tell_dynamo, strategy = _skipping
         tell_dynamo(function.__code__, strategy)
@@ -66,14 +66,14 @@ _CONSTANT: Final = "_dynamo_marked_constant"
 
 
 def mark_disabled(function: Callable[..., Any]) -> None:
-    """Let code that would inline `function` break its graph there, as torch.compiler.disable."""
+    """Let dynamo break its graph instead of inlining `function`, as by torch.compiler.disable."""
     vars(function)[_DISABLED] = True
 
 
 def mark_constant(function: Callable[..., Any]) -> None:
-    """Let what `function` returns while code is traced stand in that code as a constant.
+    """Let dynamo call `function` while it traces, and use the result as a constant.
 
-    As `torch.compiler.assume_constant_result`, which imports dynamo for a second.
+    As `torch.compiler.assume_constant_result`, but without its import of dynamo.
     """
     vars(function)[_CONSTANT] = True
 
@@ -87,30 +87,30 @@ def _marked(public: str, mark: str) -> Callable[[], object]:
 
 later(
     _DISABLED,
-    "keeps hooks out of what is compiled",
-    "hooks of ours are compiled into the code that they watch",
+    "keeps our hooks out of compiled code",
+    "our hooks are compiled into the code that they observe",
     probe=_marked("torch.compiler.disable", _DISABLED),
 )
 later(
     _CONSTANT,
-    "what is looked up while an anchor is traced stands in the graph as a constant",
+    "puts results of functions of ours into a traced graph as constants",
     "anchors cannot be compiled: the code around them runs uncompiled",
     probe=_marked("torch.compiler.assume_constant_result", _CONSTANT),
 )
 
-# -- what is being traced
+# -- the code that dynamo is tracing
 
 
 class _NoContext:
-    """Stands for the compilation of a torch that tells of none."""
+    """Stands for torch's class where torch does not tell which compilation is under way."""
 
     @staticmethod
     def try_get() -> None:
-        """There is none."""
+        """No compilation is known."""
 
     @staticmethod
     def current_compile_id() -> None:
-        """There is none."""
+        """No compilation is known."""
 
 
 CompileContext: Any = private(
@@ -123,13 +123,13 @@ CompileContext: Any = private(
 
 _TRACER: Final = later(
     "torch._dynamo.symbolic_convert.InstructionTranslator.current_tx",
-    "what dynamo is tracing: functions, operators with a body, the backend",
-    "anchors in backwards and in bodies of operators are recorded as if they stood in a forward",
+    "the functions, operators with a body, and backend that dynamo is tracing",
+    "anchors in backwards and in bodies of operators are recorded as if they were in a forward",
 )
 
 
 def _output() -> Any:
-    """What dynamo is tracing; None where nothing is, or torch does not tell."""
+    """The graph that dynamo is tracing; None where it traces none, or torch hides it."""
     try:
         from torch._dynamo.symbolic_convert import InstructionTranslator
     except ImportError:
@@ -137,7 +137,7 @@ def _output() -> Any:
         return None
     try:
         return getattr(InstructionTranslator.current_tx(), "output", None)
-    except AttributeError:  # where nothing is traced, it has no current one
+    except AttributeError:  # `current_tx` raises it while nothing is traced
         return None
 
 
@@ -150,7 +150,7 @@ def traced_functions() -> Iterator[str]:
 
 
 def enclosing_operators() -> Iterator[str]:
-    """The operators whose bodies dynamo is tracing, the innermost first; "None" is no operator."""
+    """The operators whose bodies dynamo is tracing, the innermost first; "None" for the graph."""
     tracer: Any = getattr(_output(), "current_tracer", None)
     while tracer is not None:
         yield str(tracer.source_target)
@@ -161,7 +161,7 @@ _ORIGINAL: Final = "_torchdynamo_orig_backend"
 
 
 def tracing_backend() -> str:
-    """The name of the backend that dynamo is tracing for, "" where that cannot be told."""
+    """The name of the backend that dynamo is tracing for, "" where it is not known."""
     wrapped = getattr(_output(), "compiler_fn", None)
     return str(getattr(getattr(wrapped, _ORIGINAL, wrapped), "compiler_name", ""))
 
@@ -174,8 +174,8 @@ def _unwraps() -> object:
 
 later(
     _ORIGINAL,
-    "the backend inside the one that dynamo has wrapped",
-    "the header does not say what compiled the code that ran",
+    "the backend inside dynamo's wrapper of it",
+    "the header does not name the backend of compiled code",
     since="2.9",
     probe=_unwraps,
 )
@@ -185,18 +185,18 @@ later(
 _AUTOGRAD: Final = "torch._dynamo.compiled_autograd"
 _enabled = later(
     f"{_AUTOGRAD}.compiled_autograd_enabled",
-    "lets hooks be traced into the graph of their own tensor where compiled autograd is on",
+    "lets hooks be traced into the graph of their tensor even while compiled autograd is on",
     "gradients of anchors in compiled code fail under compiled autograd",
 )
 _region = later(
     f"{_AUTOGRAD}.in_compiled_autograd_region",
     "whether a backward runs that compiled autograd has compiled",
-    "what such a backward runs again is recorded again",
+    "tensors that such a backward recomputes are recorded again",
 )
 
 
 def _loaded(door: Door) -> Any:
-    """What stands behind a door whose module is loaded; else None, and said if it has moved."""
+    """The object of a door if its module is loaded, else None; warns if the door has moved."""
     module, _, name = door.name.rpartition(".")
     holder = sys.modules.get(module)
     if holder is None:
@@ -207,7 +207,7 @@ def _loaded(door: Door) -> Any:
 
 
 def hide_compiled_autograd() -> bool:
-    """Let dynamo trace as if compiled autograd were off; whether it was on."""
+    """Let dynamo trace as if compiled autograd were off; return whether it was on."""
     if not _loaded(_enabled):
         return False
     state: Any = sys.modules[_AUTOGRAD]
@@ -216,7 +216,7 @@ def hide_compiled_autograd() -> bool:
 
 
 def show_compiled_autograd() -> None:
-    """Undo `hide_compiled_autograd`, where it said that compiled autograd was on."""
+    """Undo `hide_compiled_autograd` where it has returned True."""
     state: Any = sys.modules[_AUTOGRAD]
     state.compiled_autograd_enabled = True
 
@@ -226,17 +226,17 @@ def backward_of_compiled_autograd() -> bool:
     return bool(_loaded(_region))
 
 
-# -- code that was compiled
+# -- compiled code
 
 _seen = later(
     "torch._dynamo.convert_frame.input_codes",
     "whether anything was compiled before a model is watched",
-    "watching a model always has what was compiled before compiled anew",
+    "watching a model makes all compiled code be compiled anew, in any case",
 )
 _counters = later(
     "torch._dynamo.utils.counters",
     "whether this process has compiled anything",
-    "a trace does not say that it missed compiled code",
+    "a trace does not state that it missed compiled code",
     reach=Reach.TRACED,
 )
 _TOP_LOST: Final = "gradients of a compiled model's own outputs may be recorded in part"
@@ -247,19 +247,22 @@ _top = later(
 )
 later(
     "torch._dynamo.config.wrap_top_frame",
-    "the setting by which it does",
+    "the setting by which torch.compile does so",
     _TOP_LOST,
     since="2.8",
 )
 _precise = later(
     "torch._inductor.config.emulate_precision_casts",
     "whether compiled code rounds as eager code does",
-    "the header does not say so, and anchors in low precision warn in any case",
+    "the header does not tell, and anchors in low precision warn in any case",
 )
 
 
 def forget_compiled() -> bool:
-    """If anything was compiled in this process, let it be compiled anew; whether anything was."""
+    """Make dynamo compile all code anew, if it has compiled any; return whether it had.
+
+    True also where torch hides whether code was compiled.
+    """
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is None:
         return False
@@ -271,7 +274,10 @@ def forget_compiled() -> bool:
 
 
 def compile_hooks_of(model: object) -> Callable[[], None] | None:
-    """If `torch.compile` has made `model`, let it compile the hooks too; what undoes that."""
+    """Let a model that `torch.compile` returned compile its own hooks too.
+
+    Returns a function that undoes this; None where `model` is no such model, or torch moved a name.
+    """
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is None or type(model) is not getattr(dynamo, "OptimizedModule", None):
         return None
@@ -279,8 +285,8 @@ def compile_hooks_of(model: object) -> Callable[[], None] | None:
     before = compiled.forward
     try:
         with dynamo.config.patch(wrap_top_frame=True):
-            compiled._initialize()  # torch reads the setting here alone
-    except (AttributeError, TypeError):  # what `patch` raises of a setting that there is not
+            compiled._initialize()  # torch reads the setting only here
+    except (AttributeError, TypeError):  # `patch` raises these for an unknown setting
         tell(_top)
         return None
 
@@ -291,12 +297,12 @@ def compile_hooks_of(model: object) -> Callable[[], None] | None:
 
 
 def count_compiled() -> int:
-    """How many graphs dynamo has made in this process; 0 where torch does not tell."""
+    """How many graphs dynamo has compiled in this process; 0 where torch hides the count."""
     counters = _loaded(_counters)
     return 0 if counters is None else int(counters["stats"]["unique_graphs"])
 
 
 def emulates_precision() -> bool | None:
-    """Whether inductor rounds as eager code does; None where nobody has loaded it."""
+    """Whether Inductor rounds as eager code does; None where Inductor is not loaded."""
     setting = _loaded(_precise)
     return None if setting is None else bool(setting)

@@ -1,4 +1,4 @@
-"""What stands between a call of torch and its kernel: modes, functorch, tracing, autocast."""
+"""The layers between a call of torch and its kernel: modes, functorch, tracing, autocast."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ __all__ = [
     "without_modes",
 ]
 
-# Where a stack cannot be asked it is taken not to be empty: what follows is slower, and right.
+# Where a stack of modes cannot be read it counts as not empty, which is slower, but correct.
 _SLOWER: Final = "each record costs a few microseconds more"
 
 function_modes = private(
     "torch._C._len_torch_function_stack",
-    "how many modes of the user's see what is called",
+    "how many modes of the user's intercept calls of torch's functions",
     _SLOWER,
     instead=lambda: 1,
 )
 _dispatch_modes = private(
     "torch._C._len_torch_dispatch_stack",
-    "how many modes of the user's see what is dispatched",
+    "how many modes of the user's intercept dispatched operations",
     f"{_SLOWER}, and operations are not traced",
     instead=lambda: 1,
 )
 dispatch_mode_at = private(
     "torch._C._get_dispatch_stack_at",
-    "which mode is the uppermost, before ours is taken away",
+    "which mode is on top of the stack, before ours is removed",
     "operations are not traced",
     instead=None,
     reach=Reach.TRACED,
@@ -53,27 +53,27 @@ _dispatch_mode: Any = private(
 )
 DispatchMode: Any = _dispatch_mode or object
 
-# What could not be put on the stack, or be taken away again, is never put there: a trace finds the
-# stack in use, and says so.
+# Where our mode could not be put on the stack, or not be removed, the stack counts as in use: a
+# trace then states a gap and never puts the mode there.
 _can_trace = _dispatch_mode is not None and dispatch_mode_at is not None
 dispatch_modes: Any = _dispatch_modes if _can_trace else lambda: 1
 
 is_tracing = private(
     "torch._C._is_tracing",
-    "whether torch.jit.trace watches, which would take our copies for the model's",
+    "whether torch.jit.trace runs, which would record our copies as operations of the model",
     _SLOWER,
     instead=torch.jit.is_tracing,  # type: ignore[attr-defined]  # public, and not exported
 )
 is_any_autocast = private(
     "torch._C._is_any_autocast_enabled",
-    "whether it is worth asking each device for its autocast",
+    "whether autocast is on for any device, before each is asked",
     "each pass costs a few microseconds more",
     instead=lambda: True,
 )
 
 is_wrapped = private(
     "torch._C._functorch.is_functorch_wrapped_tensor",
-    "whether a tensor stands for one that vmap or grad has wrapped",
+    "whether a tensor is a wrapper made by vmap or grad",
     "tensors inside torch.func are not recorded",
     instead=lambda _x: False,
 )
@@ -92,7 +92,7 @@ _unwrapped: Any = private(
 
 
 def inside_functorch(x: torch.Tensor) -> torch.Tensor:
-    """The tensor that holds the values of what vmap or grad has wrapped, else `x`."""
+    """The tensor inside all wrappers of vmap and grad around `x`, or `x` itself."""
     while is_wrapped(x):
         x = _unwrapped(x)
     return x
@@ -101,13 +101,13 @@ def inside_functorch(x: torch.Tensor) -> torch.Tensor:
 _DISABLE: Final = "torch.utils._python_dispatch._disable_current_modes"
 _without_dispatch: Any = private(
     _DISABLE,
-    "keeps our copies from modes of the user's: FlopCounter, selective checkpointing",
-    "what is observed inside a mode of the user's is not recorded",
+    "hides our copies from modes of the user's: FlopCounter, selective checkpointing",
+    "tensors observed inside a mode of the user's are not recorded",
 )
 _without_functions: Any = private(
     "torch._C.DisableTorchFunction",
-    "the same for modes such as `with torch.device(...)`",
-    "what is observed inside a mode of the user's is not recorded",
+    "hides our copies from modes such as `with torch.device(...)`",
+    "tensors observed inside a mode of the user's are not recorded",
 )
 
 
@@ -118,14 +118,14 @@ def _both() -> Iterator[None]:
 
 
 def without_modes() -> AbstractContextManager[None]:
-    """A context in which no mode of the user's sees what is called.
+    """A context in which no mode of the user's intercepts our calls.
 
-    Raises MovedError where torch has none: our copies would be part of the user's program.
+    Raises MovedError where torch has no such context: modes would treat our copies as the user's.
     """
-    for found, name in (
+    for context, name in (
         (_without_dispatch, _DISABLE),
         (_without_functions, "torch._C.DisableTorchFunction"),
     ):
-        if found is None:
+        if context is None:
             raise MovedError(DOORS[name].said)
     return _both()

@@ -1,4 +1,4 @@
-"""What modules, optimizers and GradScaler keep under private names: parts, hooks, the scale."""
+"""Private names of modules, optimizers and GradScaler: their parts, their hooks, the loss scale."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _kept(name: str) -> Callable[[], object]:
 
 # -- parts
 
-_ASKED: Final = "they are asked for by public methods, which skip what has two names"
+_ASKED: Final = "public methods are used instead, which leave out second names of shared objects"
 _parameters = private(
     "torch.nn.Module._parameters",
     "the parameters of one module, each under its own name",
@@ -55,11 +55,11 @@ _buffers = private(
     probe=_kept("_buffers"),
 )
 CHILDREN: Final = "_modules"
-"""The name under which a module keeps the modules in it."""
+"""The attribute of a module that has its submodules."""
 
 _children = private(
     f"torch.nn.Module.{CHILDREN}",
-    "the modules in one module, twice where it has them twice",
+    "the submodules of one module, with each name of a shared one",
     _ASKED,
     probe=_kept(CHILDREN),
 )
@@ -80,15 +80,15 @@ def own_buffers(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
 
 
 def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
-    """The modules in `module`, by name, with those that it has twice."""
+    """The submodules of `module`, by name; a shared one under each of its names."""
     if _children is None:
         return dict(module.named_children())
-    found: Mapping[str, nn.Module | None] = getattr(module, CHILDREN)
-    return found
+    children: Mapping[str, nn.Module | None] = getattr(module, CHILDREN)
+    return children
 
 
 def held_by_modules(module: nn.Module) -> tuple[list[object], list[object]]:
-    """What `module` holds: modules and parameters; nothing before its constructor has begun."""
+    """The submodules and the parameters of `module`; none before its constructor has begun."""
     held = vars(module)
     if _parameters is None or _children is None:
         return list(module.children()), list(module.parameters(recurse=False))
@@ -102,25 +102,25 @@ def held_by_modules(module: nn.Module) -> tuple[list[object], list[object]]:
 WRAPPER_LINKS: Final = frozenset(
     {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 )
-"""What torch.compile, FSDP and checkpoint_wrapper call the module that they wrap."""
+"""The attributes in which torch.compile, FSDP and checkpoint_wrapper keep the module they wrap."""
 
 
 def _wraps() -> object:
     from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
     from torch.distributed.fsdp import _common_utils
 
-    found = {
+    links = {
         next(iter(vars(torch.compile(nn.Identity()))[CHILDREN])),
         checkpoint_wrapper._CHECKPOINT_WRAPPED_MODULE,
         _common_utils.FSDP_WRAPPED_MODULE,
     }
-    return found if found == WRAPPER_LINKS else None
+    return links if links == WRAPPER_LINKS else None
 
 
 later(
     "_orig_mod, _fsdp_wrapped_module, _checkpoint_wrapped_module",
-    "leaves wrappers out of the names of what they wrap",
-    "names of tensors in a wrapped model have the wrapper's link in them",
+    "leaves wrappers out of the names of wrapped modules",
+    "names of tensors in a wrapped model contain the wrapper's attribute",
     reach=Reach.EAGER,
     probe=_wraps,
 )
@@ -130,10 +130,10 @@ later(
 FORWARD_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
 """The dicts in which a module keeps the hooks of its forward."""
 
-_SAVED: Final = "a model that is saved whole while it is watched has a hook in it that does nothing"
+_SAVED: Final = "a model that is saved whole while it is watched contains a hook that does nothing"
 _after_forward: Any = private(
     "torch.nn.Module._forward_hooks",
-    "hangs our hooks where copies and files leave them out",
+    "registers hooks after a forward that copies and files leave out",
     _SAVED,
     probe=lambda: (
         (
@@ -146,7 +146,7 @@ _after_forward: Any = private(
 )
 _before_forward: Any = private(
     "torch.nn.Module._forward_pre_hooks",
-    "the same before a forward",
+    "registers hooks before a forward that copies and files leave out",
     _SAVED,
     probe=lambda: (
         (
@@ -159,7 +159,10 @@ _before_forward: Any = private(
 
 
 def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
-    """A module's hooks after its forward, which take keywords, and which run in any case."""
+    """A module's dicts of hooks after its forward: all; those with keywords; those always called.
+
+    None where torch hides them.
+    """
     if _after_forward is None:
         return None
     return (
@@ -170,21 +173,21 @@ def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
 
 
 def forward_pre_hook_dicts(module: nn.Module) -> tuple[Any, Any] | None:
-    """A module's hooks before its forward, and which of them take keywords."""
+    """A module's dicts of hooks before its forward: all; those with keywords. None if hidden."""
     if _before_forward is None:
         return None
     return module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs
 
 
-_STEPS: Final = "torch counts one hook more for each session"
+_STEPS: Final = "torch's count of hooks grows by one with each session"
 _after_steps: Any = private(
     "torch.optim.optimizer._global_optimizer_post_hooks",
-    "hears of each step of any optimizer, and leaves torch's count of hooks as it is",
+    "registers a hook after each step of any optimizer without changing torch's count of hooks",
     _STEPS,
 )
 _before_steps: Any = private(
     "torch.optim.optimizer._global_optimizer_pre_hooks",
-    "hears of each step of any optimizer before it is made",
+    "registers a hook before each step of any optimizer",
     _STEPS,
 )
 
@@ -196,8 +199,8 @@ def global_step_hooks(*, before: bool) -> Any:
 
 _one_optimizers: Any = private(
     "torch.optim.Optimizer._optimizer_step_pre_hooks",
-    "hears of a step of one optimizer after all hooks of the user's",
-    "an optimizer that is saved whole while it is watched has a hook in it that does nothing",
+    "registers a hook before a step of one optimizer, after all hooks of the user's",
+    "an optimizer that is saved whole while it is watched contains a hook that does nothing",
     probe=lambda: Optimizer.__annotations__.get("_optimizer_step_pre_hooks"),
 )
 
@@ -207,7 +210,7 @@ def step_pre_hooks(optimizer: Optimizer) -> Any:
     return None if _one_optimizers is None else optimizer._optimizer_step_pre_hooks
 
 
-# -- code objects, by which frames are known
+# -- code objects, by which frames are recognized
 
 
 def _never() -> None:
@@ -217,20 +220,20 @@ def _never() -> None:
 _wrapped_call: Any = private(
     "torch.nn.Module._wrapped_call_impl",
     "the frame of a module that is called",
-    "forwards without gradients of models that are not watched belong to the training",
+    "forwards of unwatched models without gradients are counted as training",
     instead=_never,
 )
 _inner_call: Any = private(
     "torch.nn.Module._call_impl",
     "the frame of a module that runs",
-    "traced operations carry no module",
+    "traced operations have no module",
     instead=_never,
     reach=Reach.TRACED,
 )
 _profiled: Any = private(
     "torch.optim.Optimizer.profile_hook_step",
     "the frame of an optimizer's step",
-    "operations of optimizers that others wrote are traced as the user's",
+    "operations of optimizers that are not torch's are traced as user code",
     instead=lambda _step: _never,
     reach=Reach.TRACED,
 )
@@ -238,20 +241,20 @@ _profiled: Any = private(
 
 def call_code() -> CodeType:
     """The code that calls a module."""
-    found: CodeType = _wrapped_call.__code__
-    return found
+    code: CodeType = _wrapped_call.__code__
+    return code
 
 
 def inner_call_code() -> CodeType:
     """The code that calls a module's forward and its hooks."""
-    found: CodeType = _inner_call.__code__
-    return found
+    code: CodeType = _inner_call.__code__
+    return code
 
 
 def profiled_step_code() -> CodeType:
     """The code in which torch wraps the step of any optimizer."""
-    found: CodeType = _profiled(Optimizer.step).__code__
-    return found
+    code: CodeType = _profiled(Optimizer.step).__code__
+    return code
 
 
 # -- GradScaler, torch.jit
@@ -259,26 +262,26 @@ def profiled_step_code() -> CodeType:
 _SCALE: Final = "_scale"
 private(
     f"torch.amp.GradScaler.{_SCALE}",
-    "the scale that gradients carry, without waiting for the accelerator",
-    "rows do not say by what their gradients are scaled",
+    "the loss scale of gradients, without waiting for the accelerator",
+    "the loss scale of gradients is not recorded",
     probe=lambda: _SCALE in vars(GradScaler("cpu", enabled=True)) or None,
 )
 
 
 def scale_of(scaler: GradScaler) -> torch.Tensor | None:
-    """The scale, where there is one yet."""
+    """The loss scale of `scaler`; None before its first use."""
     scale: torch.Tensor | None = getattr(scaler, _SCALE, None)
     return scale
 
 
 _scripting: Any = private(
     "torch.jit._recursive.create_script_module",
-    "leaves our hooks out of what torch.jit.script compiles",
+    "hides our hooks from torch.jit.script, which would compile them",
     "a watched model cannot be scripted before the session has ended",
 )
 
 
 def wrap_scripting(wrap: Callable[[Any], Any]) -> None:
-    """Let `wrap` have what makes a script of a module; nothing where torch hides that."""
+    """Replace torch's function that scripts a module by `wrap` of it, unless torch hides it."""
     if _scripting is not None:
         torch.jit._recursive.create_script_module = wrap(_scripting)

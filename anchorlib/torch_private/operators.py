@@ -1,4 +1,4 @@
-"""Operators of torch: their class, their schema, and what a call of one goes through."""
+"""Operators of torch: their class, their schema, and the function that a call enters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def schema_of(overload: Any) -> Any:
 
 _entry: Any = private(
     "torch._ops.OpOverload._op",
-    "enters our operators without the dispatcher, which would only call them back",
+    "enters our operators without the dispatcher, which would only call the same kernel",
     "each anchor in compiled code costs some microseconds more",
     reach=Reach.COMPILED,
     probe=lambda: torch.ops.aten.add.Tensor._op,
@@ -41,6 +41,6 @@ _entry: Any = private(
 
 
 def enter_by(operator: Any, entry: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Let a call of our `operator` go through `entry(what it went through before)`."""
+    """Let calls of our `operator` enter `entry(f)`, where f is the function they enter now."""
     if _entry is not None:
         operator._op = entry(operator._op)

@@ -1,4 +1,4 @@
-"""torch's own way to take nested lists, tuples and dicts apart, and to put them together again."""
+"""torch's functions that flatten nested lists, tuples and dicts, and put them together again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["TreeSpec", "tree_flatten", "tree_leaves", "tree_map", "tree_unflatte
 _LOST: Final = "anchorlib.poptorch cannot cut inputs into micro-batches"
 
 
-def _found(name: str) -> Any:
+def _door(name: str) -> Any:
     full = f"torch.utils._pytree.{name}"
 
     def gone(*_arguments: Any, **_named: Any) -> Any:
@@ -21,8 +21,8 @@ def _found(name: str) -> Any:
     return private(full, purpose, _LOST, instead=gone, reach=Reach.POPTORCH)
 
 
-TreeSpec: Any = _found("TreeSpec")
-tree_flatten = _found("tree_flatten")
-tree_leaves = _found("tree_leaves")
-tree_map = _found("tree_map")
-tree_unflatten = _found("tree_unflatten")
+TreeSpec: Any = _door("TreeSpec")
+tree_flatten = _door("tree_flatten")
+tree_leaves = _door("tree_leaves")
+tree_map = _door("tree_map")
+tree_unflatten = _door("tree_unflatten")

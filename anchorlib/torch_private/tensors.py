@@ -1,4 +1,4 @@
-"""What a tensor keeps under private names: its hooks, its version, its memory, its parts."""
+"""Private names of tensors: their hooks, their version, their memory, and the tensors inside."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ __all__ = [
 _HOOKS: Final = "torch.Tensor._backward_hooks"
 _hooks: Any = private(
     _HOOKS,
-    "the hooks of a tensor, where we know ours again",
+    "the hooks of a tensor, to find ours among them",
     "gradients of anchored leaves are not recorded",
 )
 hooks_are_known: Final = _hooks is not None
-"""Whether the hooks of a tensor can be looked at."""
+"""Whether the hooks of a tensor can be read."""
 NO_LEAF_HOOKS: Final = DOORS[_HOOKS].said
-"""Why the gradient of a leaf is not recorded where they cannot."""
+"""Why the gradient of a leaf is not recorded where hooks cannot be read."""
 
 _NODE_TAKES: Final = "torch._C._FunctionBase._register_hook_dict"
 _node_takes: Any = private(
     _NODE_TAKES,
-    "hangs a hook on what a node made, without the handle that costs more than all else",
+    "registers a hook on a node's output without a handle, which costs more than all the rest",
     "each gradient costs a microsecond more",
 )
 # In torch before 2.0 the tensor itself took the dict.
@@ -52,12 +52,12 @@ _QUICK: Final = hooks_are_known and _node_takes is not None
 
 
 def hooks_of(x: torch.Tensor) -> dict[Any, Any]:
-    """The hooks of a tensor, by key; none where this torch does not show them."""
+    """The hooks of a tensor, by key; empty where torch hides them."""
     return (x._backward_hooks or {}) if hooks_are_known else {}
 
 
 def hooks_of_new(x: torch.Tensor) -> dict[Any, Any]:
-    """The dict of hooks of a leaf, made where there is none yet."""
+    """The dict of hooks of a leaf, which is made if the leaf has none yet."""
     if x._backward_hooks is None:
         x._backward_hooks = OrderedDict()
     return x._backward_hooks
@@ -66,17 +66,17 @@ def hooks_of_new(x: torch.Tensor) -> dict[Any, Any]:
 def register_hook(x: torch.Tensor, node: Any, hook: Callable[[torch.Tensor], Any]) -> None:
     """Let `hook` be called with the gradient of `x`, which `node` made, while the graph lives.
 
-    What `Tensor.register_hook` does, in the same order, but for the handle (with its weak
+    Does what `Tensor.register_hook` does, in the same order, without making a handle (with its weak
     reference), which costs more than the rest. torch calls the values of the dict; its keys need
     only differ.
     """
-    if type(x) is not torch.Tensor or not _QUICK:  # a subclass may have its own way
+    if type(x) is not torch.Tensor or not _QUICK:  # a subclass may override `register_hook`
         x.register_hook(hook)
         return
     hooks: Any = x._backward_hooks
     if hooks is None:
         hooks = x._backward_hooks = OrderedDict()
-        # Asked of the type: on a custom Function's node, users keep what they like.
+        # Looked up on the type: a user may set any attribute on a custom Function's node.
         type(node)._register_hook_dict(node, x)
     hooks[hook] = hook
 
@@ -87,59 +87,59 @@ _changes = count(1)
 _version: Any = private(
     "torch.Tensor._version",
     "how often the memory of a tensor was written",
-    "detached tensors are not followed to what they were detached from",
+    "detached tensors are not traced to the tensors that they come from",
 )
 
 
 def version(x: torch.Tensor) -> int:
-    """How often the memory of `x` was written; never the same where this torch does not tell."""
+    """How often the memory of `x` was written; another number each time where torch hides it."""
     if _version is None:
         return next(_changes)
     return 0 if x.is_inference() else x._version
 
 
 class StorageRef(Protocol):
-    """A storage that is not kept alive."""
+    """A weak reference to a storage."""
 
     cdata: int
 
     def expired(self) -> bool:
-        """Whether it is gone."""
+        """Whether the storage has been freed."""
 
 
 class _Gone:
-    """Stands for a weak reference: to nothing."""
+    """Stands for torch's class of weak references; each reference counts as expired."""
 
     def __init__(self, storage: Any) -> None:
         self.cdata = storage_key(storage)
 
     def expired(self) -> bool:
-        """Always."""
+        """True: whether the storage lives is not known."""
         return True
 
 
 MemoryRef: Any = private(
     "torch.multiprocessing.reductions.StorageWeakRef",
-    "knows a piece of memory again without keeping it alive",
-    "detached tensors are not followed to what they were detached from",
+    "recognizes a storage without keeping it alive",
+    "detached tensors are not traced to the tensors that they come from",
     instead=_Gone,
 )
 _cdata: Any = private(
     "torch.UntypedStorage._cdata",
-    "tells a piece of memory from any other that lives",
-    "empty tensors that were detached are taken for one another",
+    "identifies a storage while it lives",
+    "detached tensors without elements are mistaken for one another",
 )
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
-    """What tells a storage from any other while it lives."""
+    """A number that identifies a storage while it lives."""
     return storage.data_ptr() if _cdata is None else storage._cdata
 
 
 data_address = private(
     "torch._C._data_address",
-    "where a mask lies, without copying one that is a lazy clone",
-    "digests of masks are not recorded beside what a value was computed from",
+    "the address of a mask, without copying a mask that is a lazy clone",
+    "digests of the masks between two anchors are not recorded",
     instead=lambda _x: 0,
 )
 dlpack_exchange: Any = private(
@@ -154,7 +154,7 @@ dlpack_exchange: Any = private(
 
 _sparse: Any = private(
     "torch.Tensor._indices",
-    "the indices and values of a sparse tensor as they are, not added up",
+    "the indices and values of a sparse tensor as they are stored, not coalesced",
     "sparse tensors are not recorded",
     probe=lambda: (torch.Tensor._indices, torch.Tensor._values),
 )
@@ -170,23 +170,23 @@ def sparse_parts(x: torch.Tensor) -> dict[str, torch.Tensor]:
 _LOCAL: Final = "_local_tensor"
 later(
     f"torch.distributed.tensor.DTensor.{_LOCAL}",
-    "the shard of a DTensor that lies here, without a step of autograd",
-    "shards are asked for by `to_local`, which costs more",
+    "the local shard of a DTensor, without an operation of autograd",
+    "shards are read by `to_local`, which takes longer",
     reach=Reach.EAGER,
 )
 
 
 def has_local_tensor(x: object) -> bool:
-    """Whether `x` is a DTensor; its type says so: users keep what they like on a tensor."""
+    """Whether `x` is a DTensor, told by its type: a user may set any attribute on a tensor."""
     return hasattr(type(x), _LOCAL) or (
         hasattr(type(x), "to_local") and hasattr(type(x), "placements")
     )
 
 
 def local_tensor(x: Any) -> torch.Tensor:
-    """The shard of a DTensor that lies here; never a collective."""
-    found: torch.Tensor | None = getattr(x, _LOCAL, None)
-    if found is None:
+    """The local shard of a DTensor, read without any collective."""
+    shard: torch.Tensor | None = getattr(x, _LOCAL, None)
+    if shard is None:
         with torch.no_grad():
-            found = x.to_local()
-    return found
+            shard = x.to_local()
+    return shard

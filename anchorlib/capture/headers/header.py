@@ -1,6 +1,6 @@
-"""The run header: what a run depends on besides its code, so that two runs can be told apart.
+"""The run header: versions, devices and settings that a run depends on besides its code.
 
-Flat, JSON-able, and without secrets (`masking`).
+The header is flat, JSON-able, and has its secrets masked (see `masking`).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _torch_settings() -> dict[str, Any]:
 
 
 def _read(ask: Callable[[], Any]) -> Any:
-    # Where precisions were set by `fp32_precision`, torch refuses to tell the older settings;
-    # an older torch has fewer of them.
+    # torch raises where older settings are read after `fp32_precision` was set; an older torch
+    # lacks some settings.
     try:
         return ask()
     except (AttributeError, RuntimeError):
@@ -58,11 +58,11 @@ def _read(ask: Callable[[], Any]) -> Any:
 
 
 def autocast() -> str | None:
-    """The dtype that autocast has here and now, of all devices; None where it is off."""
-    if not is_any_autocast():  # asked in every pass
+    """The dtypes of autocast on all devices, joined by "|"; None where autocast is off."""
+    if not is_any_autocast():  # the cheap test first: every pass calls this
         return None
-    found = [_autocast(device) for device in _DEVICES if torch.amp.is_autocast_available(device)]
-    return "|".join(dict.fromkeys(dtype for dtype in found if dtype)) or None
+    dtypes = [_autocast(device) for device in _DEVICES if torch.amp.is_autocast_available(device)]
+    return "|".join(dict.fromkeys(dtype for dtype in dtypes if dtype)) or None
 
 
 def _autocast(device: str) -> str | None:
@@ -71,7 +71,8 @@ def _autocast(device: str) -> str | None:
 
 
 def _emulate_precision_casts() -> bool:
-    # Importing inductor takes seconds; where nobody has, nobody has changed its settings either.
+    # Inductor is not imported for this, which takes seconds: until the program imports it, its
+    # setting is that of the environment.
     setting = emulates_precision()
     if setting is None:
         return os.environ.get("TORCHINDUCTOR_EMULATE_PRECISION_CASTS", "0") == "1"
@@ -111,7 +112,7 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
     ".compile.emulate_precision_casts": _emulate_precision_casts,
 }
 
-# What only training shows: stated again where it turns out otherwise.
+# Entries that are known only during training, which then states them anew.
 _TO_COME = {"torch.backend": "eager", "amp.autocast": None, "amp.grad_scaler": False}
 _DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu")
 
@@ -121,7 +122,7 @@ _ENVIRONMENT = (
 )
 
 
-# Variables that libraries of arithmetic read, by how they begin; where files lie changes no number.
+# Beginnings of variables that numeric libraries read, except for variables that locate files.
 _OF_LIBRARIES = (
     *("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "DNNL_", "ONEDNN_", "CUBLAS_", "CUDNN_"),
     *("NVIDIA_TF32_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "ATEN_"),
@@ -141,9 +142,9 @@ def _world() -> dict[str, Any]:
 
 
 def command(argv: list[str], *, inline: bool = False) -> list[str]:
-    """What was typed, interpreter and its options included, masked: it may be run again.
+    """The whole command line, with interpreter and options, so that it can be repeated; masked.
 
-    inline: `python -c CODE`; the code is masked as well, whatever may stand in it.
+    inline: whether it is `python -c CODE`; all of the code is masked then.
     """
     shown = masked(argv)
     if inline:
@@ -153,7 +154,7 @@ def command(argv: list[str], *, inline: bool = False) -> list[str]:
 
 
 def _git_commit() -> str | None:
-    """The commit of the code that runs, with "+" where files were changed; None outside git."""
+    """The git commit of the program, with "+" if files differ from it; None outside git."""
     script = Path(sys.argv[0] or ".").resolve().parent
     if not script.is_dir():
         return None

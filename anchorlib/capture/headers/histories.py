@@ -1,15 +1,15 @@
-"""What changes while a run goes on and is no tensor: hyperparameters, the random state.
+"""Values other than tensors that change during a run: hyperparameters and the random state.
 
     history.optimizer.lr   {"points": [[0, 0.001], [10, 0.0005]], "until": 99}
     history.random         {"points": [[0, "a3f09c…"], [1, "77b0d1…"]], "until": 1}
 
 They are entries of the header. A hyperparameter has a point at each step that used another value
-than the one before. The random state has one where a step's pass begins (`random.pass1` is that of
-the second pass): the digest of torch's generator of the CPU, of which everything that is drawn on
-the CPU makes another one. States of GPUs are not asked for: that would wait for the GPU.
+than the step before. The random state has a point where a step's pass begins (`random.pass1`: the
+second pass): a digest of the state of torch's CPU generator, which each draw on the CPU changes.
+The states of GPUs are not read, since that would wait for the GPU.
 
-An entry is stated again each time that it has grown by half, and at the end, so that it costs as
-much as its last statement a few times. After 4,096 points it is told no further: `until` says so.
+An entry is written again each time that it has grown by half, and at the end, so that all writes
+together cost only a few times the last one. It ends after 4,096 points, at the step in `until`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from anchorlib.capture.headers.hyperparameters import scheduled
 __all__ = ["Histories"]
 
 _MOST: Final = 4096
-_PASSES: Final = 8  # of a step, of which the random state is told
-_DIGITS: Final = 12  # of a digest: two states of one step are to be told apart, not found
+_PASSES: Final = 8  # passes of a step, the first ones, at which the random state is noted
+_DIGITS: Final = 12  # of a digest, which need only tell apart two states at one step
 
 Tell = Callable[[str, Any], None]
 
 
 class _History:
-    """One value over the steps; `tell` states it."""
+    """One value over the steps; tell: writes its entry of the header."""
 
     __slots__ = ("_due", "_key", "_points", "_tell", "_until")
 
@@ -42,10 +42,10 @@ class _History:
         self._key, self._tell = key, tell
         self._points: list[tuple[int, Any]] = []
         self._until = 0
-        self._due = 2  # one alone, as most are, is stated at the end
+        self._due = 2  # a value that never changes, as most, is written only at the end
 
     def see(self, step: int, value: Any) -> None:
-        """The value at `step`; of equal ones the first is a point."""
+        """Note the value at `step`; it is a point if it differs from the value before."""
         points = self._points
         if len(points) >= _MOST:
             return
@@ -57,7 +57,7 @@ class _History:
             self.state()
 
     def state(self) -> None:
-        """State what is known so far."""
+        """Write the entry with the points so far."""
         if self._points:
             self._due = max(len(self._points) + 1, len(self._points) * 3 // 2)
             told = {"points": [list(point) for point in self._points], "until": self._until}
@@ -65,9 +65,9 @@ class _History:
 
 
 class Histories:
-    """The histories of one session; nothing here draws a number or touches a tensor of the user's.
+    """The histories of one session; they draw no random number and touch no tensor of the user's.
 
-    tell: states an entry of the header.
+    tell: writes an entry of the header.
     """
 
     def __init__(self, tell: Tell) -> None:
@@ -77,11 +77,11 @@ class Histories:
         self._latest = (-1, -1)
 
     def follow(self, optimizer: torch.optim.Optimizer, head: str) -> None:
-        """Tell what `optimizer`, which the header calls `head`, is set to at each of its steps."""
+        """Note the hyperparameters of `optimizer`, called `head` in the header, at each step."""
         self._heads[optimizer] = head
 
     def stepped(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """An optimizer has made a step with what it is set to now."""
+        """Note the hyperparameters with which an optimizer has just stepped."""
         head = self._heads.get(optimizer)
         if head is None:
             return
@@ -89,11 +89,11 @@ class Histories:
             self._of(f"{head}.{name}").see(step, value)
 
     def began(self, step: int, pass_index: int) -> None:
-        """A pass of a step begins."""
+        """Note the random state as a pass of a step begins."""
         if pass_index >= _PASSES or self._latest == (step, pass_index):
             return
         self._latest = (step, pass_index)
-        # Neither draws a number nor calls an operator: a dispatch mode of the user's sees nothing.
+        # Reading the state draws no number, and calls no operator that a mode of the user's sees.
         state = torch.default_generator.get_state()
         if type(state) is torch.Tensor and state.device.type == "cpu" and state.data_ptr():
             raw = ctypes.string_at(state.data_ptr(), state.numel())
@@ -101,12 +101,12 @@ class Histories:
             self._of(key).see(step, xxhash.xxh3_64_hexdigest(raw)[:_DIGITS])
 
     def close(self) -> None:
-        """State all that is known."""
+        """Write all entries."""
         for one in self._all.values():
             one.state()
 
     def _of(self, key: str) -> _History:
-        found = self._all.get(key)
-        if found is None:
-            found = self._all[key] = _History(key, self._tell)
-        return found
+        history = self._all.get(key)
+        if history is None:
+            history = self._all[key] = _History(key, self._tell)
+        return history

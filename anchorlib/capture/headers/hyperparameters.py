@@ -1,4 +1,4 @@
-"""What an optimizer was told: its class, learning rate, betas and the like, for the run header."""
+"""The class and hyperparameters (learning rate, betas, …) of an optimizer, for the run header."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import torch
 __all__ = ["headed", "hyperparameters", "scheduled"]
 
 _NOT_TOLD = ("params", "param_names", "initial_lr")
-_SHOWN = 8  # groups beyond which a list says no more than its length
+_SHOWN = 8  # most parameter groups whose values are listed
 
 
 def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[str, Any]:
     """Header entries of `optimizer`, as "optimizer" (its class), "optimizer.lr" and so on.
 
-    A value that all parameter groups share is said once, others as a list with one of each group.
-    Switches that are off and options that were left to torch are not listed.
-
-    which: its number among the optimizers of the run; from 1 on it is part of the names.
+    A value that all parameter groups share is given once, others as a list with a value for each
+    group. Options that are False or None are not listed.
+    which: the optimizer's number in the run; from 1 on it is part of the names.
     """
     head = headed(which)
     groups: Sequence[Mapping[str, Any]] = optimizer.param_groups
@@ -36,14 +35,15 @@ def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[st
 
 
 def headed(which: int) -> str:
-    """What the entries of a run's optimizer of this number begin with."""
+    """The beginning of the header entries of a run's optimizer number `which`."""
     return f"optimizer{which + 1}" if which else "optimizer"
 
 
 def scheduled(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What a schedule may change: numbers of the parameter groups, by name, without waiting.
+    """The numbers in the parameter groups, by name, which a schedule may change.
 
-    A value that all groups share is said once, others as a list; of a GPU's tensor nothing is.
+    A number that all groups share is given once, others as a list. Tensors on a GPU are left out,
+    since reading them would wait.
     """
     told: dict[str, list[Any]] = {}
     groups: Sequence[Mapping[str, Any]] = optimizer.param_groups
@@ -72,7 +72,7 @@ def _number(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A number, a word or a few of them, as JSON has them; None for anything else."""
+    """A number, a text or a short list of them, as a JSON value; None for anything else."""
     if isinstance(value, torch.Tensor):
         return value.item() if value.numel() == 1 else None
     if isinstance(value, tuple | list):

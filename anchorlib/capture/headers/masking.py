@@ -1,14 +1,14 @@
-"""Secrets in what the run header keeps: command lines, configurations, text.
+"""Masks secrets in the command lines, configurations and texts that the run header keeps.
 
-    --wandb-key=4f1c…                        a name that says so, and its value
-    postgres://me:hunter2@db                 the password of a URL
-    --header "Authorization: Bearer eyJ…"    a name inside one argument
-    ghp_16C7e42F292c6912E7710c838347Ae178B4a a token that is known by how it begins
-    the value of $HF_TOKEN                   wherever it stands
+    --wandb-key=4f1c…                        the value of an option whose name means a secret
+    postgres://me:hunter2@db                 the password in a URL
+    --header "Authorization: Bearer eyJ…"    a name and its value inside one argument
+    ghp_16C7e42F292c6912E7710c838347Ae178B4a a token of a known format
+    the value of $HF_TOKEN                   in any text
 
-A name is judged by its words: `--key_dim`, `--tokenizer` and `--num_tokens` name no secret. What is
-masked becomes `***`; where one argument goes on after a secret, the rest of it is masked as well,
-because nothing says where the secret ends.
+Names are judged by their words: `--key_dim`, `--tokenizer` and `--num_tokens` name no secret. A
+secret is replaced by `***`. Where an argument goes on after a secret, the rest of the argument is
+masked too, because the end of the secret is not known.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _KNOWN: Final = re.compile(
     )""",
     re.VERBOSE | re.DOTALL,
 )
-_ENVIRONMENT_LETTERS: Final = 8  # shorter values of variables may stand anywhere by chance
+_ENVIRONMENT_LETTERS: Final = 8  # shorter values of variables occur in texts by chance
 _FOLDERS: Final = ("PWD", "OLDPWD")
 
 
 def masked(argv: Sequence[str]) -> list[str]:
-    """`argv` without its secrets."""
+    """`argv` with its secrets masked."""
     shown: list[str] = []
-    name = ""  # of the option whose value comes next
+    name = ""  # name of the option whose value may come next
     for argument in argv:
         if name and not _LONG_OPTION.match(argument) and is_secret(name, argument):
             shown.append(MASK)
@@ -76,9 +76,9 @@ def masked(argv: Sequence[str]) -> list[str]:
 
 
 def masked_value(name: str, value: Any, depth: int = HEADER_DEPTH) -> Any:
-    """A value of a configuration, or all that a mapping or a list of it holds, without secrets.
+    """A value of a configuration with secrets masked, also inside mappings and lists.
 
-    name: under which it stands. Raises OptionError where it is nested deeper than a header may be.
+    name: the key of the value. Raises OptionError for a value nested deeper than a header may be.
     """
     if not depth:
         raise OptionError(f"{name} is nested more than {HEADER_DEPTH} deep, which no header keeps")
@@ -95,7 +95,7 @@ def masked_value(name: str, value: Any, depth: int = HEADER_DEPTH) -> Any:
 
 
 def masked_text(text: str) -> str:
-    """`text` without the secrets that it names or that are known by their form."""
+    """`text` with secrets masked that follow a name, have a known format, or are in a variable."""
     text = _without_pairs(_as_json(text))
     text = _USER_PASSWORD.sub(rf"\1:{MASK}@", text)
     text = _BEARER.sub(rf"\1 {MASK}", text)
@@ -106,7 +106,7 @@ def masked_text(text: str) -> str:
 
 
 def _as_json(text: str) -> str:
-    """Where an argument is a JSON document, its secrets are found by their keys."""
+    """`text` with secrets masked by their keys if it is a JSON document; else unchanged."""
     if text[:1] not in ("{", "["):
         return text
     try:
@@ -118,23 +118,23 @@ def _as_json(text: str) -> str:
 
 
 def _without_pairs(text: str) -> str:
-    """Cut after the first name of a secret that a value follows: `token=`, `Api-Key: `."""
-    for found in _PAIR.finditer(text):
-        name = found["name"]
-        named = found["gap"] is None or name.startswith("-")  # "--password x", not "the key is"
-        if named and is_secret(name, found["value"].strip("\"'")):
-            return text[: found.start("value")] + MASK
+    """`text`, masked after the first name of a secret with a value: `token=`, `Api-Key: `."""
+    for pair in _PAIR.finditer(text):
+        name = pair["name"]
+        named = pair["gap"] is None or name.startswith("-")  # "--password x", not "the key is"
+        if named and is_secret(name, pair["value"].strip("\"'")):
+            return text[: pair.start("value")] + MASK
     return text
 
 
 def _of_environment() -> list[str]:
-    """The secrets that this process was given as variables, the longest first."""
+    """The secrets among the values of environment variables, the longest first."""
     return _secrets_among(tuple(os.environ.items()))
 
 
-@functools.lru_cache(maxsize=1)  # a session masks thousands of texts, and the words are many
+@functools.lru_cache(maxsize=1)  # a session masks thousands of texts
 def _secrets_among(variables: tuple[tuple[str, str], ...]) -> list[str]:
-    found = {
+    secrets = {
         value
         for name, value in variables
         if len(value) >= _ENVIRONMENT_LETTERS
@@ -142,4 +142,4 @@ def _secrets_among(variables: tuple[tuple[str, str], ...]) -> list[str]:
         and not value.startswith("/")
         and is_secret(name, value)
     }
-    return sorted(found, key=len, reverse=True)
+    return sorted(secrets, key=len, reverse=True)

@@ -1,9 +1,9 @@
-"""What each module was made with, for the run header: `LayerNorm((32,), eps=1e-05, …)`.
+"""The settings of each module as text, for the run header: `LayerNorm((32,), eps=1e-05, …)`.
 
-The class and `extra_repr` of a module, as printing the model shows them; of classes that are not
-torch's also the plain numbers, switches and words that it keeps under names of its own (`eps`,
-`scale`, `n_head`), which few of them print. Two runs whose modules say different things compute
-different things, whatever else is equal.
+The text is the class and `extra_repr` of a module, as printing the model shows them. For classes
+that are not torch's it also has the module's attributes that are numbers, bools or texts (`eps`,
+`scale`, `n_head`), which few `extra_repr` show. Runs whose modules have different texts compute
+differently, whatever else is equal.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ MOST_WORD = 40
 
 
 def module_texts(modules: Mapping[str, nn.Module]) -> dict[str, str]:
-    """Header entries of modules, as "module.NAME"; the first 1,024.
+    """Header entries of modules, as "module.NAME"; at most 1,024.
 
-    Those that hold no others, and those that keep numbers of their own.
-
+    Listed are modules without submodules, and modules with settings as attributes.
     modules: by the name under which their output is recorded.
     """
     told: dict[str, str] = {}
@@ -40,7 +39,7 @@ def module_texts(modules: Mapping[str, nn.Module]) -> dict[str, str]:
 
 
 def module_tree(modules: Mapping[str, nn.Module]) -> str:
-    """How many modules there are, and the digest of their names and classes."""
+    """The number of modules, and a digest of their names and classes."""
     told = "\n".join(f"{name}: {type(module).__name__}" for name, module in modules.items())
     digest = xxhash.xxh3_64_hexdigest(told.encode(errors="surrogatepass"))
     return f"{len(modules):,} modules, {digest}"
@@ -57,7 +56,7 @@ def _text(module: nn.Module, kept: list[str]) -> str:
 
 
 def _kept(module: nn.Module) -> Iterator[str]:
-    """What a module of the user's keeps, as "eps=1e-05"; of its dict, so that no code runs."""
+    """Attributes of a user's module, as "eps=1e-05"; read off its dict, so that no code runs."""
     if type(module).__module__.partition(".")[0] == "torch":
         return
     for name, value in vars(module).items():

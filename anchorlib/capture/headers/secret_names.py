@@ -1,8 +1,8 @@
-"""Whether the name of an option, a variable or a setting says that its value is a secret.
+"""Whether the name of an option, a variable or a setting means that its value is a secret.
 
-A name is read as words: `--wandb-key`, `WANDB_KEY`, `wandb.key` and `wandbKey` are the words wandb
-and key. A last word as `dim` or `path` says that the value is no key and no token, but something
-about one.
+A name is split into words: `--wandb-key`, `WANDB_KEY`, `wandb.key` and `wandbKey` all have the
+words wandb and key. A last word such as `dim` or `path` means that the value is a fact about a key
+or token, not the key itself.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ __all__ = ["is_secret"]
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
-# Wherever they stand in a name.
+# Words that mean a secret anywhere in a name.
 _PLAIN: Final = (
     *("password", "passwd", "passphrase", "passcode", "secret", "credential"),
     *("apikey", "accesskey", "secretkey", "privatekey"),
     *("authtoken", "accesstoken", "apitoken", "hftoken", "wandbkey"),
 )
 _PAIRS: Final = ("api", "access", "secret", "private", "auth", "encryption", "signing")
-# As the last word, whatever the value is.
+# Words that mean a secret as the last word of a name, whatever the value is.
 _LAST: Final = ("pw", "pwd", "auth", "oauth", "authorization", "bearer", "cookie", "jwt", "cred")
-# As the last word, but for what tensors, tables and tokenizers call so.
+# Words that mean a secret as the last word, unless the name has a word of tensors, tables or
+# tokenizers (`_OF_DATA`), or the value is a number.
 _LAST_PERHAPS: Final = ("key", "token", "pass", "sas", "sig")
 _OF_DATA: Final = """
 attention attn audio backward band batch begin bos cache caption chosen class cls col column data
@@ -46,7 +47,7 @@ _NUMBER: Final = re.compile(r"[+-]?[\d_.]+(?:e[+-]?\d+)?")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether `value` under `name` is a secret, as far as words can tell."""
+    """Whether the words of `name`, and the form of `value`, mean that the value is a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
     singular = [word if word.endswith("ss") else word.removesuffix("s") for word in words]
     if any(word.endswith(_PLAIN) for word in singular):
@@ -57,7 +58,7 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def _names_access(words: list[str]) -> bool:
-    """Whether it speaks of an API key, an access token and the like."""
+    """Whether the words contain a pair such as "api key" or "access token"."""
     return any(one in _PAIRS and two in ("key", "token") for one, two in pairwise(words))
 
 

@@ -1,4 +1,4 @@
-"""What programs call inside their models: `anchor` and `print_tensor`; and the loss, found."""
+"""Functions that programs call inside models, `anchor` and `print_tensor`; and finding the loss."""
 
 from anchorlib.capture.inline.hooks import anchor, paused, recording
 from anchorlib.capture.inline.losses import Losses

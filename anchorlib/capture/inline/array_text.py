@@ -1,13 +1,13 @@
-"""Arrays as text, in the form in which PopTorch's `ipu_print_tensor` shows them.
+"""Arrays as text, in the format of PopTorch's `ipu_print_tensor`.
 
     (
      (1.496, 1.768)
      (1.088, 1.132)
     )
 
-Rows stand on lines of their own, indented by their depth, with nothing between them; a single row
-stays on the line it began.  A row that is too long goes on in lines indented by two more, and the
-separator stays at the end of the line before.
+Each row has a line of its own, indented by its depth, without a separator to the next row. A
+one-dimensional array is a single row. A row that is too long goes on in lines indented by two more;
+the line before ends with the separator.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["FLOAT_FORMATS", "PrintFormat", "format_edges"]
 FLOAT_FORMATS = ("auto", "fixed", "scientific", "none")
 
 _ELLIPSIS = "..."
-_SMALLEST_FIXED = 1e-4  # where %g, too, goes over to an exponent
+_SMALLEST_FIXED = 1e-4  # below it %g, too, writes an exponent
 _TEXTS = ("separator", "open_bracket", "close_bracket")
 _COUNTS = ("summarise_threshold", "edge_items", "max_line_width", "digits")
 _Write = Callable[[float], str]
@@ -37,15 +37,15 @@ _Write = Callable[[float], str]
 class PrintFormat:
     """How an array is shown; names, meaning and defaults are those of `ipu_print_tensor`.
 
-    summarise_threshold: an array of more elements shows only its edges; 0: never.
+    summarise_threshold: of an array with more elements only the edges are shown; 0: never.
     edge_items: elements shown at each end of a dimension that is cut.
-    max_line_width: characters of a line, indentation, brackets and separators included, beyond
-        which a row is split (never within an element); 0: never.
+    max_line_width: a row is split, between elements, where its line would be longer than so many
+        characters with indentation, brackets and separators; 0: never.
     digits: significant digits of the largest magnitude shown; all elements get as many decimals
-        and are aligned.  Integers always show all their digits.  0: each element in full (the
+        and are aligned. Integers always show all their digits. 0: each element in full (the
         shortest text that reads back as the same number), not aligned.
-    float_format: "fixed" (12.35), "scientific" (1.235e+01), "none" (each element for itself, as
-        %g has it), or "auto": fixed where every finite element but 0 is at least 1e-4, below
+    float_format: "fixed" (12.35), "scientific" (1.235e+01), "none" (each element by itself, as %g
+        writes it), or "auto": fixed where every finite element but 0 is at least 1e-4, below
         10^digits, and keeps a digit other than 0; else scientific.
 
     Raises OptionError for any other float_format and for counts that are not ints from 0 up.
@@ -81,7 +81,7 @@ class PrintFormat:
 
 
 def format_edges(array: np.ndarray[Any, Any], cut: tuple[bool, ...], form: PrintFormat) -> str:
-    """An array of which only the ends are left in the dimensions that are `cut`, as text."""
+    """The text of an array that contains only the edges of the dimensions that are `cut`."""
     if array.size == 0 and not any(cut):
         return form.open_bracket + form.close_bracket
     elements = iter(_elements(array.reshape(-1), form))
@@ -125,7 +125,7 @@ def _row(elements: list[str], form: PrintFormat, depth: int) -> list[str]:
 
 
 def _elements(values: np.ndarray[Any, Any], form: PrintFormat) -> list[str]:
-    """Each of the values (n) as text, as wide as the widest unless `digits` is 0."""
+    """The values, shape (n), as texts, all as wide as the widest unless `digits` is 0."""
     if values.dtype.kind == "c":
         write = _float_writer(np.concatenate((values.real, values.imag)), form)
         texts = [_complex(value.real, value.imag, write) for value in values]
@@ -143,7 +143,7 @@ def _complex(real: float, imaginary: float, write: _Write) -> str:
 
 
 def _float_writer(values: np.ndarray[Any, Any], form: PrintFormat) -> _Write:
-    """How each of the values (n, real) is to be written, so that all are written alike."""
+    """A function that writes each of the values, real and of shape (n), in one common format."""
     digits = form.digits
     if digits == 0:
         return str
@@ -160,7 +160,7 @@ def _float_writer(values: np.ndarray[Any, Any], form: PrintFormat) -> _Write:
 
 
 def _decimals(largest: float, digits: int) -> int:
-    """Decimals that show `largest`, once rounded, with that many significant digits."""
+    """The number of decimals with which `largest` shows so many significant digits."""
     exponent = int(f"{largest:.{digits - 1}e}".partition("e")[2])
     return max(0, digits - 1 - exponent)
 

@@ -1,6 +1,6 @@
-"""`anchor`: name a tensor where it is made.
+"""`anchor`: name a tensor where it is computed.
 
-With no active session an anchor reads one module global and returns: about 20 ns. Where
+While no session is active an anchor reads one module global and returns, in about 20 ns. If
 `ANCHOR_RUN` is set, the first anchor starts the session.
 """
 
@@ -33,7 +33,7 @@ __all__ = [
     "recording",
 ]
 
-# The only thing that is read while nothing records.
+# The only global that an anchor reads while no session is active.
 _active = False
 _anchors: Anchors | None = None
 _start: Callable[[], None] | None = None
@@ -45,19 +45,18 @@ def anchor(
 ) -> torch.Tensor:
     """Record `x` now under `name`, and its gradient when backward reaches it; returns `x` itself.
 
-    x: any tensor; its values, dtype and graph are left as they are. The return value may be
-        ignored.
+    x: any tensor; its values, dtype and graph are not changed. The return value may be ignored.
     name: a non-empty str of at most 1,024 bytes in UTF-8.
-    mode: what to keep of it (`All`, `Sum`, `Final`, `EveryN(n)`, `Summary`, their texts, or
-        several of them in a list); None: the session's.
-    grad: False records the value alone.
+    mode: which observations to keep (`All`, `Sum`, `Final`, `EveryN(n)`, `Summary`, their texts, or
+        a list of several of them); None: the session's mode.
+    grad: False records only the value.
 
-    The gradient is the one that reaches `x` after hooks that were registered on it before this
-    call and before those registered later; it carries the coordinates of this call.
+    The gradient is recorded as hooks registered on `x` before this call leave it, and before hooks
+    registered later change it. It carries the coordinates of this call.
 
     Raises NotATensorError (a TypeError), InvalidNameError or ModeError for a wrong call, and
-    UnsupportedError for tensors that cannot be recorded truly. With no active session it does
-    nothing, not even check.
+    UnsupportedError for tensors that cannot be recorded truly. While no session is active the call
+    does nothing, and checks nothing.
     """
     if not _active:
         return x
@@ -72,7 +71,7 @@ def anchor(
 
 
 class Anchors:
-    """The anchors that a model calls: finds the plan of each name and mode."""
+    """Takes the calls of `anchor` for one session: finds the plan of each name and mode."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Anchors:
         self._scope = scope
         self._limited = scope != ANYTHING
         self._names: set[str] = set()
-        self._default: dict[str, Plan] = {}  # of anchors that are given no mode
+        self._default: dict[str, Plan] = {}  # plans of anchors that are given no mode
         self._plans: dict[tuple[str, object], Plan] = {}
         self._of_modes: dict[tuple[str, tuple[Mode, ...]], Plan] = {}
         self.compiled = compiled.CompiledObserver(observer, self._compiled_plan)
@@ -99,26 +98,27 @@ class Anchors:
                 self._observer.recorder.skip(name, "value", "tracing", self._observer.clock.step)
                 return
             raise NotATensorError(compiled.not_a_tensor(f"anchor({name!r})", type(x).__name__))
-        plan = (self._default.get(name) if mode is None else None) or self._found(name, mode)
+        plan = (self._default.get(name) if mode is None else None) or self._plan_of(name, mode)
         if not (self._limited and self._rests(plan)):
             self._observer.value(plan, x, grad=grad)
 
     def knows(self, name: str) -> bool:
-        """Whether the program has an anchor of this name, as far as it has run."""
+        """Whether the program has called an anchor of this name so far."""
         return name in self._names
 
     def found_plan(self, name: str) -> Plan:
-        """The plan of what no anchor of the program's marks, as an anchor called `name` had it."""
+        """The plan for a tensor without an anchor, as if an anchor called `name` had no mode."""
         return self._of_modes.get((name, self._modes)) or self._plan(name, None)
 
     def _rests(self, plan: Plan) -> bool:
-        """Whether this use of a name is left out, and would tell nothing new of the name either."""
+        """Whether this use of a name is left out, and need not be counted to classify the name."""
         if plan.use == NEW or (plan.use == QUIET and torch.is_grad_enabled()):
             return False
         clock = self._observer.clock
         return self._scope.rests(clock.step, clock.phase)
 
-    def _found(self, name: str, mode: ModeSpec | None) -> Plan:
+    def _plan_of(self, name: str, mode: ModeSpec | None) -> Plan:
+        """The plan of an anchor of the program's; noted as such."""
         given = tuple(mode) if type(mode) is list else mode
         plan = self._plans.get((name, given))
         if plan is None:
@@ -147,7 +147,7 @@ class Anchors:
         return Plan(name, make, lambda: modes)
 
     def _compiled_plan(self, name: str, modes: str) -> Plan | None:
-        """The plan of an anchor or a watched tensor in compiled code; see `compiled.programs`."""
+        """The plan of an anchor or watched tensor in compiled code; modes: see `Place.modes`."""
         kind, _, number = modes.partition(":")
         if kind != "watch":
             self._names.add(name)
@@ -157,34 +157,34 @@ class Anchors:
 
 
 def activate(anchors: Anchors) -> None:
-    """From now on anchors are taken by `anchors`."""
+    """Let `anchors` take the calls of `anchor` from now on."""
     global _active, _anchors  # noqa: PLW0603  # read at every anchor: a module global is fastest
     _anchors = anchors
     _active = True
 
 
 def deactivate() -> None:
-    """Anchors do nothing again."""
+    """Let `anchor` do nothing from now on."""
     global _active, _anchors, _start  # noqa: PLW0603
     _active = False
     _anchors = _start = None
 
 
 def arm(start: Callable[[], None]) -> None:
-    """Let the first anchor call `start`, which is to activate a session."""
+    """Let the first call of `anchor` call `start`, which is meant to activate a session."""
     global _active, _start  # noqa: PLW0603
     _start = start
     _active = True
 
 
 def recording() -> bool:
-    """Whether anchors do anything; code that is compiled after this was asked depends on it."""
+    """Whether `anchor` does anything; dynamo guards on the answer where it traces this call."""
     return _active
 
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """A context in which anchors do nothing: a model is tried, not run."""
+    """A context in which `anchor` does nothing, to try out a model without recording it."""
     global _active  # noqa: PLW0603
     was, _active = _active, False
     try:

@@ -1,11 +1,11 @@
-"""The loss, found: the tensor on which backward is called is recorded as `loss`.
+"""Finds the loss: the scalar on which `backward` is called is recorded as `loss`.
 
-    a scalar                        its value, each backward a call of the pass that it ends
-    scaled by GradScaler            as it was before
-    of more than one element        is no loss, and not recorded
-    an anchor called `loss`, or a watched module of that name      records instead
+    a scalar                        is recorded, each backward as a call of the pass that it ends
+    a scalar from GradScaler        is recorded as it was before scaling
+    a tensor of several elements    is no loss, and not recorded
 
-For the time of a session `torch.autograd.backward` is wrapped, which `Tensor.backward` calls.
+Where an anchor or a watched module is called `loss`, only that is recorded. While a session is
+open, `torch.autograd.backward` is wrapped, which `Tensor.backward` calls.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOSS: Final = "loss"
 class Losses:
     """Finds the losses of one session.
 
-    taken: whether a name is that of something watched.
+    taken: whether a watched model records a tensor of a given name.
     """
 
     def __init__(self, observer: Observer, anchors: Anchors, taken: Callable[[str], bool]) -> None:
@@ -46,7 +46,7 @@ class Losses:
         @never_traced
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            # Inside a backward it is checkpointing that calls this.
+            # Inside a backward, checkpointing calls this: its tensors are no losses.
             if not self._observer.closed and graph_task() == -1:
                 self._observer.guarded(lambda: self._see(tensors))
             return original(tensors, *args, **kwargs)
@@ -63,7 +63,7 @@ class Losses:
     def _record(self, loss: torch.Tensor) -> None:
         observer, plan = self._observer, self._anchors.found_plan(LOSS)
         clock = observer.clock
-        # What backward is called on belongs to the pass that was forward, and opens no other.
+        # As in backward: the loss belongs to the pass of its forward, and opens no other pass.
         at = clock.count(plan.counters, backward=True, phase=clock.phase)
         streams = plan.streams("value", at.phase)
         if streams:
@@ -71,6 +71,6 @@ class Losses:
             observer.lineage.see(plan, loss, at, loss.grad_fn, grad=False)
 
     def close(self) -> None:
-        """Put torch's own function back, unless somebody wrapped ours."""
+        """Put torch's own function back, unless other code has wrapped ours."""
         if torch.autograd.backward is self._ours:
             torch.autograd.backward = self._backward

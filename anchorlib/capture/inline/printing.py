@@ -51,20 +51,20 @@ def print_tensor(  # noqa: PLR0913  # the arguments of PopTorch's ipu_print_tens
 ) -> torch.Tensor:
     """Print `title: …` to stderr now, and `title_gradient: …` in backward; returns `x` itself.
 
-    x: any tensor; its values, graph and gradient are left as they are, and the return value may
-        be ignored.  What has no dense values (sparse, nested, transformed by `torch.func`) is
-        shown as torch shows it; fake and meta tensors, and what torch.fx traces with, are not.
-    title: "" prints `Tensor: …` and `Tensor_gradient: …`; what a terminal would act on is escaped.
-    print_gradient: False prints the value alone.
-    The others say how the values are written: see `PrintFormat`.
+    x: any tensor; its values, graph and gradient are not changed, and the return value may be
+        ignored. A tensor without dense values (sparse, nested, transformed by `torch.func`) is
+        shown by its `repr`. Fake and meta tensors, and the proxies of torch.fx, are not shown.
+    title: "" prints `Tensor: …` and `Tensor_gradient: …`; control characters are escaped.
+    print_gradient: False prints only the value.
+    The other arguments set the format of the values: see `PrintFormat`.
 
-    The gradient is printed in every backward that reaches `x`, as it is after hooks registered
-    on `x` before this call.  A leaf lives on: its gradient is printed once in each backward,
-    however often the leaf was printed, until it is printed under that title with
-    `print_gradient=False`.  Values are not printed again when checkpointing recomputes them.
+    The gradient is printed in every backward that reaches `x`, as hooks registered on `x` before
+    this call leave it. A leaf outlives the step: its gradient is printed once in each backward,
+    however often the leaf was printed, until the leaf is printed under the same title with
+    `print_gradient=False`. Values are not printed again when checkpointing recomputes them.
 
-    Raises NotATensorError (a TypeError) and OptionError (a ValueError) before anything is
-    printed.  A stderr that cannot be written to is ignored.
+    Raises NotATensorError (a TypeError) and OptionError (a ValueError) before anything is printed.
+    Errors of writing to stderr are ignored.
     """
     form = (
         summarise_threshold,
@@ -99,11 +99,11 @@ def _print(x: Any, title: str, print_gradient: bool, form: tuple[Any, ...]) -> N
 
 
 class _GradientPrinter:
-    """A tensor hook."""
+    """A tensor hook that prints the gradient."""
 
     __slots__ = ("form", "title")
 
-    # A leaf that was printed can be saved and sent to other processes without a warning.
+    # Lets torch save a printed leaf, or send it to other processes, without a warning.
     __torch_unserializable__ = True
 
     def __init__(self, title: str, form: PrintFormat) -> None:
@@ -113,18 +113,18 @@ class _GradientPrinter:
     @never_traced
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
         _write(f"{self.title}_gradient", gradient, self.form)
-        # Compiled autograd takes a hook that returns None for "the gradient is None".
+        # Compiled autograd would take None to mean that there is no gradient.
         return gradient
 
 
 def _follow(x: torch.Tensor, printer: _GradientPrinter, *, wanted: bool) -> None:
-    """See to it that the gradient of `x` is printed, or, of a leaf, that it no longer is."""
+    """Hook `x` to print its gradient; of a leaf, remove the hook if that is not `wanted`."""
     if not x.is_leaf:
         if wanted:
             x.register_hook(printer)
         return
-    # The leaf's own hooks are the truth: they are not copied with it, and a weak reference to it
-    # would keep torch.utils.swap_tensors from working.
+    # The leaf's hooks are searched, since a table of printed leaves would need weak references to
+    # them, with which torch.utils.swap_tensors fails.
     hooks = hooks_of(x)
     followed = False
     for key, hook in list(hooks.items()):
@@ -139,7 +139,7 @@ def _follow(x: torch.Tensor, printer: _GradientPrinter, *, wanted: bool) -> None
 
 
 def _write(title: str, x: torch.Tensor, form: PrintFormat) -> None:
-    """Write one tensor in one call, so that threads do not write into each other's lines."""
+    """Write one tensor in a single call, so that threads do not mix their lines."""
     try:
         with undisturbed():
             text = _text(x, form)
@@ -161,7 +161,7 @@ def _text(x: torch.Tensor, form: PrintFormat) -> str:
 def _edges(
     x: torch.Tensor, cut: tuple[bool, ...], items: int, dimension: int = 0
 ) -> np.ndarray[Any, Any]:
-    """The values that are shown: no others leave the device."""
+    """The values that are shown; only these are copied from the device."""
     if not any(cut[dimension:]):
         return decode(*as_storage(x))
     if not cut[dimension]:

@@ -1,7 +1,7 @@
-"""Parts of a watched model that a program calls by themselves, as Lightning's `training_step` does.
+"""Parts of a watched model that a program calls directly, as Lightning's `training_step` does.
 
-No forward of the root says then how the model runs. So the outermost part that is called begins a
-forward as the root would: its `training` tells evaluation from training.
+The root's forward does not run then, and cannot tell training from evaluation. So the outermost
+part that is called begins a forward in place of the root: its `training` tells them apart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["hook_called_parts"]
 
 
 def hook_called_parts(model: nn.Module, observer: Observer) -> Callable[[], None]:
-    """Hook the parts that may be called by themselves; what takes the hooks away."""
+    """Hook the parts that a program may call directly; returns what removes the hooks."""
     hung: list[Hung] = []
     for module in _callable(model):
         part = _CalledPart(observer)
@@ -48,7 +48,7 @@ def _callable(model: nn.Module) -> Iterator[nn.Module]:
 
 
 class _CalledPart:
-    """The threads in which one part was called by itself, and how deep it is called there."""
+    """The threads that call one part directly, each with the depth of its calls."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -69,7 +69,7 @@ class _CalledPart:
             observer.forwards.enter(module, training=module.training, gradients=gradients)
 
     def has_ended(self, _module: nn.Module, _args: Any, _output: Any) -> None:
-        """The part's forward has ended, with an exception or without."""
+        """The part's forward has ended, be it by an exception."""
         if torch.compiler.is_compiling():
             return
         thread = threading.get_ident()

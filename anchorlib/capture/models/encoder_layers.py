@@ -1,9 +1,11 @@
-"""`nn.TransformerEncoderLayer` in evaluation: it counts hooks before it takes its fast path.
+"""`nn.TransformerEncoderLayer` in evaluation: hides our hooks, so that it takes its fast path.
 
-With a hook on any of its modules it computes by other kernels, which round otherwise: an observed
-evaluation would not be the unobserved one. It looks at what `self.modules()` yields, so where its
-own forward asks for them, they are shown to it without our hooks, once in a process for all layers.
-A layer on its fast path calls none of its modules: it has an output, and nothing inside.
+The layer takes its fast path only if none of its modules has a hook. The slow path has other
+kernels, which round differently: hooks would change the values of an evaluation. The layer's
+forward looks for hooks on `self.modules()`. That method is replaced, once in a process, by one that
+gives the layer's own forward modules without our hooks.
+
+On its fast path a layer calls none of its modules, so only its output is recorded.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ __all__ = ["show_encoder_layers_no_hooks"]
 
 @functools.cache
 def show_encoder_layers_no_hooks() -> None:
-    """From now on `nn.TransformerEncoderLayer` decides on its path as if no hook of ours were."""
+    """Let `nn.TransformerEncoderLayer` choose its path as if our hooks were not there."""
     layer = nn.TransformerEncoderLayer
     layer.modules = _modules(layer.forward.__code__)  # type: ignore[method-assign]
 
 
 class _Shown:
-    """A module whose forward hooks are those that are not ours; all else is as it is."""
+    """A module as seen without our forward hooks; every other attribute is the module's own."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -43,13 +45,13 @@ class _Shown:
 
 
 def _modules(forward: object) -> Any:
-    """`modules` of the class whose own forward has this code."""
+    """A method `modules` that hides our hooks where code `forward`, the layer's own, calls it."""
 
     def modules(self: nn.Module) -> Iterator[Any]:
-        found = nn.Module.modules(self)
-        if torch.compiler.is_compiling():  # there are no frames in what is traced
-            return iter([_Shown(one) for one in found])
-        asks = sys._getframe(1).f_code is forward  # noqa: SLF001  # who asks is all there is to know
-        return map(_Shown, found) if asks else found
+        every = nn.Module.modules(self)
+        if torch.compiler.is_compiling():  # traced code has no frames to read
+            return iter([_Shown(one) for one in every])
+        asks = sys._getframe(1).f_code is forward  # noqa: SLF001  # the caller is told by its frame
+        return map(_Shown, every) if asks else every
 
     return modules

@@ -18,7 +18,7 @@ __all__ = ["ModuleHook", "PassGradient", "ShardGradient"]
 
 
 class ModuleHook(OwnHook):
-    """A hook on one module. It rests on others that share its hooks: a shallow copy, a replica."""
+    """A hook on one module; does nothing on a shallow copy or replica, which shares its hooks."""
 
     __slots__ = ("_act", "_module")
 
@@ -28,16 +28,16 @@ class ModuleHook(OwnHook):
 
     @natively
     def __call__(self, module: nn.Module, *arguments: Any) -> None:
-        """Act, if this is the module that is watched."""
+        """Call the hook's function if `module` is the watched one."""
         if self._module() is module:
             self._act(module, *arguments)
 
 
 class PassGradient:
-    """A parameter's hook: the contribution of one backward pass."""
+    """A parameter's hook, which records the gradient that each backward adds."""
 
     __slots__ = ("_observer", "_plan")
-    __torch_unserializable__ = True  # a watched parameter can be saved without a warning
+    __torch_unserializable__ = True  # lets torch save a watched parameter without a warning
 
     def __init__(self, observer: Observer, plan: Plan) -> None:
         self._observer = observer
@@ -50,7 +50,7 @@ class PassGradient:
 
 
 class ShardGradient:
-    """A sharded parameter's hook: runs after its gradient, reduced, was added up."""
+    """A sharded parameter's hook, which runs once the reduced gradient was added to its `grad`."""
 
     __slots__ = ("_last", "_observer", "_plan")
 
@@ -61,7 +61,7 @@ class ShardGradient:
 
     @never_traced
     def __call__(self, parameter: torch.Tensor) -> None:
-        """Record the gradient of the one pass that made it; a running sum is counted instead."""
+        """Record the gradient if one pass made it; count it as skipped if it is a running sum."""
         gradient = parameter.grad
         if gradient is None:
             return

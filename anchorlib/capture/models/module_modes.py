@@ -1,6 +1,6 @@
-"""Layers in eval mode inside a model that trains: batch norm and dropout, which do otherwise then.
+"""Batch norm and dropout layers in eval mode inside a model that trains, noted in the header.
 
-header["eval.1"] = 2        # from step 2 on, which is said once
+header["eval.1"] = 2        # layer "1" was in eval mode first in step 2
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LAYERS = (
 
 
 class ModuleModes:
-    """The modes of one model's layers; `tell` is given each that is not its model's."""
+    """Finds layers of one model in eval mode while the model trains; `tell` takes key and step."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class ModuleModes:
         }
 
     def look(self, step: int) -> None:
-        """A pass begins."""
+        """Tell the layers that are in eval mode for the first time as a pass of `step` begins."""
         if not self._root.training:
             return
-        found = [name for name, layer in self._layers.items() if not layer.training]
-        for name in found:
+        evaluating = [name for name, layer in self._layers.items() if not layer.training]
+        for name in evaluating:
             del self._layers[name]
             self._tell(f"eval.{name}", step)

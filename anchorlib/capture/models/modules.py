@@ -1,6 +1,6 @@
 """`watch`: observe the outputs, inputs, parameters and buffers of a model, without editing it.
 
-One `ModelWatch` a model: watching it again adds choices to the hooks that are there.
+Each model has one `ModelWatch`; watching the model again adds choices to it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ _numbers = count()
 
 
 class ModelWatch:
-    """The hooks on one model, and what they record."""
+    """The hooks on one model, and the choices of tensors that they record.
+
+    wanted: whether the session's selectors select a name and kind, given the kinds of that name.
+    """
 
     def __init__(self, parts: Parts, observer: Observer, wanted: Wanted) -> None:
         self.parts = parts
@@ -56,13 +59,13 @@ class ModelWatch:
         self._values: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._attached = False
         self._modes = ModuleModes(parts.root, parts.modules, observer.recorder.header)
-        # The step and phase in whose forward, which is running now, modules need not be observed.
+        # The step and phase of the running forward if nothing can be recorded there, else None.
         self._resting: tuple[int, str] | None = None
 
     # -- what is recorded
 
     def add(self, choice: Choice) -> None:
-        """Record what `choice` wants, besides what is recorded already."""
+        """Record what `choice` wants, in addition to earlier choices."""
         self.choices.append(choice)
         if not self._attached:
             return
@@ -78,13 +81,13 @@ class ModelWatch:
                 self._hook_parameter(name, parameter)
 
     def forget_choices(self) -> None:
-        """Record nothing, until choices are added anew."""
+        """Record nothing until another choice is added."""
         self.choices.clear()
         for plan in self._plans.values():
             plan.forget()
 
     def plan(self, name: str) -> Plan:
-        """The plan of one name."""
+        """The plan for the records of `name`."""
         plan = self._plans.get(name)
         if plan is None:
             plan = self._plans[name] = Plan(
@@ -115,15 +118,15 @@ class ModelWatch:
         return [choice for choice in self.choices if choice.wants(name, kind)]
 
     def wants(self, name: str) -> tuple[bool, bool]:
-        """Whether the value and the gradient of `name` are recorded."""
+        """Whether the value, and whether the gradient of `name` is recorded."""
         return bool(self._chosen(name, "value")), bool(self._chosen(name, "grad"))
 
     def rests(self, step: int, phase: str) -> bool:
-        """Whether nothing that is observed in `step`, by a thread in `phase`, can be selected."""
+        """Whether no observation in `step`, by a thread in `phase`, can be selected."""
         return all(choice.rests(step, phase) for choice in self.choices)
 
     def _any(self, name: str) -> bool:
-        """Whether an output of the module `name`, or a further one, may be recorded."""
+        """Whether any output of the module `name` (`NAME`, `NAME:1`, …) may be recorded."""
         return bool(self._chosen(name, "value") or self._chosen(name, "grad")) or any(
             choice.reaches_below(name) for choice in self.choices
         )
@@ -131,7 +134,7 @@ class ModelWatch:
     # -- hooks
 
     def attach(self) -> None:
-        """Hook the root: its forward opens passes and phases. Without this, nothing is recorded."""
+        """Hook the root, whose forward opens passes and phases; without it nothing is recorded."""
         root = self.parts.root
         self._attached = True
         before, after = ModuleHook(root, self._before_root), ModuleHook(root, self._after_root)
@@ -172,7 +175,7 @@ class ModelWatch:
             return
         if self._observer.closed:
             return
-        # An exception inside the forward arrives here as an output of None.
+        # If the forward raised an exception, `output` is None.
         self._see(self._root_name, output, (root, args, kwargs))
         if not recomputing():
             self._resting = None
@@ -188,7 +191,7 @@ class ModelWatch:
         self._observer.clock.leave_root()
 
     def _trace(self, name: str, value: Any, *, root: bool = False) -> None:
-        """The same in code that is being compiled."""
+        """Observe the tensors of an input or output in code that is being compiled."""
         for leaf, tensor in named_leaves(name, value):
             watch_compiled(tensor, leaf, self.number, root=root)
 
@@ -215,7 +218,7 @@ class ModelWatch:
         return clock.step, clock.phase
 
     def _see(self, name: str, output: Any, given: Given) -> None:
-        """Observe what a module gave."""
+        """Observe the tensors in a module's output."""
         if type(output) is torch.Tensor:
             self._observe(name, output, given)
             return
@@ -226,7 +229,7 @@ class ModelWatch:
         plan = self.plan(name)
         try:
             self._observer.value(plan, tensor, given=given)
-        except UnsupportedError as fault:  # an anchor of the user's may raise this; a hook may not
+        except UnsupportedError as fault:  # unlike the user's own anchors, a hook must not raise it
             self._observer.fault(name, "value", fault)
 
     def _hook_parameter(self, name: str, parameter: nn.Parameter) -> None:
@@ -236,14 +239,14 @@ class ModelWatch:
             plan = self.plan(name)
             if plain_inside(parameter) is parameter:
                 hung = hang_on_leaf(parameter, PassGradient(self._observer, plan))
-            else:  # tensor hooks of sharded parameters never fire
+            else:  # tensor hooks on sharded parameters never run
                 hung = hang_on_sharded(parameter, ShardGradient(self._observer, plan))
             self._hung.append(hung)
 
     # -- parameters and buffers at the start of a pass
 
     def on_pass(self, at: At) -> None:
-        """Record the values that a pass starts with: the first of a step, or changed ones."""
+        """Record parameters and buffers as a pass begins: once a step, and where they changed."""
         if self._observer.closed or self.rests(at.step, at.phase):
             return
         self._modes.look(at.step)
@@ -258,9 +261,9 @@ class ModelWatch:
     def _state(self) -> list[tuple[str, torch.Tensor]]:
         state: list[tuple[str, torch.Tensor]] = list(self.parts.parameters.items())
         for name, (module, local) in self.parts.buffers.items():
-            buffers = own_buffers(module)  # a ScriptModule's have no `get`
+            buffers = own_buffers(module)  # those of a ScriptModule have no `get`
             buffer = buffers[local] if local in buffers else None  # noqa: SIM401
-            if buffer is not None:  # it may have been replaced
+            if buffer is not None:  # the module may have set it to None since
                 state.append((name, buffer))
         return state
 
@@ -268,7 +271,7 @@ class ModelWatch:
         self, name: str, streams: tuple[Stream, ...], at: At, tensor: torch.Tensor
     ) -> None:
         now = (at.step, _bits(tensor))
-        # `.data` edits and fused optimizers leave `_version` as it was: only the bits can tell.
+        # Edits of `.data` and fused optimizers do not count up `_version`: only the bits tell.
         if self._values.get((name, at.phase)) == now:
             return
         self._values[name, at.phase] = now
@@ -280,14 +283,14 @@ class ModelWatch:
             self._values[name, at.phase] = (at.step, _bits(tensor))
 
     def close(self) -> None:
-        """Take the hooks off the model."""
+        """Remove the hooks from the model."""
         for hung in self._hung:
             hung.remove()
         self._hung.clear()
 
 
 def _bits(tensor: torch.Tensor) -> bytes:
-    """A digest of the bits of `tensor` as they are now; empty where it has none to record."""
+    """A digest of the present bits of `tensor`; empty for a tensor that cannot be recorded."""
     with undisturbed():
         inside = plain_inside(tensor)
         if skip_reason(inside) is not None:

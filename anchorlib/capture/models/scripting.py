@@ -1,7 +1,7 @@
-"""`torch.jit.script` of a watched model, or of its copy: it compiles hooks, and ours are no script.
+"""`torch.jit.script` of a watched model or its copy: hides our hooks, which are no TorchScript.
 
-torch has no hook for it, so what makes a script of a module is wrapped, once in a process, and sees
-none of ours.
+`torch.jit.script` compiles the hooks of a module too, and would fail on ours. torch offers no way
+to prevent that, so its function that scripts a module is wrapped, once in a process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["script_without_hooks"]
 
 @functools.cache
 def script_without_hooks() -> None:
-    """From now on `torch.jit.script` leaves our hooks out of what it compiles."""
+    """Let `torch.jit.script` ignore our hooks from now on."""
     wrap_scripting(_hookless)
 
 
@@ -36,7 +36,7 @@ def _hookless(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _hooks_taken_off(model: nn.Module) -> Iterator[None]:
-    """None of our hooks is on a module of `model`; all are back in their order afterwards."""
+    """A context in which no module of `model` has our hooks; they are put back in their order."""
     taken = []
     for module in model.modules():
         for hooks in (vars(module).get(kind) or {} for kind in FORWARD_HOOKS):

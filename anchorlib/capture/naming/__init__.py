@@ -1,4 +1,4 @@
-"""The names of what a model and its optimizer are made of, and which of them were chosen."""
+"""Names of the parts of a model and of its optimizer's state, and the choice of some of them."""
 
 from anchorlib.capture.naming.choice import Asked, Choice
 from anchorlib.capture.naming.optimizer_state import state_values, tensor_of, why_no_tensor

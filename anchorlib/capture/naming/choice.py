@@ -1,4 +1,4 @@
-"""What one call of `watch` chose: which tensors, in which modes."""
+"""The tensors that one call of `watch` chose, and their modes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Known: TypeAlias = "Sequence[tuple[str, str]]"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a call of `watch` asked for.
+    """The arguments of a call of `watch`.
 
     selectors: None for the default: every module output with its gradient, and every parameter's
         `grad` (with an optimizer; else `pass_grad`).
@@ -41,13 +41,13 @@ class Asked:
 
 
 class Choice:
-    """What is recorded of one model. Decides for names known beforehand and for later ones.
+    """Decides which tensors of one model are recorded, be they known before or during training.
 
     known: every (name, kind) of the model that can be known before the first step.
-    parts: the model.
+    parts: the named parts of the model.
 
-    Raises UnknownTensorError for a selector that matches nothing and cannot come to match later,
-    OptionError for one that is no text.
+    Raises UnknownTensorError for a selector that matches nothing and cannot match anything later,
+    OptionError for a selector that is not text.
     """
 
     def __init__(
@@ -77,19 +77,19 @@ class Choice:
         self, text: str, known: Known, parts: Parts, open_kinds: tuple[str, ...]
     ) -> list[tuple[str, str]]:
         try:
-            found = select([text], known, open_kinds=open_kinds, open_outputs=True)
+            pairs = select([text], known, open_kinds=open_kinds, open_outputs=True)
         except UnknownTensorError as fault:
             why = _why_not(text, parts, has_optimizer=bool(open_kinds))
             if not why and fault.suggested:
                 raise
             why = why or _OF_MODELS
             raise UnknownTensorError(f"{fault}; {why}") from None
-        if not found:  # accepted for what only the first step can show: `opt.KEY`, `fc1:1`
+        if not pairs:  # accepted for tensors that only a step can show: `opt.KEY`, `fc1:1`
             self._late[text] = False
-        return found
+        return pairs
 
     def rests(self, step: int, phase: str) -> bool:
-        """Whether nothing that is observed in `step`, by a thread in `phase`, is selected."""
+        """Whether no observation in `step`, by a thread in `phase`, is selected."""
         return self.scope.rests(step, phase) or all(idle(mode, step) for mode in self.modes)
 
     def wants(self, name: str, kind: str) -> bool:
@@ -99,7 +99,7 @@ class Choice:
         if name in self._known and not kind.startswith("opt."):
             return False
         if self._default:
-            # A further output (`fc1:1`) goes with its module; optimizer state is asked for by name.
+            # The default includes further outputs (`fc1:1`), but no inputs and no optimizer state.
             return not kind.startswith("opt.") and name.partition(":")[0] != self._inputs
         wanted = False
         for selector in self._selectors:
@@ -121,20 +121,20 @@ class Choice:
 
     @property
     def names(self) -> set[str]:
-        """What is recorded, as far as that is known; of further outputs their module."""
+        """The names that are recorded, as far as known; for further outputs the module's name."""
         late = {split(text)[0].partition(":")[0] for text in self._late}
         return {name for name, _ in self._chosen} | late
 
     @property
     def missing(self) -> list[str]:
-        """Selectors that were accepted for what might come, and which nothing came to match."""
+        """Selectors accepted for tensors that might appear later, which none has matched."""
         return [text for text, came in self._late.items() if not came]
 
 
 def _recorded_as(text: object, known: Known, parts: Parts, open_kinds: tuple[str, ...]) -> str:
-    """A selector by the names under which tensors are recorded.
+    """The selector `text` in terms of the names under which tensors are recorded.
 
-    It may leave the prefix out, where what it says with it names nothing.
+    A selector that matches nothing as it stands is tried with the prefix put before it.
     """
     if not isinstance(text, str):
         raise OptionError(f"a selector is text, as 'fc1.bias@grad', not {text!r}")
@@ -149,14 +149,14 @@ def _recorded_as(text: object, known: Known, parts: Parts, open_kinds: tuple[str
 
 
 def _renamed(text: str, parts: Parts) -> str:
-    """A selector of a tied parameter or shared module, by its first name."""
+    """The selector `text`, with a tied parameter or shared module called by its first name."""
     name, kind = split(text)
     first = parts.first_name(name)
     return text if first == name else join(first, kind) if kind else first
 
 
 def _why_not(text: str, parts: Parts, *, has_optimizer: bool) -> str:
-    """What would have to be so that a parameter had the kind that was asked for."""
+    """Why a parameter lacks the kind that `text` asks for; "" where `text` names no parameter."""
     poptorch = _POPTORCH.match(text)
     name = text[poptorch.end() :] if poptorch else split(text)[0]
     parameter = parts.parameters.get(name)
@@ -173,7 +173,7 @@ def _by_default(known: Known, parameters: Collection[str], inputs: str) -> list[
     for name, kind in known:
         if name in parameters:
             default = kind == ("grad" if name in consumed else "pass_grad")
-        else:  # buffers have no gradient: they are no module outputs
+        else:  # `consumed` holds inputs and module outputs: buffers have no gradient
             default = name in consumed and name != inputs
         if default:
             chosen.append((name, kind))

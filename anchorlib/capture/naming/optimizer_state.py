@@ -1,11 +1,12 @@
 """The numbers in an optimizer's state of one parameter, each with its kind.
 
-    opt.KEY        a tensor, a number of Python's, or an array
-    opt.KEY:0      what is in a list or tuple, by its place; in a dict, by its key
-    opt.KEY:0.1    what is in a list in a list
+    opt.KEY        a tensor, a Python number, or an array
+    opt.KEY:0      an item of a list or tuple, by its index; of a dict, by its key
+    opt.KEY:0.1    an item of a list in a list
 
-Numbers of Python's have every bit they had: a float is float64, an int is int64 (uint64 where it
-needs to be). None is no value, and neither is what is empty: nothing is recorded then, or missed.
+Python numbers keep all their bits: a float becomes float64, an int becomes int64 (or uint64 where
+it does not fit). None, and empty lists or dicts, have no value: they are neither recorded nor
+counted as skipped.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from anchorlib.names import OPTIMIZER_KIND
 
 __all__ = ["key_of", "state_kinds", "state_values", "tensor_of", "why_no_tensor"]
 
-_DEEPEST = 8  # of what is nested in one entry; a list may hold itself
+_DEEPEST = 8  # most levels of nesting in one entry; a list may contain itself
 _DTYPES = {bool: torch.bool, float: torch.float64, complex: torch.complex128}  # a bool is an int
 _INTEGERS = {torch.int64: range(-(2**63), 2**63), torch.uint64: range(2**64)}
 
 
 def state_values(state: Mapping[Any, Any]) -> Iterator[tuple[str, object]]:
-    """Every value in `state` that is there, whatever it is, with its kind."""
+    """Every value in `state` but None, of whatever type, with its kind."""
     for key, entry in state.items():
         for path, value in _values(entry, ()):
             yield f"{OPTIMIZER_KIND}{key}" + (":" + ".".join(path) if path else ""), value
@@ -48,7 +49,7 @@ def _values(held: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 
 def state_kinds(state: Mapping[Any, Any]) -> list[str]:
-    """The kinds that are recorded of `state` as it is."""
+    """The kinds of the values in `state` that can be recorded."""
     return [kind for kind, value in state_values(state) if tensor_of(value) is not None]
 
 
@@ -58,7 +59,7 @@ def key_of(kind: str) -> str:
 
 
 def tensor_of(value: object) -> torch.Tensor | None:
-    """A tensor of the same bits; None of what is no number."""
+    """A tensor with the bits of `value`; None where `value` is no number or array of numbers."""
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, np.generic | np.ndarray):
@@ -66,7 +67,7 @@ def tensor_of(value: object) -> torch.Tensor | None:
     dtype = _dtype_of(value)
     if dtype is None:
         return None
-    with undisturbed():  # and on the CPU, whatever default device the user has
+    with undisturbed():  # on the CPU, even if the user has set another default device
         return torch.tensor(value, dtype=dtype, device="cpu")
 
 
@@ -78,7 +79,7 @@ def _of_array(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
 
 
 def _dtype_of(number: object) -> torch.dtype | None:
-    """The dtype that has every bit of a number of Python's; None where there is none."""
+    """The dtype that holds a Python number exactly; None where there is no such dtype."""
     for kind, dtype in _DTYPES.items():
         if isinstance(number, kind):
             return dtype

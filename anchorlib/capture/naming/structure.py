@@ -1,7 +1,7 @@
-"""The names of what a model is made of: modules, parameters, buffers, outputs.
+"""The names of a model's parts: modules, parameters, buffers, outputs.
 
-Names are module paths. What wrappers add (DDP's `module.`, `_orig_mod.` of torch.compile, …) never
-appears in them; a user's own module called `module` keeps its name.
+Names are module paths without the links that wrappers add (DDP's `module.`, `_orig_mod.` of
+torch.compile, …); a user's own module called `module` keeps its name.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 class Parts:
     """A model taken apart; each dict in definition order, each object once, by its first name.
 
-    modules: those that have a forward of their own, the root (under "output") last.
-    buffers: by the module that holds them and their name in it, since modules replace buffers.
+    modules: the modules that have a forward of their own, the root (as "output") last.
+    buffers: each as its module and its name there, since modules replace their buffers.
     aliases: further names of shared modules and tied parameters, with their first names.
-    prefix: what every name begins with, and a dot; empty where there is none.
+    prefix: put before every name, with a dot; may be empty.
     """
 
     root: nn.Module
@@ -49,7 +49,7 @@ class Parts:
     prefix: str = ""
 
     def first_name(self, name: str) -> str:
-        """The name under which what is called `name` is recorded."""
+        """The name under which the module or parameter `name` is recorded."""
         for alias, first in self.aliases.items():
             if name == alias or name.startswith(f"{alias}."):
                 return first + name[len(alias) :]
@@ -68,8 +68,9 @@ def parts_of(model: nn.Module, prefix: str = "") -> Parts:
     seen: dict[int, str] = {}
     for path, module in {"": root, **by_path}.items():
         stem = lead + (f"{path}." if path else "")
-        for name, parameter in own_parameters(module).items():  # named_parameters
-            if parameter is None:  # would not unwrap names
+        # Not `named_parameters`, whose names would contain the links of wrappers.
+        for name, parameter in own_parameters(module).items():
+            if parameter is None:
                 continue
             if id(parameter) in seen:
                 aliases[stem + name] = seen[id(parameter)]
@@ -86,18 +87,20 @@ def parts_of(model: nn.Module, prefix: str = "") -> Parts:
 
 
 def has_forward(module: nn.Module) -> bool:
-    """Whether `module` can be called: a ModuleList is not.
+    """Whether `module` can be called, which a ModuleList cannot.
 
-    A ScriptModule makes its forward for the instance alone, and its class has none to look up.
+    The class is asked by `getattr_static`: a ScriptModule has its forward only on the instance, and
+    a look-up on its class would fail.
     """
     return inspect.getattr_static(type(module), "forward", None) is not nn.Module.forward
 
 
 def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
-    """Every module by its first path, and further paths with the first; of a wrapper and what it
-    wraps, the inner one.
+    """Every module by its first path; and further paths of a module, each with the first.
+
+    A wrapper and the module that it wraps have one path, which means the inner module.
     """
-    found: dict[str, nn.Module] = {}
+    by_path: dict[str, nn.Module] = {}
     repeated: dict[str, str] = {}
     seen: dict[int, str] = {}
 
@@ -106,18 +109,18 @@ def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
             repeated[path] = seen[id(module)]
             return
         seen[id(module)] = path
-        found[path] = module
+        by_path[path] = module
         for name, child in children_of(module).items():
             if child is not None:
                 inner = _is_wrapped(module, name)
                 visit(child, path if inner else f"{path}.{name}" if path else name)
 
     visit(root, "")
-    return found, repeated
+    return by_path, repeated
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside all that wraps `module` (DDP, torch.compile, …), or `module` itself."""
+    """The module inside all wrappers of `module` (DDP, torch.compile, …), or `module` itself."""
     while True:
         inside = [
             child
@@ -134,7 +137,7 @@ def _is_wrapped(parent: nn.Module, link: str) -> bool:
 
 
 def _free(name: str, taken: Mapping[str, object]) -> str:
-    """`name`, or with underscores where a user's own module has that name."""
+    """`name`, with underscores appended while a module of the user's has that name."""
     while name in taken:
         name += "_"
     return name
@@ -143,8 +146,8 @@ def _free(name: str, taken: Mapping[str, object]) -> str:
 def named_leaves(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors in a module's output or input, each with its name.
 
-    The first is `name` itself, further ones `name:1`, `name:2`, …; what is in a dict or a
-    dataclass `name:key`; nested ones `name:1.0`.
+    The first tensor of a list is `name` itself, further ones are `name:1`, `name:2`, …; a tensor in
+    a dict or dataclass is `name:key`; nested ones are `name:1.0`.
     """
     for path, tensor in _leaves(value, ()):
         text = "" if path in ((), ("0",)) else ":" + ".".join(path)
@@ -187,8 +190,8 @@ def tensor_kinds(
 ) -> list[tuple[str, str]]:
     """Every (name, kind) of a model that can be known before its first step.
 
-    state: what `state_keys` gives. unknown_state: the kind that stands for optimizer state where
-    there is none yet.
+    state: the result of `state_keys`. unknown_state: the kind that stands for the optimizer state
+    of a parameter that has none yet.
     """
     known = [(parts.input_name, kind) for kind in ("value", "grad")]
     known += [(name, kind) for name in parts.modules for kind in ("value", "grad")]

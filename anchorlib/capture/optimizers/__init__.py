@@ -1,4 +1,4 @@
-"""Watched optimizers: what a step consumed, changed and keeps, and what a GradScaler does to it."""
+"""Watched optimizers: gradients, updates and state around their steps, with GradScaler's scales."""
 
 from anchorlib.capture.optimizers.optimizer import OptimizerWatch, StepHook, unwrap_all
 from anchorlib.capture.optimizers.optimizer_watches import OptimizerWatches

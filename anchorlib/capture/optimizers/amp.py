@@ -1,9 +1,9 @@
-"""What torch's GradScaler does, seen: the scale that gradients carry, and steps that it skips.
+"""torch's GradScaler, observed: the loss scale of gradients, and the steps that it skips.
 
-GradScaler has no hooks, so for the time of a session its `scale` and `step` are wrapped. A step
-that it skips ends a step like any other: its non-finite gradients are recorded, and the row says
-"skipped". Fused optimizers are told of the scale and of non-finite gradients instead, and step
-without effect; that is read from the attributes that GradScaler sets on them.
+GradScaler has no hooks, so its `scale` and `step` are wrapped while a session is open. A step that
+GradScaler skips ends a step of the session too: its non-finite gradients are recorded with the flag
+"skipped". A fused optimizer is not skipped: GradScaler sets the scale and a tensor for non-finite
+gradients as attributes on it, and the optimizer steps without effect. Those attributes are read.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _Maybe = Callable[[], torch.Tensor | None]
 
 
 def _nothing() -> None:
-    """The tensor behind no reference."""
+    """Stands for a weak reference whose tensor is gone."""
 
 
 class ScalerHooks:
     """Wraps GradScaler for one session.
 
-    on_skipped(optimizer): hears of each step that was skipped.
+    on_skipped(optimizer): called for each step that was skipped.
     """
 
     def __init__(self, observer: Observer, on_skipped: Callable[[Optimizer], None]) -> None:
@@ -48,7 +48,7 @@ class ScalerHooks:
         GradScaler.scale, GradScaler.step = self._ours  # type: ignore[method-assign]
 
     def stepping(self, optimizer: Optimizer) -> None:
-        """`optimizer` does step: it was not skipped."""
+        """Note that `optimizer` has stepped, so that its step was not skipped."""
         self._stepped.add(id(optimizer))
 
     def _wrapped_scale(self) -> Callable[..., Any]:
@@ -64,7 +64,7 @@ class ScalerHooks:
         return scale
 
     def _note_scale(self, scaler: GradScaler) -> None:
-        # get_scale() would wait for the accelerator; a scaler that is not enabled has none.
+        # Not get_scale(), which would wait for the accelerator. A disabled scaler has no scale.
         current = scale_of(scaler)
         if not self._observer.closed and scaler.is_enabled() and current is not None:
             self._observer.recorder.header("amp.grad_scaler", True)
@@ -75,10 +75,13 @@ class ScalerHooks:
             self._scaled = ref(scaled), ref(outputs)
 
     def unscaled(self, scaled: torch.Tensor) -> torch.Tensor:
-        """What GradScaler made `scaled` of, if it was the last that it made, and that still is."""
+        """The loss from which GradScaler made `scaled`; `scaled` itself if that is not known.
+
+        Only the loss that was scaled last is known, and only while it lives.
+        """
         after, before = self._scaled
-        found = before() if after() is scaled else None
-        return scaled if found is None else found
+        loss = before() if after() is scaled else None
+        return scaled if loss is None else loss
 
     def _wrapped_step(self) -> Callable[..., Any]:
         original = self._step
@@ -99,7 +102,7 @@ class ScalerHooks:
             self._on_skipped(optimizer)
 
     def close(self) -> None:
-        """Put GradScaler's own methods back, unless somebody wrapped ours."""
+        """Put GradScaler's own methods back, unless other code has wrapped ours."""
         if GradScaler.scale is self._ours[0]:
             GradScaler.scale = self._scale  # type: ignore[method-assign]
         if GradScaler.step is self._ours[1]:
@@ -107,8 +110,9 @@ class ScalerHooks:
 
 
 def fused_note(optimizer: Optimizer) -> Note:
-    """What GradScaler told a fused optimizer: the scale its gradients still carry, and whether
-    they are finite.
+    """The scale that a fused optimizer's gradients still carry, and whether they are finite.
+
+    GradScaler sets both as attributes on the optimizer.
     """
     scale = getattr(optimizer, "grad_scale", None)
     found_inf = getattr(optimizer, "found_inf", None)

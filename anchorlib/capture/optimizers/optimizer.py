@@ -1,8 +1,8 @@
-"""What happens around an optimizer's step: gradients as consumed, updated values, deltas, state.
+"""Observes an optimizer's step: gradients as consumed, updated values, deltas, state.
 
-torch calls global hooks around every optimizer's step; that is how steps count themselves, for
-optimizers that nobody told us of as well. A wrapper that steps through an optimizer inside it
-(SAM's `base_optimizer`, Accelerate's `optimizer`) is looked through.
+torch calls global hooks around every optimizer's step, so that steps are counted even for
+optimizers that were not given to `watch`. Wrappers that step through an inner optimizer (SAM's
+`base_optimizer`, Accelerate's `optimizer`) are unwrapped.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _WRAPPED = ("base_optimizer", "optimizer")
 
 
 def unwrap_all(optimizers: object) -> list[Optimizer]:
-    """The optimizers inside one (or a wrapper), a list or tuple of them, or None.
+    """The unwrapped optimizers in an optimizer, a list or tuple of optimizers, or None.
 
-    Raises OptionError for something that is no optimizer.
+    Raises OptionError for any other object.
     """
     if optimizers is None:
         return []
@@ -41,16 +41,16 @@ def unwrap_all(optimizers: object) -> list[Optimizer]:
 
 
 def _unwrap(optimizer: object) -> Optimizer:
-    """The optimizer whose step updates the parameters, inside whatever wraps it.
+    """The optimizer inside all wrappers, whose step updates the parameters.
 
-    Raises OptionError for something that is no optimizer.
+    Raises OptionError where there is none.
     """
     inner: object = optimizer
-    for _ in range(8):  # wrappers of wrappers end somewhere, but a cycle must not hang training
-        found = next((getattr(inner, a) for a in _WRAPPED if _is_optimizer(inner, a)), None)
-        if found is None:
+    for _ in range(8):  # bounded, so that wrappers in a cycle do not hang the training
+        wrapped = next((getattr(inner, a) for a in _WRAPPED if _is_optimizer(inner, a)), None)
+        if wrapped is None:
             break
-        inner = found
+        inner = wrapped
     if not isinstance(inner, Optimizer):
         raise OptionError(
             f"optimizer= takes a torch.optim.Optimizer or a wrapper of one, not "
@@ -65,10 +65,11 @@ def _is_optimizer(holder: object, attribute: str) -> bool:
 
 
 class OptimizerWatch:
-    """The parameters of one model in one optimizer, and what is recorded of their updates.
+    """Records the updates that one optimizer makes to the parameters of one model.
 
-    of: the optimizer, while the program has it. names: place and name of each parameter of the
-        model, by its id.
+    of: a weak reference to the optimizer. names: by id, the position and name of each parameter of
+        the model. plan: gives the plan of a name. rests: whether nothing is recorded in a step and
+        phase.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class OptimizerWatch:
         rests: Callable[[int, str], bool],
     ) -> None:
         self.of = ref(optimizer)
-        self._rests = rests  # whether nothing is selected in a step and phase
+        self._rests = rests
         held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
         ours = sorted((names[number], number) for number in held if number in names)
         self.parameters = {name: held[number] for (_, name), number in ours}
@@ -89,18 +90,18 @@ class OptimizerWatch:
         self._values: dict[str, torch.Tensor] = {}
         self._gradients_due = False
         self._note = NO_NOTE
-        self._ended = (-1, 0)  # a step, and how often the optimizer has stepped in it
-        # On the instance, so that it comes after hooks of the user's that change gradients.
+        self._ended = (-1, 0)  # the last step, and how often the optimizer has stepped in it
+        # A hook of this optimizer, not a global one, runs after the user's that change gradients.
         self._hung = hang_before_step(optimizer, _BeforeStep(self))
 
     def records(self, plan: Callable[[str], Plan]) -> bool:
-        """Whether this records by `plan`, which is a watched model's."""
+        """Whether this records for the watched model with the method `plan`."""
         return self._plan == plan
 
     def begins(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """The optimizer's step begins, with these arguments; the ones to go on with, if others."""
+        """The optimizer's step begins; returns arguments to replace its own, or None."""
         if self._observer.closed or self._rests_now():
             return None
         self._observer.guarded(self._before_step)
@@ -108,7 +109,7 @@ class OptimizerWatch:
         if closure is None:
             self._observer.guarded(self._gradients)
             return None
-        # The gradients are made by the closure, inside the step.
+        # The closure computes the gradients, inside the step.
         closure.then(lambda: self._observer.guarded(self._gradients))
         return closure.args, closure.kwargs
 
@@ -125,7 +126,7 @@ class OptimizerWatch:
                 self._values[name] = parameter.detach().clone()
 
     def _gradients(self) -> None:
-        """The gradients are those that the optimizer will consume; once a step."""
+        """Record the gradients that the optimizer is about to consume, once in each step."""
         if not self._gradients_due:
             return
         self._gradients_due = False
@@ -139,18 +140,18 @@ class OptimizerWatch:
             gradient, plan = parameter.grad, self._plan(name)
             if gradient is None or not _due(plan.streams("grad", at.phase), at.step):
                 continue
-            if isinstance(note.scale, torch.Tensor):  # a fused optimizer unscales by itself
+            if isinstance(note.scale, torch.Tensor):  # a fused optimizer unscales inside its step
                 with torch.no_grad():
                     gradient = gradient / note.scale.to(gradient.dtype)
             self._observer.kind(plan, "grad", at, gradient, note)
 
     def skipped(self) -> None:
-        """The optimizer did not step, because GradScaler found non-finite gradients."""
+        """Record the gradients of a step that GradScaler skipped, as they are not finite."""
         self._record_gradients(Note(flags=Flag.STEP_SKIPPED))
         self._count()
 
     def after(self) -> None:
-        """The optimizer has stepped."""
+        """Record updates and state after the optimizer has stepped."""
         if not self._rests_now():
             self._gradients()
             self._record_updates(self._at())
@@ -181,7 +182,10 @@ class OptimizerWatch:
                 self._observer.kind(plan, kind, at, tensor)
 
     def _at(self) -> At:
-        """Pass 0, and call 0 but where steps end by hand and the optimizer steps again in one."""
+        """Coordinates of the optimizer's step: pass 0; call: how often it has stepped in the step.
+
+        Call is above 0 only where steps end by hand.
+        """
         now = self._observer.clock.now()
         step, times = self._ended
         return At(now.step, 0, times if step == now.step else 0, now.phase)
@@ -191,12 +195,12 @@ class OptimizerWatch:
         self._ended = (at.step, at.call + 1)
 
     def close(self) -> None:
-        """Take the hook off the optimizer."""
+        """Remove the hook from the optimizer."""
         self._hung.remove()
 
 
 class _BeforeStep(OwnHook):
-    """A hook on one optimizer, which rests on others that share its hooks."""
+    """A hook on one optimizer; does nothing on a copy of it, which shares its hooks."""
 
     __slots__ = ("_watch",)
 
@@ -215,9 +219,9 @@ def _due(streams: tuple[Stream, ...], step: int) -> bool:
 
 
 class StepHook:
-    """The global hook behind every optimizer's step in this process, for one session.
+    """The global hook after every optimizer's step in this process, for one session.
 
-    stepped: told of each optimizer that has stepped, and of the step.
+    stepped: called with each optimizer that has stepped, and the number of the step.
     """
 
     def __init__(
@@ -249,7 +253,7 @@ class StepHook:
         self._observer.clock.optimizer_stepped(optimizer)
 
     def close(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         self._hung.remove()
         self._scaler.close()
 
@@ -264,12 +268,12 @@ class _Closure:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Closure | None:
-        """The closure given to `step(self, closure)`, if one was."""
+        """The closure in the arguments of `step(self, closure)`; None where there is none."""
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         return cls(args, kwargs, closure) if callable(closure) else None
 
     def then(self, action: Callable[[], object]) -> None:
-        """Let `action` follow each run of the closure."""
+        """Call `action` after each run of the closure."""
         closure = self._closure
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The optimizers that one session watches: found by the optimizer, held by it alone."""
+"""The watches of one session's optimizers, looked up by optimizer, and kept alive only by it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["OptimizerWatches"]
 
 
 class OptimizerWatches:
-    """Those of one session, in the order in which they came. Each lives as its optimizer does."""
+    """The optimizer watches of one session, in the order of addition; freed with the optimizer."""
 
     def __init__(self) -> None:
         self._held: dict[int, list[ref[OptimizerWatch]]] = {}  # by the id of the optimizer
@@ -21,16 +21,16 @@ class OptimizerWatches:
             yield from (watch for one in some if (watch := one()) is not None)
 
     def of(self, optimizer: object) -> list[OptimizerWatch]:
-        """Those of one optimizer, each for another model."""
+        """The watches of one optimizer, one for each model."""
         some = [one() for one in self._held.get(id(optimizer), ())]
         return [watch for watch in some if watch is not None and watch.of() is optimizer]
 
     def add(self, watch: OptimizerWatch) -> None:
-        """One more."""
+        """Add a watch of an optimizer that lives."""
         optimizer = watch.of()
         self._held[id(optimizer)] = [*map(ref, self.of(optimizer)), ref(watch)]
 
     def remove(self, watch: OptimizerWatch) -> None:
-        """One less."""
+        """Remove a watch of an optimizer that lives."""
         optimizer = watch.of()
         self._held[id(optimizer)] = [ref(one) for one in self.of(optimizer) if one is not watch]

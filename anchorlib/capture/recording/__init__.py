@@ -1,4 +1,4 @@
-"""From observations to records: streams, their folds, what a step weighs."""
+"""From observations to records: streams, their folds, and the bytes that a step records."""
 
 from anchorlib.capture.recording.recorder import Recorder
 from anchorlib.capture.recording.streams import (

@@ -1,8 +1,8 @@
-"""The compiled put, where it was built and this is the torch that it was tested with.
+"""The compiled put, which writes records of ordinary tensors into the ring.
 
-Without a compiler at the installation there is none. Nor is there one for another torch: the put
-reads tensors in memory, and only the tests of `tests/anchorlib/recorder` say that it reads them
-right. Then the put in Python writes the same ring, at about a microsecond more a record.
+It exists only where a compiler built it at installation. It is used only with the version of torch
+that `tests/anchorlib/recorder` tested it with, since it reads tensors in memory. Elsewhere the put
+in Python writes the same ring, and takes about a microsecond longer for each record.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["compiled_putter", "layout_key"]
 
 _TESTED = "2.13.0"
-# What compiled code calls without Python; a stand-in for what torch has moved is none of it.
+# Functions of torch that the compiled put calls from C, so a stand-in in Python would not do.
 _ASKED = (function_modes, is_tracing, is_wrapped)
 _DTYPES = tuple(sorted(QUICK, key=str))
 
 
 def compiled_putter(ring: Ring, room: int) -> Putter | None:
-    """What puts ordinary arrays into `ring`; None where only the put in Python can.
+    """The compiled putter for `ring`; None where only the put in Python can be used.
 
-    room: the bytes of payload that records may use. The memory stays borrowed until the putter is
-    deleted.
+    room: the bytes of payload that records may use. The putter borrows the ring's memory until it
+    is deleted.
     """
     compiled = _compiled()
     if compiled is None or not _can_ask():
@@ -59,7 +59,7 @@ def compiled_putter(ring: Ring, room: int) -> Putter | None:
 
 
 def layout_key(dtype: torch.dtype, shape: Sequence[int]) -> bytes | None:
-    """How `put` tells this dtype and shape again; None of a dtype that it never takes."""
+    """The key by which `put` recognizes this dtype and shape; None for a dtype it never takes."""
     if dtype not in _DTYPES:
         return None
     return pack(f"={1 + len(shape)}q", _DTYPES.index(dtype), *shape)
@@ -77,5 +77,5 @@ def _compiled() -> Any:
         from anchorlib.recorder import _put
     except ImportError:
         return None
-    # One that lies in a source tree may be older than the layout.
+    # A compiled put left in a source tree may be older than the ring's layout.
     return _put if _put.LAYOUT_VERSION == VERSION else None

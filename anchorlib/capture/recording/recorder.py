@@ -2,8 +2,8 @@
 
     observation ──▶ Stream (does its mode select it? fold it) ──▶ queue
 
-What a mode does not select is neither copied nor queued. What it does is copied once, into the
-queue; everything that can wait (numpy, digest, summary) is the drain's.
+A tensor that no mode selects is neither copied nor queued. A selected one is copied once, into the
+queue. The thread or process that drains the queue does all else (numpy, digest, summary).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["Recorder"]
 
 
 class Recorder:
-    """Applies modes, makes records, hands them to the queue. Safe to call from any thread."""
+    """Applies modes to observations and puts records into the queue. Safe from any thread."""
 
     def __init__(self, queue: RecordQueue) -> None:
         self._queue = queue
@@ -60,24 +60,25 @@ class Recorder:
         self._problems: list[AnchorError] = []
         self._seen: dict[tuple[str, str, str], Seen] = {}
         self._order = 0
-        self.phases: set[str] = set()  # of which something was recorded
+        self.phases: set[str] = set()  # the phases that have a record
         self.skipped: Counter[str] = Counter()
         self._header: dict[str, Any] = {}
 
     def streams(
         self, name: str, kind: str, modes: Iterable[tuple[Mode, Steps | None]], phase: str
     ) -> tuple[Stream, ...]:
-        """The streams of one name, kind and phase, one a mode; the same ones at every call.
+        """The streams of one name, kind and phase, one for each mode; each is made only once.
 
-        modes: each with the steps in which it is to record (None: all), which add up.
+        modes: each with the steps in which it records (None: all). A stream records in the steps of
+        all calls that asked for it.
         """
-        found: dict[Stream, None] = {}
+        streams: dict[Stream, None] = {}
         with self._lock:
             for mode, steps in modes:
                 stream = self._stream(name, kind, mode, phase)
                 stream.allow(steps)
-                found[stream] = None
-        return tuple(found)
+                streams[stream] = None
+        return tuple(streams)
 
     def _stream(self, name: str, kind: str, mode: Mode, phase: str) -> Stream:
         key = (name, kind, str(mode), phase)
@@ -89,7 +90,7 @@ class Recorder:
     def observe(
         self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, note: Note = NO_NOTE
     ) -> None:
-        """Record `x` as it is now, in each stream that selects it."""
+        """Record the present values of `x` in each stream that selects it."""
         only = streams[0] if len(streams) == 1 and streams[0].at_once else None
         if only is not None and self.quick(only, at, x, note) is not None:
             return
@@ -115,14 +116,14 @@ class Recorder:
     def quick(
         self, stream: Stream, at: At, x: torch.Tensor, note: Note = NO_NOTE
     ) -> torch.Size | None:
-        """Record an ordinary tensor, as most are, in a stream that selects it; its shape.
+        """Record an ordinary tensor, as most are, in a stream that selects it; returns its shape.
 
-        None of any other, which is left to `observe`.
+        Returns None for any other tensor, and records nothing: `observe` has to.
         """
         queue = self._queue
         if note is NO_NOTE:
             with self._lock:
-                putter, key = queue.putter, stream.key  # with the layout that belongs to it
+                putter, key = queue.putter, stream.key  # the key belongs to stream.layout
                 if putter is not None and key is not None and not queue.placing:
                     order = self._order
                     nbytes = putter.put(x, stream.number, stream.layout, key, at, order)
@@ -137,10 +138,10 @@ class Recorder:
     def _place_in_python(
         self, stream: Stream, at: At, x: torch.Tensor, note: Note
     ) -> torch.Size | None:
-        found = quick_place(x)
-        if found is None:
+        memory = quick_place(x)
+        if memory is None:
             return None
-        address, dtype, shape, nbytes = found
+        address, dtype, shape, nbytes = memory
         with self._lock:
             self._order = (order := self._order) + 1
             if shape != stream.shape or dtype is not stream.dtype or stream.layout < 0:
@@ -157,7 +158,7 @@ class Recorder:
         return shape
 
     def _observe_unusual(self, wanted: list[Stream], at: At, x: torch.Tensor, note: Note) -> None:
-        """Observe what is no plain array: its parts, its local shard, or nothing at all."""
+        """Observe a tensor that is no plain array: its parts, its local shard, or count a skip."""
         lies = placements(x)
         x = plain_inside(x)
         reason = skip_reason(x)
@@ -209,7 +210,7 @@ class Recorder:
             )
         )
 
-    def _emit(  # what a record is made of
+    def _emit(  # the fields of a record
         self, stream: Stream, at: At, order: int, x: torch.Tensor, count: int, note: Note
     ) -> None:
         if x.shape != stream.shape or x.dtype is not stream.dtype or stream.layout < 0:
@@ -220,7 +221,7 @@ class Recorder:
         if self._copier.takes(x):
             note, fields = note.split(x.device)
             source = Later(self._copier, x, fields)
-            stream.key = None  # the compiled put need not look at the next one
+            stream.key = None  # the compiled put cannot take tensors of a GPU
         else:
             source = values_writer(x)
         scale, flags = note.read()
@@ -229,7 +230,7 @@ class Recorder:
         )
 
     def _reshaped(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
-        """The next record of `stream` is its first, or the first of another shape or dtype."""
+        """Prepare `stream` for its first record, or for the first of another shape or dtype."""
         stream.tally()
         if stream.seen is None:
             self.phases.add(stream.phase)
@@ -247,7 +248,7 @@ class Recorder:
         stream.key = layout_key(dtype, shape) if known and not large else None
 
     def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
-        """Count an observation of no particular mode that could not be recorded."""
+        """Count observations that could not be recorded, in whatever mode."""
         with self._lock:
             self.skipped[reason] += count
             self._queue.gap(Gap(name, kind, "", reason, count, step, step))
@@ -257,17 +258,17 @@ class Recorder:
         self._queue.gap(Gap(stream.name, stream.kind, stream.mode, reason, count, step, step))
 
     def header(self, key: str, value: Any) -> None:
-        """Note in the run's header what came to light since it began; said once."""
+        """Note in the run's header a fact that was learned after it began, unless it is noted."""
         if self._header.get(key) != value:
             self._header[key] = value
             self._queue.header({key: value})
 
     def lineage(self, edges: Edges) -> None:
-        """Pass on what a value was computed from."""
+        """Put the edges from a value to its parents into the queue."""
         self._queue.edges(edges)
 
     def operations(self, entries: list[Entry]) -> None:
-        """Pass on what was traced of the operations."""
+        """Put entries of the operations' log into the queue."""
         self._queue.operations(entries)
 
     def miss_operations(self, reason: str) -> None:
@@ -276,7 +277,7 @@ class Recorder:
             self.skipped[reason] += 1
 
     def end_step(self, upcoming: int | None) -> None:
-        """Emit the windows that do not reach into step `upcoming` (None: all of them)."""
+        """Emit the windows that end before step `upcoming` (None: all windows)."""
         with self._lock:
             opened = list(self._open)
         for stream in opened:
@@ -290,20 +291,20 @@ class Recorder:
                 self._queue.fill()
 
     def check(self) -> None:
-        """Raise what could not be raised where it happened, once."""
+        """Raise, once, the first error that could not be raised inside training."""
         with self._lock:
             problems, self._problems = self._problems, []
         if problems:
             raise problems[0]
 
     def tensors(self, rank: int) -> list[TensorInfo]:
-        """What was emitted so far, in the order of first records."""
+        """The tensors recorded so far, in the order of their first records."""
         with self._lock:
             self._tally()
             return [seen.info(key, rank) for key, seen in self._seen.items()]
 
     def weights(self) -> list[Weight]:
-        """How much each stream has emitted so far."""
+        """How much each stream has recorded so far."""
         with self._lock:
             self._tally()
             return [
@@ -313,7 +314,7 @@ class Recorder:
 
     @property
     def emitted(self) -> tuple[int, int]:
-        """How many records were emitted so far, and the bytes of values that they keep."""
+        """The number of records so far, and the bytes of values that they keep."""
         with self._lock:
             self._tally()
             seen = self._seen.values()

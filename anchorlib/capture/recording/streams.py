@@ -25,18 +25,18 @@ __all__ = [
     "Stream",
 ]
 
-# How a name was used so far: not at all, without gradients alone, with gradients, and both ways
-# in the training itself.
+# How a name was used so far: never, only without gradients, with gradients, or with and without
+# gradients inside one pass of training.
 NEW, QUIET, REACHED, MIXED = range(4)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What else is to be stored with a record.
+    """The loss scale and flags to store with a record.
 
-    scale: the loss scale that its gradient carried when autograd made it, or a 0-d tensor of it.
-    flags: what is true of it.
-    skipped: a tensor that is not zero where the optimizer skips this step.
+    scale: the loss scale of a gradient when autograd made it, as a number or a 0-d tensor.
+    flags: flags that are known now.
+    skipped: a tensor that is not zero if the optimizer skips this step; None where none is known.
     """
 
     scale: float | torch.Tensor = 1.0
@@ -44,12 +44,15 @@ class Note:
     skipped: torch.Tensor | None = None
 
     def read(self) -> tuple[float, Flag]:
-        """The scale and all flags, as numbers."""
+        """The scale and all flags; waits for the device where they are tensors on one."""
         skipped = self.skipped is not None and bool(self.skipped)
         return float(self.scale), self.flags | (Flag.STEP_SKIPPED if skipped else Flag.NONE)
 
     def split(self, device: torch.device) -> tuple[Note, tuple[tuple[torch.Tensor, int], ...]]:
-        """What can be read at once; and what only `device` knows, as fields of a record's slot."""
+        """The note without tensors on `device`; and those tensors, each with its place in a slot.
+
+        The tensors are copied into the slot by the device, so that nothing waits for it here.
+        """
         fields = []
         scale, skipped = self.scale, self.skipped
         with undisturbed(), torch.no_grad():
@@ -69,8 +72,8 @@ NO_NOTE = Note()
 class Stream:
     """The observations of one tensor and kind, in one mode and phase.
 
-    shape, dtype: of its last record; None before the first.
-    records, last_step: of those with this shape and dtype; `tally` takes them up.
+    shape, dtype: of the stream's last record; None before the first.
+    records, last_step: of the records with this shape and dtype that `tally` has not added yet.
     """
 
     __slots__ = (
@@ -98,25 +101,25 @@ class Stream:
         self.name = name
         self.kind = kind
         self.phase = phase
-        self.number = self.layout = -1  # of the queue's; the layout that of the last record
-        self.key: bytes | None = None  # of that layout, for the compiled put
+        self.number = self.layout = -1  # the queue's numbers of the stream and its last layout
+        self.key: bytes | None = None  # key of that layout for the compiled put
         self.mode = str(mode)
         self.values = not isinstance(mode, Summary)
-        self.at_once = False  # each observation is a record, whatever its step
-        self.steps: tuple[Steps, ...] | None = ()  # those in which there is one; None: all
+        self.at_once = False  # whether every observation in every step is a record
+        self.steps: tuple[Steps, ...] | None = ()  # the steps in which it records; None: all
         self.fold: Fold[torch.Tensor, Snapshot] = Fold(mode, arithmetic)
         self.holds = self.fold.holds
         self.note = NO_NOTE  # of the last observation folded
-        self.order = 0  # the same
+        self.order = 0  # of the last observation folded
         self.placements: tuple[tuple[int, int], ...] = ()  # of the last observation, if sharded
         self.seen: Seen | None = None
         self.shape: torch.Size | None = None
         self.dtype: torch.dtype | None = None
         self.records = self.last_step = 0
-        self.taken, self.nbytes = 0, 0  # records of whatever shape, and the bytes they keep
+        self.taken, self.nbytes = 0, 0  # records of all shapes, and the bytes of their values
 
     def allow(self, steps: Steps | None) -> None:
-        """Record in these steps as well (None: in all)."""
+        """Record in these steps too (None: in all steps)."""
         if steps is None or self.steps is None:
             self.steps = None
             self.at_once = isinstance(self.fold.mode, All | Summary)
@@ -124,15 +127,15 @@ class Stream:
             self.steps = (*self.steps, steps)
 
     def idle(self, step: int) -> bool:
-        """Whether nothing observed in `step` can be selected, so that it need not be observed."""
+        """Whether no observation in `step` can be selected, so that none need be made."""
         return not self._allows(step) or self.fold.idle(step)
 
     def wants(self, step: int) -> bool:
-        """Count one observation made in `step`; whether it is selected."""
+        """Count one observation in `step`, and return whether the mode selects it."""
         return self._allows(step) and self.fold.wants(step)
 
     def close(self, upcoming: int | None) -> Held[Snapshot] | None:
-        """The open window if nothing of step `upcoming` or later (None: at all) falls into it."""
+        """Take the open window if it ends before step `upcoming` (None: in any case)."""
         steps = self.steps
         if steps and upcoming is not None and upcoming > max(one.last for one in steps):
             upcoming = None
@@ -142,7 +145,7 @@ class Stream:
         return self.steps is None or any(step in one for one in self.steps)
 
     def tally(self) -> None:
-        """Add the records since the last time to what the session lists."""
+        """Add the records since the last call to the session's listing."""
         seen, shape, dtype = self.seen, self.shape, self.dtype
         if seen is not None and shape is not None and dtype is not None and self.records:
             nbytes = shape.numel() * dtype.itemsize * self.records if self.values else 0
@@ -155,9 +158,10 @@ class Stream:
 
 
 class Seen:
-    """What was emitted of one tensor, kind and mode so far; the session's own listing.
+    """The records of one tensor, kind and mode so far, as the session lists them.
 
-    nbytes: of the values that are kept.
+    common: the shape, None for axes that differ between records; None where their number differs.
+    nbytes: bytes of the values that are kept.
     """
 
     __slots__ = ("common", "dtype", "first_step", "last_step", "nbytes", "records")
@@ -169,7 +173,7 @@ class Seen:
         self.records = self.nbytes = 0
 
     def merge(self, shape: torch.Size) -> None:
-        """A record has another shape than the one before it."""
+        """Let `common` cover a record of this shape, too."""
         if self.common is None or len(self.common) != len(shape):
             self.common = None
             return
@@ -177,7 +181,7 @@ class Seen:
         self.common = tuple(a if a == b else None for a, b in pairs)
 
     def info(self, key: tuple[str, str, str], rank: int) -> TensorInfo:
-        """The listing's entry."""
+        """The entry of the listing."""
         return TensorInfo(
             *key,
             self.dtype,
@@ -190,7 +194,7 @@ class Seen:
         )
 
 
-# The streams of values, those of gradients; and of each the one that takes whatever comes.
+# The streams of values, and of gradients; and for each, its only stream if that takes everything.
 Route = tuple[tuple[Stream, ...], tuple[Stream, ...], Stream | None, Stream | None]
 
 
@@ -199,11 +203,12 @@ def _only(streams: tuple[Stream, ...]) -> Stream | None:
 
 
 class Plan:
-    """What is recorded of one name: for each kind and phase, its streams.
+    """The streams of one name, for each kind and phase.
 
-    make: the streams of a kind and phase. modes: those that uses of the name are counted by.
+    make: makes the streams of a kind and phase. modes: gives the modes in which calls are counted.
     use: how the name was used so far; see `forwards`.
-    ends: it is what a watched model gives, whose gradient, recorded or not, belongs to a pass.
+    ends: whether the name is an output of a watched root, whose gradient is noticed even where it
+        is not recorded, since it belongs to a pass.
     """
 
     __slots__ = (
@@ -224,12 +229,12 @@ class Plan:
         self.ends = False
         self.routes: dict[str, Route] = {}  # by phase
         self.counted: tuple[tuple[str, str], ...] = ()
-        # Where lineage has seen the tensor (see there), and in which generation.
+        # Sites at which `LineageTracker` has walked, each with the generation of the walk.
         self.sites: dict[tuple[tuple[object, ...], torch.Size], int] = {}
 
     @property
     def counters(self) -> tuple[tuple[str, str], ...]:
-        """What the clock counts when the name is used: each series has calls of its own."""
+        """The clock's counters of calls: one for each mode, since each series counts its own."""
         if not self.counted:
             texts = dict.fromkeys(str(mode) for mode in self._modes())
             self.counted = tuple((self.name, text) for text in texts) or ((self.name, ""),)
@@ -240,17 +245,17 @@ class Plan:
         try:
             return self._streams[kind, phase]
         except KeyError:
-            found = self._streams[kind, phase] = self._make(kind, phase)
-            return found
+            streams = self._streams[kind, phase] = self._make(kind, phase)
+            return streams
 
     def route(self, phase: str) -> Route:
-        """Where values and gradients go in `phase`; `routes` has those that were asked for."""
+        """The streams of values and gradients in `phase`, which `routes` then has."""
         values, grads = self.streams("value", phase), self.streams("grad", phase)
-        found = self.routes[phase] = (values, grads, _only(values), _only(grads))
-        return found
+        route = self.routes[phase] = (values, grads, _only(values), _only(grads))
+        return route
 
     def forget(self) -> None:
-        """What is recorded has changed: ask again."""
+        """Drop all streams, since the tensors or modes to record have changed."""
         self.routes.clear()
         self._streams.clear()
         self.counted = ()

@@ -1,8 +1,8 @@
-"""Lines that whoever records is to see: what a step weighs, and at the end what was counted.
+"""Log lines that the user is meant to see: the bytes that a step records, the counts at the end.
 
-They are records of level INFO of the logger `anchorlib`. A program that has set up its logging has
-them there, or has said that it wants none. One that has not sees them on stderr, where Python shows
-it warnings too. What silences them is the level of that logger:
+They are log records of level INFO of the logger `anchorlib`. Where a program has set up logging,
+its setup decides whether they are shown. Where it has not, they are written to stderr, as Python
+does with warnings. The level of that logger silences them:
 
     logging.getLogger("anchorlib").setLevel(logging.WARNING)
 """
@@ -21,11 +21,11 @@ _log = logging.getLogger("anchorlib")
 
 
 def tell(text: str, *args: object, level: int = logging.INFO, aloud: bool = True) -> None:
-    """Log `text % args`; what is no warning is written to stderr too, where no log is set up.
+    """Log `text % args`; where no logging is set up, write it to stderr unless it is a warning.
 
-    aloud: False leaves it at the log, as further ranks and sessions in memory do.
+    aloud: False never writes to stderr, for further ranks and sessions in memory.
     """
-    # `anchor run` has a handler of its own, which knows these lines by `told`.
+    # The handler of `anchor run` recognizes these lines by `told`.
     _log.log(level, text, *args, extra={"told": aloud})
     if aloud and level < logging.WARNING and not _is_for_the_log(level):
         with contextlib.suppress(Exception):  # stderr is None, or closed
@@ -34,7 +34,7 @@ def tell(text: str, *args: object, level: int = logging.INFO, aloud: bool = True
 
 
 def _is_for_the_log(level: int) -> bool:
-    """Whether a log takes lines of `level`, or the program has set up the logger `anchorlib`."""
+    """Whether a handler takes lines of `level`, or the program has set up our logger."""
     if _log.level or _log.handlers or _log.disabled or not _log.propagate:
         return True
     root = logging.getLogger()

@@ -1,9 +1,9 @@
-"""What a step weighs, told once for each phase, with what would make it lighter.
+"""The weight of a step (the bytes it records), told once for each phase, with ways to lower it.
 
     a step of run1 weighs 32 MB in 189 records (train), 310 MB in 93 records (eval) on rank 0;
     lighter: phases=("train",), steps=range(0, 100), mode=Summary
 
-A phase is told of when the first step has ended in which something of it was recorded.
+The weight of a phase is told at the end of the first step that recorded anything in that phase.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from anchorlib.scope import TRAIN
 
 __all__ = ["Weighing", "Weight", "size_text"]
 
-_HEAVY_STEP = 64 * 10**6  # bytes, from which a step is a warning
-_LIGHT_STEP = 10**6  # bytes, below which nothing need be lighter
-_MUCH = 0.3  # of a step, which is worth a word
+_HEAVY_STEP = 64 * 10**6  # bytes above which the line is a warning
+_LIGHT_STEP = 10**6  # bytes below which no way to lower the weight is told
+_MUCH = 0.3  # the part of a step's bytes that a way must save to be told
 
 
 class Weight(NamedTuple):
-    """What one stream has recorded so far.
+    """How much one stream has recorded so far.
 
-    nbytes: of the values that are kept. unlimited: it is recorded in all steps.
+    nbytes: bytes of the values that are kept. unlimited: whether it records in all steps.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Weight(NamedTuple):
 
 
 class Weighing:
-    """Tells what the steps of one session weigh."""
+    """Tells the weight of one session's steps."""
 
     def __init__(self, run: str, rank: int, *, aloud: bool) -> None:
         self._where = (run, rank)
@@ -45,11 +45,11 @@ class Weighing:
         self._told: set[str] = set()
 
     def knows(self, phases: set[str]) -> bool:
-        """Whether these phases were told of."""
+        """Whether the weights of all these phases were told."""
         return phases <= self._told
 
     def tell(self, weights: Iterable[Weight]) -> None:
-        """The first step has ended that has something of a new phase."""
+        """Tell the weight of phases that have records for the first time; called as steps end."""
         new = [one for one in weights if one.records and one.phase not in self._told]
         if not new:
             return
@@ -77,7 +77,7 @@ def _phase_text(phase: str, weights: list[Weight]) -> str:
 
 
 def _lighter(weights: list[Weight], total: int) -> list[str]:
-    """What would make these weights less, as it is written."""
+    """Arguments, as a user writes them, that would lower these weights."""
     ways = []
     beside = sum(one.nbytes for one in weights if one.phase != TRAIN)
     if beside >= _MUCH * total:
@@ -96,7 +96,7 @@ def _lighter(weights: list[Weight], total: int) -> list[str]:
 
 
 def size_text(nbytes: int) -> str:
-    """A number of bytes as people read it."""
+    """A number of bytes as text, in decimal units: "12 MB", "1.5 kB"."""
     size = float(nbytes)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 999.5 or unit == "GB":

@@ -1,4 +1,4 @@
-"""Tensors as torch has them: where their values lie, what they are made of, how they are copied."""
+"""Tensors in torch: where their values lie, which plain tensors they contain, how to copy them."""
 
 from anchorlib.capture.tensors.cuda import CudaCopier
 from anchorlib.capture.tensors.nodes import node_name

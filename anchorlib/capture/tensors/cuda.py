@@ -1,14 +1,15 @@
 """Copies from CUDA devices into the ring, for which no training thread waits.
 
-    x ──clone, in the stream of the moment──▶ memory of the device
+    x ──clone, in the training's current stream──▶ memory of the device
                   ──copy, in a stream of ours──▶ ring ──▶ the last word of its slot
 
-The clone holds what `x` is at the anchor, whatever the training writes to it next, and takes about
-a hundredth of the time of the copy, which then runs beside the training. The device's allocator
-gives the clone's memory to others once the copy has run.
+The clone keeps the values that `x` has at the anchor, whatever the training writes to `x` next. It
+takes about a hundredth of the time of the copy, which then runs while the training goes on. The
+device's allocator reuses the clone's memory once the copy has run.
 
-A device reaches the ring once its pages are locked, which takes a moment: a thread does it when the
-first tensor comes. Until then, and where it cannot be done, copies are waited for, under no lock.
+A device can write to the ring only after its pages are locked, which takes a moment: a thread locks
+them when the first tensor comes. Until then, and where locking fails, the training thread waits for
+each copy, without holding a lock.
 """
 
 from __future__ import annotations
@@ -43,17 +44,22 @@ class CudaCopier:
     def __init__(self, ring: Ring, warn: Callable[[str], None]) -> None:
         self._ring, self._warn = ring, warn
         self._end = ring.address + len(ring.memory)
-        self._lanes: dict[torch.device, CudaLane | None] = {}  # None: not yet, or it cannot be
+        self._lanes: dict[
+            torch.device, CudaLane | None
+        ] = {}  # None: not open yet, or it failed to open
         self._driver: Driver | None = None  # once the ring is registered
         self._opening = threading.Lock()
         self._closed = False
 
     def takes(self, x: torch.Tensor) -> bool:
-        """Whether `x` is on a device of CUDA."""
+        """Whether `x` is on a CUDA device."""
         return x.is_cuda
 
     def enqueue(self, writes: Writes, ready_address: int, value: int) -> CudaLane | None:
-        """See Copier."""
+        """Write tensors to addresses, then `value` to `ready_address`; see `Copier.enqueue`.
+
+        Returns the lane in which the writes wait; None where they are done already.
+        """
         if torch.cuda.is_current_stream_capturing():
             raise UnsupportedError("nothing can be copied while a CUDA graph is captured")
         lane = self._lane(writes[0][0].device)
@@ -62,7 +68,7 @@ class CudaCopier:
                 if lane.enqueue(writes, ready_address, value):
                     return lane
             except torch.OutOfMemoryError:
-                pass  # without a clone, then
+                pass  # copy below, without a clone
         for x, address in writes:
             values_writer(x)(address)
         ctypes.c_uint64.from_address(ready_address).value = value
@@ -70,7 +76,7 @@ class CudaCopier:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no device has anything to copy."""
+        """Whether no device has copies left to make."""
         return all(lane is None or lane.is_idle for lane in list(self._lanes.values()))
 
     def _lane(self, device: torch.device) -> CudaLane | None:
@@ -80,38 +86,38 @@ class CudaCopier:
         return self._lanes.get(device)
 
     def _open(self, device: torch.device) -> None:
-        """Find out whether `device` reaches the ring; from then on it copies by itself."""
+        """Open the lane of `device`, if it can write to the ring; else warn."""
         try:
             with self._opening:
                 if not self._closed:
                     self._lanes[device] = self._opened(device)
-        except Exception as fault:  # noqa: BLE001  # the slow way remains
+        except Exception as fault:  # noqa: BLE001  # tensors are still copied, with waiting
             self._warn(
                 f"{device} does not reach the memory that records wait in "
                 f"({type(fault).__name__}: {fault}); each of its tensors is waited for instead"
             )
 
     def _opened(self, device: torch.device) -> CudaLane:
-        torch.cuda.set_device(device)  # of this thread alone
+        torch.cuda.set_device(device)  # affects only this thread
         driver = self._driver or Driver()
         with driver.beside_captures():
             lane = CudaLane(device, self._ring, driver)
             if self._driver is None:
-                self._ring.warm(self._ring.payload_bytes)  # before the driver holds its locks
+                self._ring.warm(self._ring.payload_bytes)  # faults pages in before the driver locks
                 driver.register(self._ring.address, len(self._ring.memory))
                 self._driver = driver
             lane.open()
         return lane
 
     def close(self) -> bool:
-        """Let the ring's pages go, once nothing is copied; whether that was soon."""
+        """Unlock the ring's pages once all copies are made; whether that was done in time."""
         self._closed = True
         if not self._lanes:
             return True
         thread = _started(self._give_up)
         if thread is None:
             return False
-        # A device that hangs must not keep anybody; what it may still write to stays mapped.
+        # Do not wait for a device that hangs; the memory that it may still write to stays mapped.
         thread.join(_CLOSE_SECONDS)
         return not thread.is_alive()
 
@@ -128,31 +134,32 @@ class CudaCopier:
 
 
 class CudaLane:
-    """The way from one device into the ring: a stream of ours, in which copies run in order."""
+    """The copies from one device into the ring, in order, in a stream of ours."""
 
     def __init__(self, device: torch.device, ring: Ring, driver: Driver) -> None:
         self.device, self._ring, self._driver = device, ring, driver
-        # torch has 32 streams of each priority, which it gives out in turn: few ask for these.
+        # torch has 32 streams of each priority, and gives them out in turn: programs seldom take
+        # streams of this priority, so that ours is shared with none.
         self._stream = torch.cuda.Stream(device, priority=-1)
-        # A tensor that is first touched under inference_mode could not be written outside it.
+        # A tensor made under inference_mode could not be written outside it.
         with torch.inference_mode(False):
             self._memory = torch.frombuffer(ring.memory, dtype=torch.uint8)
         with torch.cuda.stream(self._stream):  # the first work of this thread on this device
             self._trial = torch.arange(TRIAL_BYTES, dtype=torch.uint8, device=device)
-        self._guard = threading.RLock()  # again: a signal handler may anchor, too
+        self._guard = threading.RLock()  # reentrant, since a signal handler may call `anchor`
         self._is_shut = False
         self._base = ring.address
-        self._there = 0  # where the device sees the ring
-        # The other allocators warn where memory is used in the stream that it was made for.
+        self._there = 0  # the ring's address on the device
+        # Other allocators warn if `record_stream` is given the stream that the memory was made in.
         self._tells_streams = torch.cuda.get_allocator_backend() == "native"
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is still to be copied."""
+        """Whether all copies are made."""
         return self._driver.is_idle(self._stream.cuda_stream)
 
     def open(self) -> None:
-        """Let the device write a few bytes at the ring's edge. Raises where it does not."""
+        """Let the device write a few bytes at the ring's edge. Raises where they do not arrive."""
         self._there = self._driver.device_address(self._base)
         word = TRIAL_AT + TRIAL_BYTES
         with torch.cuda.stream(self._stream):
@@ -164,14 +171,14 @@ class CudaLane:
             raise DriverError("what the device wrote did not come")
 
     def enqueue(self, writes: Writes, ready_address: int, value: int) -> bool:
-        """See Copier; whether it was, which it is not once the lane is shut.
+        """Enqueue writes (see `CudaCopier.enqueue`); False, without effect, if the lane is shut.
 
-        Raises OutOfMemoryError where the device has no room for clones.
+        Raises OutOfMemoryError where the device has no memory for clones.
         """
         current = torch.cuda.current_stream(self.device)
         with undisturbed(), torch.inference_mode(False), torch.no_grad():
             if self._tells_streams:
-                with suppress(RuntimeError):  # only what a mode held back is of another stream
+                with suppress(RuntimeError):  # x may be a mode's snapshot from another stream
                     _tell_stream([x for x, _ in writes], current)
             clones = [(_clone(x), address) for x, address in writes if x.numel()]
             with self._guard:
@@ -191,7 +198,7 @@ class CudaLane:
                 there = ready_address - self._base + self._there
                 self._driver.write(self._stream.cuda_stream, there, value)
         except Exception:
-            self.finish()  # the ring may give the place to another record
+            self.finish()  # before the ring gives this memory to another record
             raise
 
     def _place(self, x: torch.Tensor, address: int) -> torch.Tensor:
@@ -199,19 +206,19 @@ class CudaLane:
         return self._memory[at : at + x.nbytes].view(x.dtype).view(x.shape)
 
     def shut(self) -> None:
-        """Copy nothing more, and wait until nothing is copied."""
+        """Accept no more copies, and wait until all are made."""
         with self._guard:
             self._is_shut = True
         self.finish()
 
     def finish(self) -> None:
-        """Wait until nothing is copied."""
+        """Wait until all copies are made."""
         with suppress(RuntimeError):  # a device that has failed copies nothing either
             self._stream.synchronize()
 
 
 def _started(work: Callable[[], None]) -> threading.Thread | None:
-    """A thread that does `work`; None where there can be none, as when Python ends."""
+    """A started thread that does `work`; None where none can start, as when Python ends."""
     thread = threading.Thread(target=work, name="anchorlib-cuda", daemon=True)
     try:
         thread.start()
@@ -225,6 +232,6 @@ def _clone(x: torch.Tensor) -> torch.Tensor:
 
 
 def _tell_stream(tensors: list[torch.Tensor], stream: torch.cuda.Stream) -> None:
-    """Have the allocator wait for `stream` before it gives their memory to others."""
+    """Make the allocator wait for `stream` before it reuses the tensors' memory."""
     for x in tensors:
         x.record_stream(stream)

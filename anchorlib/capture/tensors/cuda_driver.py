@@ -1,9 +1,9 @@
-"""The few functions of CUDA's driver that torch has no name for.
+"""The few functions of CUDA's driver that are needed and that torch does not offer.
 
-The driver is asked directly, and not the runtime through torch: a call of the runtime that fails
-leaves its error for the next check of torch to find, which raises it in the training's own code.
+The driver is called directly, not the runtime: a failed call of the runtime leaves an error that
+the next check of torch would raise in the training's own code.
 
-Each function wants a context of the device to be current in the calling thread, as it is after any
+Each function needs a context of the device to be current in the calling thread, as it is after any
 work that the thread gave that device through torch.
 """
 
@@ -18,21 +18,21 @@ from typing import Any, Final
 __all__ = ["Driver", "DriverError"]
 
 _LIBRARY: Final = "libcuda.so.1"
-_PORTABLE_AND_MAPPED: Final = 1 | 2  # for all contexts, and for work on the device
+_PORTABLE_AND_MAPPED: Final = 1 | 2  # usable in all contexts, and mapped for the device
 _RELAXED: Final = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _WITH_FENCE: Final = 0  # CU_STREAM_WRITE_VALUE_DEFAULT
 
 _NOT_READY: Final = 600
 _NO_CONTEXT: Final = 201
-_CAPTURING: Final = range(900, 911)  # asked at a bad moment, which says nothing about the device
+_CAPTURING: Final = range(900, 911)  # errors of graph capture, which tell nothing about the stream
 
 
 class DriverError(RuntimeError):
-    """The driver refused something."""
+    """A call of the driver failed."""
 
 
 class Driver:
-    """CUDA's driver. Raises OSError or AttributeError where there is none that has all of it."""
+    """CUDA's driver. Raises OSError where there is none, AttributeError where it is too old."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(_LIBRARY)
@@ -60,35 +60,35 @@ class Driver:
             raise DriverError(f"{what}: {(name.value or b'error').decode()} ({code})")
 
     def register(self, address: int, nbytes: int) -> None:
-        """Lock pages of this process in memory, so that devices reach them."""
+        """Lock pages of this process in memory, so that devices can write to them."""
         self._check("cuMemHostRegister", self._register(address, nbytes, _PORTABLE_AND_MAPPED))
 
     def unregister(self, address: int) -> None:
-        """Let them go again. It may wait for the device."""
+        """Unlock pages that `register` locked; may wait for the device."""
         self._check("cuMemHostUnregister", self._unregister(address))
 
     def device_address(self, address: int) -> int:
-        """Where the current device sees registered memory."""
-        found = c_uint64()
-        self._check("cuMemHostGetDevicePointer", self._address(byref(found), address, 0))
-        return found.value
+        """The address of registered memory on the current device."""
+        there = c_uint64()
+        self._check("cuMemHostGetDevicePointer", self._address(byref(there), address, 0))
+        return there.value
 
     def write(self, stream: int, device_address: int, value: int) -> None:
-        """Have eight bytes written when `stream` comes to it.
+        """Write eight bytes in `stream`, after all work that is in the stream now.
 
-        All that the stream wrote before is seen by everybody first: that is the function's default.
+        Whoever sees these bytes sees all earlier writes of the stream: the function has a fence.
         """
         self._check("cuStreamWriteValue64", self._write(stream, device_address, value, _WITH_FENCE))
 
     def is_idle(self, stream: int) -> bool:
-        """Whether `stream` has nothing to do: all is done, or it has failed. Raises nothing."""
+        """Whether `stream` has finished or failed. Raises nothing."""
         with self.beside_captures():
             code = int(self._query(stream))
         return code not in {_NOT_READY, _NO_CONTEXT} and code not in _CAPTURING
 
     @contextmanager
     def beside_captures(self) -> Iterator[None]:
-        """What this thread does here does not disturb a graph that another one captures."""
+        """A context in which calls of this thread do not break another thread's graph capture."""
         mode = c_int(_RELAXED)
         self._exchange(byref(mode))
         try:

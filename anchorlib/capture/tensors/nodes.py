@@ -1,9 +1,9 @@
-"""What autograd's nodes say of themselves, asked of their type.
+"""Facts about autograd's nodes, read through the type of the node.
 
-The node of a custom `torch.autograd.Function` is the `ctx` that its forward and backward are given,
-and users keep what they like on it: after `ctx.name = "gate"`, `node.name` is a text. So methods
-are taken from the type of the node, never from the node. (`next_functions` and `metadata` need no
-such care: torch refuses to set them, and nothing in a node's `__dict__` comes before them.)
+The node of a custom `torch.autograd.Function` is the `ctx` of its forward and backward, on which
+users may set any attribute: after `ctx.name = "gate"`, `node.name` is a text. So methods are looked
+up on the type of the node, never on the node. (`next_functions` and `metadata` are safe: torch
+refuses to set them, and nothing in a node's `__dict__` hides them.)
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""What a tensor that is no plain array is made of, and where its plain values are.
+"""The plain tensors inside a tensor that is no plain array.
 
-    sparse COO              indices, values            (as they are: not coalesced)
+    sparse COO              indices, values            (as stored: not coalesced)
     sparse CSR, BSR         crow_indices, col_indices, values
     sparse CSC, BSC         ccol_indices, row_indices, values
     nested (jagged)         offsets, values
-    DTensor                 its local shard: never a collective; `NAME:placements` says, whenever
-                            it changes, how it lies on each mesh dimension: (kind, dimension), kind
-                            0 replicated, 1 sharded along that dimension, 2 partial; and below
-                            them a row (-1, size) for each dimension of the whole tensor
-    functorch (vmap, grad)  the physical tensor inside, batch dimensions included
+    DTensor                 its local shard, without any collective; `NAME:placements` is recorded
+                            whenever it changes: a row (kind, dimension) for each mesh dimension,
+                            kind 0 replicated, 1 sharded along that dimension, 2 partial; then a
+                            row (-1, size) for each dimension of the whole tensor
+    functorch (vmap, grad)  the physical tensor inside, with its batch dimensions
 
-Parts are recorded as series of their own, `NAME:indices`, `NAME:values` and so on.
+The tensors inside sparse and nested ones are recorded as series `NAME:indices`, `NAME:values` and
+so on.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ _COMPRESSED = {
 
 
 def stands_for_a_tensor(x: object) -> bool:
-    """Whether `x` is what torch.fx traces a model with: no tensor, and nothing wrong."""
+    """Whether `x` is a proxy of torch.fx: it is no tensor, but no mistake of the user's."""
     return isinstance(x, Proxy)
 
 
 def plain_inside(x: torch.Tensor) -> torch.Tensor:
-    """The tensor that holds the values of `x`: its local shard, or what functorch wrapped."""
+    """The tensor that holds the values of `x`: its local shard, or the one inside functorch's."""
     x = inside_functorch(x)
     return local_tensor(x) if has_local_tensor(x) else x  # full_tensor() would communicate
 
 
 def placements(x: Any) -> tuple[tuple[int, int], ...]:
-    """How a DTensor lies on its mesh, and its whole shape; empty for any other tensor."""
+    """The rows of `NAME:placements` for a DTensor (see above); empty for any other tensor."""
     if not has_local_tensor(x):
         return ()
     rows = [
@@ -60,7 +61,7 @@ def placements(x: Any) -> tuple[tuple[int, int], ...]:
 
 
 def tensor_parts(x: torch.Tensor) -> dict[str, torch.Tensor] | None:
-    """The plain tensors that a sparse or nested tensor is made of; None where it is none."""
+    """The plain tensors that a sparse or nested tensor consists of; None for any other tensor."""
     if x.is_nested and x.layout is torch.jagged:
         offsets: torch.Tensor = x.offsets()  # type: ignore[attr-defined]  # NestedTensor's
         return {"offsets": offsets.detach(), "values": x.values().detach()}

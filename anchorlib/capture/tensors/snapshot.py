@@ -1,8 +1,8 @@
-"""Where the values of a tensor are, so that they can be copied: by address, or by torch.
+"""Ways to copy the values of a tensor: by address, or by torch.
 
-`quick_place` serves ordinary arrays on the CPU, as most observations are, without one operation of
-torch. Whatever else has values is written by `values_writer`. What a mode holds back until its
-window ends is a `Snapshot`.
+`quick_place` gives the address of an ordinary array on the CPU, as most observations are, without
+any operation of torch. `values_writer` copies all other tensors that have values. A `Snapshot`
+keeps a tensor's values until the window of its mode ends.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ __all__ = [
     "values_writer",
 ]
 
-_MANY_BYTES = 2 << 20  # from here on torch copies with all its threads, and others may go on
-_FREED = 1 << 40  # what lies in an emptied storage says its offset is its address
+_MANY_BYTES = 2 << 20  # from here on torch copies with all its threads, without Python's lock
+_FREED = 1 << 40  # a tensor in an emptied storage has its offset, a small number, as address
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _PARTED = {
     torch.jagged,
@@ -60,7 +60,7 @@ _WIDE = {
     torch.complex128: torch.complex128,
 }
 
-# torch adds none of these, nor any fp8, to a tensor of another dtype.
+# Dtypes that torch, as with any fp8, cannot add to a tensor of another dtype.
 _NEVER_MIXED = {torch.complex32, torch.uint16, torch.uint32, torch.uint64}
 
 _STORED = {
@@ -69,22 +69,22 @@ _STORED = {
     if isinstance(dtype, torch.dtype) and str(dtype).removeprefix("torch.") in DTYPES
 }
 
-# Dtypes of which the bytes in memory are the values. Complex ones are not among them: the bytes of
-# a lazy conjugate are others.
+# Dtypes whose bytes in memory are the values. Complex dtypes are left out: a lazily conjugated
+# tensor has other bytes than its values.
 QUICK = {dtype for dtype in _STORED if not dtype.is_complex}
 
-# An address in memory; dtype, shape, and how many bytes lie there, as they are stored.
+# Address in memory, dtype, shape, and number of bytes.
 QuickPlace = tuple[int, torch.dtype, torch.Size, int]
 
 
 @cache
 def dtype_name(dtype: torch.dtype) -> str:
-    """torch's name of `dtype` without "torch."."""
+    """The name of `dtype` in torch, without the leading "torch."."""
     return str(dtype).removeprefix("torch.")
 
 
 def is_plain(x: torch.Tensor) -> bool:
-    """Whether `x` is an ordinary array of a dtype that can be stored as it is."""
+    """Whether `x` is an ordinary array of a dtype that the store can keep."""
     return (
         type(x) in PLAIN
         and x.layout is torch.strided
@@ -98,26 +98,25 @@ def is_plain(x: torch.Tensor) -> bool:
 
 
 def _has_memory(x: torch.Tensor) -> bool:
-    """False where a storage was emptied under its tensors, as sharded training does.
+    """Whether `x` has memory: sharded training empties the storages of tensors that live on.
 
-    To read such a tensor ends the process.
+    Reading such a tensor would crash the process.
     """
     known = x.is_cpu or x.is_cuda  # other devices may have no storage to ask
     return not (known and x.numel()) or x.untyped_storage().nbytes() > 0
 
 
 def _has_values(x: torch.Tensor) -> bool:
-    """The same of what is not on the CPU."""
+    """Whether a tensor that is not on the CPU has values to read: not on meta, nor in a capture."""
     capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
     return not (x.is_meta or capturing)
 
 
 def quick_place(x: torch.Tensor) -> QuickPlace | None:
-    """Where the values of an ordinary array on the CPU are; None of any other.
+    """Where the values of an ordinary array on the CPU are; None for any other tensor.
 
-    It is what most observations need, without the steps that theirs never take: no operation of
-    torch runs, each of which costs more than copying a small array, and hands Python's lock to
-    another thread.
+    Most observations need only this. No operation of torch runs: each would cost more than copying
+    a small array, and would give Python's lock to another thread.
     """
     try:
         if (
@@ -128,11 +127,11 @@ def quick_place(x: torch.Tensor) -> QuickPlace | None:
             and x.is_contiguous()
             and not x.is_neg()
             and not is_tracing()
-            # What has no memory of its own has no address either: it is 0, or asking raises.
+            # A tensor without memory of its own has address 0, or raises RuntimeError.
             and (address := x.data_ptr())
             and (address > _FREED or _has_memory(x))
         ):
-            shape = x.shape  # first: nested tensors have memory, but no shape
+            shape = x.shape  # raises for nested tensors, which have memory, but no shape
             nbytes = x.nbytes
             if not is_for_many(nbytes):
                 return address, dtype, shape, nbytes
@@ -147,12 +146,12 @@ def is_for_many(nbytes: int) -> bool:
 
 
 def values_writer(x: torch.Tensor) -> Callable[[int], None]:
-    """What copies the values of `x`, a plain array on any device, to an address on the CPU."""
+    """A function that copies the values of `x`, a plain array on any device, to a CPU address."""
 
     def write(address: int) -> None:
         memory = (ctypes.c_char * x.nbytes).from_address(address)
         with undisturbed(), torch.inference_mode(False), torch.no_grad():
-            # A tensor that is first touched under inference_mode could not be written outside it.
+            # A tensor made under inference_mode could not be written outside it.
             kept = torch.frombuffer(memory, dtype=torch.uint8).view(x.dtype).view(x.shape)
             kept.copy_(x)
 
@@ -160,10 +159,10 @@ def values_writer(x: torch.Tensor) -> Callable[[int], None]:
 
 
 def skip_reason(x: torch.Tensor) -> str | None:
-    """Why `x`, which is not plain, has no values to record here; None if it has.
+    """Why `x`, which is not plain, has no values to record here; None if it has values.
 
-    Raises UnsupportedError for a tensor subclass whose values cannot be told from its parts, and
-    while a CUDA graph is captured.
+    Raises UnsupportedError for a tensor subclass whose values are not known, and while a CUDA graph
+    is captured.
     """
     kind = type(x).__name__
     if kind in {"FakeTensor", "FunctionalTensor"}:
@@ -197,11 +196,10 @@ def _unusual_array(x: torch.Tensor) -> str | None:
 
 
 class Snapshot:
-    """One tensor's values, kept: contiguous, no part of any graph.
+    """A copy of one tensor's values: contiguous, and without a graph.
 
-    They are kept on the CPU; those of a CUDA tensor where it is, for nobody waits for that.
-
-    wide: in the dtype that sums are taken in, on the tensor's own device.
+    The copy is on the CPU; that of a CUDA tensor stays on its device, so that nothing waits for it.
+    wide: makes the copy in the dtype of sums, on the tensor's own device.
     """
 
     __slots__ = ("tensor",)
@@ -211,7 +209,7 @@ class Snapshot:
             self.tensor = _widened(plain(x)) if wide else _clone(plain(x))
 
     def renew(self, x: torch.Tensor) -> None:
-        """Keep the values of `x` instead, in the same memory where they fit into it."""
+        """Keep the values of `x` instead; in the same memory if dtype and shape are equal."""
         with undisturbed(), torch.inference_mode(False), torch.no_grad():
             x = plain(x)
             if (x.dtype, x.shape) == (self.tensor.dtype, self.tensor.shape):
@@ -221,7 +219,7 @@ class Snapshot:
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:
-    """`x` without graph, lazy conjugation or quantisation; the same memory where possible."""
+    """`x` without graph, lazy conjugation, lazy negation or quantization; copied only if needed."""
     x = x.detach()
     if x.is_quantized:
         x = x.dequantize()
@@ -231,7 +229,7 @@ def plain(x: torch.Tensor) -> torch.Tensor:
 
 
 def undisturbed() -> AbstractContextManager[object]:
-    """A context in which no mode of the user's sees our operations.
+    """A context in which the user's modes do not see our operations.
 
     Selective checkpointing, FlopCounter or `with torch.device(...)` would otherwise act on them.
     """
@@ -242,36 +240,36 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 def _widened(x: torch.Tensor) -> torch.Tensor:
-    # In inference mode the total would be an inference tensor, which nothing can add to later.
+    # In inference mode the total would be an inference tensor, to which nothing can be added later.
     with torch.inference_mode(False), torch.no_grad():
         return x.to(_wide(x.dtype), copy=True, memory_format=torch.contiguous_format)
 
 
 def _clone(x: torch.Tensor) -> torch.Tensor:
-    # In inference mode the copy would be an inference tensor, which nothing can be copied to later.
+    # In inference mode the copy would be an inference tensor, which cannot be overwritten later.
     with torch.inference_mode(False), torch.no_grad():
         if x.is_cuda:
             try:
                 return x.clone(memory_format=torch.contiguous_format)
             except torch.OutOfMemoryError:
-                pass  # the training needs that memory more
+                pass  # copy to the CPU instead
         return x.to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 class TorchArithmetic:
-    """What folding means for tensors: sums are taken where the tensor is, in a wide dtype."""
+    """The arithmetic of folds: sums are taken on the tensor's device, in a wide dtype."""
 
     def copy(self, x: torch.Tensor, /) -> Snapshot:
         """A copy of `x`."""
         return Snapshot(x)
 
     def recopy(self, kept: Snapshot, x: torch.Tensor, /) -> Snapshot:
-        """A copy of `x`, where that of `kept` was."""
+        """A copy of `x`, in the memory of `kept` where it fits."""
         kept.renew(x)
         return kept
 
     def widen(self, x: torch.Tensor, /) -> Snapshot:
-        """A copy of `x` on its device, in the dtype that its sums are taken in."""
+        """A copy of `x` on its device, in the dtype of its sums."""
         return Snapshot(x, wide=True)
 
     def add(self, kept: Snapshot, x: torch.Tensor, /) -> None:
@@ -283,7 +281,7 @@ class TorchArithmetic:
             kept.tensor.add_(x)
 
     def shapes(self, kept: Snapshot, x: torch.Tensor, /) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shapes of both."""
+        """The shapes of `kept` and of `x`."""
         return tuple(kept.tensor.shape), tuple(x.shape)
 
 

@@ -1,11 +1,11 @@
-"""Which anchored tensor lies in a piece of memory: what `detach` and `no_grad` hide from autograd.
+"""Which anchored tensor's memory a tensor shares, where `detach` or `no_grad` left no graph.
 
     known.note(x, owner, followed=True)         # x was observed
     known.owner(x.detach())                     # (owner, "detach")
 
-A tensor that shares the storage of an anchored one, and its version, holds what that one held. Weak
-references keep no memory: a storage that is gone is known no more, and its number is not given
-again before it is forgotten here.
+A tensor with the storage and the version of an anchored tensor has the same values. Weak references
+to storages keep no memory alive. A freed storage's number is not reused while its weak reference is
+kept here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PRUNE_AT = 1024
 
 
 class _Mark(NamedTuple):
-    """geometry: offset, shape and strides. followed: whether gradients reach its tensor."""
+    """An anchored tensor. geometry: offset, shape, strides. followed: if it requires gradients."""
 
     storage: StorageRef
     version: int
@@ -34,25 +34,25 @@ class _Mark(NamedTuple):
 
 
 class Storages:
-    """The last anchored tensor in each storage."""
+    """The tensor that was anchored last in each storage."""
 
     def __init__(self) -> None:
         self._marks: dict[int, _Mark] = {}
         self._prune_at = _PRUNE_AT
 
     def note(self, x: torch.Tensor, owner: Any) -> None:
-        """`x`, which `owner` names, was observed."""
+        """Note that `x` was anchored; owner: what identifies it to the caller."""
         if len(self._marks) >= self._prune_at:
             self._marks = {n: m for n, m in self._marks.items() if not m.storage.expired()}
             self._prune_at = 2 * len(self._marks) + _PRUNE_AT
-        if x.layout is not torch.strided:  # what is sparse has no memory of its own
+        if x.layout is not torch.strided:  # a sparse tensor has no storage
             return
         storage = MemoryRef(x.untyped_storage())
         mark = _Mark(storage, version(x), _geometry(x), owner, x.requires_grad)
         self._marks[storage.cdata] = mark
 
     def owner(self, x: torch.Tensor) -> tuple[Any, str] | None:
-        """What `x` holds, and how it is another tensor than that; "" where it is none."""
+        """The anchored tensor whose memory `x` has, and how `x` differs from it ("" if not)."""
         if x.layout is not torch.strided:
             return None
         storage = x.untyped_storage()
@@ -64,7 +64,7 @@ class Storages:
         return mark.owner, "" if mark.geometry == _geometry(x) else VIEW
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all anchored tensors."""
         self._marks.clear()
 
 

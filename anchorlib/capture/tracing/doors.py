@@ -103,7 +103,7 @@ class Doors:
 
         return met
 
-    def _found(self, module: Any, name: str) -> Any:
+    def _named(self, module: Any, name: str) -> Any:
         """The private attribute `name` of a module of torch's; None, with a gap, if it moved."""
         attribute = getattr(module, name, None)
         if attribute is None:
@@ -129,7 +129,7 @@ class Doors:
 
     def _read_aot(self, module: ModuleType) -> None:
         for name in AOT_LOGS:
-            logged = self._found(module, name)
+            logged = self._named(module, name)
             if logged is not None:
                 self._put(module, name, self._telling(logged))
 
@@ -149,7 +149,7 @@ class Doors:
         return log
 
     def _read(self, module: ModuleType) -> None:
-        logged = self._found(module, "log_ir_post_fusion")
+        logged = self._named(module, "log_ir_post_fusion")
         if logged is None:
             return
 
@@ -164,7 +164,7 @@ class Doors:
         self._put(module, "log_ir_post_fusion", log_ir_post_fusion)
 
     def _watch(self, module: ModuleType) -> None:
-        compiled = self._found(module, "CompiledFxGraph")
+        compiled = self._named(module, "CompiledFxGraph")
         if compiled is None:
             return
         call = compiled.__call__
@@ -179,7 +179,7 @@ class Doors:
 
     def _leave_cache(self, config: Any) -> None:
         name = CACHES[config.__name__]
-        if self._found(config, name) is None:
+        if self._named(config, name) is None:
             return
         patched = config.patch({name: False})
         patched.__enter__()

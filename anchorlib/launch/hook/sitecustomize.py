@@ -1,13 +1,13 @@
-"""What every Python that `anchor run` starts executes first: waits for torch, and does no more.
+"""Runs first in every Python that `anchor run` starts: waits for the import of torch, no more.
 
-Python imports `sitecustomize` from PYTHONPATH when it starts. Nothing is loaded here but what
-Python has loaded by then, so that a process that never imports torch pays next to nothing. Once
-torch was imported, `anchorlib.launch.observe_trainers` is called. An interpreter that has no
-anchorlib says so in one line, once, and its program runs unobserved. Another `sitecustomize` on the
-path is run as it would have been without this one.
+Python imports `sitecustomize` from PYTHONPATH when it starts. This file imports only modules that
+Python has loaded by then, so that a process that never imports torch pays next to nothing. After
+the import of torch, `anchorlib.launch.observe_trainers` is called. An interpreter without anchorlib
+writes one line, once, and its program runs unobserved. Another `sitecustomize` on the path is run
+as it would be without this one.
 
-Where ANCHOR_WATCH is set and nobody typed `anchor run`, the line in `anchorlib_watch.pth`, which
-Python executes when it starts, runs this file under another name and calls `await_torch`.
+Where ANCHOR_WATCH is set, without `anchor run`, Python executes the line in `anchorlib_watch.pth`
+when it starts, which runs this file under another name and calls `await_torch`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ _WATCH = "ANCHOR_WATCH"
 
 
 class TorchFinder:
-    """Finds torch as the other finders do, and has `_observe` called once it is imported."""
+    """Finds torch by the other finders, and calls `_observe` after the import of torch."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Answer for torch alone; a program may ask for its spec and never import it."""
+        """The spec of torch, whose loader calls `_observe`; None for any other module.
+
+        A program may ask for the spec and never import torch, so the finder stays until it does.
+        """
         if name != _TORCH:
             return None
         for finder in sys.meta_path:
@@ -52,19 +55,19 @@ class TorchFinder:
             return
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # type: ignore[union-attr]  # the class's own shows again
+            del loader.exec_module  # type: ignore[union-attr]  # the class's method applies again
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
             _observe()
 
-        # On the instance: the module keeps the loader that everybody expects.
+        # Set on the instance, so that the module keeps the loader that other code expects.
         loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
 
 
 def await_torch() -> None:
-    """Have trainers observed as soon as torch is imported; at once where it already is."""
-    # By name: a virtual environment executes each .pth file twice, and this file with it.
+    """Observe trainers after the import of torch; at once if torch is imported already."""
+    # Compared by name: a virtual environment executes each .pth file twice, and so this file.
     waits = any(type(finder).__name__ == TorchFinder.__name__ for finder in sys.meta_path)
     if _TORCH in sys.modules:
         _observe()
@@ -77,7 +80,7 @@ def _observe() -> None:
         from anchorlib.launch import observe_trainers
     except Exception as fault:  # noqa: BLE001  # whatever it is, it must not break `import torch`
         asked = [os.environ.pop(name, None) for name in (_REQUEST, _WATCH)]
-        if any(asked):  # children of this process need not say it again
+        if any(asked):  # popped above, so that children of this process do not write the line again
             reason = f"{type(fault).__name__}: {fault}"
             _say(f"{sys.executable} cannot load anchorlib ({reason}): the program runs unobserved")
         return
@@ -90,7 +93,7 @@ def _say(text: str) -> None:
 
 
 def _step_aside() -> None:
-    """Leave `sys.path` as it would be, and run the `sitecustomize` that this one stands before."""
+    """Remove our folder from `sys.path`, and run the `sitecustomize` that this file hides."""
     own = os.path.realpath(os.path.dirname(__file__))  # noqa: PTH120  # pathlib is not loaded yet
     sys.path[:] = [place for place in sys.path if os.path.realpath(place) != own]
     spec = PathFinder.find_spec("sitecustomize", sys.path)
