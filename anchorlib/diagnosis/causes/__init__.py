@@ -1,4 +1,4 @@
-"""What each record was computed from, and which differences nothing recorded explains."""
+"""From which records each record was computed, and which differences no such parent explains."""
 
 from anchorlib.diagnosis.causes.ancestry import Link, between
 from anchorlib.diagnosis.causes.frontier import EQUAL, UNMATCHED, Frontier, frontier

@@ -1,4 +1,4 @@
-"""The parents of one record, and how they are gathered."""
+"""The parents of one record, and the search that gathers them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ Site = tuple[str, int, int | None]
 class Link:
     """One parent of a record.
 
-    call: None for a parameter's kinds but pass_grad, which have none.
-    pass_index: the pass it was made in; of a parameter's `value`, the last one at or before this
-        pass counts, since it is recorded only where it changed.
-    steps_back: how many steps before the child's.
-    phase: "" for the child's own.
-    ops: names of the autograd nodes between, in the order in which backward runs them.
-    saved: it may only have been saved for backward; the gradient came another way.
+    call: None for a parameter, except for its pass_grad: its other kinds have no calls.
+    pass_index: the pass in which the parent was made. For a parameter's `value`, the last record at
+        or before this pass counts, since values are recorded only where they changed.
+    steps_back: how many steps the parent lies before the child.
+    phase: the parent's phase, "" for that of the child.
+    ops: names of the autograd nodes between the two, in the order in which backward runs them.
+    saved: whether backward may only have read the parent, as a saved tensor; the gradient itself
+        came from other parents.
     """
 
     name: str
@@ -38,13 +39,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
-    """The parents of one record, nearest recorded ones.
+    """The parents of one record: the nearest records that it was computed from.
 
-    ops: of the whole stretch between the record and its parents, each node once.
-    untracked: those of them that visibly read something which autograd does not follow.
+    ops: the operations between the record and its parents, each node once.
+    untracked: those of `ops` that visibly read something which autograd does not follow.
     missing: why there may be other parents; empty where these are all that autograd knows.
-    unrecorded: parameters it was made of whose values have no record (`missing` says so too).
-    unseen: calls whose values backward may have read and which have no record; not in `missing`.
+    unrecorded: parameters among the parents whose values have no record (`missing` says so too).
+    unseen: names of tensors whose values backward may have read and which have no record; they are
+        not in `missing`.
     """
 
     parents: tuple[Link, ...] = ()
@@ -62,7 +64,7 @@ class Ancestry:
 
 @dataclass(slots=True)
 class Search:
-    """What one question has found so far."""
+    """What the search for one record's parents has found so far."""
 
     links: dict[Link, Link] = field(default_factory=dict)
     ops: list[str] = field(default_factory=list)
@@ -73,13 +75,13 @@ class Search:
     _seen: set[object] = field(default_factory=set)
 
     def enter(self, step: object) -> bool:
-        """Whether this step of the search is new."""
+        """Notes a step of the search; whether it is new."""
         new = step not in self._seen
         self._seen.add(step)
         return new
 
     def cross(self, site: Site, edges: Edges, places: Sequence[int]) -> tuple[str, ...]:
-        """Note the operations at these places of the edges of `site`; their names."""
+        """Notes the operations at these places of the edges of `site`; their names."""
         for place in places:
             if self.enter((site, place)):
                 self.ops.append(edges.ops[place])
@@ -88,7 +90,7 @@ class Search:
         return tuple(edges.ops[place] for place in places)
 
     def reach(self, link: Link) -> None:
-        """A parent was found; found twice, its operations are put together."""
+        """Notes a parent; the operations of a parent that is found twice are put together."""
         bare = replace(link, ops=())
         known = self.links.get(bare)
         if known is not None and known.ops != link.ops:
@@ -96,16 +98,16 @@ class Search:
         self.links[bare] = link
 
     def lack(self, reason: str) -> None:
-        """Parents may be missing."""
+        """Notes why parents may be missing."""
         self.missing[reason] = None
 
     def lack_parameter(self, name: str) -> None:
-        """A parameter has no record of its value."""
+        """Notes that the value of a parameter has no record."""
         self.unrecorded[name] = None
         self.lack(f"{name} was not recorded there")
 
     def answer(self) -> Ancestry:
-        """All of it."""
+        """The ancestry that the search has found."""
         return Ancestry(
             tuple(self.links.values()),
             tuple(self.ops),
@@ -117,13 +119,13 @@ class Search:
 
 
 def link_to(parent: Parent, pass_index: int) -> Link:
-    """The link to the value of a parent of a call made in that pass."""
+    """The link from a call of this pass to the value of one of its parents."""
     made_in = pass_index if parent.pass_index is None else parent.pass_index
     return Link(parent.name, "value", parent.call, made_in, parent.steps_back, parent.phase)
 
 
 def between(edges: Edges, number: int) -> list[int]:
-    """The places of the operations between a tensor and its parent of this number, from 1."""
+    """The places in `edges.ops` between a tensor and its parent of this number, from 1."""
     users: dict[int, list[int]] = {}
     for place, sources in enumerate(edges.inputs):
         for source in sources:

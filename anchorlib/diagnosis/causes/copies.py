@@ -1,7 +1,7 @@
-"""Where the bits of a value that autograd does not follow were recorded before.
+"""Values that autograd does not follow and that are copies of earlier records, told by their bits.
 
-`detach`, `no_grad`, `clone`, `numpy` and back: none of them shows in a graph, and all of them keep
-the bits. A value whose bits an earlier record of its run has is taken for a copy of that.
+`detach`, `no_grad`, `clone`, and `numpy` and back do not show in a graph, and keep the bits. A
+value with the bits of an earlier record of its run is taken for a copy of that record.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["copies"]
 
 Array = np.ndarray[Any, Any]
 TELLING = 16
-"""Integers and booleans of which two tensors have the same by chance no more."""
+"""Elements from which two tensors of integers or booleans are hardly equal by chance."""
 MIXING = np.uint64(0x9E3779B97F4A7C15)
 
 
 def copies(alignment: Alignment, rows: Array) -> dict[int, int]:
-    """Of those of A's rows whose bits were recorded before, in A or in B, the latest such record.
+    """For each row that is a copy in A or in B, the latest earlier record with its bits.
 
-    rows: all matched. Both sides are rows of A.
+    rows: matched rows of A. Keys and values are rows of A.
     """
     a, b = alignment.a, alignment.b
     found: dict[int, int] = {}
@@ -40,7 +40,7 @@ def copies(alignment: Alignment, rows: Array) -> dict[int, int]:
 
 
 def _earlier(table: Table, rows: Array) -> dict[int, int]:
-    """Of these rows of a table, those whose bits another value of the rank had before: which."""
+    """For each row whose bits another tensor of its rank had before, the latest such row."""
     rows = rows[_telling(table, rows)]
     if not len(rows):
         return {}
@@ -54,7 +54,7 @@ def _earlier(table: Table, rows: Array) -> dict[int, int]:
     for row in rows.tolist():
         same = known.get(_bits(table, row), [])
         before = same[: bisect_left(same, (int(table.order[row]), -1))]
-        # What is given anew each time, as one batch of data, is no copy of itself.
+        # A tensor that is set anew to equal bits, as one batch in each step, is no copy of itself.
         others = (one for _, one in reversed(before) if table.tensor[one] != table.tensor[row])
         source = next(others, None)
         if source is not None and table.tensor[before[0][1]] != table.tensor[row]:
@@ -63,14 +63,14 @@ def _earlier(table: Table, rows: Array) -> dict[int, int]:
 
 
 def _bits(table: Table, row: int) -> tuple[int, ...]:
-    """What two records of the same bits have in common, whatever their shapes."""
+    """A key that records of one rank share if their bits are equal, whatever their shapes."""
     rank = table.tensors[table.tensor[row]].rank
     high, low = table.digest[row].tolist()
     return rank, int(table.dtype[row]), int(table.figures["numel"][row]), high, low
 
 
 def _telling(table: Table, rows: Array) -> Array:
-    """Whether two tensors with the bits of these would hardly have them by chance."""
+    """Whether rows hold bits that two tensors hardly share by chance, as constants do."""
     whole = [dtypes.dtype(name).family in ("int", "bool") for name in table.dtypes]
     few = np.array(whole or [False], bool)[table.dtype[rows]]
     few &= table.figures["numel"][rows] < TELLING

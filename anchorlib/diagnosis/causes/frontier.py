@@ -1,8 +1,8 @@
-"""The differences that nothing recorded explains: the frontier of bits.
+"""The frontier: the differences that no other recorded difference explains.
 
-A record that differs is a receiver where one of its parents differs, or where something in its
-scope does (`anchorlib.diagnosis.parentage`); all others are candidates for origins. Bits alone
-decide: no value is read and no tolerance known here.
+A record that differs is a receiver where one of its parents differs, or where a record in its scope
+does (`anchorlib.diagnosis.causes.parentage`). All others are origins. Bits alone decide: no value
+is read here, and there is no tolerance.
 """
 
 from __future__ import annotations
@@ -28,24 +28,27 @@ __all__ = ["Frontier", "frontier"]
 Array = np.ndarray[Any, Any]
 EQUAL, DIFFERS, UNMATCHED = 0, 1, 2
 CHUNK = 1 << 22
-"""Links that are looked at in one go: bounds memory."""
+"""Links that are looked at at once: bounds memory."""
 
 
 @dataclass(slots=True)
 class Frontier:
-    """What the bits say, by rows of A's table.
+    """What equal and other bits tell, for each row of A's table.
 
     status: 0 equal, 1 differs, 2 without a partner.
-    carried: the same as later records may have taken it over: under `anchorlib.graft` B went on
-        with A's values, so that a difference ends where it begins.
-    role: of the rows that differ, their `Role`.
-    explained: whether something recorded explains a row that differs.
-    lacking: whether its ancestry is incomplete; parameter_lacking: for want of a parameter alone.
-    orphaned: whether a parent of its own step was recorded in A alone.
-    opening: whether the step before its own was not recorded, or in A alone.
-    copies: of values that autograd does not follow and that nothing else explains, the record that
-        has the same bits in one run alone.
-    since: its order; where the same tensor was recorded under another name before, of that.
+    carried: the status as later records received it. Under `anchorlib.graft` B went on with A's
+        values, so that a row that differs handed on no difference, and counts as equal here.
+    role: the `Role` of each row that differs.
+    explained: whether another recorded difference explains a row that differs.
+    lacking: whether the row's ancestry is incomplete. parameter_lacking: whether it is so for want
+        of a parameter's record alone.
+    orphaned: whether a parent in the row's own step was recorded in A alone.
+    opening: whether the step before the row's was not recorded, or in A alone.
+    since: the row's order; where its tensor was recorded under another name before, that row's.
+    block_of, place_of: the row's block in `blocks`, and its place in the layout of that block.
+    layouts: the resolved parents of each layout in which something differs.
+    copies: for values that autograd does not follow and that nothing else explains, the equal
+        record whose bits the value has in one run alone.
     """
 
     alignment: Alignment
@@ -67,20 +70,21 @@ class Frontier:
 
     @property
     def shared(self) -> Array:
-        """Of each block whether B has any record of it."""
+        """Whether B has any record of each block."""
         counts = np.bincount(self.block_of[self.status != UNMATCHED], minlength=len(self.blocks))
         found: Array = counts > 0
         return found
 
     @property
     def origins(self) -> Array:
-        """The rows that differ and that nothing explains, ascending."""
+        """The rows that differ and that no other recorded difference explains, ascending."""
         return np.flatnonzero((self.status == DIFFERS) & ~self.explained)
 
     def blocks_before(self, some: Array) -> Array:
-        """The block of the step before each of these, -1 without one.
+        """The block of the step before each of these blocks; -1 where there is none.
 
-        What ran in eval mode where the other run trained goes on where training left.
+        A run that went over to eval mode while the other still trained has no eval block before:
+        there, the training block of the step before counts.
         """
         blocks, phases = self.blocks, list(self.alignment.a.phases)
         rank, phase, steps = blocks.rank[some], blocks.phase[some], blocks.step[some] - 1
@@ -125,7 +129,7 @@ class Frontier:
 
 
 def frontier(alignment: Alignment) -> Frontier:
-    """Tell origins from receivers among the pairs that differ."""
+    """Tells origins from receivers among the pairs that differ."""
     a = alignment.a
     ranks = sorted({tensor.rank for tensor in a.tensors})
     told = {rank: statements(alignment, rank) for rank in ranks}
@@ -163,13 +167,14 @@ def frontier(alignment: Alignment) -> Frontier:
 
 
 def _differing_blocks(found: Frontier) -> Iterator[tuple[int, Array]]:
-    """Of each layout, the blocks in which something differs."""
+    """Each layout with its blocks in which something differs."""
     blocks = np.unique(found.block_of[found.status == DIFFERS])
     for layout in np.unique(found.blocks.layout[blocks]).tolist():
         yield layout, blocks[found.blocks.layout[blocks] == layout]
 
 
 def _layout(found: Frontier, number: int, some: Array) -> Layout:
+    """The layout of this number, with parents for the places that differ in one of its blocks."""
     a, blocks = found.alignment.a, found.blocks
     example = blocks.example[number]
     rows = blocks.rows_of(example)
@@ -206,7 +211,7 @@ def _trains(table: Any, phase: int) -> bool:
 
 
 def _inside(found: Frontier, layout: Layout, some: Array) -> None:
-    """Parents of the same step, for all steps of a layout together."""
+    """Judges rows by their parents in the same step, for all blocks of a layout together."""
     size = len(layout.keys)
     children, first = np.unique(layout.child, return_index=True)
     chunk = max(CHUNK // max(len(layout.child), size, 1), 1)
@@ -228,9 +233,9 @@ def _inside(found: Frontier, layout: Layout, some: Array) -> None:
 
 
 def _parents(found: Frontier, rows: Array, layout: Layout) -> Array:
-    """The status of each parent in these blocks; one that came too late is as good as equal.
+    """The status of each parent in these blocks; a parent that came too late counts as equal.
 
-    A later pass of the step comes after the step of the optimizer that stepped before it.
+    Where an optimizer steps inside a step, records of later passes did not go into its result.
     """
     parents = found.carried[rows][:, layout.parent]
     timely = np.flatnonzero(layout.timely)
@@ -241,14 +246,14 @@ def _parents(found: Frontier, rows: Array, layout: Layout) -> Array:
 
 
 def _hand_on(since: Array, rows: Array, layout: Layout) -> None:
-    """Let each tensor of several names have been there since the first of them was recorded."""
+    """Sets `since` of every name of a tensor to the order of the first name that was recorded."""
     child, parent = rows[:, layout.child[layout.named]], rows[:, layout.parent[layout.named]]
     while (since[child] < since[parent]).any():
         np.minimum.at(since, parent, since[child])
 
 
 def _across(found: Frontier, layout: Layout, some: Array) -> None:
-    """Parents of other steps and phases; and whether the step before was recorded."""
+    """Judges rows by their parents in other steps and phases; marks rows whose step opens a run."""
     blocks = found.blocks
     steps = blocks.step[some]
     before = found.blocks_before(some)
@@ -268,7 +273,7 @@ def _across(found: Frontier, layout: Layout, some: Array) -> None:
 
 
 def _away(found: Frontier, links: list[Any], some: Array, target: Array) -> None:
-    """Links from blocks of one layout to blocks of one other."""
+    """Judges the links from blocks of one layout (`some`) to blocks of one other (`target`)."""
     a, blocks = found.alignment.a, found.blocks
     rows = blocks.rows_of(int(target[0]))
     where = (a.tensor[rows], a.pass_index[rows], a.call[rows])
@@ -291,7 +296,7 @@ def _away(found: Frontier, links: list[Any], some: Array, target: Array) -> None
 
 
 def _copies(found: Frontier) -> None:
-    """Values that autograd does not follow hang on the record that has their bits, if one has."""
+    """Links values that autograd does not follow to the record of which they are copies."""
     rows = found.origins
     rows = rows[np.isin(found.role[rows], (Role.LOOSE, Role.INPUT))]
     for row, source in copies(found.alignment, rows).items():
@@ -302,14 +307,14 @@ def _copies(found: Frontier) -> None:
 
 
 def _scopes(found: Frontier) -> None:
-    """What the scopes of the rows that no parent explains hold."""
+    """Explains rows by differences in their scopes, where no parent explains them."""
     rows = found.origins
     scope = np.empty(len(rows), np.uint8)
     numbers = found.blocks.layout[found.block_of[rows]]
     for number in np.unique(numbers).tolist():
         which = numbers == number
         scope[which] = found.layouts[number].scope[found.place_of[rows[which]]]
-    # A parent that has no partner may have differed, and anything before it.
+    # A parent without a partner may have differed, and so may any record before it.
     orphaned = found.lacking[rows] & (found.role[rows] == Role.COMPUTED)
     orphaned &= (scope & np.uint8(Scope.STEPS | Scope.EARLIER)) == 0
     scope[orphaned] |= np.uint8(Scope.EARLIER)

@@ -1,4 +1,4 @@
-"""Which differences went no further: B was handed A's values there (`anchorlib.graft`)."""
+"""Differences that went no further, since B was handed A's values there (`anchorlib.graft`)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def is_grafted(alignment: Alignment) -> bool:
 
 
 def carried(alignment: Alignment, status: Array) -> Array:
-    """The status of A's rows as later records took it over: equal, where B was handed A's values.
+    """The status of A's rows as later records received it: equal where B was handed A's values.
 
-    What could not be handed over, as B's header says, is what it is.
+    Tensors that could not be handed over, as B's header says, keep their status.
     """
     if not is_grafted(alignment):
         return status

@@ -1,4 +1,4 @@
-"""What two runs were configured to do differently, as far as their headers tell."""
+"""Where the configurations of two runs differ, as far as their headers tell."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PASSING = (
     "grafted.not_handed_over",
     "grad.from_outside",
 )
-"""What is another in every process, and changes no number."""
+"""Entries that differ from process to process, and change no number."""
 
 TREE = "modules"
 """The entry that holds the digest of all modules, by name and class."""
@@ -62,13 +62,13 @@ FORMULA = frozenset(
 """Arguments of torch's modules that are part of what they compute."""
 
 MODULE = "module."
-"""What entries that say what a module was made with begin with."""
+"""The prefix of entries that say what a module was made with."""
 
 
 def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
-    """The entries that differ, by name: (a's, b's), None where a run does not have one.
+    """The entries that differ, by name: (A's, B's), None where a run does not have the entry.
 
-    Of several ranks the lowest that both have speaks.
+    The headers are those of the lowest rank that both runs have.
     """
     a, b = alignment.a.header, alignment.b.header
     common = sorted(set(a) & set(b))
@@ -90,9 +90,9 @@ def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
 
 
 def _trees(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The modules that one run alone has, where both have told all of theirs.
+    """The modules that one run alone has, where both runs state the digest of all modules.
 
-    None where the same modules stand under other names.
+    Empty where both have the same modules under other names.
     """
     if TREE not in one or TREE not in two or one[TREE] == two[TREE]:
         return {}
@@ -113,13 +113,13 @@ def from_outside(table: Table) -> set[str]:
 
 
 def mode_since(header: Mapping[str, Any], name: str) -> int | None:
-    """From which step on the layer of this name was in eval mode while its model trained."""
+    """The step from which the layer of this name was in eval mode while its model trained."""
     step = header.get(f"eval.{name}")
     return step if isinstance(step, int) else None
 
 
 def _both(name: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What both say; an optimizer's switch that is not listed is off."""
+    """The entry of both runs; an optimizer's switch that a run does not list is off."""
     pair = (one.get(name), two.get(name))
     optimizer = name.partition(".")[0]
     if True in pair and optimizer.startswith("optimizer") and optimizer in one and optimizer in two:
@@ -128,15 +128,15 @@ def _both(name: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> tuple[An
 
 
 def module_key(name: str) -> str:
-    """The entry that says what the module of this name was made with."""
+    """The name of the header entry that says what the module of this name was made with."""
     return f"{MODULE}{name}"
 
 
 def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
-    """What two modules say otherwise of themselves; None where they say the same, or nothing.
+    """How the descriptions of two modules differ; None where they are equal, or one is missing.
 
-    a, b: texts as "LayerNorm((32,), eps=1e-05)"; of two of one class the arguments that differ, as
-        ("LayerNorm eps 1e-05", "0.01").
+    a, b: descriptions, as "LayerNorm((32,), eps=1e-05)". The answer is both; for modules of one
+        class, only the arguments that differ: ("LayerNorm eps 1e-05", "0.01").
     """
     if not (isinstance(a, str) and isinstance(b, str)) or a == b:
         return None
@@ -154,9 +154,10 @@ def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
 
 
 def other_values(a: object, b: object) -> bool:
-    """Whether two modules of one class were given other values of what stands in their formula.
+    """Whether two modules of one class differ in the values of arguments of their formula.
 
-    How a class of the user's own computes (`chunk=64`, `way='unfold'`) may change no mathematics.
+    Other arguments do not count: those of a user's own class (`chunk=64`, `way='unfold'`) may say
+    how the class computes, and change no mathematics.
     """
     if not (isinstance(a, str) and isinstance(b, str)) or a == b:
         return False
@@ -170,7 +171,7 @@ def other_values(a: object, b: object) -> bool:
 
 
 def _parted(text: str) -> tuple[str, list[str]]:
-    """The class, and its arguments: what commas part outside of brackets."""
+    """The class and the arguments of a description; commas inside brackets part no arguments."""
     name, _, rest = text.partition("(")
     args, depth = [""], 0
     for char in rest.removesuffix(")"):

@@ -1,7 +1,7 @@
-"""Where two runs part in what their headers tell step by step: schedules, and random numbers.
+"""Where two runs part in the histories of their headers: schedules, and random numbers.
 
-A history is a list of points: a value holds from its step on until the next point's. Two histories
-are compared as far as both are known.
+A history is a list of points (step, value): a value holds from its step on until the step of the
+next point. Two histories are compared up to the last step that both know.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from anchorlib.diagnosis.pairing import Alignment
 __all__ = ["HISTORY", "Parting", "drawn_otherwise", "partings", "settings"]
 
 HISTORY = "history."
-"""What entries of the header begin with that tell of something step by step."""
+"""The prefix of header entries that are histories."""
 
 OPTIMIZER = "optimizer"
-"""What entries of the header begin with that say what an optimizer was made with."""
+"""The prefix of header entries that say what an optimizer was made with."""
 
 RANDOM = "random"
 Points = Sequence[tuple[int, Any]]
 
 
 class Parting(NamedTuple):
-    """The first step, as A counts them, at which two histories of one name say different things."""
+    """The first step, as A counts steps, at which two histories differ, and both their values."""
 
     name: str
     step: int
@@ -35,7 +35,7 @@ class Parting(NamedTuple):
 
 
 def partings(alignment: Alignment) -> list[Parting]:
-    """Where the schedules of optimizers part, by name."""
+    """Where the schedules of the optimizers part, in the order of A's header."""
     one, two = _headers(alignment)
     found = []
     for key in one:
@@ -47,7 +47,7 @@ def partings(alignment: Alignment) -> list[Parting]:
 
 
 def settings(alignment: Alignment) -> list[Parting]:
-    """What optimizers were told otherwise from the first step on, by name."""
+    """The optimizer settings that differ from the first step on, in the order of A's header."""
     one, two = _headers(alignment)
     return [
         Parting(name, 0, one[name], two[name])
@@ -59,7 +59,7 @@ def settings(alignment: Alignment) -> list[Parting]:
 def drawn_otherwise(alignment: Alignment) -> int | None:
     """The first step that began with another random state in B; None where none did.
 
-    Of runs that were equal once: where the first steps differ already, the seeds do.
+    None also where the seeds differ: then all random states do, and no step tells anything.
     """
     one, two = _headers(alignment)
     first: list[int] = []
@@ -74,13 +74,14 @@ def drawn_otherwise(alignment: Alignment) -> int | None:
 
 
 def _headers(alignment: Alignment) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Those of the lowest rank that both have."""
+    """The headers of the lowest rank that both runs have."""
     a, b = alignment.a.header, alignment.b.header
     common = sorted(set(a) & set(b))
     return (a[common[0]], b[common[0]]) if common else ({}, {})
 
 
 def _parting(a: Any, b: Any, offset: int) -> tuple[int, Any, Any] | None:
+    """The first step, in A's count, at which two histories differ, with both values."""
     one, two = _history(a, 0), _history(b, offset)
     if one is None or two is None:
         return None
@@ -101,7 +102,10 @@ def _at(points: Points, step: int) -> Any:
 
 
 def _history(told: Any, offset: int) -> tuple[Points, int] | None:
-    """The points and the last known step, in A's steps; None for what anyone else has written."""
+    """The points and the last known step, in A's count; None for an entry that is no history.
+
+    Entries come from stores, which anyone may have written.
+    """
     try:
         points = [(int(step) - offset, value) for step, value in told["points"]]
         until = int(told["until"]) - offset

@@ -1,4 +1,4 @@
-"""A table's records by rank, phase and step, and the layouts that most steps share."""
+"""The records of a table in blocks of one rank, phase and step; most blocks share a layout."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The records of one rank, phase and step are a block; equal blocks have one layout.
+    """The blocks of a table: all records of one rank, phase and step are a block.
 
     rows: row numbers of the table, block after block; inside a block by tensor, pass and call.
     starts: where each block begins in `rows`, and the end of the last.
-    rank, phase, step, attempt: of each block; of attempts, the last that recorded in it.
-    layout: of each block, a number from 0; blocks of one layout hold the same tensors at the same
-        passes and calls in the same shapes, told of by the same edges.
-    example: of each layout, one block.
+    rank, phase, step: of each block. attempt: the last attempt that recorded in the block.
+    layout: the number of each block's layout, from 0. Blocks of one layout hold the same tensors at
+        the same passes and calls in the same shapes, and the same edges hold for them.
+    example: one block of each layout.
     """
 
     rows: Array
@@ -45,7 +45,7 @@ class Blocks:
         return found
 
     def find(self, rank: Array, phase: Array, step: Array) -> Array:
-        """The block of each of these, -1 where there is none."""
+        """The block of each rank, phase and step; -1 where there is none."""
         keys = _packed(self.rank, self.phase, self.step)
         wanted = _packed(rank, phase, step)
         if not len(keys):
@@ -57,7 +57,8 @@ class Blocks:
 def blocks_of(table: Table, epoch: Callable[[int, Array], Array]) -> Blocks:
     """The blocks of a table.
 
-    epoch: for a rank and steps, how many times its edges had been told anew by then.
+    epoch: a function of a rank and steps: how many times the rank had stated edges anew by each of
+        the steps.
     """
     ranks = np.array([tensor.rank for tensor in table.tensors] or [0])
     rank = ranks[table.tensor]
@@ -77,6 +78,10 @@ def blocks_of(table: Table, epoch: Callable[[int, Array], Array]) -> Blocks:
 
 
 def _layouts(table: Table, order: Array, starts: Array, heads: Array) -> tuple[Array, list[int]]:
+    """The number of each block's layout, and one block of each layout.
+
+    heads: (phase, attempt, epoch) of each block, by which layouts differ too.
+    """
     columns = (table.tensor, table.pass_index, table.call, table.shape)
     body = np.stack([column[order] for column in columns], 1)
     known: dict[bytes, int] = {}

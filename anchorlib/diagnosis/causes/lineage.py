@@ -3,11 +3,11 @@
     value       of an anchored tensor: values of the tensors and parameters that it was made of
     grad        of an anchored tensor: gradients of the tensors it went into, through the same
                 operations backwards; and the values that these operations may have saved
-    pass_grad   of a parameter: the same
+    pass_grad   of a parameter: as the grad of an anchored tensor
     grad        of a parameter: its pass_grads of the step
     opt.KEY     of a parameter: its value and grad, and its optimizer state after the step before
-    updated, delta                the same
-    value       of a parameter: what the step before left of it
+    updated, delta                as opt.KEY
+    value       of a parameter: its `updated` of the step before
 
 Only the first line is stored (`anchorlib.record.Edges`); the others follow from it here. Pure
 functions of the stored edges and of which records a step has; nothing is read.
@@ -16,11 +16,12 @@ functions of the stored edges and of which records a step has; nothing is read.
     step = lineage.step(there, number=3)           # there: {(name, kind, pass, call): shape}
     step.parents("fc3", "grad")                    # Ancestry(parents=(Link("tanh3", "grad", …), …))
 
-A tensor that has no record at that step is looked through: its own parents stand for it, and its
-operations are added. Where that cannot be, `Ancestry.missing` says why, and one hop is unknown.
-What autograd does not follow (data, indices, masks, buffers, random numbers) never shows:
-`Ancestry.untracked` names the operations that visibly read such things, and `StepLineage.loose` the
-recorded values of which no origin is known; both may be related.
+A tensor that has no record at that step is looked through: its own parents take its place, and its
+operations are added. Where its parents are not known either, `Ancestry.missing` says why.
+Tensors that autograd does not follow (data, indices, masks, buffers, random numbers) never show as
+parents: `Ancestry.untracked` names the operations that visibly read such tensors, and
+`StepLineage.loose` the recorded values of which no origin is known. The former may have read the
+latter.
 
 Not known here: gradients that come from an earlier or later pass or step (a graph kept across
 them), clipping, all-reduction, unscaling and whatever else is done to gradients and parameters
@@ -64,7 +65,7 @@ class Lineage:
         phase: str = "train",
         attempt: int = 0,
     ) -> Edges | None:
-        """The statement that holds for one forward call; None where nothing was said of it."""
+        """The statement that holds for one forward call; None where there is none."""
         first = (attempt, phase, name, call)
         known = self._first.get(first)
         if known is None:
@@ -86,8 +87,8 @@ class Lineage:
 
         there: the records of that step, phase and attempt, with their shapes.
         recorded: every (name, kind) of which the rank has records; None: those in `there`.
-        sampled: those that a mode other than All and Summary recorded, so that it says nothing
-            when a record is not there.
+        sampled: every (name, kind) that a mode other than All and Summary recorded: a missing
+            record of these does not mean that the call was not made.
         """
         pairs = {(name, kind) for name, kind, _, _ in there} if recorded is None else recorded
         found = StepLineage(there, set(pairs), set(sampled))
@@ -120,10 +121,10 @@ class StepLineage:
         self._children: dict[Site, list[tuple[Site, int]]] = {}
         self._parameters: set[str] = set()
 
-    # -- what there is
+    # -- calls and their statements
 
     def shape_of(self, name: str, pass_index: int, call: int) -> Shape | None:
-        """The shape of one forward call, None if this step has no record of it."""
+        """The shape of one forward call's result; None where the step has no record of the call."""
         value = self._there.get((name, "value", pass_index, call))
         return self._there.get((name, "grad", pass_index, call)) if value is None else value
 
@@ -133,14 +134,14 @@ class StepLineage:
         return all((name, kind) in self._sampled for kind in kinds)
 
     def add(self, pass_index: int, edges: Edges) -> None:
-        """Let `edges` hold for their call in one pass."""
+        """Adds a statement that holds for its call in one pass."""
         site = (edges.name, pass_index, edges.call)
         self._edges[site] = edges
         followed = {-source for sources in edges.inputs for source in sources if source < 0}
         for number, parent in enumerate(edges.parents, 1):
             if parent.call is None:
                 self._parameters.add(parent.name)
-            # No gradient comes back to what was handed over without autograd.
+            # No gradient comes back to a parent that was handed over without autograd.
             if parent.pass_index is None and (number in followed or not edges.ops):
                 above = (parent.name, pass_index, parent.call)
                 self._children.setdefault(above, []).append((site, number))
@@ -185,6 +186,7 @@ class StepLineage:
         return search.answer()
 
     def _parameter(self, name: str, kind: str, pass_index: int, call: int, search: Search) -> None:
+        """Finds the parents of a parameter's record."""
         if kind == "pass_grad":
             self._below((name, pass_index, None), (), search)
         elif kind == "grad":
@@ -201,25 +203,26 @@ class StepLineage:
             self._update(name, search)
 
     def _stepped(self, name: str, search: Search) -> None:
-        """What optimizers that have stepped inside this step left of a parameter."""
+        """Links to the updates that optimizers have made of a parameter inside this step."""
         for call in sorted(key[3] for key in self._there if key[:2] == (name, "updated")):
             search.reach(Link(name, "updated", call))
 
     def _update_again(self, name: str, call: int, search: Search) -> None:
-        """A further step of the optimizer inside this step: from what the one before it left."""
+        """Finds the parents of a further optimizer step inside this step: results of the last."""
         search.reach(Link(name, "grad", call))
         states = {kind for one, kind, _, _ in self._there if one == name and kind[:4] == "opt."}
         for kind in ("updated", *sorted(states)):
             search.reach(Link(name, kind, call - 1))
 
     def _reach_state(self, link: Link, search: Search) -> None:
+        """Links to a record of a parameter, or notes that its kind is not recorded."""
         if (link.name, link.kind) in self._recorded:
             search.reach(link)
         else:
             search.lack(f"{link.name}@{link.kind} is not recorded")
 
     def _consumed(self, name: str, search: Search) -> None:
-        """The gradient that the optimizer takes: all passes together."""
+        """Links to the gradients of all passes, whose sum the optimizer takes."""
         for pass_index in sorted({site[1] for site in self._children if site[::2] == (name, None)}):
             # A second backward through one forward is a call of its own.
             calls = [key[3] for key in self._there if key[:3] == (name, "pass_grad", pass_index)]
@@ -229,6 +232,7 @@ class StepLineage:
                 self._below((name, pass_index, None), (), search)
 
     def _update(self, name: str, search: Search) -> None:
+        """Finds the parents of an update: the parameter, its gradient and its optimizer state."""
         self._reach_state(Link(name, "value", None), search)
         if (name, "grad") in self._recorded:
             search.reach(Link(name, "grad", None))
@@ -239,7 +243,7 @@ class StepLineage:
                 search.reach(Link(name, kind, None, steps_back=1))
 
     def _above(self, site: Site, ops: tuple[str, ...], search: Search) -> None:
-        """The recorded values that `site` was made of; `ops` lead from the child to it."""
+        """Finds the recorded values that `site` was made of; `ops` lie between it and the child."""
         edges = self._edges.get(site)
         if edges is None:
             search.lack(f"how {site[0]} was made is not known")
@@ -262,7 +266,7 @@ class StepLineage:
                 self._above((parent.name, site[1], parent.call), link.ops, search)
 
     def _below(self, site: Site, ops: tuple[str, ...], search: Search) -> None:
-        """The recorded gradients that the gradient of `site` was made of."""
+        """Finds the recorded gradients from which the gradient of `site` was computed."""
         if not search.enter(("below", site)):
             return
         reached = False
@@ -270,7 +274,7 @@ class StepLineage:
             name, pass_index, call = child
             edges = self._edges[child]
             state = self._state(name, "grad", pass_index, call)
-            # Its hook was in place, yet no gradient ever came: that branch ends there.
+            # The child's hook was in place, yet no gradient came: backward took other branches.
             if state == "absent" or (state == "unrecorded" and edges.grad):
                 continue
             reached = True
@@ -284,7 +288,7 @@ class StepLineage:
             search.lack(f"nothing recorded is known to have led the gradient to {site[0]}")
 
     def _saved(self, child: Site, edges: Edges, search: Search) -> None:
-        """The values that the operations between `child` and its parents may have saved."""
+        """Links to values that the operations between `child` and its parents may have saved."""
         if not edges.ops:
             return
         name, pass_index, call = child
@@ -297,13 +301,17 @@ class StepLineage:
                 search.unseen[link.name] = None
 
     def _is_there(self, link: Link) -> bool:
-        # A parameter's value is recorded where it changed; other steps are not ours to look at.
+        # A parameter's value is recorded only where it changed; other steps are not known here.
         if link.call is None or link.steps_back or link.phase:
             return (link.name, link.kind) in self._recorded
         return (link.name, link.kind, link.pass_index, link.call) in self._there
 
     def _state(self, name: str, kind: str, pass_index: int, call: int | None) -> str:
-        """there, absent (it would be, had it been made), sampled, or unrecorded."""
+        """Whether a record is "there"; else why not: "absent", "sampled" or "unrecorded".
+
+        An absent record was not made: its mode would have kept it. A sampled one may have been
+        made. An unrecorded kind has no record in the whole rank.
+        """
         if (name, kind, pass_index, call) in self._there:
             return "there"
         if (name, kind) not in self._recorded:

@@ -1,22 +1,24 @@
-"""What may explain a difference of each record: resolved once per layout of a step.
+"""The records that may explain a difference of each record: resolved once per layout of a step.
 
-A record's parents are those that the lineage knows; what it cannot know is covered by scopes, each
-so wide that no difference is taken for an origin that may have come another way:
+The lineage knows a record's parents. A scope stands for the parents that the lineage cannot know.
+Scopes are wide, so that a difference which may have come from elsewhere is never taken for an
+origin:
 
-    value of a parameter    what its step before left of it; anything in earlier steps; and in a
-                            later pass, anything in earlier passes of the step (SAM)
-    grad of a parameter     its pass_grads; anything that the step's passes computed before, on any
-                            rank (clipping by global norm, all-reduction, unscaling)
-    updated, delta, opt.*   its own gradient, value and state, and the same as `grad`
-    loose values            whatever was computed, and loose values that were recorded before; and
-                            the record that had their bits before, which alone explains inputs
-    buffers                 whatever was computed before
-    whatever was computed   loose values that were recorded before; of the same step inputs, buffers
+    value of a parameter    its `updated` of the step before; all records of earlier steps; in a
+                            later pass also those of earlier passes of the step (SAM)
+    grad of a parameter     its pass_grads; all that the step's passes computed before, on any rank
+                            (clipping by global norm, all-reduction, unscaling)
+    updated, delta, opt.*   its own gradient, value and state, and the scope of `grad`
+    loose values            all computed and loose values that were recorded before; and the record
+                            of which they are a copy
+    inputs                  the record of which they are a copy, and no other
+    buffers                 all computed values that were recorded before
+    computed records        loose values that were recorded before; inputs and buffers of the step
     collectives             the same pass on other ranks
-    incomplete ancestry     anything that was executed before
+    incomplete ancestry     all records before
 
-Nothing explains what was recorded before it: of two optimizers in one step, the first one's update
-hangs on the passes before it alone.
+A record explains only records that come after it: of two optimizers in one step, the update of the
+first depends on the passes before it alone.
 """
 
 from __future__ import annotations
@@ -47,25 +49,25 @@ COLLECTIVE = re.compile(
 
 
 class Role(IntEnum):
-    """What a record is."""
+    """The role of a record in its step, by which its possible parents are told."""
 
-    COMPUTED = 0  # a value or gradient of which edges tell
+    COMPUTED = 0  # a value or gradient whose parents edges state
     PARAMETER = 1  # the value of a parameter
-    OPTIMIZER = 2  # what is made at the optimizer's step: grad, updated, delta, opt.*
+    OPTIMIZER = 2  # recorded at the optimizer's step: grad of a parameter, updated, delta, opt.*
     LOOSE = 3  # a value of which autograd knows no origin
     INPUT = 4  # a loose value that a watched model was given
     BUFFER = 5  # a buffer of a watched model, as a pass finds it
 
 
 class Scope(IntFlag):
-    """What else than its parents may explain a difference."""
+    """Which records may explain a difference beside the record's parents."""
 
     NONE = 0
-    STEPS = 1  # anything in an earlier step
-    PASSES = 2  # anything that an earlier pass of the step computed, on any rank
-    BODY = 4  # anything that the step's passes have computed by then, on any rank
-    RANKS = 8  # anything that this or an earlier pass of the step computed on other ranks
-    EARLIER = 16  # anything that was executed before on the rank
+    STEPS = 1  # all records of earlier steps
+    PASSES = 2  # all that earlier passes of the step computed, on any rank
+    BODY = 4  # all that the step's passes have computed by then, on any rank
+    RANKS = 8  # all that this or an earlier pass of the step computed on other ranks
+    EARLIER = 16  # all records before this one on the rank
     LOOSE = 32  # loose values that were recorded before; inputs and buffers, of the step alone
     COMPUTED = 64  # computed values that were recorded before on the rank
 
@@ -77,9 +79,10 @@ def plain(mode: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """A parent in another step or phase.
+    """A link to a parent in another step or phase.
 
-    child: a place in the layout. latest: the last pass at or before the key's counts.
+    child: a place in the layout. key: the parent's. latest: whether the parent's last record at or
+    before the pass of the key counts.
     """
 
     child: int
@@ -89,15 +92,15 @@ class Away:
 
 @dataclass(slots=True)
 class Layout:
-    """The parents of the records of one layout; places count its records.
+    """The parents of the records of one layout; a place is a record's number in the layout.
 
-    child, parent: links inside the block, ascending by child.
-    timely: of each link, whether a parent that was recorded later cannot be one: a child that
-        optimizers make, where both were recorded at once.
+    child, parent: the places that each link inside the block connects, ascending by child.
+    timely: of each link, whether a parent that was recorded after the child does not count: so for
+        children that optimizers make, where both records were written when they were made.
     named: of each link, whether child and parent are one tensor under two names.
-    away: links to other blocks, by how many steps back and phase code (-1: the same).
-    role, scope: of each place. lacking: its ancestry is incomplete.
-    parameter_lacking: an unrecorded parameter is what is missing, nothing else.
+    away: the links to other blocks, by steps back and phase ("" for the layout's own).
+    role, scope: of each place. lacking: whether the place's ancestry is incomplete.
+    parameter_lacking: whether it is incomplete for want of a parameter's record alone.
     """
 
     keys: list[RecordKey]
@@ -115,7 +118,10 @@ class Layout:
     ancestry: dict[int, Ancestry] = field(default_factory=dict)
 
     def find(self, key: RecordKey, *, latest: bool = False) -> int | None:
-        """The place of a record; of a parameter's value, the last one at or before its pass."""
+        """The place of a record; None without one.
+
+        latest: take the last record at or before the pass, as for the value of a parameter.
+        """
         name, kind, pass_index, call = key
         for earlier in range(pass_index, -1 if latest else pass_index - 1, -1):
             place = self.place.get((name, kind, earlier, call))
@@ -127,13 +133,13 @@ class Layout:
 def layout_of(
     lineage: StepLineage, keys: list[RecordKey], modes: list[str], *, train: bool, wanted: Array
 ) -> Layout:
-    """Resolve the parents of the places in `wanted`.
+    """Resolves the parents of the places in `wanted`.
 
     keys, modes: of each place. train: whether the phase is one that optimizers step in.
     """
     place: dict[RecordKey, int] = {}
     for number in sorted(range(len(keys)), key=lambda one: plain(modes[one])):
-        place[keys[number]] = number  # those that keep everything come last, and win
+        place[keys[number]] = number  # modes that keep every record come last, and win
     count = len(keys)
     found = Layout(
         keys,
@@ -157,7 +163,7 @@ def layout_of(
     links.sort()
     columns = np.array(links, np.int64).reshape(-1, 3)
     found.child, found.parent, found.named = columns[:, 0], columns[:, 1], columns[:, 2] > 0
-    # What a mode folds is recorded when its window ends; names of one tensor have their turns.
+    # A folded record is written when its window ends, long after it was made.
     at_once = np.array([plain(mode) for mode in modes], bool)
     stepped = np.isin(found.role, (Role.OPTIMIZER, Role.PARAMETER))
     found.timely = at_once[found.child] & at_once[found.parent] & stepped[found.child]
@@ -167,7 +173,7 @@ def layout_of(
 def roles(lineage: StepLineage, keys: list[RecordKey]) -> Array:
     """The role of each record of a step."""
     parameters = set(lineage.parameters)
-    # What only parameters have tells them where compiled code hides them from autograd.
+    # Where compiled code hides parameters from autograd, kinds that only parameters have tell them.
     parameters |= {
         name
         for name, kind, _, _ in keys
@@ -203,6 +209,7 @@ def _ancestry(layout: Layout, number: int) -> Ancestry:
 
 
 def _resolve(layout: Layout, number: int, link: Link, links: list[tuple[int, int, bool]]) -> None:
+    """Adds the parent of a link to `links`, or to `layout.away`, or marks it as lacking."""
     key = (link.name, link.kind, link.pass_index, link.call or 0)
     latest = link.call is None and link.kind == "value"
     if link.steps_back or link.phase:
@@ -238,7 +245,7 @@ def _scope(layout: Layout, number: int, ancestry: Ancestry, *, train: bool) -> S
 
 
 def _scope_of_computed(layout: Layout, number: int, ancestry: Ancestry) -> Scope:
-    # Indices, masks and labels are read by operations that do not show it.
+    # Operations read indices, masks and labels without a trace in the graph.
     scope = Scope.LOOSE
     name = layout.keys[number][0]
     if any(map(COLLECTIVE.search, ancestry.ops)) or (
@@ -252,7 +259,7 @@ def _scope_of_computed(layout: Layout, number: int, ancestry: Ancestry) -> Scope
         layout.parameter_lacking[number] = False
         return scope | Scope.EARLIER
     if ancestry.unseen:
-        # Backward may have read values that are not recorded: earlier passes may have changed them.
+        # Backward may have read unrecorded values, which earlier passes may have changed.
         scope |= Scope.STEPS | Scope.PASSES
     if parameters or layout.lacking[number]:
         layout.parameter_lacking[number] |= bool(parameters)

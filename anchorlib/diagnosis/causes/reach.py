@@ -1,7 +1,7 @@
-"""Whether anything differs in the scope of a record.
+"""Whether any record differs in the scope of a record.
 
-Only what was made before a record explains it. On its own rank the order of records says what that
-is; on other ranks, whose records are counted apart, steps and passes do.
+Only an earlier record explains a record. On its own rank, the order of execution tells which are
+earlier; on other ranks, whose records are counted apart, steps and passes do.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ NEVER = np.iinfo(np.int64).max
 
 
 class Reach:
-    """The earliest difference of each sort, by rank and step: all that scopes ask for.
+    """The earliest difference of each role, by rank and step, by which all scopes are answered.
 
-    differs, role, since: of each row of the table; roles hold for rows that differ. since: its
-        order, or an earlier one from which on it was there under another name.
+    differs, role, since: of each row of the table; roles hold for rows that differ. since: the
+        row's order, or that of an earlier record of its tensor under another name.
     """
 
     def __init__(self, table: Table, differs: Array, role: Array, since: Array) -> None:
@@ -46,7 +46,7 @@ class Reach:
         self._loose = self._earliest(loose, table.order).min(axis=1, initial=NEVER)
 
     def _earliest(self, rows: Array, values: Array) -> Array:
-        """The least of the values of these rows, by rank and step."""
+        """The smallest value among these rows, by rank and step; NEVER without a row."""
         found = np.full((len(self._ranks), len(self._steps)), NEVER)
         np.minimum.at(found, (self._rank[rows], self._step[rows]), values[rows])
         return found
@@ -78,11 +78,12 @@ class Reach:
         return found
 
     def _in_steps_before(self, rows: Array) -> Array:
-        """Whether anything differs in a step before: on the own rank, before the record too."""
+        """Whether a record of an earlier step differs; on the row's own rank, an earlier record."""
         before = np.full((len(self._ranks), len(self._steps)), NEVER)
         before[:, 1:] = np.minimum.accumulate(self._any, axis=1)[:, :-1]
         rank, step = self._rank[rows], self._step[rows]
-        # A gradient may arrive when later steps have begun: its own number is the older.
+        # A gradient may be recorded when a later step has begun: its step then is earlier, and its
+        # order is not.
         own = before[rank, step] < self._since[rows]
         others = (before < NEVER).sum(axis=0)[step] > (before[rank, step] < NEVER)
         found: Array = own | others
@@ -94,7 +95,7 @@ class Reach:
             return np.full(len(rank), NEVER)
         ordered = np.sort(self._passes, axis=0)
         own = self._passes[rank, step]
-        # Where the rank itself is the earliest, the second earliest is another's.
+        # Where the rank itself is the earliest, the second earliest belongs to another rank.
         found: Array = np.where(own == ordered[0, step], ordered[1, step], ordered[0, step])
         return found
 
@@ -110,7 +111,7 @@ class Reach:
 
 
 class _Began:
-    """When the passes of each place first had a difference."""
+    """When each pass of a rank's step first had a difference; a place is a rank and step."""
 
     def __init__(self, place: Array, pass_index: Array, order: Array) -> None:
         self._span = int(pass_index.max(initial=0)) + 1
@@ -120,7 +121,7 @@ class _Began:
         self._keys, self._first = keys, _least(keys // self._span, first)
 
     def before(self, place: Array, pass_index: Array) -> Array:
-        """The order of the earliest difference in the passes before, `NEVER` without one."""
+        """The order of the earliest difference in earlier passes of each place; `NEVER` without."""
         if not len(self._keys):
             return np.full(len(place), NEVER)
         at = np.searchsorted(self._keys, place * self._span + np.minimum(pass_index, self._span))
@@ -129,12 +130,12 @@ class _Began:
 
 
 def _least(group: Array, values: Array) -> Array:
-    """The least of each value and those before it in its group; groups ascend."""
+    """The running minimum of the values in each group. group: ascending numbers."""
     if not len(values):
         return values
     low = values.min()
     span = int(values.max() - low) + 1
-    # Groups take turns below one another, so that each begins anew.
+    # Each group is shifted below the one before it, so that one accumulation starts anew in each.
     lowered = (values - low) - group * span
     found: Array = np.minimum.accumulate(lowered) + group * span + low
     return found

@@ -1,7 +1,8 @@
-"""Steps that GradScaler skipped: in both runs it is at its work, in one alone they take two ways.
+"""Steps that GradScaler skipped, in both runs or in one alone.
 
-A scale that has grown too large makes gradients infinite; the scaler sees it, skips the step and
-halves the scale. Where both runs skip, which elements became infinite says nothing.
+A loss scale that has grown too large makes gradients infinite; the scaler then skips the step and
+halves the scale. Where both runs skip a step, that is the scaler's ordinary work, and it says
+nothing which elements became infinite. Where one run alone skips, the runs part.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Skips:
         return escape(table.run if where in self.a else self.alignment.b.run)
 
     def lines(self) -> Iterable[str]:
-        """What to say of steps that one run alone skipped."""
+        """A sentence for each run that skipped steps alone."""
         sides = (self.alignment.a, self.a - self.b), (self.alignment.b, self.b - self.a)
         for table, own in sides:
             if own:

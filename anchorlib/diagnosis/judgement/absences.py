@@ -1,7 +1,8 @@
-"""What one run alone has, of all that an origin was made of.
+"""Records that one run alone has, among those that an origin was made of.
 
 A state that is not carried on, a backward that reaches a parameter in one run alone, a module that
-is called once more: nothing of it has a partner, so that no pair differs by it.
+is called once more: such records have no partner in the other run, so that no pair can differ by
+them, and only their absence tells of the cause.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SHOWN = 3
 
 
 def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """A clause each.
+    """What one run alone has of the parents of an origin, one clause for each.
 
     names: A's names -> B's, where they differ.
     """
@@ -35,9 +36,10 @@ def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str
 
 
 def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """What A was computed from in this step, of which B has no record there.
+    """Parents of the row in its step of which B has no record there, one clause for each.
 
-    Of what A computed under a name that B never uses, B may only have no anchor.
+    A parent that A computed counts only where B uses its name elsewhere: of a name that B never
+    uses, B may only lack the anchor.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     if not frontier.orphaned[row]:
@@ -64,7 +66,7 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
 
 
 def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
-    """In which phases B alone has a value of this name in a step."""
+    """The phases in which B has a value of this name in a step that A does not have."""
     b = frontier.alignment.b
     rows = frontier.alignment.only_b
     rows = rows[(b.step[rows] == step) & _named(b, name, "value")[rows]]
@@ -72,7 +74,7 @@ def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
 
 
 def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Passes whose backward reaches a parameter in one run alone."""
+    """The passes whose backward reaches the row's parameter in one run alone, a clause a run."""
     if stepped_again(frontier, row):
         return []  # the run has no backward pass there at all: it lacks no detach
     alignment = frontier.alignment
@@ -97,7 +99,7 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
 
 
 def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """That the module whose buffer this is was called more often in one run before."""
+    """Says that the module that owns a buffer was called more often in one run before this row."""
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
     module = tensor.name.rpartition(".")[0]
@@ -121,7 +123,7 @@ def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]
 
 
 def _named(table: Table, name: str, kind: str) -> Array:
-    """Which rows are of a tensor, on whichever rank."""
+    """Whether each row of a table belongs to the tensor of this name and kind, on any rank."""
     series = [n for n, one in enumerate(table.tensors) if one[:2] == (name, kind)]
     found: Array = np.isin(table.tensor, series)
     return found

@@ -1,9 +1,9 @@
 """Two names of one tensor, which one run alone takes apart: compiled code, or a copy.
 
-A model that returns what it computes with itself (the mean of an encoder, hidden states) has one
-tensor under two names, and either's gradient is all that comes back to it. A compiled graph hands
-out a tensor of its own: the gradient of that name is what came back from outside alone, and what
-both names are of is recorded as before under the first.
+A model that returns a tensor that it also computes with (the mean of an encoder, hidden states) has
+one tensor under two names, and the gradient of each name is all that comes back to the tensor. A
+compiled graph returns a copy under the second name: that name's gradient is then only what comes
+back from outside the model, and the whole gradient is recorded under the first name as before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Bits = tuple[int, int]
 
 
 class _Name(NamedTuple):
-    """A value of one step, pass and call, with its gradient, and the bits of both in either run."""
+    """A value of one step, pass and call: the bits of it and of its gradient in A and in B."""
 
     order: int
     tensor: int
@@ -32,10 +32,10 @@ class _Name(NamedTuple):
 
 
 def second_names(alignment: Alignment, pairs: Array) -> Array:
-    """Which of these pairs, which differ, are gradients of second names that one run took apart.
+    """Which of these differing pairs are gradients of second names that one run took apart.
 
-    The first step that differs tells of which tensors. Both runs have the same bits under both
-    names, one run the same gradient under both, and the other another one.
+    The tensors are told by the first step that differs: both runs have the same value under both
+    names there; one run has one gradient under both names, the other run two.
     """
     a = alignment.a
     rows = alignment.a_row[pairs]
@@ -48,7 +48,7 @@ def second_names(alignment: Alignment, pairs: Array) -> Array:
 
 
 def _alike(alignment: Alignment, step: int) -> Iterator[list[_Name]]:
-    """Those of equal bits, in order of execution."""
+    """The names of a step in groups whose values have equal bits, in order of execution."""
     a = alignment.a
     pairs = np.flatnonzero(a.step[alignment.a_row] == step)
     pairs = pairs[a.figures["l2"][alignment.a_row[pairs]] > 0]  # zeros are alike by chance
@@ -87,7 +87,7 @@ def _bits(digest: Array) -> Bits:
 
 
 def _parted(same: list[_Name]) -> Iterator[_Name]:
-    """Of the names of one tensor, first to last, those that one run has another gradient of."""
+    """The later names of one tensor whose gradient equals an earlier name's in one run alone."""
     for at, later in enumerate(same):
         for first in same[:at]:
             alike = [first.gradients[run] == later.gradients[run] for run in (0, 1)]

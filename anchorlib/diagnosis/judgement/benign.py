@@ -1,13 +1,13 @@
-"""Differences of bits that are no difference of values: told by what they are, not by their size.
+"""Differences of bits that are no difference of values, told by their nature, not by their size.
 
 sign   zeros of another sign, or other bits of a NaN
-scale  gradients that carry other loss scales, as each record states: divided by them they are equal
-dtype  the same values in another element type, or what rounding to the coarser one leaves of them
+scale  gradients that are equal once each is divided by the loss scale that its record states
+dtype  equal values in two element types, after both are rounded to the coarser type
 name   a part of a gradient that is recorded whole under another name of its tensor
-cut    of other shapes in either run, as the work is cut otherwise, and with the same behind it
+cut    other shapes in the two runs, which cut one piece of work otherwise: what follows is equal
 
-A dead end is a scalar, mostly the loss, from which nothing follows: gradients do not depend on what
-it comes to, and those of its step are equal.
+A dead end is a scalar, mostly the loss, from which nothing follows: the gradients of its step are
+equal, since they do not depend on the number that the scalar comes to.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Benign:
-    """Which of the measured pairs differ in no value, or in none that is not compared elsewhere.
+    """The measured pairs that differ in no value, or only in values that other pairs compare.
 
-    pairs: indices into the alignment. why: "sign", "scale", "dtype", "name" or "cut" of each.
+    pairs: indices into the alignment. why: "sign", "scale", "dtype", "name" or "cut", one a pair.
     """
 
     pairs: Array
     why: Array
 
     def without(self, alignment: Alignment) -> Alignment:
-        """The alignment in which these pairs are equal."""
+        """The alignment with these pairs counted as equal."""
         equal = alignment.equal.copy()
         equal[self.pairs] = True
         return replace(alignment, equal=equal)
 
     def lines(self) -> Sequence[str]:
-        """For people: how many differ in what."""
+        """For people: how many records differ by each of the reasons, a sentence a reason."""
         return [
             f"{count} records differ {words}" if count > 1 else f"one record differs {words}"
             for why, words in _WORDS.items()
@@ -63,7 +63,7 @@ class Benign:
 
 
 def benign(alignment: Alignment, measures: Measures) -> Benign:
-    """The pairs that were measured and are no difference of values."""
+    """The measured pairs whose difference is no difference of values."""
     rows_a, rows_b = alignment.a_row[measures.pair], alignment.b_row[measures.pair]
     a, b = alignment.a, alignment.b
     code_a, code_b = shared_codes(a.dtypes, b.dtypes)
@@ -82,7 +82,7 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
 def only_dead_ends(alignment: Alignment, measures: Measures) -> bool:
     """Whether nothing differs but scalars that a forward computes, in steps of equal gradients.
 
-    By rounding: 8 eps, as far as two correct forms of one operation are apart.
+    The scalars differ by rounding alone: by 8 eps at most, as two correct forms of one operation.
     """
     a, rows = alignment.a, alignment.a_row[measures.pair]
     kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor]

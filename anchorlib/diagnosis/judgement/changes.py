@@ -1,4 +1,4 @@
-"""What B does otherwise where an origin stands, as far as both runs have told.
+"""What B does otherwise at an origin, as far as the records and headers of both runs tell.
 
     LayerNorm eps 1e-05 | 0.01              what the module was made with
     GeluBackward0 approximate 'none' | 'tanh'        what an operation was told
@@ -7,9 +7,9 @@
     zero_grad? B takes A's gradient and its own of the step before
     B is 1.1 times A                        the result itself
 
-Operations are those of the statements (`anchorlib.record.Edges`) of the two records themselves: for
-a gradient those of what was made of its tensor. Nothing is said where a statement is missing, or
-where code that was compiled stands for many operations.
+Operations are read from the statements (`anchorlib.record.Edges`) of the two records; those of a
+gradient, from the statements of the records that were computed from its tensor. Nothing is said
+where a statement is missing, or where compiled code stands for many operations.
 """
 
 from __future__ import annotations
@@ -52,18 +52,20 @@ from anchorlib.record import Edges
 
 __all__ = ["Changes"]
 
-MODULE = ".forward"  # what stands for the operations of a module that autograd does not follow
+MODULE = (
+    ".forward"  # ends the name that stands for a module whose operations autograd cannot follow
+)
 PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
-CLEAR = 1e-3  # from which two factors are told from one another
-FEW = 5  # elements, of which one is a multiple of the other by chance
-MOST_PARTS = 4096  # that a step is split into
-WHOLE = 1e-5  # from a whole number
-FAR = 64.0  # eps, from which values are read to see what they tell
-SHOWN = 3  # changes of one kind
+CLEAR = 1e-3  # relative difference from which two factors are two
+FEW = 5  # elements: of fewer, one tensor is a multiple of another by chance
+MOST_PARTS = 4096  # parts that a step may be split into
+WHOLE = 1e-5  # distance from a whole number that rounding leaves
+FAR = 64.0  # eps of error from which values are read, to see what they tell
+SHOWN = 3  # changes of one kind that are told
 
 
 class Call(NamedTuple):
-    """A forward call, as the statements of one run know it."""
+    """The coordinates of a forward call, by which its statement is found in one run."""
 
     rank: int
     name: str
@@ -78,7 +80,7 @@ class Call(NamedTuple):
 class Changes:
     """What B does otherwise at rows of A.
 
-    unread: of how many gradients more the values are looked at.
+    unread: of how many more records the values may be read, which costs time.
     """
 
     frontier: Frontier
@@ -96,10 +98,10 @@ class Changes:
         self._known = ({self._names.get(name, name) for name in a}, b)
 
     def of(self, row: int, measure: Measure) -> tuple[str, ...]:
-        """A clause each; none where nothing is known."""
+        """What B does otherwise at a row, a clause for each change; none where nothing is known."""
         a, b = self.operations(row)
         module = self._module(row)
-        # What the module says its operation says too: "GELU approximate" and "GeluBackward0 …".
+        # A module and its operation state the same argument: "GELU approximate", "GeluBackward0 …".
         told_otherwise = [one for one in arguments(a, b) if about(one) not in map(about, module)]
         told = [*module, *told_otherwise, *(self._counted(row, a, b) or self._arranged(row))]
         told += self._settings(row)
@@ -116,7 +118,7 @@ class Changes:
         return kind
 
     def operations(self, row: int) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """Those of A and of B between a row and what it was computed from, the computing ones."""
+        """The operations of A and of B between a row and its parents, without moves of bits."""
         both: tuple[list[Operation], list[Operation]] = ([], [])
         for calls in self._calls(row):
             for run, call in enumerate(calls):
@@ -125,7 +127,7 @@ class Changes:
         return a, b
 
     def made_of_alone(self, row: int) -> str:
-        """What B made the same value of that has no partner in A."""
+        """The parents of B's record that have no partner in A, as text; "" where there are none."""
         alignment = self.frontier.alignment
         if alignment.a.tensors[alignment.a.tensor[row]].kind != "value" or not len(
             alignment.only_b
@@ -163,6 +165,7 @@ class Changes:
             )
 
     def _between(self, run: int, call: Call, row: int) -> list[Operation]:
+        """The operations of a call that lie between the row's tensor and the call's result."""
         edges = self._edges(run, call)
         if edges is None or compiled(edges.ops) or any(op.endswith(MODULE) for op in edges.ops):
             return []
@@ -177,6 +180,7 @@ class Changes:
         return [Operation(edges.ops[place], told[place]) for place in places]
 
     def _edges(self, run: int, call: Call) -> Edges | None:
+        """The statement of a call in A (0) or B (1); None where the run has none."""
         lineage = self._lineages.get((run, call.rank))
         if lineage is None:
             table = (self.frontier.alignment.a, self.frontier.alignment.b)[run]
@@ -194,10 +198,10 @@ class Changes:
     # -- what is said
 
     def other_settings(self, row: int) -> bool:
-        """Whether the module that made a row was made with other values of the same arguments.
+        """Whether the two modules that made a row have other values of the same arguments.
 
-        Then it computes another formula: eps, approximate, p, negative_slope. Of other classes, or
-        with other arguments, two modules may still compute one and the same.
+        Such modules compute different formulas: eps, approximate, p, negative_slope. Two modules of
+        different classes, or with different arguments, may still compute one formula.
         """
         a = self.frontier.alignment.a
         if a.tensors[a.tensor[row]].kind not in ("value", "pass_grad"):
@@ -207,19 +211,20 @@ class Changes:
     def other_number(self, row: int) -> bool:
         """Whether one operation that made a value was told another number, all else being alike.
 
-        Of parts that were put together each may have been divided by how many there are.
+        False where parts were merged for the comparison: each part may have been divided by their
+        number, and that is no other formula.
         """
         alignment = self.frontier.alignment
         value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
         return value and not alignment.merged and other_number(*self.operations(row))
 
     def _module(self, row: int) -> list[str]:
-        """What the two modules whose output this is, or whose parameter, were made with."""
+        """What the module of this output or parameter was made with, where the runs differ."""
         made = made_otherwise(*self._texts(row))
         return [] if made is None else [" | ".join(map(escape, made))]
 
     def _texts(self, row: int) -> tuple[object, object]:
-        """What the module of A, and that of B, says of itself; None where nothing is known."""
+        """The texts with which the row's module describes itself in A and in B; None if unknown."""
         a, b = self.frontier.alignment.a, self.frontier.alignment.b
         tensor = a.tensors[a.tensor[row]]
         told_a, told_b = a.header.get(tensor.rank, {}), b.header.get(tensor.rank, {})
@@ -250,7 +255,7 @@ class Changes:
         return told[:SHOWN]
 
     def _settings(self, row: int) -> list[str]:
-        """What the optimizers were told otherwise up to an update that differs."""
+        """The optimizer settings that differ up to the step of an update, a clause for each."""
         alignment = self.frontier.alignment
         tensor = alignment.a.tensors[alignment.a.tensor[row]]
         if tensor.kind not in ("updated", "delta") and not tensor.kind.startswith("opt."):
@@ -266,7 +271,7 @@ class Changes:
         return [_setting(one, told_a) for one in told.values()][:SHOWN]
 
     def _in_values(self, row: int, measure: Measure) -> list[str]:
-        """What the values tell; of the first few records alone, for they are read."""
+        """What the values of a record tell; of the first few records alone, for reading costs."""
         far = measure.error_eps > FAR or measure.measured == "summary"
         if not far or not self.unread:
             return []
@@ -279,7 +284,7 @@ class Changes:
         return told
 
     def _scaled(self, row: int, factor: float) -> str:
-        """That a factor is the loss scale of its step, which the backward's own records state."""
+        """Says that a factor is the loss scale which other records of the step state; else ""."""
         a = self.frontier.alignment.a
         which = (a.step == a.step[row]) & (a.scale != a.scale[row])
         scales = np.unique(a.scale[which])
@@ -290,7 +295,7 @@ class Changes:
         return f": 1 to the loss scale of {stated[near.any(axis=0)][0]:.6g}" if near.any() else ""
 
     def _arranged(self, row: int) -> list[str]:
-        """That the same operations take the same in another order, or another part of it."""
+        """Says that equal operations take their operands in another order, or parts of them."""
         told = []
         for one, two in self._calls(row):
             a, b = self._edges(0, one), self._edges(1, two)
@@ -307,7 +312,10 @@ class Changes:
         return self.frontier.alignment.a.edges.values()
 
     def _cut_elsewhere(self, row: int) -> bool:
-        """Whether one run recorded, between its operations, what the other has under no name."""
+        """Whether one run recorded a tensor between the operations that has no name in the other.
+
+        The operations then lie in two statements in one run and in one statement in the other.
+        """
         for calls in self._calls(row):
             parents = [
                 {one.name for one in edges.parents if one.call is not None} if edges else set()
@@ -320,7 +328,7 @@ class Changes:
 
 
 def _moving(a: Edges, b: Edges) -> list[str]:
-    """What operations that only move bits were told otherwise."""
+    """The arguments that differ of operations that only move bits, a clause for each."""
     sides = [
         [
             Operation(op, told)
@@ -333,7 +341,7 @@ def _moving(a: Edges, b: Edges) -> list[str]:
 
 
 def _names_of(table: Table) -> set[str]:
-    """All that a run knows by a name."""
+    """Every name that a run uses, for its tensors and in its statements."""
     told = (edges for some in table.edges.values() for edges in some)
     return {tensor.name for tensor in table.tensors}.union(
         *({edges.name, *(parent.name for parent in edges.parents)} for edges in told)
@@ -362,10 +370,10 @@ def _setting(one: Parting, header: Mapping[str, Any]) -> str:
 
 
 def _factor(measure: Measure) -> float:
-    """B as a multiple of A, 0.0 where it is none: one factor is easily found in a program.
+    """The factor by which B is a multiple of A; 0.0 where it is none.
 
-    Any number is a multiple of any other, and so are a few whose sum is fixed, as the gradient of
-    two logits: of so few that says nothing.
+    One factor is easily found in a program. Tensors of a few elements are left out: any number is a
+    multiple of any other, and so are numbers whose sum is fixed, as the gradient of two logits.
     """
     if measure.numel < FEW or not (measure.cosine_distance <= PARALLEL and measure.value_a):
         return 0.0
@@ -375,9 +383,9 @@ def _factor(measure: Measure) -> float:
 
 
 def _whole_factor(measure: Measure) -> float:
-    """B as a multiple of A, or A of B, of the gradient of one number; 0.0 where it is none.
+    """B divided by A of a gradient of one number, where either is a whole multiple; else 0.0.
 
-    Backward begins with what the loss is divided by: how many micro-batches or ranks there are.
+    Backward begins with 1 over the number that the loss is divided by: of micro-batches, or ranks.
     """
     if measure.numel != 1 or not (measure.value_a and measure.value_b):
         return 0.0

@@ -1,4 +1,4 @@
-"""What each origin is: rounding or not, an unequal start, the edge of what was recorded."""
+"""The class of each origin: rounding or not, an unequal start, the edge of what was recorded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UNSEEN = (
 
 @dataclass(slots=True)
 class Classes:
-    """Says of which class a row of A is that differs although what made it is equal."""
+    """Finds the class of a row of A that differs although all its parents are equal."""
 
     frontier: Frontier
     measures: Measures
@@ -49,21 +49,21 @@ class Classes:
         self.resummations = Resummations(self.frontier)
 
     def of(self, row: int) -> tuple[str, str]:
-        """The class of a row, and why."""
+        """The class of a row, and the reason in words ("" where the class says it all)."""
         pair = self.pair(row)
         return self._class(row, pair, self.measure(pair))
 
     def alone(self, row: int) -> str:
-        """What to add where GradScaler skipped the step in one run."""
+        """The clause that says that GradScaler skipped the step in one run alone; else ""."""
         run = self.skips.alone(row)
         return f"; the scaler skipped the step in {run} only" if run else ""
 
     def measure(self, pair: int) -> Measure:
-        """How far apart a pair is."""
+        """How far apart the two records of a pair are."""
         return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
 
     def pair(self, row: int) -> int:
-        """The pair that a row of A is in."""
+        """The number of the pair that holds a row of A."""
         return int(np.searchsorted(self.frontier.alignment.a_row, row))  # pairs are in A's order
 
     def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
@@ -88,7 +88,7 @@ class Classes:
         return self._computed(row, pair, measure)
 
     def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of what nothing recorded is known to have made."""
+        """The class of a row of which no record is known that it was made of."""
         role = self.frontier.role[row]
         if role == Role.INPUT:
             return self._given(row, pair, measure)
@@ -97,7 +97,7 @@ class Classes:
         return self._loose(row, pair, measure)
 
     def _opened(self, row: int) -> tuple[str, str] | None:
-        """The class of a parameter that differs where records begin, None elsewhere."""
+        """The class of a parameter that differs where the records begin; None elsewhere."""
         found = self.frontier
         if found.opening[row]:
             return "window_start", "the step before was not recorded"
@@ -110,26 +110,31 @@ class Classes:
         return None
 
     def _given(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """What a model was given: data, unless it is alike and was recorded amidst a pass."""
+        """The class of a model's input.
+
+        An input is data from outside, unless the two are variants of one another and come after
+        computed records of their pass: then the program computed the input.
+        """
         related = measure.cosine_distance < UNRELATED
         if related and self._recorded_before(row, Role.COMPUTED):
             return self._computed(row, pair, measure)
         return "starts_unequal", "the model was given something else"
 
     def _is_constant(self, row: int, pair: int) -> bool:
-        """Whether it is a buffer that code makes, with equal seeds."""
+        """Whether a row is a buffer that code makes and nothing changes, the seeds being equal."""
         row_b = int(self.frontier.alignment.b_row[pair])
         return not self._seeds_differ(row) and is_constant(
             self.frontier, row, row_b, self._is_related
         )
 
     def _is_related(self, row: int) -> bool:
-        """Whether its two records are variants of one another."""
+        """Whether a row and its partner are variants of one another, by their cosine distance."""
         pair = self.pair(row)
         matched = self.frontier.alignment.a_row[pair : pair + 1].tolist() == [row]
         return matched and self.measure(pair).cosine_distance < UNRELATED
 
     def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """The class of a row without lineage that is neither a parameter nor an input."""
         if self.frontier.opening[row]:
             return "window_start", "the step before was not recorded"
         if self._recorded_before(row, Role.COMPUTED):
@@ -148,26 +153,26 @@ class Classes:
         return cls, "; ".join(filter(None, (since, note)))
 
     def _has_lineage(self, row: int) -> bool:
-        """Whether it is known of anything in A's rank what it was computed from."""
+        """Whether A's rank of this row states of any tensor what it was computed from."""
         a = self.frontier.alignment.a
         return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
 
     def _equal_before(self, row: int) -> int | None:
-        """The step of the record before it of the same tensor, where that is equal in both."""
+        """The last step in which an earlier record of the row's tensor is equal in both runs."""
         a = self.frontier.alignment.a
         same = np.flatnonzero((a.tensor == a.tensor[row]) & (a.order < a.order[row]))
         same = same[self.frontier.status[same] == EQUAL]
         return int(a.step[same].max()) if len(same) else None
 
     def _orphans(self, row: int) -> str:
-        """The parents of its step that A alone recorded."""
+        """The first few parents of a row that A alone recorded, as text."""
         a = self.frontier.alignment.a
         rows = [one for one in self.frontier.parents(row) if self.frontier.status[one] == UNMATCHED]
         tensors = [a.tensors[a.tensor[one]] for one in rows]
         return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
 
     def _recorded_before(self, row: int, role: Role) -> bool:
-        """Whether records of this role were made before it in the same pass."""
+        """Whether records of this role come before a row in its pass."""
         found = self.frontier
         a, block = found.alignment.a, int(found.block_of[row])
         rows = found.blocks.rows_of(block)
@@ -176,7 +181,10 @@ class Classes:
         return bool((before & (roles == role)).any())
 
     def _unseen_window(self, row: int) -> bool:
-        """Whether what it depends on may have changed unseen before it."""
+        """Whether records may be missing between a row and the ones that it depends on.
+
+        They are where recording began late, or where the row's mode keeps only some observations.
+        """
         found = self.frontier
         if found.lacking[row] and found.opening[row]:
             return True
@@ -186,7 +194,7 @@ class Classes:
         return folds or (not plain(mode) and bool(a.pass_index[row] or a.count[row] > 1))
 
     def _unseen_gradients(self, row: int) -> bool:
-        """Whether it hangs on a parameter that may have changed by gradients without a record."""
+        """Whether a row depends on a parameter that unrecorded gradients may have changed."""
         found = self.frontier
         a = found.alignment.a
         step, pass_index = int(a.step[row]), int(a.pass_index[row])
@@ -203,10 +211,11 @@ class Classes:
             rank = a.tensors[a.tensor[row]].rank
             learnt = {one.name for one in a.tensors if one.kind in LEARNT and one.rank == rank}
             if learnt and not learnt.intersection(names):
-                return False  # no optimizer has it: code moves it, as the copy of a model
+                return False  # no optimizer holds this parameter: code moves it, as a model's copy
         return any(name not in told for name in names)
 
     def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """The class of a computed row: NaN or infinity, a random operation, else by its size."""
         if measure.nonfinite and not self.skips.in_both(np.array([row]))[0]:
             return "nonfinite", "NaN or infinity in one run alone" + self.alone(row)
         if measure.nonfinite and np.isnan(measure.error_eps):
@@ -250,7 +259,7 @@ class Classes:
         return self._large(row, measure, "; ".join(filter(None, notes)))
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
-        """More than rounding, unless something unrecorded came in."""
+        """The class of an error beyond rounding: a fault, unless something unrecorded came in."""
         found = self.frontier
         unrelated = measure.cosine_distance >= UNRELATED
         untracked, seeds = bool(found.ancestry(row).untracked), self._seeds_differ(row)

@@ -35,7 +35,7 @@ COMPLETE = Completeness()
 
 
 def completeness(alignment: Alignment) -> Completeness:
-    """What each of the two runs lacks."""
+    """Whether each of the two runs is complete, and what it lacks."""
     a, b = alignment.a, alignment.b
     last_a, last_b = _last_step(a), _last_step(b)
     common = len(alignment) > 0
@@ -46,7 +46,10 @@ def completeness(alignment: Alignment) -> Completeness:
 
 
 def _lacks(name: str, table: Table, other: str, further: int | None) -> list[str]:
-    """What `table` lacks, a clause each. further: the step up to which the other one goes on."""
+    """What the run of `table` lacks, a clause for each thing.
+
+    further: the last step of the other run where that comes later; else None.
+    """
     found = []
     longer = "" if further is None else f", {other} goes on to step {further}"
     if table.state == "died":
@@ -61,7 +64,7 @@ def _lacks(name: str, table: Table, other: str, further: int | None) -> list[str
 
 
 def _ending(table: Table) -> str:
-    """Where the last record of a run stands."""
+    """Where the last record of a run stands, as "ended in the backward of step 3 "."""
     if not len(table):
         return "has no record "
     last = int(np.lexsort((table.order, table.step))[-1])

@@ -1,10 +1,11 @@
-"""How much larger a normalisation makes the rounding of what it is given.
+"""How many times a normalisation enlarges the rounding of its input.
 
     y = (x − mean) / std
 
-x rounds in proportion to its own size, and y is in units of its spread: where the mean is large
-beside that, rounding of x is as much larger beside y, √(E[x²] / Var[x]) times. That matters where
-one stretch holds both: A recorded x, B computed it elsewhere and recorded it not.
+x rounds in proportion to its size √E[x²], while y is measured in units of the spread √Var[x]. Where
+the mean is large beside the spread, the relative rounding of x is √(E[x²] / Var[x]) times larger in
+y. That matters where the operations of one stretch hold both the computation of x and the norm: A
+recorded x in between, B did not.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ Array = np.ndarray[Any, Any]
 NORM = re.compile(r"(batch|layer|group|instance|rms)_?norm", re.IGNORECASE)
 OF_CHANNELS = re.compile(r"batch|instance|group", re.IGNORECASE)
 UNSEEN = 2.0
-"""The same where x is not known: of six nets with batch norms, at their start, 1.0 to 2.3."""
+"""The factor where x is not known: six nets with batch norms had 1.0 to 2.3 at their start."""
 MOST_ELEMENTS = 1 << 22
-"""Of x; bounds memory, in float64."""
+"""Elements of x that are read: bounds memory, in float64."""
 
 
 def conditioning(frontier: Frontier, row: int) -> float:
-    """How many times larger the rounding of a stretch that ends in a norm is; 1 where none does."""
+    """The factor by which a norm enlarges the rounding of a row's stretch; 1 without a norm."""
     ops = frontier.ancestry(row).ops
     norms = [op for op in ops if NORM.search(op)]
     a = frontier.alignment.a
@@ -62,7 +63,7 @@ def _values(frontier: Frontier, row: int) -> Array | None:
 
 
 def _of(x: Array, axes: tuple[int, ...]) -> float:
-    """√(mean of E[x²] / Var[x]), each over these axes, which are normalised together."""
+    """√(mean of E[x²] / Var[x]); both moments are over the axes that are normalised together."""
     with np.errstate(all="ignore"):
         told = (x**2).mean(axes) / x.var(axes)
     told = told[np.isfinite(told)]

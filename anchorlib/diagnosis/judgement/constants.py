@@ -1,7 +1,7 @@
 """Buffers that code makes and nothing changes: rotary tables, masks, frequencies.
 
 They are no state that one run brought from elsewhere. Where parameters, inputs and seeds are equal,
-another table is another formula.
+a table that differs was computed by another formula.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ SET = (Role.PARAMETER, Role.INPUT)
 
 
 def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int], bool]) -> bool:
-    """Whether a buffer stays as it is in both runs, while all that was set from outside is equal.
+    """Whether a buffer never changes in either run, while all that was set from outside is equal.
 
-    row, row_b: its record in A and in B. Of a single record nobody knows whether it stays.
-    related: whether the two records of a row are variants of one another, as inputs are that the
-        program made with the buffer's help.
+    row, row_b: the buffer's record in A and in B. False for a buffer with a single record, which
+        does not show whether the buffer changes.
+    related: whether the two records of a row are variants of one another. Inputs that differ so,
+        and come later, are allowed: the program made them with the buffer's help.
     """
     alignment, block = frontier.alignment, int(frontier.block_of[row])
     if not (_stays(alignment.a, row) and _stays(alignment.b, row_b)):

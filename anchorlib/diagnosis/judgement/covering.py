@@ -1,4 +1,4 @@
-"""Whether noise runs excuse a difference: they are as far apart there, and not by their inputs."""
+"""Whether noise runs excuse a difference: they are as far apart there, though inputs are equal."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["Covering"]
 
 NOISY = 30.0
-"""Times the usual noise of its kind at which a tensor is made of noise alone."""
+"""A tensor whose noise is so many times the usual noise of its kind is made of noise alone."""
 HALF, TURNED = 0.5, 0.1
-"""Noise of half a tensor is all that it is made of. As large an error turns it by more than this
-cosine distance, unless it only scales it."""
+"""A tensor whose relative noise is HALF or more is made of noise alone. An error as large turns the
+tensor by a cosine distance of TURNED or more, unless the error only scales it."""
 MAGNIFIED = 2.0
-"""Times its inputs' noise over which noise magnifies, as few runs tell that roughly."""
+"""Allowance for the factor by which an operation magnifies noise, which few runs tell roughly."""
 PARALLEL = 0.01
-"""Of the cosine distance that so large an error in all directions makes: below, it is a factor."""
-FEW = 16  # elements, of which noise may well point the same way twice
+"""A share of the cosine distance that an error of this size in a random direction would make; an
+error that turns the tensor by less is a factor."""
+FEW = 16  # elements: of fewer, noise may well point the same way twice
 COVERED = 4.0
-"""Times its noise that a difference may be."""
+"""How many times its noise a difference may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """What the noise runs say of the differences of a comparison; nothing without any."""
+    """Whether noise runs cover the differences of a comparison; never without noise runs."""
 
     frontier: Frontier
     measures: Measures
     noise: Envelope | None
 
     def excuses(self, row: int, pair: int, told: Severity) -> bool:
-        """Whether the noise runs cover the difference.
+        """Whether the noise runs explain the difference of a row.
 
-        Where they say something, by being as far apart; where the tensor is all noise, only if the
-        difference is one that noise would make.
+        Where their noise is small, they do by being as far apart. Where the tensor is nothing but
+        noise, the difference must look like noise as well: it must not be a mere factor.
         """
         if self.noise is None or not self.covers(pair):
             return False
@@ -65,10 +66,11 @@ class Covering:
         return bool(own >= HALF or own >= NOISY * max(usual, 0.5 * eps))
 
     def _excused(self, row: int, own: float, told: Severity) -> float:
-        """The relative error that noise excuses of a record whose inputs are equal.
+        """The relative error that noise excuses in a record whose inputs are equal.
 
-        What moved its inputs is no excuse; by how much more it moved than they did is: so much does
-        the operation magnify its own rounding.
+        own: the record's relative noise. The noise of its inputs is no excuse, since they are equal
+        here. The ratio of its noise to theirs is one: the operation magnifies its own rounding as
+        much.
         """
         assert self.noise is not None
         moved = self.noise.largest(self.frontier.parents(row, saved=True))
@@ -78,7 +80,7 @@ class Covering:
         return COVERED * own * finer
 
     def covers(self, pair: int) -> bool:
-        """Whether noise runs are about as far apart there."""
+        """Whether noise runs are about as far apart in this record as A and B are."""
         if self.noise is None:
             return False
         at = int(np.searchsorted(self.measures.pair, pair))

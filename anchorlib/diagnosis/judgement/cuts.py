@@ -1,8 +1,9 @@
-"""Work that the two runs cut otherwise inside a pass: records of other shapes that end in the same.
+"""Work that the two runs divide otherwise inside a pass, so that shapes differ and results do not.
 
-A loop over time or over samples in the place of one call, experts that are given all tokens or only
-their own: what those modules give has another shape in either run, and none of it can be compared.
-Where whatever was computed behind it is the same but for rounding, it was the same work.
+A loop over time steps or samples in the place of one call, experts that are given all tokens or
+only their own: the outputs of such modules have other shapes in the two runs and cannot be
+compared. Where every value that was computed from them is equal but for rounding, the work was the
+same.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ __all__ = ["cut_otherwise"]
 
 Array = np.ndarray[Any, Any]
 _OUTPUT = re.compile(r":\d+(\.\d+)*$")
-"""What tells several outputs of one module apart."""
+"""The end of a name that tells several outputs of one module apart."""
 
 
 def cut_otherwise(alignment: Alignment, measures: Measures) -> Array:
-    """Which of the measured pairs are of modules that the first step that differs cut otherwise.
+    """Which of the measured pairs belong to modules that the runs call on other shapes.
 
-    None, unless a value was computed behind them in that step, and every such value is the same,
-    or differs by no more than rounding.
+    None, unless values come behind those modules in the first step that differs, and all of them
+    are equal or differ by no more than rounding.
     """
     a, rows = alignment.a, alignment.a_row[measures.pair]
     learnt = {(one.name, one.rank) for one in a.tensors if one.kind in LEARNT}
@@ -46,7 +47,7 @@ def _module(name: str) -> str:
 
 
 def _ends_alike(alignment: Alignment, measures: Measures, within: Array) -> bool:
-    """Whether what the step computed behind these tensors is the same but for rounding."""
+    """Whether the first differing step has values behind these tensors, equal but for rounding."""
     a, rows = alignment.a, alignment.a_row[measures.pair]
     step = a.step[rows].min()
     first = a.order[rows[(measures["measured"] == "shape") & (a.step[rows] == step)]].min()

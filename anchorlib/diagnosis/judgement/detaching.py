@@ -14,7 +14,10 @@ Site = tuple[str, str, int, int]
 
 
 def detached(frontier: Frontier, row: int) -> list[str]:
-    """What to say of a gradient that comes back from somewhere in one run alone."""
+    """Says of a gradient from which record it comes back in one run alone; [] where in none.
+
+    Only records that have a graph in that run and no graph in the other are named.
+    """
     alignment = frontier.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
     if tensor.kind == "value":
@@ -32,7 +35,10 @@ def detached(frontier: Frontier, row: int) -> list[str]:
 
 
 def _leading(told: Iterable[Edges], name: str, renamed: dict[str, str]) -> dict[Site, bool]:
-    """By place: whether a tensor hangs on this one by its graph; False where it has no graph."""
+    """The records through which gradients reach `name` (True), and those without a graph (False).
+
+    A record with a graph that does not lead to `name` is left out.
+    """
     found: dict[Site, bool] = {}
     for one in told:
         site = (renamed.get(one.name, one.name), one.phase, one.pass_index, one.call)
@@ -43,7 +49,7 @@ def _leading(told: Iterable[Edges], name: str, renamed: dict[str, str]) -> dict[
 
 
 def _followed(edges: Edges) -> set[str]:
-    """Names of the tensors to which gradients go back from this one."""
+    """Names of the tensors to which gradients go back from the record of a statement."""
     if not edges.ops:
         return {parent.name for parent in edges.parents}
     numbers = {-source for sources in edges.inputs for source in sources if source < 0}

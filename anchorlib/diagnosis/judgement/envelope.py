@@ -1,13 +1,14 @@
-"""What runs that should be the same run are apart by: the noise that a drift is judged against.
+"""How far apart runs are that should be equal: the noise against which a drift is judged.
 
     env(k)   = the largest relative L2 error of record k over the noise runs
     score(k) = error(A, B) / max(env(k), 0.5 eps)
 
-An update `delta` is the difference of two rounded parameters: half an eps of the parameter is the
-least that it is apart by, which in low precision may be more than all of it.
+An update `delta` is the difference of two rounded parameters. Its least noise is therefore half an
+eps of the parameter, which in low precision may be more than the update itself.
 
-A gradient that is zero by theory differs by all of itself in every run, and scores 1 like the rest.
-Once the noise runs are a tenth apart, a drift says nothing any more: that is the horizon.
+A gradient that is zero in theory is noise alone: it differs by 100 % in every pair of runs, noise
+runs included, and scores 1. Once the noise runs are a tenth apart, a drift says nothing any more:
+that step is the horizon.
 """
 
 from __future__ import annotations
@@ -29,27 +30,28 @@ __all__ = ["ELEMENTS", "FLOOR", "SATURATED", "Envelope", "envelope", "perturbati
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
 FLOOR = 0.5
-"""The least noise, in eps: correct rounding alone is as much."""
+"""The least noise, in eps: two correct roundings may be as far apart."""
 SATURATED = 0.1
 """Relative distance of the noise runs from which a drift says nothing."""
 ELEMENTS = 64
-"""Fewer have scores with heavy tails: they are judged together or not at all."""
+"""Scores of smaller tensors have heavy tails: they are judged together or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The noise of each pair that differs, one entry each of `Measures.pair`.
+    """The noise of each pair that differs: one entry for each entry of `Measures.pair`.
 
     relative: the largest relative L2 error; nan where no noise run has the record.
     nonfinite: whether a noise run differs from A in what is NaN or infinite.
-    random: (name, kind) of origins that stand between A and a noise run, or two noise runs.
-    horizon: the first step at which the noise runs are saturated, None if never.
+    random: (name, kind) of origins between A and a noise run, or between two noise runs: their
+        operations are not deterministic.
+    horizon: the first step at which the noise runs are saturated, None if they never are.
     runs: how many noise runs there are.
-    floor: the least noise there can be, a relative L2 error too.
-    damaged: a line for each record of a noise run whose values are no good.
-    size: by how much of itself each parameter of the noise runs was moved at most; None where that
-        is not known of all of them.
-    pairs: A beside each noise run.
+    floor: the least noise that a pair can have, as a relative L2 error.
+    damaged: a line for each record of a noise run whose values are damaged.
+    size: the largest relative change that a noise run made to its parameters; None where a noise
+        run does not state it.
+    pairs: the alignment of A with each noise run.
     """
 
     relative: Array
@@ -63,7 +65,7 @@ class Envelope:
     pairs: tuple[Alignment, ...] = ()
 
     def largest(self, rows: Sequence[int]) -> float:
-        """The largest noise of these rows of A, of which their values are read; 0 if unknown."""
+        """The largest noise of these rows of A, whose values are read for it; 0 if unknown."""
         own = np.array(rows, np.int64)
         found = [_of_run(one, own, None)[0] for one in self.pairs] if len(own) else []
         every = np.concatenate(found) if found else np.zeros(1)
@@ -84,7 +86,7 @@ def envelope(
     progress: Progress | None = None,
     over: Over = map,
 ) -> Envelope:
-    """The noise of the pairs that were measured; reads only what differs there too."""
+    """The noise of the measured pairs; reads only the records of noise runs that differ from A."""
     a = alignment.a
     rows = alignment.a_row[measures.pair]
     relative = np.full(len(rows), np.nan)
@@ -122,7 +124,7 @@ def _size(runs: Sequence[Table]) -> float | None:
 
 
 def perturbation(header: Mapping[str, Any]) -> float | None:
-    """The relative change of a noise run's parameters, as its header has it: SEED[:EPS]."""
+    """The relative change of a noise run's parameters, from its header's SEED[:EPS]."""
     _, _, size = str(header.get("perturbed", "")).partition(":")
     if size in dtypes.DTYPES:
         return dtypes.DTYPES[size].eps
@@ -135,7 +137,7 @@ def perturbation(header: Mapping[str, Any]) -> float | None:
 def _of_run(
     pairs: Alignment, rows: Array, progress: Progress | None, over: Over = map
 ) -> tuple[Array, Array, list[str]]:
-    """The error of one noise run at A's rows, what it has not finite, and what is damaged."""
+    """The relative error of one noise run at A's rows, which are nonfinite, lines on damage."""
     place = np.full(len(pairs.a), -1)
     place[pairs.a_row] = np.arange(len(pairs))
     at = place[rows]
@@ -147,13 +149,13 @@ def _of_run(
     found[differs] = (noise["error_eps"] * noise["eps"])[where]
     broken = np.zeros(len(rows), bool)
     broken[differs] = noise["nonfinite"][where] > 0
-    # What is only bounded from below would accuse.
+    # A damaged record has a lower bound of its noise alone: with too small a noise, A would score.
     found[np.isin(at, [one.pair for one in noise.damaged])] = np.nan
     return found, broken, [one.line for one in noise.damaged]
 
 
 def _of_parameters(a: Table, rows: Array) -> Array:
-    """How much larger than an update its parameter is, where `rows` are updates; else 1."""
+    """For each row that is an update, its parameter's norm over its own, at least 1; else 1."""
     number = {(one.name, one.kind, one.rank): at for at, one in enumerate(a.tensors)}
     whose = np.full(len(a.tensors), -1)
     for (name, kind, rank), at in number.items():
@@ -177,7 +179,7 @@ def _of_parameters(a: Table, rows: Array) -> Array:
 
 
 def _random(pairs: Alignment) -> set[tuple[str, str]]:
-    """Where operations differ between runs that should be the same, their inputs being equal."""
+    """(name, kind) of results that differ between runs that should be equal, from equal inputs."""
     found = frontier(pairs)
     rows = found.origins
     rows = rows[np.isin(found.role[rows], (Role.COMPUTED, Role.OPTIMIZER)) & ~found.lacking[rows]]
@@ -186,6 +188,7 @@ def _random(pairs: Alignment) -> set[tuple[str, str]]:
 
 
 def _horizon(step: Array, relative: Array, numel: Array) -> int | None:
+    """The first step in which the median noise of large tensors is saturated."""
     large = (numel >= ELEMENTS) & np.isfinite(relative)
     for one, values in _by(step[large], relative[large]):
         if np.median(values) >= SATURATED:
@@ -198,12 +201,12 @@ def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
         return ()
     order = np.argsort(keys, kind="stable")
     found, first = np.unique(keys[order], return_index=True)
-    # Of nothing, np.split makes one part.
+    # np.split makes one part of an empty array.
     return zip(found.tolist(), np.split(values[order], first[1:])[: len(found)], strict=True)
 
 
 def scores(measures: Measures, noise: Envelope) -> Array:
-    """The score of each pair, nan where it cannot be told or says nothing."""
+    """The score of each pair; nan where its noise is unknown or too large to judge by."""
     with np.errstate(all="ignore"):
         error = measures["error_eps"] * measures["eps"]
         found: Array = error / np.fmax(noise.relative, noise.floor)

@@ -1,8 +1,8 @@
-"""Origins that say the same thing, put together.
+"""Origins grouped into segments: all origins of a segment have one cause.
 
-Records of one step and pass that hang on the same parents lie in one segment: between those parents
-and them, one operation differs. The same place at later steps, in later passes and on other ranks
-says nothing new.
+Records of one step and pass that depend on the same parents lie in one segment: one operation
+between those parents and the records differs. Origins of the same tensor at later steps, in later
+passes and on other ranks say nothing new, and belong to the segment of the first.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """row: its first record in order of execution. rows: all first records of its places.
+    """Origins with one cause.
 
-    amongst: how many records it stands for. ranks: those that have it at its first step and pass.
-    ops: operations that all of its places have in common, else those of the first.
-    parents: rows of the parents of the first.
+    row: the first record in order of execution. rows: the first record of each name and kind.
+    amongst: how many records the segment stands for.
+    ranks: the ranks that have the first record's tensor as an origin at its step and pass.
+    ops: the operations that all of `rows` have in common; where they have none, those of `row`.
     """
 
     row: int
@@ -69,7 +70,7 @@ def _told(frontier: Frontier, leaders: list[int], amongst: int, same: Array) -> 
 
 
 def _segment(frontier: Frontier, row: int) -> Any:
-    """What rows of one segment have in common."""
+    """The key of the segment that a row belongs to: rows of one segment have equal keys."""
     a = frontier.alignment.a
     role = Role(int(frontier.role[row]))
     where = (int(a.step[row]), int(a.pass_index[row]), int(a.phase[row]))

@@ -34,14 +34,14 @@ class Growth:
 
 
 def kinds_of(alignment: Alignment, rows: Array) -> tuple[list[str], Array]:
-    """The kinds there are, and which of them each of A's rows has."""
+    """The kinds of A's tensors, and the number of the kind of each of these rows of A."""
     codes: dict[str, int] = {}
     of = [codes.setdefault(tensor.kind, len(codes)) for tensor in alignment.a.tensors]
     return list(codes), np.array(of or [0], np.int64)[alignment.a.tensor[rows]]
 
 
 def growth(alignment: Alignment, measures: Measures, scores: Array | None) -> list[Growth]:
-    """One row for each step and kind at which something was matched, ascending."""
+    """One `Growth` for each step and kind at which records were matched, ascending."""
     if not len(alignment):
         return []
     kinds, kind = kinds_of(alignment, alignment.a_row)
@@ -70,7 +70,7 @@ def growth(alignment: Alignment, measures: Measures, scores: Array | None) -> li
 
 
 def medians(groups: Array, values: Array, count: int) -> Array:
-    """The median of the values of each group that are numbers; nan where there are none."""
+    """The median of each group's values, without nan; nan for a group that has no other value."""
     told = ~np.isnan(values)
     groups, values = groups[told], values[told]
     order = np.lexsort((values, groups))

@@ -1,4 +1,4 @@
-"""The origins of a comparison, each with its class and all that is said of it."""
+"""The origins of a comparison, each with its class and the reasons that are told for it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ FORMULA = "both say that it is computed otherwise, and what it is made of is muc
 
 @dataclass(slots=True)
 class Judge:
-    """Says what an origin is; `origins` are all of them, in order of execution.
+    """Finds the origins of a comparison, with their classes and reasons.
 
-    unplaced: of how many more it says where in the tensor they differ.
+    unplaced: for how many more origins the differing elements are located, which reads values.
     """
 
     frontier: Frontier
@@ -46,7 +46,12 @@ class Judge:
         self.classes = Classes(self.frontier, self.measures, self.changes, self.noise)
 
     def origins(self) -> list[Origin]:
-        """All of them, one a segment; where one run alone becomes NaN or infinite; and a leap."""
+        """The origins in order of execution.
+
+        There is one for each segment of equal parents; and, though their inputs differ already, one
+        for the first NaN or infinity of one run alone, for a leap of the error, for an optimizer
+        that is told otherwise, and for a formula that both runs state otherwise.
+        """
         told = [self._origin(segment) for segment in segments(self.frontier)]
         if not any(origin.cls == "nonfinite" for origin in told):
             told += self._overflow()
@@ -59,7 +64,10 @@ class Judge:
         return told if other is None else self._with_leap(told, Jump(other, 0.0), FORMULA)
 
     def _with_leap(self, told: list[Origin], leap: Jump, why: str = "") -> list[Origin]:
-        """With the place where the error leaps, unless something so early is to blame already."""
+        """The origins with one more where the error leaps, unless a fault stands as early already.
+
+        why: the note of the new origin where it is told by another sign than its error.
+        """
         place = place_at(self.frontier.alignment.a, leap.row)
         if any(one.cls in BAD and one.place.step <= place.step for one in told):
             return told
@@ -73,9 +81,10 @@ class Judge:
         return [*before, found, *(one for one in told if one.place.step > place.step)]
 
     def _overflow(self) -> list[Origin]:
-        """The first record that is NaN or infinite in one run alone, though its inputs differ.
+        """An origin for the first record that is NaN or infinite in one run alone.
 
-        A difference of its own: no rounding grows into it where the noise runs stay finite.
+        It is one although its inputs differ already: no rounding grows into NaN or infinity where
+        the noise runs stay finite.
         """
         which = self.measures["nonfinite"] > 0
         which &= ~self.classes.skips.in_both(self.frontier.alignment.a_row[self.measures.pair])
@@ -93,7 +102,7 @@ class Judge:
         return [self._told(segment, "nonfinite", note + self.classes.alone(row))]
 
     def _origin(self, segment: Segment) -> Origin:
-        """It is what its first record is, unless another one of it is worse."""
+        """The origin of a segment: its first record, unless another record has a worse class."""
         cls, note = self.classes.of(segment.row)
         for worst in self._worst(segment) if cls not in BAD else ():
             other, why = self.classes.of(worst)
@@ -104,9 +113,10 @@ class Judge:
         return self._told(segment, cls, note)
 
     def _worst(self, segment: Segment) -> list[int]:
-        """The worst record of each kind, worst first, without the segment's first.
+        """The record of the largest error of each kind, largest first, but for the segment's first.
 
-        An optimizer makes updates and its state in one: each kind has a measure of its own.
+        Kinds are kept apart, since an optimizer makes updates and its state in one segment, and
+        errors of different kinds are measured against different sizes.
         """
         errors = {row: self._error(row) for row in segment.rows}
         worst: dict[str, int] = {}
@@ -116,7 +126,7 @@ class Judge:
         return [row for row in worst.values() if row != segment.row]
 
     def _error(self, row: int) -> float:
-        """Its error in eps; what cannot be measured is least."""
+        """The error of a row in eps; infinite for NaN and infinities, -1 where it is unknown."""
         measure = self.classes.measure(self.classes.pair(row))
         if measure.nonfinite:
             return np.inf
@@ -151,6 +161,6 @@ class Judge:
         )
 
     def _where(self, pair: int) -> str:
-        """Which of its elements differ; of the first origins alone, for their values are read."""
+        """Which elements of a pair differ; of the first origins alone, since values are read."""
         self.unplaced -= 1
         return whereabouts(self.frontier.alignment, pair) if self.unplaced >= 0 else ""

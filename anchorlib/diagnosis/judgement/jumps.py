@@ -1,10 +1,10 @@
-"""Where an error leaps: a cause that what stands before it hid.
+"""Where an error leaps: the place of a fault that was hidden below rounding at first.
 
-A difference may begin below rounding and still be no rounding: a correction, a normalisation or
-terms that cancel hide it at first, and a few records later it is all there. Within the first step
-that differs, the first record whose relative error is a thousand times the largest before it is
-such a place, even though its inputs differ already. On 151 pairs of trainings whose difference was
-known it stood at the cause in 5 of 6 faults that were hidden so, and nowhere in 75 others.
+A fault may first show as a difference below rounding: a correction, a normalisation or terms that
+cancel hide it, and a few records later it is large. Within the first step that differs, a leap is
+the first record whose relative error is a thousand times the largest error before it, even though
+its inputs differ already. On 151 pairs of trainings whose difference was known, a leap stood at the
+cause in 5 of 6 faults that were hidden so, and there was none in 75 other pairs.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["Jump", "jump"]
 
 TIMES = 1000.0
-"""Times the largest error before it."""
+"""How many times the largest error before it an error has to be."""
 LEAST = 2.0**-23
 """The least error that is taken for the largest before: one eps of float32."""
 ELEMENTS = 64
-"""Fewer may differ by all they are."""
+"""A tensor of fewer elements may differ by 100 % by rounding alone."""
 
 
 class Jump(NamedTuple):
-    """row: of A's table. times: its error, over the largest before it in its step; 0 where another
-    thing than that tells that it is an origin of its own.
+    """A row that is an origin although its inputs differ already.
+
+    row: in A's table. times: the row's error over the largest error before it in its step; 0 where
+    another sign than its error makes it an origin.
     """
 
     row: int
@@ -42,8 +44,9 @@ class Jump(NamedTuple):
 def jump(frontier: Frontier, measures: Measures) -> Jump | None:
     """The first leap in the first step that differs, in A's order of execution.
 
-    A tensor that is made of rounding alone, as the gradient of a bias before a norm, is all error,
-    and behind a decision that integers record even rounding may become large: neither is a leap.
+    Two large errors are no leaps: that of a tensor which consists of rounding alone, as the
+    gradient of a bias before a norm, and any error behind a record of integers, since a rounding
+    may turn a decision.
     """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
@@ -70,16 +73,16 @@ def jump(frontier: Frontier, measures: Measures) -> Jump | None:
         if far and largest > 0:
             if measures["numel"][place] >= ELEMENTS:
                 return Jump(row, error / largest)
-            continue  # what it is the cause of is seen where that is larger
+            continue  # a fault in so few elements is seen at a larger tensor that follows from them
         largest = max(largest, error)
     return None
 
 
 def _is_handed_on(frontier: Frontier, row: int, errors: Mapping[int, float]) -> bool:
-    """Whether something that it was made of is as far off."""
+    """Whether a row has its error from a parent whose error is about as large."""
     a = frontier.alignment.a
-    # What was recorded later did not hand anything on, whatever a parameter's kinds hang on; and
-    # no gradient depends on what the loss comes to.
+    # A parent that was recorded later handed nothing on: lineage links all kinds of a parameter.
+    # And no gradient depends on the number that the loss comes to.
     gradient = a.tensors[a.tensor[row]].kind != "value"
     parents = [
         one
@@ -95,9 +98,9 @@ def _is_number(frontier: Frontier, row: int) -> bool:
 
 
 def _is_rounding(frontier: Frontier, measures: Measures, place: int) -> bool:
-    """Whether it is no more than rounding in what it was computed in, or beside what made it.
+    """Whether the error is explained by rounding in the record's compute dtype, or of its parents.
 
-    Where a float32 record goes on in bfloat16, one rounding of that is a leap of a thousand.
+    Where a float32 record goes on in bfloat16, one rounding to bfloat16 is a leap of a thousand.
     """
     row_a, row_b = _rows(frontier, measures, place)
     told = severity(frontier, row_a, row_b, measures.at(place))
@@ -105,13 +108,13 @@ def _is_rounding(frontier: Frontier, measures: Measures, place: int) -> bool:
 
 
 def _is_shaken(frontier: Frontier, measures: Measures, place: int, limit: float) -> bool:
-    """Whether it is an update that is far off only where its gradient is rounding alone."""
+    """Whether a record is an update that is far off only in elements whose gradient is rounding."""
     row_a, row_b = _rows(frontier, measures, place)
     kind = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row_a]].kind
     return kind == "updated" and steady_error(frontier, row_a, row_b) <= limit
 
 
 def _rows(frontier: Frontier, measures: Measures, place: int) -> tuple[int, int]:
-    """A's row and B's of a pair that was measured."""
+    """The row in A and the row in B of a measured pair."""
     pair = int(measures.pair[place])
     return int(frontier.alignment.a_row[pair]), int(frontier.alignment.b_row[pair])

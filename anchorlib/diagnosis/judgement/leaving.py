@@ -1,7 +1,7 @@
 """Where a run leaves the noise: the first record that is further off than noise runs ever are.
 
-The largest score stands late and far from the cause, the first large one beside it: in 71 of 75
-pairs of trainings with a known fault it was the record that an expert names.
+The largest score stands late and far from the cause; the first large score stands beside the cause.
+In 71 of 75 pairs of trainings with a known fault it was the record that an expert names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class Leaving:
 
 
 def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Leaving | None:
-    """The first in A's order of execution, of those with elements enough to be judged alone."""
+    """The first record in A's order of execution whose score is large; None where none is.
+
+    Records with too few elements to be judged alone are left out.
+    """
     a = alignment.a
     with np.errstate(invalid="ignore"):
         at = np.flatnonzero((scores > LEAVING) & (measures["numel"] >= ELEMENTS))

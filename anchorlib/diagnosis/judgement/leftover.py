@@ -1,13 +1,13 @@
-"""A gradient that was not cleared: what an optimizer took holds more than its step's backward.
+"""A gradient that was not cleared: it holds more than the backward passes of its step added.
 
-Two marks tell it from clipping, scaling and reduction, which change a gradient's length alone:
+Two signs tell such a gradient from clipping, scaling and reduction, which change its length alone:
 
     B − A is what B's optimizer took the step before,       zero_grad() was not called
-    or that and what passes have added to it since
+    or that plus what passes have added to it since
     A is the sum of its step's pass_grads, B is not,        something was there before the first
     nor a multiple of that sum                              pass of the step
 
-A gradient whose elements are those of its sum up to a limit, and the limit beyond, was clipped.
+Where a gradient equals the sum except for elements that stand at one limit, it was clipped.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from anchorlib.errors import StoreError
 __all__ = ["leftover"]
 
 Array = np.ndarray[Any, Any]
-NEAR = 1e-3  # of a norm, beside what rounding makes of a sum
-ROUNDINGS = 8.0  # eps that a sum of gradients may be off
+NEAR = 1e-3  # share of a norm by which an equation may be off, beside rounding
+ROUNDINGS = 8.0  # eps by which a sum of gradients may be off
 PARALLEL = 1e-5  # cosine distance of a gradient and a multiple of it
-FEW = 8  # elements, of which more than rounding holds by chance, and a factor is soon found
-CERTAIN = 1e-5  # eps, to which an equation of a few elements is none by chance
+FEW = 8  # elements: an equation of fewer holds by chance at NEAR, and a factor is soon found
+CERTAIN = 1e-5  # eps up to which an equation of a few elements does not hold by chance
 MOST_ELEMENTS = 1 << 22
 MOST_PASSES = 8
-HELD = 0.05  # of a gradient, from which what was left there is seen beside its roundings
+HELD = 0.05  # share of a gradient from which a remainder is seen beside the roundings
 
 
 def leftover(alignment: Alignment, pair: int, eps: float) -> str:
-    """What is said of a pair of gradients of which one was not cleared; "" of any other.
+    """The clause on a pair of gradients of which one was not cleared, or clipped; else "".
 
     eps: of the coarser element type.
     """
@@ -57,7 +57,7 @@ def leftover(alignment: Alignment, pair: int, eps: float) -> str:
 
 
 def _added(sides: list[tuple[Table, int]], values: list[Any], near: float) -> str:
-    """Whether one run's gradient is the other's and its own of the step before."""
+    """The clause where one run's gradient is the other's plus its own of the last step; else ""."""
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
         table, row = sides[own]
         more = values[own] - values[other]
@@ -70,9 +70,9 @@ def _added(sides: list[tuple[Table, int]], values: list[Any], near: float) -> st
 
 
 def _holds(side: tuple[Table, int], value: Array, near: float) -> bool:
-    """Whether a gradient is a multiple of its passes' sum and what was there before, together.
+    """Whether a gradient is a multiple of its passes' sum plus what was there before them.
 
-    As it is where something was left there, and the gradient was clipped or scaled since.
+    It is where a remainder was left, and the gradient was clipped or scaled afterwards.
     """
     summed = _passes(*side)
     return any(_is_both(value, summed, before, near) for before in _before(*side))
@@ -89,9 +89,9 @@ def _is_both(value: Array, summed: Array | None, before: Array, near: float) -> 
 
 
 def _not_summed(sides: list[tuple[Table, int]], values: list[Any], near: float) -> str:
-    """Whether one run's gradient alone is not that of its passes, nor a multiple of it."""
+    """The clause where one run's gradient alone is no multiple of its passes' sum; else ""."""
     if any(len({tensor.rank for tensor in table.tensors}) > 1 for table, _ in sides):
-        return ""  # what ranks make of it together is no sum of one rank's passes
+        return ""  # a reduction over ranks is no sum of one rank's passes
     sums = [_passes(table, row) for table, row in sides]
     known = [(value, one) for value, one in zip(values, sums, strict=True) if one is not None]
     summed = [_close(value, one, near) for value, one in known]
@@ -115,9 +115,10 @@ def _limit(value: Array, summed: Array, near: float) -> float:
 
 
 def _before(table: Table, row: int) -> Iterator[Array]:
-    """What the same tensor's gradient held after the step before: as it was taken, and later.
+    """What the tensor's gradient held since the step before: first what its optimizer took then.
 
-    Of two optimizers in one step the first leaves its gradients to the passes of the second.
+    Then with the contribution of each pass since: of two optimizers in one step, the first leaves
+    its gradients to the passes of the second.
     """
     same = _of_series(table, row, table.tensors[table.tensor[row]].kind)
     rows = np.flatnonzero(same & (table.step == table.step[row] - 1))
@@ -135,7 +136,7 @@ def _before(table: Table, row: int) -> Iterator[Array]:
 
 
 def _passes(table: Table, row: int) -> Array | None:
-    """The sum of what the backward passes of a step contributed; None where it is not all known."""
+    """The sum of a tensor's pass_grads in a step; None without any, or where one lacks values."""
     which = _of_series(table, row, "pass_grad") & (table.step == table.step[row])
     total: Array | None = None
     for one in np.flatnonzero(which).tolist():
@@ -147,7 +148,7 @@ def _passes(table: Table, row: int) -> Array | None:
 
 
 def _of_series(table: Table, row: int, kind: str) -> Array:
-    """Whether each record is of a kind of the same tensor, in the same phase and attempt."""
+    """Whether each record has this kind and the row's tensor, phase and attempt."""
     own = table.tensors[table.tensor[row]]
     series = [
         number
@@ -173,6 +174,6 @@ def _close(one: Array, two: Array, near: float) -> bool:
 
 
 def _off_line(one: Array, two: Array) -> float:
-    """How far neither is a multiple of the other, of whichever sign: the cosine distance."""
+    """How far two tensors are from multiples of one another of either sign, as cosine distance."""
     size = float(np.linalg.norm(one) * np.linalg.norm(two))
     return 1 - abs(float(one @ two)) / size if size else 1.0

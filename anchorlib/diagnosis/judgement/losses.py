@@ -22,8 +22,9 @@ _SOME_LOSS: Final = re.compile(r".*loss[^.]*", re.IGNORECASE | re.DOTALL)
 class Losses:
     """Where the losses part: the first steps at which they differ at all, by 1e-6, by 1e-3.
 
+    first_bit, above_1e6, above_1e3: these steps; None where the losses never differ so much.
     name: the tensor taken for the loss.
-    values: (step, a, b) of each step of both; None values are absent.
+    values: (step, loss of A, loss of B) for each step of which both runs have a loss.
     """
 
     name: str
@@ -34,11 +35,12 @@ class Losses:
 
 
 def losses(alignment: Alignment) -> Losses | None:
-    """The tensor called loss, else the last scalar that a forward computes; None without one.
+    """Where the losses of two runs part; None where the runs have no loss in common.
 
-    A parameter is no loss, whatever its name and shape, and neither is a scalar of which is not
-    known that anything computed it, unless it is called a loss. A step's loss is its last record,
-    on the lowest rank whose losses differ, else on the lowest; in training if it has any.
+    The loss is the tensor called so, else the last scalar that a forward computes. A parameter is
+    no loss, whatever its name and shape; a scalar that nothing is known to have computed is one
+    only by its name. Of a step's records of the loss the last counts: in phase "train" if there are
+    any, on the lowest rank whose losses differ, else on the lowest rank.
     """
     a, b = alignment.a, alignment.b
     scalar = _scalars(a, alignment.a_row) & _scalars(b, alignment.b_row)
@@ -93,7 +95,7 @@ def _chosen(a: Table, rows: Array) -> str | None:
 
 
 def _parameters(table: Table) -> set[str]:
-    """What has kinds that only parameters have, or was computed from as one."""
+    """Names with kinds that only parameters have, and names of parents that no call made."""
     own = {
         tensor.name
         for tensor in table.tensors
@@ -104,7 +106,7 @@ def _parameters(table: Table) -> set[str]:
 
 
 def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
-    """Whether rows are records of that loss on one rank, in training if there are any."""
+    """Whether rows are records of the loss on the rank that counts, in training if it has any."""
     mine = np.array([tensor.name == name for tensor in a.tensors])[a.tensor[rows]]
     ranks = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
     parted = mine & differs
@@ -115,7 +117,10 @@ def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
 
 
 def _values(table: Table, rows: Array) -> Array:
-    """Of scalars the sum is the value; it is over finite elements, so that the others are told."""
+    """The values of scalar records, from their summaries: the sum of a scalar is its value.
+
+    Sums leave out elements that are not finite; the counts of NaN and infinities tell those.
+    """
     found: Array = table.figures["sum"][rows].astype(np.float64)
     found[table.figures["nan"][rows] > 0] = np.nan
     infinite = table.figures["inf"][rows] > 0

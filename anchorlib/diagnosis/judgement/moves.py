@@ -1,9 +1,9 @@
-"""How far B moved what both runs held alike, beside how far A did.
+"""How B moved a tensor that both runs held alike, compared with how A moved the tensor.
 
-Of a parameter, a copy of it or a running average, the move since its last record says more than
-its value: of a step of another size it is a multiple, of one that is scaled by the value itself a
-multiple of its power; and what the optimizer made of a parameter that was not put back where it
-had been is off by that very move.
+The move of a parameter, a copy of one or a running average since its last record says more than its
+value. With another step size, B's move is a multiple of A's. With a step that is scaled by the
+value itself, it is A's times a power of the value. And where a parameter was moved within a step
+and not put back before the optimizer's step, the result is off by that very move.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["moved"]
 
 Array = np.ndarray[Any, Any]
 POWERS = {-2: "inverse square", -1: "inverse", 1: "size", 2: "square"}
-NEAR = 1e-2  # of a move, which is the difference of two rounded numbers
-CLEAR = 1e-2  # from which two moves are told from one another
-FEW = 8  # elements, of which many relations hold by chance
+NEAR = 1e-2  # share of a move, a difference of two rounded tensors, by which an equation may be off
+CLEAR = 1e-2  # relative difference from which two moves are two
+FEW = 8  # elements: of fewer, many relations hold by chance
 MOST_ELEMENTS = 1 << 22
-EPS = 2.0**-23  # of float32, in which what is moved is held at least
-CERTAIN = 8.0  # times that rounding, which a move has to be
+EPS = 2.0**-23  # of float32: what is moved is held in no coarser type
+CERTAIN = 8.0  # how many times the rounding of its tensor a move has to be
 
 
 def moved(frontier: Frontier, row: int) -> list[str]:
-    """What the move says; nothing where it says nothing, or values were not kept."""
+    """What the moves of a row's tensor tell, a clause each; [] without stored values."""
     alignment = frontier.alignment
     a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]
     if not FEW <= a.figures["numel"][row] <= MOST_ELEMENTS:
@@ -45,7 +45,7 @@ def moved(frontier: Frontier, row: int) -> list[str]:
 
 
 def _since(frontier: Frontier, row: int) -> Iterator[str]:
-    """Of a value that was equal in its record before."""
+    """Compares the two moves of a value since its record before, which was equal in both runs."""
     alignment, a = frontier.alignment, frontier.alignment.a
     before = _records(a, row, "value")
     before = before[a.order[before] < a.order[row]]
@@ -69,7 +69,7 @@ def _since(frontier: Frontier, row: int) -> Iterator[str]:
 
 
 def _left_there(frontier: Frontier, row: int) -> Iterator[str]:
-    """Of what an optimizer made of a parameter that was moved within the step."""
+    """Says that a parameter moved within a step was not put back before the optimizer's step."""
     alignment, a = frontier.alignment, frontier.alignment.a
     within = _records(a, row, "value")
     within = within[(a.step[within] == a.step[row]) & (a.order[within] < a.order[row])]
@@ -91,9 +91,9 @@ def _left_there(frontier: Frontier, row: int) -> Iterator[str]:
 
 
 def _factor(one: Array, two: Array, slack: float) -> float | None:
-    """By what `one` has to be multiplied to be `two`; None where nothing does.
+    """The factor by which `two` is a multiple of `one`; None where it is none.
 
-    slack: how large the rounding of what was subtracted is, as a norm.
+    slack: the norm of the rounding of the tensors whose differences `one` and `two` are.
     """
     size = float(one @ one)
     factor = float(one @ two) / size if size else 0.0
@@ -105,7 +105,7 @@ def _factor(one: Array, two: Array, slack: float) -> float | None:
 
 
 def _power(one: Array, two: Array, size: Array, slack: float) -> str:
-    """Which power of `size` the second move has more than the first; "" where none."""
+    """The name of the power of `size` that turns the first move into the second; "" without one."""
     with np.errstate(all="ignore"):
         for power, name in POWERS.items():
             scaled = one * size**power
@@ -115,7 +115,7 @@ def _power(one: Array, two: Array, size: Array, slack: float) -> str:
 
 
 def _records(table: Table, row: int, kind: str) -> Array:
-    """The rows of a kind of the same tensor, in order of execution."""
+    """The rows of this kind of the row's tensor, in order of execution."""
     own = table.tensors[table.tensor[row]]
     series = [
         number

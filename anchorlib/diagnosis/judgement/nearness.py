@@ -11,9 +11,9 @@ from anchorlib.diagnosis.sizes import Measure
 __all__ = ["Nearness", "nearness"]
 
 CHANCE = 3.0
-"""Standard deviations by which two errors differ by chance once in 370 pairs."""
+"""Standard deviations beyond which two errors differ by chance in one of 370 pairs."""
 FAR = 10.0
-"""Times as far off: more than chance for few elements too, which no statistics settles."""
+"""An error so many times the other is larger beyond chance, however few the elements are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,15 @@ class Nearness:
     error_a, error_b: ‖record − reference‖₂ / (‖reference‖₂ · eps) over the elements that are
         finite in both; inf where other elements are finite than in the reference; nan of integers
         and bool, and where there is nothing to measure.
-    relative_a, relative_b: the same without eps.
-    share_a, share_b: of all elements, those that differ from the reference's, where element types
-        differ even when rounded to the coarser one.
+    relative_a, relative_b: ‖record − reference‖₂ / ‖reference‖₂.
+    share_a, share_b: the share of elements that differ from the reference's. Where element types
+        differ, both are rounded to the coarser type first.
     eps: of the coarsest of the three element types.
     nearer: "a" or "b", by the errors, of integers by the shares; None where these are equal or
         there is nothing to measure.
-    clear: whether `nearer` is more than chance. What both runs inherit from earlier records moves
-        both away from the reference: it favours either by as much as random directions do.
-    lacks: why the reference has nothing to measure by, in words; "" where it has.
+    clear: whether `nearer` is more than chance. Errors that both runs inherit from earlier records
+        move both away from the reference, and favour one run by as much as random directions do.
+    lacks: why nothing can be measured from the reference, in words; "" where it can.
     """
 
     error_a: float = math.nan
@@ -47,9 +47,9 @@ class Nearness:
 
 
 def nearness(one: Measure, two: Measure, apart: float) -> Nearness:
-    """Of the measures of A's record and of B's, both from the reference's.
+    """The nearness of A and B, given the measures of their records from the reference's.
 
-    apart: ‖b − a‖₂ / ‖reference‖₂.
+    one, two: the measures of A's record and of B's. apart: ‖b − a‖₂ / ‖reference‖₂.
     """
     far_a, far_b = _relative(one), _relative(two)
     eps = max((m.eps for m in (one, two) if m.eps > 0), default=math.nan)
@@ -80,12 +80,14 @@ def _nearer(a: float, b: float) -> Literal["a", "b"] | None:
 
 
 def _clear(a: float, b: float, apart: float, numel: int) -> bool:
-    """Whether two distances from one point differ by more than chance; `apart` lie their ends.
+    """Whether A and B differ in their distance from the reference R by more than chance.
 
-    a² − b² is the product of A − B and A + B − 2R. Of vectors that have nothing to do with one
-    another it is as large as the product of their lengths over the root of their elements; the
-    second length follows from the parallelogram law. Where one is ten times the other, nothing
-    that both have in common can be it.
+    a, b: the distances of A and B from R. apart: the distance between A and B.
+
+    a² − b² is the dot product of A − B and A + B − 2R. For two unrelated vectors, a dot product is
+    as large as the product of their lengths over the root of the number of elements. The length of
+    the second follows from the parallelogram law. Where one distance is ten times the other, no
+    error that both have in common can explain the ratio.
     """
     if math.isnan(a) or math.isnan(b):  # shares of integers: each element is right or wrong
         return True

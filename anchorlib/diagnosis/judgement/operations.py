@@ -1,4 +1,4 @@
-"""Operations between a record and what it was computed from, and how they are told."""
+"""Operations between a record and its parents, and the words in which they are told."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
     "taken_otherwise",
 ]
 
-SHOWN = 3  # changes of one kind
+SHOWN = 3  # changes of one kind that are told
 NTH = {2: "second", 3: "third", 4: "fourth"}
 
 MOVING = re.compile(
@@ -54,7 +54,8 @@ FORMULA = frozenset(
 """Arguments of operations that are part of what they compute."""
 _ARGUMENT = re.compile(r"(\w+)=([^,()]+)")
 NEAR = 1e-6
-"""Of a number, which two programs may compute otherwise, and in float32."""
+"""Relative difference of two numbers that are one: two programs may compute it otherwise, and in
+float32."""
 
 
 class Operation(NamedTuple):
@@ -65,27 +66,30 @@ class Operation(NamedTuple):
 
 
 def computing(ops: Sequence[str]) -> tuple[str, ...]:
-    """Those that compute; where all of them only move bits, these."""
+    """The operations that compute; all of them where every one only moves bits."""
     return tuple(op for op in ops if not MOVING.match(op)) or tuple(ops)
 
 
 def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
-    """What operations of one name were told otherwise; the first of A stands for the first of B."""
+    """The arguments in which operations of one name differ, a clause for each pair of operations.
+
+    The first operation of A that B does not have is paired with the first of B that A does not.
+    """
     told = []
     for name in dict.fromkeys(one.name for one in a):
         one, two = (Counter(op.arguments for op in ops if op.name == name) for ops in (a, b))
         for left, right in zip((one - two).elements(), (two - one).elements(), strict=False):
-            # Where one run told nothing, as those before this was recorded, nothing is known.
+            # Stores of earlier versions hold no arguments: then nothing is known of them.
             if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
                 told.append(" | ".join(map(escape, _shorter(*made))))
     return list(dict.fromkeys(told))[:SHOWN]
 
 
 def other_number(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
-    """Whether both ran the same operations, and one of them was told another number or word.
+    """Whether both ran the same operations, of which exactly one was told another number or word.
 
-    Then the formulas differ, however little their results do: a norm takes a factor out again. Of
-    two that were, one may make up for the other.
+    Then the formulas differ, however little their results do: a norm takes a factor out again.
+    Where two operations were told otherwise, one may make up for the other.
     """
     if [one.name for one in a] != [one.name for one in b]:
         return False
@@ -101,7 +105,7 @@ def other_number(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
 
 
 def _is_other(a: str, b: str) -> bool:
-    """Whether two arguments are not one number that two programs have rounded otherwise."""
+    """Whether two arguments differ by more than the rounding of one number in two programs."""
     try:
         one, two = float(a), float(b)
     except ValueError:
@@ -115,7 +119,7 @@ def about(change: str) -> str:
 
 
 def _shorter(a: str, b: str) -> tuple[str, str]:
-    """Two texts with six digits of their numbers, where that tells them apart."""
+    """Two texts with their numbers cut to six digits, unless the texts would then be equal."""
     one, two = (re.sub(r"\d+\.\d{6,}", _six_digits, text) for text in (a, b))
     return (one, two) if one.split()[-1:] != two.split()[-1:] else (a, b)
 
@@ -125,17 +129,21 @@ def _six_digits(number: re.Match[str]) -> str:
 
 
 def _plain(name: str) -> str:
-    """As "Mul" of "MulBackward0"."""
+    """The name of an operation without autograd's ending: "Mul" for "MulBackward0"."""
     return escape(re.sub(r"Backward\d*$", "", name) or name)
 
 
 def several(names: Counter[str]) -> str:
+    """The names of the first few operations, as text."""
     shown = [_plain(name) for name in list(names)[:SHOWN]]
     return ", ".join(shown) + ", …" * (len(names) > SHOWN)
 
 
 def nth(name: str, there: int, more: int) -> str:
-    """As "a second Mul", where there are two and the other run has one."""
+    """The surplus of an operation in words, as "a second Mul".
+
+    there: how many the run has. more: how many of them the other run lacks.
+    """
     if more > 1:
         return f"{more} more {_plain(name)}" if there > more else f"{more} {_plain(name)}"
     if there > 1:
@@ -145,9 +153,9 @@ def nth(name: str, there: int, more: int) -> str:
 
 
 def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
-    """That an operation takes the same things in another order; "" where none does.
+    """Says that an operation takes the same operands in another order; "" where none does.
 
-    names: A's names -> B's, where they differ. Both have the same operations.
+    a, b: statements with the same operations. names: A's names -> B's, where they differ.
     """
     for at, op in enumerate(a.ops):
         one, two = (_taken(edges, at, own) for edges, own in ((a, names), (b, {})))
@@ -158,7 +166,7 @@ def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
 
 
 def _taken(edges: Edges, at: int, names: Mapping[str, str]) -> list[str]:
-    """What an operation takes: records by their names in B, other operations by theirs."""
+    """The operands of an operation: records by their names in B, operations by name and number."""
     told = edges.inputs[at] if at < len(edges.inputs) else ()
     found = []
     for source in told:

@@ -1,4 +1,4 @@
-"""A difference that no recorded parent explains, as it is told."""
+"""The origin: a difference that no recorded parent explains, with all that is told of it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Origin", "Replay"]
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What an origin's operation computed in each run, computed again from its stored inputs.
+    """Which formula each run used at an origin, found by computing it again from stored inputs.
 
     a, b: the formulas that reproduce every element of A's record, and of B's.
     error_a, error_b: ‖record − truth‖₂ / (‖truth‖₂ · eps) of each, the truth being the operation's
         mathematics on that run's own inputs in the widest arithmetic there is; nan where unknown.
     nearer: "a" or "b", whichever is nearer to the truth; None where neither is, or where the two
         compute different mathematics.
-    why: the same in one line, with what could not be told.
+    why: these findings in one line, with what could not be told.
     """
 
     a: tuple[str, ...]
@@ -38,26 +38,27 @@ class Origin:
     """A difference that no recorded parent explains.
 
     cls: rounding, not_rounding, starts_unequal, window_start, nonfinite or nondeterministic.
-    ops: names of the autograd nodes between it and its parents.
-    parents: their selectors.
+    ops: names of the autograd nodes between the record and its parents.
+    parents: the selectors of the parents.
     why: one line for people, "" where the class says it all.
     max_ulp: the largest difference in units in the last place of the coarser dtype; None if
         unknown.
-    amongst: how many records of one segment this origin stands for (the same ops and parents,
-        other steps or passes or elements of the segment), itself included.
-    orphaned: whether one run alone recorded some of what it was computed from.
-    where: which of its elements differ, as "rows 12–15 of 16" or "all"; "" where that is not known.
-    leap: where what it was computed from differs already, but by so much less: its error over the
-        largest before it in its step; else 0.
-    replay: what each run's operation computed, where that was asked for and can be told.
-    nearness: how far A and B are from a reference run there, where one was given.
-    evidence: where it was found, for `anchorlib.replay`: the frontier, and the row in A's table.
-    changed: what B does otherwise there, a clause each, as "GeluBackward0 approximate 'none' |
-        'tanh'"; `why` has them too.
-    ops_a, ops_b: the operations between it and what it was computed from in either run, without
-        those that only move bits: ATen's where both runs traced its step, else autograd's nodes.
-    differences: where both did, those of these operations that one run alone ran, or both with
-        other arguments.
+    amongst: how many records of its segment the origin stands for, itself included: records with
+        the same ops and parents, and the same tensors in other steps, passes and ranks.
+    orphaned: whether one run alone recorded some of the parents.
+    where: which elements of the record differ, as "rows 12–15 of 16" or "all"; "" where that is not
+        known.
+    leap: the record's error over the largest error before it in its step, for an origin whose
+        parents differ already, but by much less; else 0.
+    replay: which formula each run used, where a replay was asked for and could tell.
+    nearness: how far A and B are from a reference run in this record, where one was given.
+    evidence: the frontier, and the row in A's table, from which `anchorlib.replay` starts.
+    changed: what B does otherwise at this record, a clause each, as "GeluBackward0 approximate
+        'none' | 'tanh'"; `why` has them too.
+    ops_a, ops_b: the operations between the parents and the record in A and in B, without those
+        that only move bits: ATen's where both runs traced the step, else autograd's nodes.
+    differences: where both runs traced the step, those of the operations that one run alone ran, or
+        that both ran with other arguments.
     """
 
     place: Place

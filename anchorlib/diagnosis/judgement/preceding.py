@@ -1,4 +1,4 @@
-"""What differs before the origin that is told first, and why it is not the origin itself."""
+"""Why a record that differs before the first origin is not an origin itself."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["preceding"]
 
 
 def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
-    """Why the first record that differs is not told as the origin; "" where it is.
+    """Why the first record that differs is not the first origin, as a clause; "" where it is.
 
-    first: its place. origin: the one that is told first.
+    first: the place of the first record that differs. origin: the first origin that is told.
     """
     if first == origin.place:
         return ""

@@ -1,4 +1,4 @@
-"""What is worth saying of an origin beyond its class, in one line."""
+"""The reasons of an origin beyond its class, in one line for people."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ UNROUNDING = re.compile(
 
 
 def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
-    """Whether none of these operations can make a rounding difference.
+    """Whether none of these operations can round.
 
-    Gradients that meet are added, and those of what was read twice too.
+    Operations that only move bits forward may add in backward: gradients that meet in one tensor
+    are added, and so are those of elements that were read more than once.
     """
     if not ops or (gradient and parents != 1):
         return False
@@ -47,10 +48,10 @@ def reason(
     *,
     outside: bool,
 ) -> str:
-    """One line, "" where there is nothing to say.
+    """The reasons of an origin, "; " between them; "" where there is nothing to say.
 
-    note: what the class itself says. changed: what B does otherwise there. outside: whether the
-        difference came in from elsewhere, so that its operations say nothing.
+    note: the reason for the class. changed: what B does otherwise at the origin. outside: whether
+        the difference came in from outside the recorded operations, which then say nothing.
     """
     a, row = frontier.alignment.a, segment.row
     parts = [note] if note else []
@@ -82,7 +83,7 @@ def reason(
 
 
 def _copied(frontier: Frontier, row: int) -> str:
-    """In which run a value is a copy of an earlier record."""
+    """Says in which run alone a value is a bit-for-bit copy of an earlier record."""
     a, source = frontier.alignment.a, frontier.copies[row]
     name = escape(a.tensors[a.tensor[source]].name)
     one, other = "AB" if (a.digest[row] == a.digest[source]).all() else "BA"
@@ -90,7 +91,7 @@ def _copied(frontier: Frontier, row: int) -> str:
 
 
 def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
-    """Which run had the layer in eval mode by then, where the other had not."""
+    """Says which run had the layer in eval mode by the row's step, where the other had not."""
     alignment = frontier.alignment
     tensor, step = alignment.a.tensors[alignment.a.tensor[row]], int(alignment.a.step[row])
     names = {one.a: one.b for one in alignment.renamed}
@@ -107,9 +108,10 @@ def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
 
 
 def _seen_before(frontier: Frontier, row: int, measure: Measure) -> list[str]:
-    """That the operations are those of an earlier step, where the difference is of another kind.
+    """Says that the operations shown were recorded at an earlier step, for a large difference.
 
-    Recording looks at the graph behind a tensor in the first steps alone.
+    Recording looks at the graph behind a tensor in the first steps alone: a later step may have run
+    other operations than those shown.
     """
     large = measure.nonfinite or measure.error_eps > LARGE
     alignment = frontier.alignment
@@ -124,15 +126,17 @@ def _seen_before(frontier: Frontier, row: int, measure: Measure) -> list[str]:
 
 
 def _after_backward(frontier: Frontier, kind: str) -> str:
+    """What stands between the last backward and an optimizer's record that differs."""
     if kind != "grad":
         return "the optimizer itself"
-    # Where ranks or passes are taken together, what was made of them is known: this remains.
+    # Where ranks or passes were merged for the comparison, nothing but their merging is left.
     words = ("reduction" if one.ranks > 1 else "accumulation" for one in frontier.alignment.merged)
     told = " or ".join(dict.fromkeys(words)) or "clipping, scaling or reduction"
     return f"after backward: {told}"
 
 
 def _stretch(segment: Segment) -> list[str]:
+    """Says that a segment has many operations, of which one is the cause."""
     if compiled(segment.ops):
         return ["somewhere inside compiled code"]
     ops = computing(segment.ops)
@@ -142,6 +146,7 @@ def _stretch(segment: Segment) -> list[str]:
 
 
 def _ranks(frontier: Frontier, segment: Segment) -> str:
+    """Says on which ranks the origin stands, in a run of several ranks."""
     every = {tensor.rank for tensor in frontier.alignment.a.tensors}
     if len(every) < 2:
         return ""

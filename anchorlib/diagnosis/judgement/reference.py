@@ -1,7 +1,7 @@
 """The origins of two runs, measured from a third run that is nearer to the truth than either.
 
-A float64 run or one on the CPU, say. What stands for an origin is found by its identity in A, as
-the records of two runs find each other; what B has there is known already.
+The reference is a float64 run or one on the CPU, say. The reference's record of an origin is found
+by aligning the reference with A; B's record is A's partner.
 """
 
 from __future__ import annotations
@@ -54,13 +54,16 @@ def measured_from(
 
 
 def _names(reference: Table, alignment: Alignment) -> Mapping[str, str]:
-    """The reference's name -> A's, where it is B's: what A calls so itself comes first."""
+    """The reference's names -> A's, for tensors that the reference calls as B does.
+
+    Tensors that the reference calls as A does are left out: they find their partners so.
+    """
     own = {tensor.name for tensor in reference.tensors}
     return {one.b: one.a for one in alignment.renamed if one.a not in own}
 
 
 def _partners(keys: Array, values: Array, wanted: Array) -> Array:
-    """For each of `wanted` the value beside it among the keys; -1 where there is none."""
+    """For each of `wanted` the value of the key that equals it; -1 where no key does."""
     if not len(keys):
         return np.full(len(wanted), -1)
     order = np.argsort(keys, kind="stable")
@@ -72,7 +75,7 @@ def _partners(keys: Array, values: Array, wanted: Array) -> Array:
 def _measures(
     reference: Table, table: Table, rows: Array, own: Array, progress: Progress | None
 ) -> Measures:
-    """Of each row of a table, how far it is from the reference's row beside it."""
+    """How far each of `own`, rows of `table`, is from the row of the reference at its place."""
     pairs = Alignment(
         a=reference,
         b=table,
@@ -86,7 +89,11 @@ def _measures(
 
 
 def _apart(measure: Measure, from_reference: Measure, scale: float, scale_a: float) -> float:
-    """How far B is from A, in units of the reference's norm; both norms carry their loss scale."""
+    """How far B is from A, in units of the reference's norm.
+
+    measure: of B from A. from_reference: of A from the reference. scale, scale_a: the loss scales
+    that the reference's norm and A's norm carry.
+    """
     if not from_reference.norm or not scale_a:
         return math.nan
     norm = measure.norm / from_reference.norm * float(scale / scale_a)

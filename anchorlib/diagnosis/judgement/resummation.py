@@ -1,9 +1,9 @@
 """One record computed once more in float64 from its recorded inputs, and what rounding explains.
 
-A sum whose terms cancel differs by many eps of what is left of it: no constant tells how many, the
-terms do (`anchorlib.diagnosis.sizes.sums`). What the record was made of is tried: of its parents,
-and of what its pass was given, those that reproduce one of the two runs were its operands. Where
-values were not kept, or are too many, the norms of the operands bound the terms.
+A sum whose terms cancel rounds by many eps of the little that is left. No constant tells by how
+many; the terms do (`anchorlib.diagnosis.sizes.sums`). Which records were the operands is found by
+trial, among the parents and the inputs of the pass: those whose sum reproduces one of the two runs.
+Where values were not kept, or are too many, the norms of the operands bound the terms.
 """
 
 from __future__ import annotations
@@ -40,17 +40,21 @@ Array = np.ndarray[Any, Any]
 WORK = 1 << 32
 """Multiplications that one comparison spends on all of its resummations: a second or two."""
 MOST_ELEMENTS = 1 << 20
-"""Of an operand: bounds memory, as float64 and squared."""
+"""Elements of an operand that is read: bounds memory, as float64 and squared."""
 MOST_OPERANDS = 6
 UNKNOWN_TERMS = 2.0
-"""Eps times the root of the number of terms that a sum of unknown terms may round by: half of it by
-adding them up, four times that where they cancel, as behind batch norms (1.8 was seen of 4,096)."""
+"""A sum of unknown terms may round by so many eps times the root of their number: adding them up
+rounds by half of that root, and by four times as much where they cancel, as behind batch norms (1.8
+was seen for 4,096 terms)."""
 CLEARLY = 1.1
-"""Times as far from float64 as the other run, from which one is nearer."""
+"""The other run is nearer to float64 where a run is so many times as far from it."""
 
 
 class Resummation(NamedTuple):
-    """rounding: whether rounding explains the difference. note: what it told, for people."""
+    """What computing a record once more told.
+
+    rounding: whether rounding explains the difference. note: the finding in words.
+    """
 
     rounding: bool
     note: str
@@ -64,9 +68,9 @@ class Resummations:
         self._work = WORK
 
     def of(self, row: int, row_b: int, measure: Measure, eps: float) -> Resummation | None:
-        """What float64 says of a record, or the norms of its operands; None for nothing.
+        """What float64 tells of a record, else what its operands' norms tell; None for nothing.
 
-        eps: of the precision that it was computed in.
+        eps: of the precision in which the record was computed.
         """
         a = self._frontier.alignment.a
         summed = len(a.shapes[a.shape[row]]) == 1
@@ -79,7 +83,10 @@ class Resummations:
         )
 
     def _operands(self, row: int) -> list[int]:
-        """What it may be made of: equal in both runs, or recorded by A alone; nearest first."""
+        """The records that may be a row's operands, parents first, then inputs of its pass.
+
+        They are equal in both runs, or recorded by A alone.
+        """
         found = self._frontier
         a, block = found.alignment.a, int(found.block_of[row])
         rows = found.blocks.rows_of(block)
@@ -99,6 +106,7 @@ class Resummations:
     def _added_up(
         self, row: int, row_b: int, operands: list[int], eps: float
     ) -> Resummation | None:
+        """What the values of the operands tell in float64; None where no sum fits either run."""
         alignment = self._frontier.alignment
         a, b = alignment.a, alignment.b
         if not self._readable(a, row) or not self._readable(b, row_b):
@@ -122,7 +130,7 @@ class Resummations:
         return bool(table.kept[row]) and int(table.figures["numel"][row]) <= MOST_ELEMENTS
 
     def _tasks(self, row: int, values: dict[int, Array]) -> Iterator[Task]:
-        """Every sum that has the record's shape, of any of its operands."""
+        """Every sum of some of the operands that has the record's shape."""
         shape, gradients = self._shape(row), self._gradients(values)
         if self._kind(row) == "value":
             biases = [one for one in values.values() if one.shape == shape[-1:]]
@@ -143,7 +151,10 @@ class Resummations:
     def _bounded(
         self, row: int, operands: list[int], measure: Measure, eps: float
     ) -> Resummation | None:
-        """By norms alone, a weight's gradient: ‖t‖ ≤ about ‖x‖·‖g‖ / √n (Cauchy and Schwarz)."""
+        """What norms alone tell of a weight's or a bias's gradient; None where nothing.
+
+        A weight's gradient sums n terms t = x·g: ‖t‖ ≤ about ‖x‖·‖g‖ / √n (Cauchy and Schwarz).
+        """
         shape, gradients = self._shape(row), self._gradients(operands)
         if self._kind(row) == "value" or len(gradients) != 1 or not measure.norm:
             return None
@@ -169,7 +180,7 @@ class Resummations:
     def _bounded_sum(
         self, shape: tuple[int, ...], gradient: int, measure: Measure, eps: float
     ) -> Resummation | None:
-        """A bias's gradient by the norm of what it sums: that is the root of its squared terms."""
+        """What norms tell of a bias's gradient: its terms are the elements of `gradient`."""
         own = self._shape(gradient)
         if not shape or shape[0] not in own or not shape[0] or eps > 2.0**-23:
             return None
@@ -194,7 +205,7 @@ class Resummations:
         return shape
 
     def _geometry(self, row: int) -> Geometry | None:
-        """What the module says whose weight this is the gradient of."""
+        """The geometry of the convolution whose weight's gradient a row is, from its header."""
         a = self._frontier.alignment.a
         tensor = a.tensors[a.tensor[row]]
         header = a.header.get(tensor.rank, {})
@@ -208,7 +219,7 @@ def _values(table: Table, row: int) -> Array:
 
 
 def _told(truth: Sum, runs: tuple[Array, Array], eps: float) -> Resummation | None:
-    """What a sum says of two runs; None where it is neither's."""
+    """What a sum in float64 tells of two runs; None where neither run computed that sum."""
     with np.errstate(all="ignore"):
         errors = [float(np.linalg.norm(run - truth.total)) for run in runs]
     limit, norm = truth.rounding(eps), float(np.linalg.norm(truth.total))
@@ -229,7 +240,10 @@ def _told(truth: Sum, runs: tuple[Array, Array], eps: float) -> Resummation | No
 def _half_known(
     gradient: tuple[int, ...], shape: tuple[int, ...], measure: Measure, eps: float
 ) -> Resummation | None:
-    """A weight's gradient where what it multiplies was not recorded: terms of some cancellation."""
+    """A weight's gradient where the operand beside the gradient was not recorded.
+
+    Its terms are not known; how many there are is, and they are taken to cancel to some degree.
+    """
     if not shape[0] or eps > 2.0**-23:
         return None
     axis = 1 if len(shape) > 2 else len(gradient) - 1
@@ -246,7 +260,10 @@ def _half_known(
 def _pairing(
     x: tuple[int, ...], gradient: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[int, float]:
-    """The terms of a weight's gradient, and how often each element of x is used; 0: no operands."""
+    """The number of terms of a weight's gradient, and how often it uses each element of x.
+
+    (0, 0.0) where the shapes are not those of x, the gradient and a weight of one operation.
+    """
     if len(shape) == 2:
         fit = x[-1:] == shape[1:] and gradient[-1:] == shape[:1] and x[:-1] == gradient[:-1]
         return (math.prod(x[:-1]), 1.0) if fit else (0, 0.0)

@@ -1,9 +1,9 @@
 """Where an optimizer is told otherwise behind rounding: another eps, a schedule that falls early.
 
-By the step at which a setting parts, the runs differ already, and their updates receive that. But
-what both headers state is no rounding: where the changes that an optimizer makes are all at once
-much further apart than they were, at the very step at which it was told otherwise, or than their
-gradients are, where it was so from the first step on, that step is an origin of its own.
+At the step at which a setting parts, the runs mostly differ already, and their updates receive that
+difference. But a setting that both headers state is no rounding. So that step is an origin of its
+own where its updates are suddenly much further apart than those of the step before; or, for a
+setting that differs from the first step on, than the gradients of that step.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ __all__ = ["turning"]
 
 Array = np.ndarray[Any, Any]
 FAR = 1e-3
-"""Of the median update, from which it is more than rounding."""
+"""Relative error of the median update from which it is more than rounding."""
 TIMES = 10.0
-"""Times the median of the step before; of the first step, of its gradients."""
-NEAR = 1e-9  # of a setting, which two programs may compute otherwise
+"""How many times the median error of the step before (in the first step, of the gradients) the
+median error of updates has to be."""
+NEAR = 1e-9  # relative difference of two settings that are one, computed by two programs
 WRITTEN = ("foreach", "fused", "capturable", "differentiable")
 """Settings that say how an optimizer is written, not what it computes."""
 
 
 def turning(frontier: Frontier, measures: Measures) -> int | None:
-    """The first update in a step at which an optimizer is told otherwise; None without."""
+    """The row of the first update that an optimizer setting sets apart; None where none does."""
     told = [*partings(frontier.alignment), *settings(frontier.alignment)]
     steps = sorted({one.step for one in told if _matters(one)})
     turns = (_turn(frontier, measures, step) for step in steps)
@@ -36,7 +37,7 @@ def turning(frontier: Frontier, measures: Measures) -> int | None:
 
 
 def _turn(frontier: Frontier, measures: Measures, step: int) -> int | None:
-    """The first update of this step, where updates are further apart than what came before."""
+    """The row of a step's first update, where updates leap apart in that step; else None."""
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
     updates = np.array([tensor.kind == "delta" for tensor in a.tensors] or [False], bool)
@@ -56,13 +57,13 @@ def _turn(frontier: Frontier, measures: Measures, step: int) -> int | None:
 
 
 def _at(frontier: Frontier, step: int) -> Array:
-    """The pairs of a step."""
+    """The numbers of the pairs of a step."""
     alignment = frontier.alignment
     return np.flatnonzero(alignment.a.step[alignment.a_row] == step)
 
 
 def _matters(one: Parting) -> bool:
-    """Whether it changes what is computed."""
+    """Whether a setting that differs changes what the optimizer computes."""
     if one.name.rpartition(".")[2] in WRITTEN:
         return False
     if not all(isinstance(side, int | float) for side in (one.a, one.b)):

@@ -1,9 +1,10 @@
-"""How bad one operation's own error is, in eps of what it was computed in.
+"""How large one operation's own error is, in eps of its compute dtype, and how large it may be.
 
-The measured error of one operation with equal inputs, relative L2 against float64, in eps: float32
-matrix products of inner size 64, 1k, 16k, 131k: 1.2, 1.9, 2.6, 4.3; convolution 1.8, attention 2.9,
-softmax 0.5-2.5, layer norm 0.5, sums 0.6-1.3; everything in bfloat16 0.2-0.3. Two correct forms of
-one operation therefore differ by a few eps in float32 and by less than one in low precision.
+The error of one operation with equal inputs was measured as relative L2 distance from float64, in
+eps: float32 matrix products of inner size 64, 1k, 16k, 131k: 1.2, 1.9, 2.6, 4.3; convolution 1.8,
+attention 2.9, softmax 0.5-2.5, layer norm 0.5, sums 0.6-1.3; everything in bfloat16 0.2-0.3. Two
+correct forms of one operation therefore differ by a few eps in float32, and by less than one eps in
+low precision.
 """
 
 from __future__ import annotations
@@ -36,39 +37,41 @@ __all__ = [
 TOLERANCE = 8.0
 """Eps that count as rounding in float32 and float64."""
 TOLERANCE_UPDATE = 1.0
-"""Eps of the parameter that an update may round by, beside `TOLERANCE` eps of its own: it ends in
-adding what changes to the parameter. Optimizers of torch in their forms for each parameter, for all
-at once and fused were 0.05 to 0.66 apart, in eps of float32."""
+"""Eps of the parameter by which an update may round, beside `TOLERANCE` eps of its own, since an
+update ends in an addition to the parameter. torch's optimizers in their single-tensor, foreach and
+fused forms were 0.05 to 0.66 eps of float32 apart."""
 TOLERANCE_LOW = 1.0
-"""The same where eps is larger than float32's."""
+"""Eps that count as rounding in types that are coarser than float32."""
 TOLERANCE_LOW_SUM = 4.0
-"""The same for gradients of biases and scales, which some kernels add up in low precision; the root
-of the number of terms where that is more."""
+"""Eps that count as rounding in such types for gradients of biases and scales, which some kernels
+add up in low precision; the root of the number of terms where that is more."""
 LONG_SUM = 1 << 17
-"""Terms of a sum up to which the tolerance was measured; it grows with the root of more."""
+"""Terms of a sum up to which the tolerance was measured; beyond, it grows with their root."""
 HIDDEN_OPERATIONS = 16
-"""Operations that one compiled node is taken for."""
+"""Operations for which one compiled node is taken."""
 CANCELLED = 64
-"""Eps, relative to its parents' norm, below which a result is what rounding left of a sum."""
+"""A result whose norm is less than so many eps of its parents' norm is what rounding left of a
+sum."""
 
 BFLOAT16, FLOAT16 = 2.0**-7, 2.0**-10
 EPS32 = 2.0**-23
-SAMPLE = 1 << 18  # bytes looked at to tell what a float32 tensor was computed in
-FEW = 16  # non-zero elements; fewer may be round numbers by chance
+SAMPLE = 1 << 18  # bytes that are read to find the precision a float32 tensor was computed in
+FEW = 16  # non-zero elements: fewer may be round numbers by chance
 MATMUL = re.compile(r"mm|linear|matmul|dotproduct|einsum|bilinear", re.IGNORECASE)
 CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
 CAST = "ToCopyBackward"
 UPDATES = ("updated", "delta")
 LEARNT = ("pass_grad", *UPDATES)
-"""Kinds that only parameters have: they are of the element type that those are stored in."""
+"""Kinds that only parameters have; their element type is that in which the parameter is stored."""
 AUTOCAST = "amp.autocast"
 
 
 class Severity(NamedTuple):
-    """error: in eps of the compute dtype, relative to what the operation worked on.
+    """How large the error of an operation is, and how large rounding may make it.
 
-    limit: what rounding may be, in the same unit. eps: of the compute dtype. note: what the scale
-    is where it is not the tensor's own norm, else "".
+    error: in eps of the compute dtype, relative to the scale of the operation's operands.
+    limit: the largest error that rounding makes, in the unit of `error`. eps: of the compute dtype.
+    note: what the error is relative to, where that is not the tensor's own norm; else "".
     """
 
     error: float
@@ -78,14 +81,14 @@ class Severity(NamedTuple):
 
     @property
     def rounding(self) -> bool:
-        """Whether it is no more than rounding."""
+        """Whether the error is explained by rounding."""
         return self.error <= self.limit
 
 
 def severity(frontier: Frontier, row: int, row_b: int, measure: Measure) -> Severity:
-    """How bad the difference of an origin is, its inputs being equal.
+    """How large the difference of an origin is beside rounding, its inputs being equal.
 
-    Errors that cannot be measured are nan, and no rounding.
+    An error that cannot be measured is nan, and does not count as rounding.
     """
     a, b = frontier.alignment.a, frontier.alignment.b
     ops = frontier.ancestry(row).ops
@@ -111,7 +114,11 @@ def severity(frontier: Frontier, row: int, row_b: int, measure: Measure) -> Seve
 
 
 def size_of_error(frontier: Frontier, row: int, measure: Measure) -> float:
-    """An error in eps beside its like: an update's is that of the parameter, whatever its size."""
+    """The error of a row in eps; that of an update is taken relative to its parameter.
+
+    Errors of one kind can then be compared: relative to itself, a tiny update is far off by a
+    rounding of its parameter.
+    """
     if _kind(frontier, row) != "delta":
         return measure.error_eps
     scale, _ = _scale(frontier, row, measure.norm, measure.eps)
@@ -119,7 +126,7 @@ def size_of_error(frontier: Frontier, row: int, measure: Measure) -> float:
 
 
 def _of_update(frontier: Frontier, row: int, scale: float, limit: float) -> float:
-    """What rounding an update may be, in eps of `scale`; `limit` where its size is not known."""
+    """The largest rounding of an update, in eps of `scale`; `limit` where its size is not known."""
     changed = [one for one in _updates(frontier, row) if _kind(frontier, one) == "delta"]
     if not changed or not scale:
         return limit
@@ -142,12 +149,13 @@ def _kind(frontier: Frontier, row: int) -> str:
 
 
 def _low_sum(frontier: Frontier, row: int, measure: Measure, eps: float) -> float:
-    """What rounding may be in a low-precision sum, which partial sums of as low precision make.
+    """The largest rounding, in eps, of a sum whose partial sums are of low precision too.
 
-    torch's layer norm by itself, one thread against two, moves the gradients of weight and bias by
+    torch's layer norm alone, with one thread against two, moves the gradients of weight and bias by
     1.0 and 1.0 eps of bfloat16 (64 terms), 4.2 and 2.7 (512), 7.0 and 13.4 (2,048), 9.0 and 81.7
-    (8,192): always below the root of the terms. A multiple of the other, no further from parallel
-    than one rounding of each element leaves it, is a factor and no sum's rounding.
+    (8,192): always by less than the root of the number of terms. Where one record is a multiple of
+    the other up to one rounding of each element, their difference is a factor, which no sum's
+    rounding makes: then the limit does not grow.
     """
     if measure.cosine_distance <= eps**2:
         return TOLERANCE_LOW_SUM
@@ -162,7 +170,10 @@ def _absolute(measure: Measure, norm_b: float) -> float:
 
 
 def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float, str]:
-    """What the error is judged against: the tensor's own norm, or that of what it is made of."""
+    """The norm to which the error is relative, and a note where it is not the tensor's own.
+
+    A tensor whose terms cancel, or that is a sum, is judged against the norm of its parents.
+    """
     a, kind = frontier.alignment.a, _kind(frontier, row)
     if kind in UPDATES:
         # The difference of two parameters has their rounding, not its own.
@@ -170,7 +181,7 @@ def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float
         size = _norm(a, (one for one in of if _kind(frontier, one) in ("value", "updated")))
         return max(norm, size), "judged against the parameter's size" if kind == "delta" else ""
     if kind.startswith("opt."):
-        return norm, ""  # it is no sum of gradients: their size, with a loss scale, is another
+        return norm, ""  # its parents are gradients, whose norms may carry a loss scale
     parents = _norm(a, frontier.parents(row))
     if _is_sum(a, row) and parents > norm:
         # A sum's rounding is as large as what it sums, however much of that cancels.
@@ -182,28 +193,29 @@ def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float
 
 
 def _summed(table: Table, row: int) -> float:
-    """How large what a record was summed of is, where comparing made it of several."""
+    """The norm of the terms of a record that the comparison summed of several; 0.0 of any other."""
     return 0.0 if table.summed is None else float(table.summed[row])
 
 
 def _is_sum(table: Table, row: int) -> bool:
-    """Whether it is the gradient of a bias or a scale: a sum over everything else."""
+    """Whether a row is the gradient of a bias or a scale: a sum over all other dimensions."""
     gradient = table.tensors[table.tensor[row]].kind in ("grad", "pass_grad")
     return gradient and len(table.shapes[table.shape[row]]) <= 1
 
 
 def _norm(table: Table, rows: Iterable[int]) -> float:
+    """The largest norm of these rows; 0.0 without rows."""
     return max((float(table.figures["l2"][row]) for row in rows), default=0.0)
 
 
 def _growth(frontier: Frontier, row: int, ops: tuple[str, ...]) -> float:
-    """How much larger than one operation's the rounding of this stretch may be."""
+    """How many times the rounding of one operation that of a row's stretch may be."""
     count = max(len(ops), HIDDEN_OPERATIONS) if compiled(ops) else max(len(ops), 1)
     return math.sqrt(count) * math.sqrt(max(_terms(frontier, row) / LONG_SUM, 1.0))
 
 
 def _terms(frontier: Frontier, row: int) -> float:
-    """An estimate of how many terms each element sums, as far as shapes tell."""
+    """An estimate of the number of terms that each element sums, as far as shapes tell."""
     a = frontier.alignment.a
     shape = a.shapes[a.shape[row]]
     size = max((int(a.figures["numel"][one]) for one in frontier.parents(row)), default=0)
@@ -213,10 +225,10 @@ def _terms(frontier: Frontier, row: int) -> float:
 
 
 def _computed_in(*pair: tuple[Table, int]) -> float:
-    """The eps of the precision that the float32 tensors of a pair were really computed in.
+    """The eps of the precision in which the float32 tensors of a pair were really computed.
 
-    Low precision in one of them alone, in a run that was not told to train in it, is no precision
-    that was chosen: it is the difference.
+    Low precision in one tensor alone does not count in a run that does not train in low precision:
+    nobody chose it, and it is the very difference that is to be judged.
     """
     found = [_kept_bits(table, row) for table, row in pair]
     shown = [all(found) or _is_low(table, row) for table, row in pair]
@@ -224,9 +236,9 @@ def _computed_in(*pair: tuple[Table, int]) -> float:
 
 
 def _is_low(table: Table, row: int) -> bool:
-    """Whether a run trains in an element type coarser than float32: by autocast, or stored so.
+    """Whether a run trains in a type coarser than float32, by autocast or with such parameters.
 
-    A run that does not tell what autocast does is one that holds such tensors at all.
+    A run that does not tell what autocast does counts where it holds any tensor of such a type.
     """
     low = [(dtypes.dtype(name).eps or 0.0) > EPS32 for name in table.dtypes]
     if not any(low) or AUTOCAST not in _header(table, row):
@@ -237,10 +249,10 @@ def _is_low(table: Table, row: int) -> bool:
 
 
 def _kept_bits(table: Table, row: int) -> float:
-    """The eps of the bits that a float32 tensor uses, 0 where it uses all.
+    """The eps of the bits that a float32 tensor uses; 0 where it uses all of them.
 
-    Under autocast a float32 gradient is what a low-precision kernel gave, cast up: its lower bits
-    are all zero.
+    Under autocast a float32 gradient is the result of a low-precision kernel, cast up: its lower
+    bits are all zero.
     """
     if table.dtypes[table.dtype[row]] != "float32" or not table.kept[row]:
         return 0.0
@@ -260,12 +272,13 @@ def _kept_bits(table: Table, row: int) -> float:
 
 
 def _of_parents(frontier: Frontier, row: int) -> float:
-    """The coarsest eps of its parents, where what was made of them was cast on the way.
+    """The coarsest eps of a row's parents, where an intermediate result was cast; else 0.
 
-    A cast of a parent itself, to something wider, rounds nothing: layer norm under autocast.
+    A cast of a parent itself to a wider type rounds nothing, as in layer norm under autocast.
     """
     a = frontier.alignment.a
-    # Backward reaches the cast that forward began with last.
+    # Operations stand in the order of backward: the cast of a parent is the last of a value's
+    # operations, and the first of a gradient's.
     beside = -1 if a.tensors[a.tensor[row]].kind == "value" else 0
     links = [link.ops for link in frontier.ancestry(row).parents if not link.saved]
     between = [op for ops in links for op in (ops[:-1] if beside else ops[1:])]
@@ -276,7 +289,7 @@ def _of_parents(frontier: Frontier, row: int) -> float:
 
 
 def _of_autocast(header: Mapping[str, Any], ops: Sequence[str]) -> float:
-    """The eps of the products inside a stretch that casts on its way, as autocast has it do."""
+    """The eps of autocast's type where a stretch casts and multiplies, as autocast does; else 0."""
     names = str(header.get(AUTOCAST) or "").split("|")
     low = [dtypes.DTYPES[name].eps or 0.0 for name in names if name in dtypes.DTYPES]
     casts = any(op.startswith(CAST) for op in ops)
@@ -288,7 +301,7 @@ def _multiplies(op: str) -> bool:
 
 
 def _of_hardware(header: Mapping[str, Any], ops: Iterable[str]) -> float:
-    """The eps of the tensor cores or kernels that were allowed to round the inputs."""
+    """The eps to which tensor cores or kernels may round their inputs; 0 where they may not."""
     precision = str(header.get("torch.float32_matmul_precision"))
     matmul: float = {"high": FLOAT16, "medium": BFLOAT16}.get(precision, 0.0)
     tf32 = header.get("torch.device", "cpu") != "cpu" and header.get("torch.cudnn.allow_tf32")

@@ -1,9 +1,9 @@
 """Elements of a parameter whose gradient is rounding alone, and what an optimizer makes of them.
 
-Adam and its kind divide each element of a gradient by its own size. Where a gradient is zero but
-for rounding, an element's update is a whole step in a direction that rounding chose: the bias of
-attention's keys, which the softmax takes out again, is a third of `in_proj_bias`, and a difference
-of 1 eps in that bias's gradient was one of 82,000 eps in the updated parameter.
+Optimizers like Adam divide each element of a gradient by its own size. Where a gradient is zero but
+for rounding, an element's update is a whole step in a direction that rounding chose. An example is
+the bias of attention's keys, a third of `in_proj_bias`, which the softmax takes out again: 1 eps in
+that bias's gradient became 82,000 eps in the updated parameter.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ __all__ = ["steady_error"]
 
 Array = np.ndarray[Any, Any]
 STEADY = 2.0**-12
-"""How far apart the two gradients of an element may be, beside their size. What is left of it in an
-updated parameter is a fraction of the step; leaps begin at a thousand eps of the parameter."""
+"""How far apart the two gradients of an element may be, relative to their size. In the updated
+parameter such a difference is a small fraction of a step; leaps begin at a thousand eps of the
+parameter."""
 
 
 def steady_error(frontier: Frontier, row: int, row_b: int) -> float:
     """‖b − a‖₂ / ‖a‖₂ of an updated parameter, over the elements whose gradients agree to `STEADY`.
 
-    row, row_b: of the parameter after the step, in A's table and B's. nan where the values of it or
-    of its gradient were not kept; 0.0 where no element's gradient agrees.
+    row, row_b: of the parameter after the step, in A's table and B's. nan where the values of the
+    parameter or of its gradient were not kept; 0.0 where no element's gradients agree.
     """
     a, b = frontier.alignment.a, frontier.alignment.b
     gradients = [one for one in frontier.parents(row) if a.tensors[a.tensor[one]].kind == "grad"]

@@ -1,8 +1,8 @@
 """Where both runs state that a formula differs, behind rounding that began before it.
 
-A record whose inputs differ already only receives. But where its module was made otherwise, or its
-operation was told another number, and it is much further apart than anything that it was made of,
-that is no rounding that grew: it is an origin of its own.
+A record whose inputs differ already mostly receives their difference. But where its module was made
+otherwise, or its operation was told another number, and its error is much larger than those of its
+parents, the error is no rounding that grew: the record is an origin of its own.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["stated"]
 
 TIMES = 10.0
-"""Times the error of what it was made of."""
+"""How many times the largest error of its parents a record's error has to be."""
 LEAST = 2.0**-23
-"""The least error of that: one eps of float32."""
+"""The least error that parents are taken to have: one eps of float32."""
 MOST = 512
-"""Records that are looked at."""
+"""The most records that are looked at."""
 
 
 def stated(frontier: Frontier, measures: Measures, changes: Changes) -> int | None:
-    """The first such value of the first step that differs, in A's order; None without."""
+    """The row of the first such value in the first step that differs; None where there is none."""
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
     if not len(rows):

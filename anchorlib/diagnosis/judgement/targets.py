@@ -1,8 +1,9 @@
-"""What a loss was told to reach, read from its input and the gradient of that.
+"""The target of a loss, computed from the loss's input and the gradient of that input.
 
-Autograd does not follow targets, and few programs record them. But of a cross entropy the gradient
-of the logits x is (softmax(x) − y) / n, of a binary one (σ(x) − y) / n: where both were recorded, y
-and n are the one line that all elements lie on, or there is none, and then nothing is said.
+Autograd does not follow targets, and few programs record them. But the gradient g of the logits x
+is (softmax(x) − y) / n for a cross entropy, and (σ(x) − y) / n for a binary one. Where x and g were
+recorded, all elements of softmax(x) over g lie on one line, whose slope is n and whose level is y.
+Where they lie on no line, the loss is another one, and nothing is said.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from anchorlib.errors import StoreError
 __all__ = ["targets"]
 
 Array = np.ndarray[Any, Any]
-EXACT = 1e-3  # of the spread of what is explained
-CLEAR = 1e-3  # from which two targets are told from one another
-FEW = 8  # elements, of which a line leaves too little
-IGNORED, UNKNOWN = -1, -2  # labels of rows that have no gradient
-CERTAIN = 1 - 1e-5  # a probability from which the label it has leaves no gradient
+EXACT = 1e-3  # share of the spread of probabilities by which elements may be off their line
+CLEAR = 1e-3  # difference from which two targets are two
+FEW = 8  # elements: a line through fewer proves nothing
+IGNORED, UNKNOWN = -1, -2  # labels of rows without a gradient
+CERTAIN = 1 - 1e-5  # probability of a label from which no gradient is left
 MOST_ELEMENTS = 1 << 22
 
 
 class _Target(NamedTuple):
-    """labels: of each row, or IGNORED or UNKNOWN; none of a binary loss. level: of all else.
+    """A target as a gradient tells it.
 
-    divisor: n.
+    labels: the label of each row, or IGNORED or UNKNOWN; None for a binary loss.
+    level: the target of all other elements. divisor: the n by which the loss was divided.
     """
 
     labels: Array | None
@@ -40,7 +42,7 @@ class _Target(NamedTuple):
 
 
 def targets(frontier: Frontier, row: int) -> list[str]:
-    """What the two runs' targets are, where they differ."""
+    """How the targets of the two runs differ, a clause each; [] where they are equal or unknown."""
     alignment = frontier.alignment
     a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]
     told: dict[str, None] = {}
@@ -58,7 +60,7 @@ def targets(frontier: Frontier, row: int) -> list[str]:
 
 
 def _gradient_of(frontier: Frontier, row: int, link: Link) -> int | None:
-    """The row of the gradient that a loss gives to what it was computed from."""
+    """The row of the gradient of a loss's parent, where both runs have it; else None."""
     if link.kind != "value" or link.steps_back:
         return None
     a = frontier.alignment.a
@@ -86,6 +88,7 @@ def _of_logits(frontier: Frontier, gradient: int, name: str) -> Iterator[str]:
 
 
 def _different(one: _Target, two: _Target, classes: int) -> Iterator[str]:
+    """How two targets differ, a clause each. classes: how many columns the logits have."""
     if one.labels is None or two.labels is None:
         if abs(one.level - two.level) > CLEAR:
             yield f"the loss's target is {one.level:.4g} | {two.level:.4g}"
@@ -112,7 +115,7 @@ def _shown(label: int) -> str:
 
 
 def _target(table: Table, logits: int, gradient: int) -> _Target | None:
-    """The line that explains a gradient by its logits."""
+    """The target that explains a gradient by its logits; None where none does."""
     if not (table.kept[logits] and table.kept[gradient]):
         return None
     shape = table.shapes[table.shape[gradient]]
@@ -130,7 +133,10 @@ def _target(table: Table, logits: int, gradient: int) -> _Target | None:
 
 
 def _softmax(x: Array, g: Array) -> _Target | None:
-    """A row that has no gradient was ignored, or reaches its target already."""
+    """The target of a cross entropy; None where no line explains the gradient.
+
+    A row that has no gradient was ignored, or the model is certain of its label: UNKNOWN.
+    """
     if x.size < FEW:
         return None
     p = np.exp(x - x.max(axis=1, keepdims=True))
@@ -153,7 +159,7 @@ def _sigmoid(x: Array, g: Array) -> _Target | None:
 
 
 def _line(g: Array, p: Array) -> tuple[float, float] | None:
-    """Level and slope of p over g, where all lie on one line."""
+    """Level and slope of the line on which all p over g lie; None where they lie on none."""
     if len(g) < FEW:
         return None
     spread = g - g.mean()

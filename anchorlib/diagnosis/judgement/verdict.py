@@ -1,4 +1,4 @@
-"""Whether the differences matter."""
+"""The verdict: whether the differences of two runs matter."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ __all__ = ["Drift", "drift", "verdict"]
 
 Array = np.ndarray[Any, Any]
 COVERED = 4.0
-"""Median score up to which a drift is covered: between correct runs medians reach 1.4.
+"""Median score up to which a drift is covered in the first step that differs: between correct runs
+medians reach 1.4 there.
 
-That is in the first step that differs. Noise runs were moved once, before it, and another way to
-compute rounds otherwise in every step: n independent errors are √n times one."""
+Later, the limit grows. Noise runs were perturbed once, before their first step, whereas another way
+to compute rounds otherwise in every step, and n independent errors add up to √n times one."""
 COVERED_LOW = 8.0
-"""The same in the first steps of low precision, which perturbed parameters cover less."""
+"""Median score up to which a drift is covered in the first steps of low precision: perturbed
+parameters cover less there."""
 FIRST_STEPS = 2
 EPS32 = 2.0**-23
 ENOUGH = 3
-"""Tensors that a median needs; steps are taken together until there are as many."""
+"""Tensors that a median needs; neighbouring steps are taken together until there are as many."""
 MANY = 16
-"""Scores of small tensors that are judged together: their tails are heavy, their median is not."""
+"""Scores of small tensors that a common judgement needs: their tails are heavy, their median is
+not."""
 UNKNOWN = ("starts_unequal", "window_start")
 
 
 class Drift(NamedTuple):
-    """covered: whether the noise runs cover the drift; None where that cannot be told.
+    """The drift of two runs beside that of the noise runs.
 
-    worst: the largest median score, its step and kind.
+    covered: whether the noise runs cover the drift; None where that cannot be told.
+    worst, step, kind: the largest median score, with its step and kind of record.
     """
 
     covered: bool | None
@@ -46,9 +50,10 @@ class Drift(NamedTuple):
 
 
 def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelope) -> Drift:
-    """Judge the drift by the noise runs, up to their horizon.
+    """Judges the drift by the noise runs, up to their horizon.
 
-    By tensors of many elements; where there are none, by all scores of the few together.
+    It is judged by tensors of many elements; where there are none, by the scores of all small
+    tensors together.
     """
     rows = alignment.a_row[measures.pair]
     kinds, kind = kinds_of(alignment, rows)
@@ -57,7 +62,7 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
     if noise.horizon is not None:
         told &= step < noise.horizon
     large = told & (measures["numel"] >= ELEMENTS)
-    # Differences of low-precision parameters are a few units in size: any noise is all of them.
+    # Differences of low-precision parameters are a few units large: any noise is as large.
     few_units = np.array([name == "delta" for name in kinds] or [False])[kind]
     large &= ~(few_units & (measures["eps"] > EPS32))
     if not large.any():
@@ -69,7 +74,7 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
         if len(at := np.flatnonzero(large & (kind == code)))
     ]
     covered = all(one.covered for one in drifts)
-    # Where something is not covered, that is what to speak of.
+    # Where a kind is not covered, it is told rather than a covered kind of a larger score.
     worst = max(drifts, key=lambda one: (not one.covered, one.worst))
     return worst._replace(covered=covered)
 
@@ -89,9 +94,9 @@ def _of_kind(kind: str, scores: Array, step: Array, low: Array, first: int) -> D
 
 
 def _pooled(measures: Measures, scores: Array, noise: Envelope) -> Drift:
-    """The drift where no single tensor can be judged: too small, or noise from the first step on.
+    """The drift where no tensor can be judged alone: all are small, or noise is large at once.
 
-    Saturated noise can still be seen to cover a drift, never that it does not.
+    Saturated noise can show that it covers a drift, never that it does not.
     """
     with np.errstate(all="ignore"):
         ratio = measures["error_eps"] / np.fmax(noise.relative / measures["eps"], FLOOR)
@@ -105,9 +110,10 @@ def _pooled(measures: Measures, scores: Array, noise: Envelope) -> Drift:
 
 
 def _groups(step: Array) -> Array:
-    """Numbers of groups of neighbouring steps, each with enough tensors (the last may have fewer).
+    """The group number of each entry of `step`: neighbouring steps with enough tensors are a group.
 
-    step: ascending or not; equal steps come into one group.
+    Equal steps are in one group, whatever their order. The last steps join the group before them
+    where they are too few.
     """
     steps, which, counts = np.unique(step, return_inverse=True, return_counts=True)
     numbers = np.empty(len(steps), np.int64)
@@ -126,10 +132,10 @@ def _groups(step: Array) -> Array:
 def verdict(
     counts: Counts, origins: Sequence[Origin], told: Drift | None, *, harmless: bool
 ) -> str:
-    """The verdict of the contract.
+    """The verdict, one of the five words of the contract.
 
-    told: None without noise runs. harmless: whether nothing can follow from rounding here, since
-        no value differs, or none that anything is made of.
+    told: the drift; None without noise runs. harmless: whether nothing can follow from the
+        differences, since no value differs, or none from which anything else is computed.
     """
     if not counts.matched:
         return "incomparable"
