@@ -1,20 +1,20 @@
-"""Closed runs moved to where there is room: an object store, or another directory.
+"""Archiving of closed runs: copied to an object store or another directory, then removed here.
 
     archive_run(store, "run1", shelf_at("s3://bucket/prefix")) ─▶ Archived
     make_room(store, shelf, Keep(most=10 << 30))               ─▶ the runs that went here
 
-probing    whether a place keeps conditions of writes
-claiming   who puts a rank's objects
-endings    whether more may come to a rank, of which others may have parts
-rank       one rank: sealed here, put there, compared, marked
+probing    whether a store honours conditions of writes
+claiming   which archiver may put a rank's objects
+endings    whether a rank has ended, of which other collectors may hold parts
+rank       one rank: sealed here, put into the archive, compared, marked as whole
 run        a run: all of its ranks, its index, and the note that it is archived
-index      the run's index, of all ranks together
-moved      the note of a run led to where its archive is now
-evicting   what of archived runs stays here
+index      the run's index, over all of its ranks
+moved      the note of a run changed to the place where its archive is now
+evicting   which archived runs keep their files on this machine
 
-A rank is there when its `sealed.json` is: that is put last, where there is none, and speaks of the
-size and SHA-256 of every other object. Killed at any moment, an archiver leaves what its next run
-finds and does not send again.
+A rank is archived when its `sealed.json` is in the archive: it is put last, never over another one,
+and names the size and SHA-256 of every other object. An archiver may be killed at any moment: the
+next one finds the objects that are there, and does not send them again.
 """
 
 from anchorlib.archive.endings import is_spread, open_ranks

@@ -1,4 +1,4 @@
-"""A store is no archive of itself: what was sent would be the run that is then removed."""
+"""A store cannot be its own archive: the run that is removed would be the archived one itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_apart"]
 
 
 def check_apart(store: Path, run: str, shelf: Shelf) -> None:
-    """Raises OptionError where the archive is the store, or keeps this run in the same folder."""
+    """Raises OptionError where the archive is the store, or has this run in the same folder."""
     if "://" in shelf.place:
         return
     place = Path(shelf.place)

@@ -1,10 +1,10 @@
-"""Who puts the objects of a rank, until the rank is marked as whole.
+"""The claim of an archiver on a rank, until the rank is marked as whole.
 
-    rank0/sealing.json    which bytes are being put, and since when
+    rank0/sealing.json    which bytes are being put, since when, and from which machine
 
-Archivers of the same bytes need not know of each other: whatever one puts, the other would have
-put. A claim keeps out those who have other bytes under the same name, of a rank that was recorded
-anew or sealed by another version: they would exchange objects under a mark that speaks of others.
+Archivers of the same bytes may work at the same time: each puts what the other would put. A claim
+keeps out an archiver that has other bytes under the same name, of a rank that was recorded anew or
+sealed by another version. It would replace objects that the mark of the first one vouches for.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from anchorlib.store.seal import Sealed
 __all__ = ["claimed"]
 
 STALE_SECONDS: Final = 86_400.0
-"""No rank takes so long to be sent: a claim that is older was left by an archiver that died."""
+"""An older claim was left by an archiver that died: no rank takes a day to be sent."""
 
 
 def claimed(shelf: Shelf, sealed: Sealed) -> None:
-    """Says in the archive that the objects of a rank are these.
+    """Claims a rank in the archive for the objects of `sealed`.
 
-    Raises RunBusyError where others are being put, or were a short time ago.
+    Raises RunBusyError where an archiver of other objects has claimed the rank less than a day ago.
     """
     key, mine = claim_key(sealed.rank, sealed.part), hashlib.sha256(sealed.document).hexdigest()
     told = json.dumps({"sealed": mine, "since_ns": time.time_ns(), "host": os.uname().nodename})
     if shelf.create(key, told.encode()):
         return None
     there = shelf.fetch(key)
-    if there is None:  # its owner is done
+    if there is None:  # the other archiver has finished and removed its claim
         return claimed(shelf, sealed)
     theirs, since_ns, host = _read(there[0])
     if theirs == mine:
@@ -53,7 +53,7 @@ def claimed(shelf: Shelf, sealed: Sealed) -> None:
 
 
 def _read(data: bytes) -> tuple[str, int, str]:
-    """The digest, the time and the machine of a claim; one that says nothing is an old one."""
+    """The digest, the time and the machine of a claim; an unreadable claim counts as stale."""
     try:
         told: Any = json.loads(data)
         return str(told["sealed"]), int(told["since_ns"]), str(told["host"])

@@ -1,7 +1,8 @@
-"""Whether more may come to the ranks of a run, of which other collectors may have parts.
+"""Whether the ranks of a run have ended, of which other collectors may hold parts.
 
-A session says that it is closed to whichever collector it is at then. So the part that a session
-left behind is closed by what is in a later part: here, or in the archive already.
+A session tells that it is closed to the one collector that it uses at its end. So a part that the
+session had left before never says so itself: a later part says it, which may be in this store or
+in the archive already.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ __all__ = ["check_ended", "is_spread", "open_ranks"]
 
 
 def open_ranks(run: str, parts: Sequence[RankReader], shelf: Shelf) -> list[int]:
-    """The ranks of a run of which neither these parts nor the archive's say that they were closed.
+    """The ranks that were not closed, as far as these parts and the parts in the archive tell.
 
-    The archive is asked only where a rank is open here. Raises StoreError, CollectorError.
+    The archive is asked only for ranks that are open in these parts. Raises StoreError,
+    CollectorError.
     """
     there = Within(shelf.location, f"{run}.zarr")
     own: dict[int, list[RankReader]] = {}
@@ -37,12 +39,12 @@ def open_ranks(run: str, parts: Sequence[RankReader], shelf: Shelf) -> list[int]
 
 
 def is_spread(parts: Sequence[RankReader]) -> bool:
-    """Whether the run was recorded by a list of collectors, of which others may have parts."""
+    """Whether the run was recorded by several collectors, so that others may hold parts of it."""
     return any(one.begins for part in parts for one in part.catalogue.attempts)
 
 
 def check_ended(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None:
-    """Raises StoreError where a rank may be gone on with."""
+    """Raises StoreError where a rank was not closed, so that its training may still add records."""
     for rank in open_ranks(run, parts, shelf):
         todo = f"make a closed run of it (anchor repair {escape(run)} --as NAME) and archive that"
         if is_spread(parts):
@@ -64,7 +66,7 @@ def _has_ended(here: Sequence[RankReader], there: Location) -> bool:
 
 
 def _others(here: Sequence[RankReader], there: Location) -> Iterator[RankReader]:
-    """The parts of the same rank that the archive has, whole, and that are not here."""
+    """The parts of the same rank that are whole in the archive and not among `here`."""
     own = {(one.rank, one.part) for one in here}
     for rank, part in listed_parts(there):
         is_other = rank == here[0].rank and (rank, part) not in own

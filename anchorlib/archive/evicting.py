@@ -1,4 +1,4 @@
-"""What of archived runs stays on this machine."""
+"""Which archived runs keep their files on this machine, and the removal of the others."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _log = logging.getLogger("anchorlib")
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How much of the archived runs stays here; what is not archived stays always.
+    """How much of the archived runs stays on this machine; runs that are not archived always stay.
 
-    most: bytes of disk, the oldest go. seconds: since a run was archived. Both None: all stay;
-    most=0: none does.
+    most: bytes of disk that they may take together; beyond them the oldest go.
+    seconds: how long a run stays after it was archived. None sets no limit; most=0 keeps no run.
     """
 
     most: int | None = None
@@ -40,7 +40,7 @@ class Keep:
 
     @property
     def is_all(self) -> bool:
-        """Whether nothing goes."""
+        """Whether all runs stay."""
         return self.most is None and self.seconds is None
 
 
@@ -51,9 +51,9 @@ class _Here:
 
 
 def leaving(store: Path, place: str, keep: Keep, also: Iterable[str] = ()) -> list[str]:
-    """The runs that would go, the oldest first: archived ones at this place that are here too.
+    """The runs that `make_room` would remove here, the oldest first.
 
-    also: runs that are not archived yet, and are taken for the newest.
+    place: the archive that has them. also: runs that are not archived yet, counted as the newest.
     """
     if keep.is_all:
         return []
@@ -75,12 +75,13 @@ def leaving(store: Path, place: str, keep: Keep, also: Iterable[str] = ()) -> li
 
 
 def make_room(store: Path, shelf: Shelf, keep: Keep) -> dict[str, int]:
-    """Removes archived runs from this machine until what stays is as wanted; bytes freed, by run.
+    """Removes archived runs from this machine until `keep` is met; returns the bytes freed, by run.
 
-    Each is looked up in the archive once more before: one that is not there as it was when it was
-    compared, that changed here since, or that a living process writes, stays, and is logged.
+    Each run is looked up in the archive before it is removed. It stays where the archive no longer
+    has it as it was compared, which is logged, and where it changed here or a living process writes
+    it.
 
-    Raises CollectorError where the archive cannot be asked; nothing goes then.
+    Raises CollectorError where the archive cannot be asked; then no further run is removed.
     """
     freed: dict[str, int] = {}
     for run in leaving(store, shelf.place, keep):
@@ -110,7 +111,7 @@ def _is_confirmed(store: Path, note: ArchiveNote, shelf: Shelf) -> bool:
 
 
 def _here(store: Path, place: str) -> Iterable[_Here]:
-    """The archived runs whose files are here."""
+    """The runs in the archive at `place` whose files are still in this store."""
     for run in noted_runs(store):
         try:
             note = note_of(store, run)

@@ -1,4 +1,4 @@
-"""The index of an archived run: rewritten with a condition, by however many archivers at once."""
+"""The index of an archived run, which several archivers may rewrite at once, each on condition."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from anchorlib.store.read import (
 __all__ = ["put_index"]
 
 _TRIES = 30
-_PAUSE = 0.05  # seconds, times how often it did not work: others are rewriting it, too
+_PAUSE = 0.05  # seconds, times the number of failed tries: others rewrite the index too
 
 
 def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> None:
-    """Takes archived ranks into the index of their run, which need not be there yet.
+    """Adds archived ranks to the index of their run, which is made where there is none.
 
-    folder: the run's objects. anew: those that were marked as whole just now: what an index says of
-    them already is of an earlier recording, and it is made again from all ranks.
+    folder: the run's objects. anew: ranks that were marked as whole just now. An index that has
+        them already has figures of an earlier recording, so it is made again from all ranks.
 
     Raises StoreError, CollectorError.
     """
@@ -41,7 +41,7 @@ def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> 
         merged = _with(folder.location, known, list(ranks))
         try:
             data = index_bytes(merged)
-        except ValueError:  # too large: readers ask the ranks
+        except ValueError:  # too large for readers, which then read the ranks themselves
             folder.remove(INDEX)
             return
         if found is None:
@@ -50,22 +50,25 @@ def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> 
             done = found[0] == data or folder.swap(INDEX, data, found[1])
         if done:
             return
-        time.sleep(_PAUSE * (number + random.random()))  # only to be out of step
+        time.sleep(_PAUSE * (number + random.random()))  # at random, to get out of step with others
     raise StoreError(
-        f"the index of {escape(folder.place)} is rewritten by others all the time: archive it again"
+        f"other archivers rewrite the index of {escape(folder.place)} all the time: archive the "
+        "run again"
     )
 
 
 def _parsed(data: bytes) -> RunFigures | None:
     try:
         return parsed_index(data)
-    except DamagedError:  # made again
+    except DamagedError:  # a damaged index is made again
         return None
 
 
 def _with(run: Location, known: RunFigures | None, ranks: Sequence[int]) -> RunFigures:
-    """The index with these ranks; made from all ranks of the archive where it was none, or where a
-    part of a rank came to those that it speaks of.
+    """The figures of the index with these ranks added.
+
+    They are made from all ranks of the archive where no index is known, and where a rank that it
+    has got a further part since.
     """
     listed = listed_parts(run)
     if known is None or {one for one in listed if one[0] in {*known.ranks}} != known.keys:

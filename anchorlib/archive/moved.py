@@ -1,4 +1,4 @@
-"""An archive that has moved: the note of a run led to another place, where the run is as well."""
+"""An archive that has moved: the note of a run is changed to another place that has the run."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ __all__ = ["lead_elsewhere"]
 
 
 def lead_elsewhere(store: Path, note: ArchiveNote, shelf: Shelf) -> ArchiveNote:
-    """Writes that an archived run is at another place, where each of its objects was read.
+    """Notes that an archived run is at another place, after reading each of its objects there.
 
-    note: of a run whose files are in its archive alone, as it stands; that archive is not asked.
+    note: the present note of a run whose files are in its archive alone; the place that it names is
+        not asked. shelf: the new place.
 
-    Raises RunNotFoundError where the run is not there whole, RunExistsError where it is another
-    recording, DamagedError where an object does not fit its SHA-256, StoreError, CollectorError.
+    Raises RunNotFoundError where the run is not whole there, RunExistsError where another recording
+    is there, DamagedError where an object does not fit its SHA-256, StoreError, CollectorError.
     """
     folder = Within(shelf.location, f"{note.run}.zarr")
-    found = {key: _noted(folder, key, told, note.run, shelf) for key, told in note.parts.items()}
-    moved = ArchiveNote(note.run, shelf.place, time.time_ns(), found)
+    parts = {key: _noted(folder, key, told, note.run, shelf) for key, told in note.parts.items()}
+    moved = ArchiveNote(note.run, shelf.place, time.time_ns(), parts)
     with store_errors(f"cannot note that {note.run!r} is archived in {escape(str(store))}"):
         write_note(store, moved)
     return moved
 
 
 def _noted(run: Location, key: PartKey, told: RankNote, name: str, shelf: Shelf) -> RankNote:
-    """What is to be noted of a rank, once all of it was read and is what was archived."""
+    """The note of a rank at its new place, after all of it was read and compared with `told`."""
     sealed = read_sealed(run, *key)
     if sealed is None:
         raise RunNotFoundError(

@@ -1,4 +1,4 @@
-"""Whether a place keeps the conditions of writes, found out before anything is put there."""
+"""Whether a store honours conditions of writes, found out before anything is put there."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from anchorlib.store.objects import Held, Limits, Shelf
 __all__ = ["HASTY", "checked_shelf"]
 
 HASTY: Final = Limits(request=5.0, connect=3.0, again=0, retrying=5.0)
-"""For whoever wants to know in seconds whether a place answers, and does not wait for it."""
+"""Limits for a caller that has to know within seconds whether a place answers."""
 
 
 def checked_shelf(shelf: Shelf, *, without_conditions: bool = False) -> Shelf:
-    """The shelf, once it was seen that it replaces nothing unasked.
+    """The shelf, after a probe that its store honours conditions of writes.
 
-    It puts one small object, tries to put it again, and removes it.
+    The probe puts a small object, tries to replace it under conditions that do not hold, and
+    removes it.
 
-    without_conditions: a store that does not know conditions is used all the same; then whoever
-        asks for this says that nobody else archives the same run there.
+    without_conditions: accept a store that knows no conditions. The caller then vouches that nobody
+        else archives into it: two archivers could overwrite each other's objects.
 
-    Raises OptionError for such a store otherwise, CollectorError for one that cannot be reached.
+    Raises OptionError for such a store otherwise, CollectorError for a store that does not answer.
     """
     if _keeps_conditions(shelf):
         return shelf
@@ -53,7 +54,9 @@ def _keeps_conditions(shelf: Shelf) -> bool:
 
 
 class _Unconditional:
-    """A shelf whose store knows no conditions: it looks, and then puts."""
+    """A shelf on a store without conditions: it looks first and then puts, which is not safe
+    against a second archiver in between.
+    """
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf

@@ -1,4 +1,4 @@
-"""One rank, or a part: sealed in a folder here, put into the archive, compared, and marked."""
+"""One rank, or a part of it: sealed in a folder here, put into the archive, compared, marked."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["SentRank", "archive_rank", "is_archived", "listing_hash"]
 
 @dataclass(frozen=True, slots=True)
 class SentRank:
-    """A rank, or the part of it that was here, that is in the archive, whole.
+    """A rank, or the part of it that this store holds, that is whole in the archive.
 
-    objects, bytes: of which it is made there. sent: how many of them had to be sent now. marked:
-    whether it was marked as whole now, and not before.
+    objects, bytes: its objects in the archive, and their bytes. sent: how many objects were sent by
+    this call. marked: whether this call marked it as whole.
     """
 
     key: PartKey
@@ -37,13 +37,13 @@ class SentRank:
 
 
 def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path) -> SentRank:
-    """Archives one rank or part of which the session has ended; what is there and fits stays.
+    """Archives one rank or part whose session has ended; objects that are there already stay.
 
-    run: the location of the run. shelf: where the run's objects go, keys begin with "rank0/".
-    scratch: an empty folder, which has room for the sealed rank.
+    run: the location of the run. shelf: takes the run's objects, whose keys begin with "rank0/".
+    scratch: an empty folder with room for the sealed rank.
 
     Raises RunExistsError where the archive has another recording under this name, RunBusyError
-    where another one is being put there, StoreError, CollectorError; what `seal` raises.
+    where another recording is being put there, StoreError, CollectorError, and as `seal`.
     """
     marked = read_sealed(shelf.location, reader.rank, reader.part)
     sealed = _made(run, reader, FolderTarget(scratch))
@@ -51,7 +51,7 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
         return _other(marked, sealed, reader, shelf)
     if marked is None:
         claimed(shelf, sealed)
-        # Whoever held the claim until a moment ago may have marked other bytes.
+        # The archiver that had the claim until a moment ago may have marked other bytes as whole.
         late = read_sealed(shelf.location, reader.rank, reader.part)
         if late is not None and late.document != sealed.document:
             shelf.remove(claim_key(reader.rank, reader.part))
@@ -66,7 +66,7 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
 
 
 def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:
-    """The rank as objects: sealed now, or those of one that comes from another archive."""
+    """Puts the rank's objects `into` a folder: sealed now, or copied if it is sealed already."""
     there = read_sealed(run, reader.rank, reader.part)
     if there is None:
         return seal(run, reader, into, ended_elsewhere=True)
@@ -79,9 +79,9 @@ def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:
 
 
 def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:
-    """Whether the archive still has a rank as it was confirmed, and the rank is that one still.
+    """Whether the archive still has a rank as its note says, and the rank here is still the same.
 
-    Nothing is read but the names, sizes and tags of its objects, and its mark.
+    Only the names, sizes and tags of its objects are read there, and its `sealed.json`.
     """
     if (reader.catalogue.uid, *reader.version) != note.sealed:
         return False
@@ -101,7 +101,7 @@ def listing_hash(held: dict[str, Held]) -> str:
 
 
 def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
-    """Puts what is not there as it should be, and takes away what does not belong there."""
+    """Puts the objects that are missing or differ, removes others; returns how many it put."""
     held = shelf.held(sealed.folder)
     sent = 0
     for one in sealed.objects:
@@ -111,13 +111,16 @@ def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
             shelf.put(one.key, data)
             sent += 1
     own = {one.key for one in sealed.objects} | {sealed.key, claim_key(sealed.rank, sealed.part)}
-    for key in held.keys() - own:  # left by an archiver of a rank that was then recorded anew
+    for key in held.keys() - own:  # objects of an earlier recording of the rank
         shelf.remove(key)
     return sent
 
 
 def _compared(sealed: Sealed, shelf: Shelf, scratch: Path) -> dict[str, Held]:
-    """The objects as the archive has them, each compared with what was sealed."""
+    """The rank's objects in the archive, each compared with the sealed one.
+
+    Raises StoreError where an object is missing or differs.
+    """
     held = shelf.held(sealed.folder)
     for one in sealed.objects:
         data = _sealed_bytes(scratch, one.key, one.sha256)
@@ -140,7 +143,11 @@ def _sealed_bytes(scratch: Path, key: str, sha256: str) -> bytes:
 
 
 def _other(there: Sealed, sealed: Sealed, reader: RankReader, shelf: Shelf) -> SentRank:
-    """The rank where its mark speaks of other bytes: sealed by another version, or another rank."""
+    """The archived rank whose mark names other bytes than those sealed now.
+
+    The same records, sealed by another version, are accepted after each object was read. Raises
+    RunExistsError where they are other records, DamagedError where an object is damaged.
+    """
     if (there.uid, there.records) != (sealed.uid, sealed.records):
         raise RunExistsError(_taken(reader.rank, shelf))
     if RankReader(shelf.location, reader.rank, part=reader.part).version != reader.version:

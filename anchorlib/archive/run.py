@@ -1,7 +1,7 @@
-"""A run into an archive: all that is here of its ranks, its index, and a note that it is there.
+"""A run put into an archive: its ranks and parts, its index, and a note here that it is archived.
 
-A rank that several collectors took goes there as it is, part by part, whoever holds them: readers
-join the parts of an archive as they join those of collectors.
+A rank that several collectors recorded is archived part by part, from whichever store holds them:
+readers join the parts in an archive as they join those of collectors.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ Scratch = Callable[[], AbstractContextManager[str]]
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """A run that is in the archive, whole.
+    """A run that is whole in the archive.
 
-    objects, bytes: of which it is made there. sent: how many of them had to be sent now.
+    objects, bytes: its objects in the archive, and their bytes. sent: how many objects were sent by
+    this call.
     """
 
     run: str
@@ -57,7 +58,10 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What archiving a run would do. there: the ranks that the archive has already."""
+    """What archiving a run would do.
+
+    there: the ranks that the archive has already. bytes: of the stored values of all ranks.
+    """
 
     run: str
     ranks: tuple[int, ...]
@@ -66,12 +70,14 @@ class Planned:
 
 
 def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None = None) -> Archived:
-    """Archives what a directory has of a run; it stays there as it is.
+    """Archives the ranks and parts of a run in a directory; its files there stay as they are.
 
-    shelf: the archive, as `checked_shelf` gives it. progress: is told ranks done, and of how many.
+    A call that was killed is taken up by the next one; two calls at once have the same result.
 
-    Killed at any moment and called again, it goes on; two at once come to the same. Raises
-    RunBusyError for a run that a living process writes, RunExistsError where the archive has
+    shelf: the archive, as `checked_shelf` returns it. progress: is called with the number of parts
+        done and the number of all parts.
+
+    Raises RunBusyError for a run that a living process writes, RunExistsError where the archive has
     another recording under this name, OptionError where the archive is the store itself,
     StoreError for a run that was not closed, CollectorError.
     """
@@ -88,10 +94,10 @@ def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None =
 def archive_served(
     location: Location, run: str, shelf: Shelf, progress: Progress | None = None
 ) -> Archived:
-    """Archives a run that collectors serve, or that is in another archive; nothing is noted there.
+    """Archives a run that collectors serve, or that is in another archive; no note is written.
 
-    location: the run's own. Raises as `archive_run`, but for whether it is written, which only
-    collectors know.
+    location: of the run. Raises as `archive_run`, but not RunBusyError for a run that is written:
+    only its collectors know that.
     """
     parts = _parts_at(location, run)
     scratch = tempfile.TemporaryDirectory
@@ -143,7 +149,7 @@ def _sent(  # each is another thing's
     scratch: Scratch,
     progress: Progress | None,
 ) -> list[SentRank]:
-    """All parts in the archive, and its index with them."""
+    """Puts all parts into the archive, then the run's zarr.json and its index."""
     folder = ShelfWithin(shelf, f"{run}.zarr")
     check_ended(run, parts, shelf)
     sent: list[SentRank] = []
@@ -175,7 +181,11 @@ def _ranks(parts: Sequence[RankReader]) -> tuple[int, ...]:
 
 
 def _parts_in(store: Path, run: str) -> list[RankReader]:
-    """What a directory has of a run that nobody writes."""
+    """The parts of a run in a directory, which nobody may be writing.
+
+    Raises RunBusyError for a run that is written, StoreError for the copy of a live rank that lacks
+    its end, RunNotFoundError.
+    """
     if is_written(store, run):
         raise RunBusyError(
             f"run {run!r} is being written by a living process: archive it when that has ended"
@@ -200,7 +210,7 @@ def _parts_at(location: Location, run: str, where: str = "") -> list[RankReader]
 
 
 def _scratch(store: Path, run: str) -> tempfile.TemporaryDirectory[str]:
-    """A folder on the store's own disk; what a killed archiver leaves is swept after a day."""
+    """A folder on the store's own disk; one that a killed archiver leaves is swept after a day."""
     with store_errors(f"cannot seal {run!r} in {escape(str(store))}"):
         (folder := hidden(store) / "tmp").mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryDirectory("", f"seal-{run}-", folder, ignore_cleanup_errors=True)

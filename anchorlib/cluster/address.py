@@ -1,4 +1,4 @@
-"""dask itself, where it is installed, and what it takes for an address."""
+"""The import of dask, where it is installed, and the address of a dask scheduler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SILENT: Final = logging.CRITICAL + 1
 
 
 def distributed() -> Any:
-    """The package; raises MissingExtraError where it is not installed."""
+    """The package `distributed`; raises MissingExtraError where it is not installed."""
     try:
         import distributed as package
     except ImportError as error:
@@ -30,7 +30,7 @@ def distributed() -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps dask from logging, in many lines, what an error says in one."""
+    """Keeps dask from logging in many lines what an error of ours says in one."""
     distributed()  # sets up its loggers when it is imported
     loggers = [logging.getLogger(name) for name in TALKING]
     levels = [logger.level for logger in loggers]
@@ -46,7 +46,7 @@ def quiet() -> Iterator[None]:
 def checked_address(text: str) -> str:
     """A scheduler's address with its scheme, which is tcp where none is given.
 
-    Raises OptionError for what dask would take for none, and for tls:// without certificates.
+    Raises OptionError for an address that dask cannot use, and for tls:// without certificates.
     """
     if text.startswith(_IN_PROCESS):
         return text

@@ -1,4 +1,4 @@
-"""A dask cluster as a map: answers in the order of the parts, or one line that says why not."""
+"""A dask cluster as a map: answers in the order of the parts, or an error of one line."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Part = TypeVar("Part")
 CONNECT_SECONDS: Final = 3.0
 CLOSE_SECONDS: Final = 5.0
 PATIENCE_SECONDS = 60.0
-"""How long a question waits where the cluster has no worker at all, or its scheduler is silent."""
-LOOK_SECONDS: Final = 1.0  # between looks at whether there are workers at all
+"""How long a query waits for a cluster without any worker, or for a silent scheduler."""
+LOOK_SECONDS: Final = 1.0  # between checks that the cluster has workers
 _log = logging.getLogger(__name__)
 
 
@@ -30,10 +30,10 @@ class Cluster:
     """The workers of one dask scheduler, for the time of a `with`."""
 
     def __init__(self, address: str) -> None:
-        """Connects. `address` is the scheduler's: "tcp://host:8786", or "tls://…".
+        """Connects to the scheduler at `address`: "tcp://host:8786", or "tls://…".
 
         TLS is set up as dask has it (`distributed.comm.tls` in its configuration).
-        Raises MissingExtraError without dask, OptionError for what is no address, and ClusterError
+        Raises MissingExtraError without dask, OptionError for a wrong address, and ClusterError
         where no scheduler answers.
         """
         self.address = checked_address(address)
@@ -54,12 +54,13 @@ class Cluster:
                 ) from None
 
     def map(self, function: Callable[[Part], Answer], parts: Iterable[Part]) -> Iterator[Answer]:
-        """What `map(function, parts)` gives, computed by the workers.
+        """The answers of `map(function, parts)`, computed by the workers.
 
-        parts: each a `Near`, as `reading.Block` is one.
-        function: pure, and importable by the workers: a task whose worker died is done again.
-        Raises what `function` raises (of several the first in order), and ClusterError where the
-        cluster does not answer for all parts: there is no answer of some of them.
+        parts: each has the methods of `Near`, as a `reading.Block` has.
+        function: pure, because a task whose worker died is computed again, and importable by the
+            workers.
+        Raises the errors of `function` (of several the first in order), and ClusterError where the
+        cluster cannot answer for a part: later parts are then not answered either.
         """
         ours = versions()
         futures = [
@@ -76,7 +77,7 @@ class Cluster:
             self._forget(futures)
 
     def close(self) -> None:
-        """Leaves the cluster, which goes on without us."""
+        """Disconnects from the cluster, which goes on running."""
         self._quietly(partial(self._client.close, timeout=CLOSE_SECONDS))
 
     def __enter__(self) -> Cluster:
@@ -91,7 +92,7 @@ class Cluster:
         self.close()
 
     def _result(self, future: Any) -> Any:
-        """What a task answered, as long as there is a cluster."""
+        """The answer of a task. Raises ClusterError where it failed or the cluster is gone."""
         lonely_since: float | None = None
         while True:
             try:
@@ -99,14 +100,17 @@ class Cluster:
             except AnchorError:
                 raise
             except TimeoutError as error:
-                if future.status == "error":  # the worker's own, not ours
+                if future.status == "error":  # a TimeoutError of the task, not of this call
                     raise self._failed(error) from None
-            except Exception as error:  # noqa: BLE001 - of a worker: it may be anything
+            except Exception as error:  # noqa: BLE001 - a worker may raise anything
                 raise self._failed(error) from None
             lonely_since = self._looked(lonely_since)
 
     def _looked(self, lonely_since: float | None) -> float | None:
-        """Since when there is no worker; raises ClusterError where that is too long."""
+        """Since when the cluster has no worker; None while it has one.
+
+        Raises ClusterError where that is too long, or where the scheduler is gone.
+        """
         if self._client.status in ("closed", "closing"):
             raise ClusterError(f"the dask scheduler at {self.address} is gone; nothing is answered")
         if self._workers():
@@ -120,7 +124,7 @@ class Cluster:
         return now if lonely_since is None else lonely_since
 
     def _workers(self) -> bool:
-        """Whether there are any. Raises ClusterError where the scheduler does not say."""
+        """Whether the cluster has workers. Raises ClusterError where the scheduler is silent."""
         client = self._client
         try:
             told = client.sync(client.scheduler.identity, callback_timeout=PATIENCE_SECONDS)
@@ -131,7 +135,7 @@ class Cluster:
         return bool(told["workers"])
 
     def _failed(self, error: Exception) -> ClusterError:
-        """Why a task has no answer, where it was not a question of the run."""
+        """The error of a task that failed for another reason than the run that it read."""
         kind = type(error).__name__
         if isinstance(error, distributed().CancelledError):
             return ClusterError(
@@ -150,7 +154,7 @@ class Cluster:
         return ClusterError(f"a worker of {self.address} failed: {kind}: {_line(error)}")
 
     def _compare(self, ours: dict[str, str], theirs: dict[str, str]) -> None:
-        """Says in one line what differs between a worker and this process; once."""
+        """Logs in one line which versions of a worker differ from this process's, each one once."""
         other = {(name, theirs[name]) for name in ours if theirs.get(name) != ours[name]}
         if fresh := sorted(other - self._told):
             self._told |= other
@@ -165,7 +169,10 @@ class Cluster:
             self._quietly(partial(self._client.cancel, futures))
 
     def _quietly(self, leave: Callable[[], object]) -> None:
-        """Leaving is no reason to fail: the answer is there, or the error that is on its way."""
+        """Calls `leave`, whose failure is only logged.
+
+        The answers are there by then, or another error is being raised, which must not be hidden.
+        """
         try:
             leave()
         except Exception as error:  # noqa: BLE001 - whatever a connection that ends may raise

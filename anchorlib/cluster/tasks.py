@@ -1,4 +1,4 @@
-"""Parts of a question packed into tasks, and what a worker does with one."""
+"""Parts of a query packed into tasks, and the function by which a worker answers a task."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["Far", "Near", "answered", "packed", "versions"]
 
 Answer = TypeVar("Answer")
 TASK_BYTES: Final = 256 << 20
-"""A task costs the scheduler some milliseconds: it should read so much, where there is so much."""
+"""The weight that a task should reach: each task costs the scheduler some milliseconds."""
 GROWTH: Final = 10_000
-"""Tasks after which tasks become twice as large: of a petabyte there are still below 100,000."""
+"""After so many tasks their size doubles, so that a petabyte takes fewer than 100,000 tasks."""
 PACKAGES: Final = ("numpy", "distributed")
 
 
 class Far(Protocol):
-    """A part as it travels: small, pickled, and the same wherever it is opened."""
+    """A part of a query as it travels to a worker: small, pickled, openable by any process."""
 
     @property
     def pins(self) -> Sequence[Pin]:
-        """The ranks that it reads."""
+        """The ranks that the part reads."""
         ...
 
     def near(self) -> Near:
@@ -33,16 +33,16 @@ class Far(Protocol):
 
 
 class Near(Protocol):
-    """A part of a question, as the process has it that asks, or that answers.
+    """A part of a query, opened in the process that asks or in the worker that answers.
 
-    weight: about how much work it is, in bytes that are read.
+    weight: about how much work it is, in bytes to read.
     """
 
     @property
     def weight(self) -> int: ...
 
     def far(self) -> Far:
-        """It, for another process."""
+        """The part as another process can open it."""
         ...
 
 
@@ -50,12 +50,15 @@ class Pin(Hashable, Protocol):
     """A rank that is opened by the process that needs it."""
 
     def reader(self) -> Any:
-        """Opens it; raises AnchorError."""
+        """Opens the rank; raises AnchorError."""
         ...
 
 
 def packed(parts: Iterable[Any]) -> Iterator[list[Far]]:
-    """The parts, each a Near, in tasks, in order; each part is told when its task is made."""
+    """Packs parts, each a Near, into tasks, in order.
+
+    `far` of a part is called only when its task is made, so few of them are in memory at a time.
+    """
     task: list[Far] = []
     weight = made = 0
     for part in parts:
@@ -71,10 +74,10 @@ def packed(parts: Iterable[Any]) -> Iterator[list[Far]]:
 def answered(
     function: Callable[[Any], Answer], parts: Sequence[Far], ours: str
 ) -> tuple[list[Answer], dict[str, str]]:
-    """What `function` says of each part, and the versions of what computed it.
+    """The answer of `function` for each part, and the versions of the packages that computed it.
 
-    ours: the version of anchorlib that asks.
-    Raises ClusterError where this worker cannot answer, and what `function` raises.
+    ours: the version of anchorlib in the process that asks.
+    Raises ClusterError where this worker cannot answer, and the errors of `function`.
     """
     found = versions()
     if found["anchorlib"] != ours:
@@ -94,8 +97,8 @@ def answered(
 
 
 def versions() -> dict[str, str]:
-    """The versions in this process of what an answer depends on."""
-    # Here, not above: the package names its version where it is complete.
+    """The versions in this process of the packages that an answer depends on."""
+    # Imported here: the package defines its version only when all of it is imported.
     from anchorlib import __version__
 
     return {
@@ -108,7 +111,7 @@ def versions() -> dict[str, str]:
 def _version(package: str) -> str:
     try:
         return version(package)
-    except PackageNotFoundError:  # beside the Python path of a worker, but not installed
+    except PackageNotFoundError:  # importable from a worker's Python path, but not installed
         return "unknown"
 
 

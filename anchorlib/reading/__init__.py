@@ -1,4 +1,4 @@
-"""What users hold of a recorded run; live runs too, and torch is never imported.
+"""Recorded runs as users read them, live runs too; torch is imported by `to_torch` alone.
 
 run = open_run("run1")
 run.tensors("fc*@grad")          list of TensorInfo, in order of execution

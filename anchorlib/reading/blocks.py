@@ -1,11 +1,11 @@
-"""What one task of a query reads: some records of one series.
+"""Blocks: a block is what one task of a query reads, some records of one series.
 
     plan(series) ─▶ [Block, …]         made from columns alone
-    f(series)    ─▶ an answer          pure: it depends on these records alone
-    over         ─▶ who asks           `map` in this process, or a cluster's
+    f(series)    ─▶ an answer          pure: it depends on the records of the block alone
+    over         ─▶ runs the tasks     `map` in this process, or the map of a cluster
 
-Answers are added up as integers, or stand beside one another, an entry a record. The whole is
-therefore the same to the bit, whoever computed which part of it and in whatever order.
+Answers of blocks are added up as integers, or put one behind another, an entry a record. So the
+whole answer is the same to the bit, whichever process computed a block and in whatever order.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["Block", "FarBlock", "Over", "plan", "spread"]
 Answer = TypeVar("Answer")
 Part = TypeVar("Part")
 BLOCK_BYTES = 256 << 20
-ROW_BYTES = 256  # what looking at a record costs beside its values
-OPEN_BYTES = 1 << 16  # what a block costs, however little it reads
+ROW_BYTES = 256  # the weight of a record, beside that of its values
+OPEN_BYTES = 1 << 16  # the weight of a block, beside that of its records
 
 
 class Over(Protocol):
-    """Answers of parts, in the order of the parts, as the builtin `map` gives them."""
+    """Applies a function to each part; the answers come in the order of the parts."""
 
     def __call__(
         self, function: Callable[[Part], Answer], parts: Iterable[Part], /
@@ -40,10 +40,10 @@ class Over(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FarBlock:
-    """Records of one series, by words that any process understands.
+    """A block as another process can be told of it: names and numbers instead of open files.
 
-    number: of the series in its rank's catalogue.
-    rows: of the rank's table, packed.
+    pin: how the process finds the rank. number: of the series in its rank's catalogue.
+    rows: row numbers in the rank's table, packed. weight: see `Block`.
     """
 
     pin: Pin
@@ -53,32 +53,32 @@ class FarBlock:
 
     @property
     def pins(self) -> tuple[Pin]:
-        """The rank."""
+        """The ranks that the block reads: one."""
         return (self.pin,)
 
     def near(self) -> Block:
-        """The same records, opened in this process; raises as `Pin.reader`."""
+        """The block with its records opened in this process; raises as `Pin.reader`."""
         return Block(series_at(self.pin.reader(), self.number, told_rows(self.rows)), self.weight)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Records of one series that are read together.
+    """Records of one series that one task reads.
 
-    weight: about how much work they are, in bytes that are read.
+    weight: about how much work that is, in bytes to read.
     """
 
     series: Series
     weight: int
 
     def far(self) -> FarBlock:
-        """It for another process; raises UnsupportedError where that cannot find the run."""
+        """The block for another process; raises UnsupportedError where that cannot find the run."""
         reader, number, rows = self.series.stored
         return FarBlock(pin_of(reader), number, packed_rows(rows), self.weight)
 
 
 def plan(series: Series) -> list[Block]:
-    """The series in its own order, in blocks of about 256 MiB; one at least."""
+    """Cuts a series, in its order, into blocks of about 256 MiB; there is one block at least."""
     costs = np.cumsum(series.sizes + ROW_BYTES, dtype=np.int64)
     cuts = (np.flatnonzero(np.diff(costs // BLOCK_BYTES)) + 1).tolist()
     ends = [0, *costs.tolist()]
@@ -91,7 +91,7 @@ def plan(series: Series) -> list[Block]:
 def spread(
     function: Callable[[Series], Answer], parts: Sequence[Series], over: Over
 ) -> list[list[Answer]]:
-    """What `function` says of the blocks of each series, in order; it must be pure."""
+    """The answers of `function`, which must be pure, for the blocks of each series, in order."""
     plans = [plan(one) for one in parts]
     answers = over(partial(_asked, function), (block for blocks in plans for block in blocks))
     return [list(islice(answers, len(blocks))) for blocks in plans]

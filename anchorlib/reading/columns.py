@@ -26,11 +26,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Columns(Mapping[str, Array]):
-    """One entry per record: integers, floats, and text.
+    """Arrays by column name, each with one entry a record: integers, floats, or text.
 
-    phase: its name.  digest: 32 hex digits.
+    phase: the name of the phase. digest: 32 hex digits.
     flags: "skipped" (the optimizer skipped the step), "values dropped" (the summary alone was
-        kept), "scaled" (it still carries the loss scale), joined by commas; mostly "".
+        kept), "scaled" (the values still carry the loss scale), joined by commas; mostly "".
     scale: that loss scale, 1.0 where there is none.
     """
 
@@ -50,13 +50,13 @@ class Columns(Mapping[str, Array]):
         if name == "flags":
             return self._flags()
         values: Array = self._reader.column(name)[self._rows]
-        # Signed, so that users may subtract; nothing here comes near 2**63.
+        # Signed, so that users may subtract: unsigned differences wrap. No column nears 2**63.
         return values.astype(np.int64) if values.dtype.kind == "u" else values
 
     def checked(self) -> Columns:
-        """The same columns, once each row was compared with its checksum.
+        """These columns, after each row was compared with its checksum.
 
-        Raises DamagedError for a row that is not the one that was written.
+        Raises DamagedError for a row that is not as it was written.
         """
         self._reader.check_rows(self._rows)
         return self
@@ -88,5 +88,5 @@ class Columns(Mapping[str, Array]):
 
 
 def flag_text(code: int) -> str:
-    """What a record's flags say, joined by commas; of a later format's flags, nothing."""
+    """A record's flags in words, joined by commas; flags of a later format are left out."""
     return ",".join(word for flag, word in FLAG_WORDS.items() if code & flag)

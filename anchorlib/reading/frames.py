@@ -1,4 +1,4 @@
-"""Runs and series as pandas and xarray have them."""
+"""Runs and series as pandas frames, xarray arrays and xarray datasets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["run_dataset", "run_frame", "series_array", "series_frame"]
 
 COORDINATES = ("step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count")
 SHARED = ("step", "pass_index", "call", "phase", "attempt")
-"""What two tensors have in common whose records belong together."""
+"""Tensors whose records agree in all of these share a dimension of the dataset."""
 
 
 def series_frame(series: Series) -> pd.DataFrame:
@@ -33,9 +33,9 @@ def series_frame(series: Series) -> pd.DataFrame:
 
 def run_frame(infos: Iterable[TensorInfo]) -> pd.DataFrame:
     """One row a tensor, kind and mode, one column for each field of TensorInfo."""
-    found = list(infos)
+    rows = list(infos)
     names = [field.name for field in fields(TensorInfo)]
-    return as_frame({name: [getattr(info, name) for info in found] for name in names})
+    return as_frame({name: [getattr(info, name) for info in rows] for name in names})
 
 
 def series_array(series: Series, chunks: Chunks | None) -> xarray.DataArray:
@@ -92,7 +92,7 @@ def _one_rank(run: Run, rank: int | None) -> int:
 
 
 def _titles(infos: Sequence[TensorInfo]) -> list[str]:
-    """`fc1@grad`; with the mode where a tensor was recorded in several."""
+    """The name of each variable: `fc1@grad`, with the mode where a tensor has several."""
     plain = [join(info.name, info.kind) for info in infos]
     return [
         title if plain.count(title) == 1 else f"{title} ({info.mode})"

@@ -1,4 +1,4 @@
-"""Log2 histograms of stored records, from their rows where those hold them."""
+"""Log2 histograms of stored records: read where one is stored, else counted from the values."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def pooled(reader: RankReader, rows: np.ndarray[Any, Any]) -> Log2Histogram:
 
 
 def gradients_first(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Of (name, kind) pairs that were meant without a kind, the gradients.
+    """The (name, kind) pairs that a selector without a kind means: gradients, if there are any.
 
-    Each name's `grad`, else its `pass_grad`; where no name has either, its first kind. A gradient
-    and a value are never pooled.
+    Each name's `grad`, else its `pass_grad`; names without a gradient are left out. Where no name
+    has a gradient, each name's first kind. A gradient and a value are never pooled.
     """
     for kinds in (GRADIENTS, tuple(dict.fromkeys(kind for _, kind in pairs))):
         found = [_first_kind(name, kinds, pairs) for name in dict.fromkeys(n for n, _ in pairs)]

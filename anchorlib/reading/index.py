@@ -1,4 +1,4 @@
-"""Which rows belong to which series of a rank, and what a tensor listing says of them."""
+"""The rows of each series of a rank, and the figures that a listing of tensors shows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Shape: TypeAlias = tuple[int | None, ...] | None
 
 
 class RankIndex:
-    """The seen rows of one rank, by series; made again when more was committed.
+    """The visible rows of one rank, by series; made again when more was committed.
 
-    series: those that have records, in the order they first had one.
+    series: the series that have records, in the order of their first records.
     """
 
     def __init__(self, reader: RankReader, *, attempts: bool = False) -> None:
@@ -31,7 +31,8 @@ class RankIndex:
         owner = reader.series_ids[rows]
         order = np.argsort(owner, kind="stable")
         self._rows = rows[order]
-        # The catalogue of a live run grows ahead of its rows: what came later is not indexed here.
+        # The catalogue of a live run grows ahead of its rows: series added to it later are not
+        # indexed here.
         self._entries = list(reader.catalogue.series)
         self._starts = np.searchsorted(owner[order], np.arange(len(self._entries) + 1))
         self._first_order = reader.column("order")
@@ -44,7 +45,7 @@ class RankIndex:
             self._of_tensor.setdefault((entry.name, entry.kind), []).append(entry)
 
     def of_tensor(self, name: str, kind: str) -> list[SeriesEntry]:
-        """The series of one tensor and kind, one for each mode."""
+        """The series of one tensor and kind, one a mode."""
         return self._of_tensor.get((name, kind), [])
 
     def rows(self, entry: SeriesEntry) -> Array:
@@ -55,7 +56,7 @@ class RankIndex:
         return found
 
     def laid_out(self) -> tuple[Array, Array]:
-        """The rows of all `series`, one series after the other, and where each of them begins."""
+        """The rows of all `series`, one series after the other, and where each series begins."""
         parts = [self.rows(entry) for entry in self.series]
         return np.concatenate(parts), np.cumsum([0, *map(len, parts[:-1])])
 
@@ -65,7 +66,7 @@ class RankIndex:
 
 
 class _Sum:
-    """What several ranks hold of one tensor, kind and mode; made of the first one's figures."""
+    """The figures of one tensor, kind and mode, summed over ranks; begins with one rank."""
 
     __slots__ = ("dtypes", "figures", "ranks", "shape")
 
@@ -75,7 +76,8 @@ class _Sum:
         self.ranks = [rank]
 
     def add(self, other: _Described, rank: int) -> None:
-        """Another rank's; nearly always of the same dtypes and shape."""
+        """Adds the figures of another rank."""
+        # Ranks nearly always agree in dtypes and shape, so these are merged only where they differ.
         if other.dtypes != self.dtypes:
             self.dtypes = tuple(dict.fromkeys((*self.dtypes, *other.dtypes)))
         if other.shape != self.shape:
@@ -123,7 +125,7 @@ def listing(indexes: Iterable[RankIndex]) -> list[TensorInfo]:
 
 
 def listed_figures(figures: RunFigures) -> list[TensorInfo]:
-    """The same of an archived run, as its index has it."""
+    """All tensors, kinds and modes of an archived run, in order of execution, from its index."""
     missing = _missing(figures.gaps)
     return [
         TensorInfo(
@@ -152,7 +154,10 @@ def _missing(gaps: Iterable[Gap]) -> dict[Key, int]:
 
 
 class _Described(NamedTuple):
-    """A series of one rank. figures: first order, records, first and last step, stored bytes."""
+    """One series of one rank.
+
+    figures: the order of its first record, records, first step, last step, stored bytes.
+    """
 
     dtypes: tuple[str, ...]
     shape: Shape
@@ -160,7 +165,10 @@ class _Described(NamedTuple):
 
 
 def _described(index: RankIndex) -> list[_Described]:
-    """Of each series of a rank, in their order; all at once, by columns."""
+    """The figures of all series of a rank, in their order.
+
+    Computed column by column for all series together: series by series would take far longer.
+    """
     if not index.series:
         return []
     reader, (rows, starts) = index.reader, index.laid_out()
@@ -187,7 +195,7 @@ def _described(index: RankIndex) -> list[_Described]:
 
 
 def _different(values: Array, starts: Array) -> list[tuple[int, ...]]:
-    """The different numbers of each stretch, ascending."""
+    """The different values between each of `starts` and the next one, ascending."""
     ends = [*starts[1:].tolist(), len(values)]
     low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
     return [

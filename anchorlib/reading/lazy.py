@@ -1,4 +1,4 @@
-"""The values of a series as a dask array: whoever computes a chunk reads it from the run itself."""
+"""The values of a series as a dask array: a process that computes a chunk reads it from the run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 __all__ = ["Chunks", "LazyValues", "lazy_values"]
 
 Chunks: TypeAlias = str | int | tuple[Any, ...] | Mapping[str, Any]
-"""What dask takes for chunks; by name: "record", "d0", "d1", …"""
+"""Chunk sizes as dask takes them, or by dimension: "record", "d0", "d1", …"""
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LazyValues:
-    """What dask indexes like an array: (record, *tensor shape), read when it is asked.
+    """Values of shape (record, *tensor shape) that dask indexes like an array; read when indexed.
 
-    element: torch's name of the type that is stored. dtype: numpy's, as it is read.
+    pin: the rank, as any process finds it. rows: row numbers in its table, packed.
+    element: torch's name of the stored dtype. dtype: numpy's dtype of the values as they are read.
     """
 
     pin: Pin
@@ -39,11 +40,11 @@ class LazyValues:
 
     @property
     def ndim(self) -> int:
-        """Of the records together."""
+        """The number of dimensions, with that of the records."""
         return len(self.shape)
 
     def __getitem__(self, where: tuple[Any, ...]) -> Array:
-        """A chunk, or what dask has made of an index into it: a number, a slice or some numbers.
+        """The values at these indices, of which dask makes numbers, slices or lists of numbers.
 
         Raises as `Series.values`, and as `Pin.reader` where the run is not found.
         """
@@ -81,7 +82,10 @@ def lazy_values(series: Series, chunks: Chunks) -> Any:
 
 
 def _by_axis(chunks: Chunks, stored: tuple[int, ...]) -> Any:
-    """By the number of the axis, with the stored chunks where nothing is said."""
+    """Chunks by axis; an axis that `chunks` does not name has the stored chunks.
+
+    Raises OptionError for a dimension that there is not.
+    """
     if not isinstance(chunks, Mapping):
         return chunks
     names = ["record", *(f"d{axis}" for axis in range(len(stored) - 1))]

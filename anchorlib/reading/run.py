@@ -1,4 +1,4 @@
-"""A recorded run, as users hold it."""
+"""A recorded run as users read it: `open_run` and `Run`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def open_run(run: str | Path, store: str | Path | None = None) -> Run:
 
 
 class Run:
-    """What was committed of one run; each call looks again, so a live run grows under it."""
+    """One recorded run, read as far as it is committed.
+
+    Each call looks for newly committed records, so the answers grow while a run is recorded.
+    """
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
@@ -79,16 +82,16 @@ class Run:
 
     @property
     def live(self) -> bool | None:
-        """Whether a process writes it right now; None where only the collector knows.
+        """Whether a process writes the run right now; None where only a collector knows.
 
-        A run that is open and not live was left by a process that died.
+        A run that is open and not live was left behind by a process that died.
         """
         found = [self._reader.is_live(rank) for rank in self.ranks]
         return None if None in found else any(found)
 
     @property
     def is_copy(self) -> bool:
-        """Whether it was copied while a process wrote it: it ends at a commit of that time."""
+        """Whether the run was copied while a process wrote it; it then ends at some commit."""
         self._reader.refresh()
         return self._reader.is_copy
 
@@ -118,27 +121,31 @@ class Run:
 
     @property
     def written_ns(self) -> int:
-        """When something was last written to it, nanoseconds since the epoch."""
+        """When the run was last written to, nanoseconds since the epoch."""
         self._reader.refresh()
         return written_ns(self._reader) if self._figures is None else self._figures.written_ns
 
     def header(self, rank: int | None = None) -> Mapping[str, Any]:
-        """What the last attempt of a rank (None: of the lowest) kept about itself."""
+        """The header of the last attempt of a rank: facts about the process that recorded it.
+
+        rank: None is the lowest.
+        """
         index = self._index(self._checked_rank(self._reader.ranks[0] if rank is None else rank))
         attempts = index.reader.catalogue.attempts
         return dict(attempts[-1].header) if attempts else {}
 
     def gaps(self, rank: int | None = None) -> list[Gap]:
-        """What was not recorded, or not with its values: totals per series and reason."""
+        """Observations lost, as a whole or without their values: totals by series and reason."""
         if rank is None and self._figures is not None:
             return list(self._figures.gaps)
         indexes = self._all() if rank is None else [self._index(self._checked_rank(rank))]
         return summed_gaps(gap for index in indexes for gap in index.reader.gaps())
 
     def edges(self, rank: int | None = None) -> list[Edges]:
-        """What values were computed from, on one rank (None: the lowest), in order of statement.
+        """The lineage of one rank: what each value was computed from, in order of statement.
 
-        `anchorlib.diagnosis.causes.Lineage` finds in them the parents of a record of any kind.
+        rank: None is the lowest. `anchorlib.diagnosis.causes.Lineage` finds in these edges the
+        parents of a record of any kind.
         """
         ranks = self.ranks
         index = self._index(self._checked_rank(ranks[0] if rank is None else rank))
@@ -152,27 +159,27 @@ class Run:
         *,
         rank: int | None = None,
     ) -> list[Op]:
-        """The traced operations, by rank, step and place in the step; empty where none were.
+        """The traced operations, by rank, step and place in the step; empty if none were traced.
 
         stage: "forward", "recompute", "backward", "accumulate" or "optimizer".
-        module: a module's path, or a glob of several. step: one, or a range of them.
-        rank: None is all ranks. Of a step that was traced again after a resume, the last counts.
+        module: the path of a module, or a glob for several. step: a step, or a range of steps.
+        rank: None is all ranks. A step that was traced again after a resume has its last trace.
 
-        Raises OptionError for a stage or rank that there is not, DamagedError.
+        Raises OptionError for an unknown stage or rank, DamagedError for a damaged log.
         """
         found = [op for at in self._ranks_of(rank) for op in self._traced(at)]
         return select_ops(found, stage, module, step)
 
     def op_gaps(self, rank: int | None = None) -> list[OpGap]:
-        """What could not be traced, and why; raises as `ops`."""
+        """The gaps in the log of operations: what could not be traced, and why; raises as `ops`."""
         entries = [self._index(at).reader.operations() for at in self._ranks_of(rank)]
         return [gap for some in entries for gap in gaps_of(some)]
 
     def op_of(self, record: Record) -> Op | None:
         """The traced operation that made a record of this run, found by its digest.
 
-        None where its step was not traced, and of what no operation made: inputs, first
-        parameters, deltas. Raises DamagedError.
+        None where the record's step was not traced, and for records that no operation made:
+        inputs, initial parameters, deltas. Raises DamagedError for a damaged log.
         """
         if record.summary is None:
             return None
@@ -198,24 +205,27 @@ class Run:
             ) from error
 
     def rows(self, rank: int) -> tuple[RankReader, np.ndarray[Any, Any]]:
-        """The store's reader of one rank, and the rows seen of it in order of execution.
+        """The store's reader of one rank, and its visible rows in order of execution.
 
-        For work on the columns of all series at once.
+        For work on the columns of all series together.
         """
         self._reader.refresh()
         reader = self._reader.rank(self._checked_rank(rank))
         return reader, visible_rows(reader)
 
     def all_rows(self) -> list[tuple[RankReader, np.ndarray[Any, Any]]]:
-        """The same of every rank, ascending, having looked for new rows once."""
+        """The store's reader and the visible rows of each rank, ascending.
+
+        All ranks are as of one look for new rows.
+        """
         self._reader.refresh()
         readers = [self._reader.rank(rank) for rank in self._reader.ranks]
         return [(reader, visible_rows(reader)) for reader in readers]
 
     def tensors(self, *selectors: str) -> list[TensorInfo]:
-        """What the run holds, in order of execution; all of it, or what the selectors name.
+        """The tensors of the run in order of execution: all, or those that the selectors name.
 
-        Raises UnknownTensorError for a selector that names nothing, with what may have been meant.
+        Raises UnknownTensorError for a selector that names none, with suggestions.
         """
         found = self._listing()
         if not selectors:
@@ -249,7 +259,7 @@ class Run:
     ) -> Series:
         """The series of a tensor and kind; rank and mode are needed where there are several.
 
-        attempts: also records that a later attempt made again.
+        attempts: include records that a later attempt recorded again.
         Raises UnknownTensorError, AmbiguousTensorError, ModeError, OptionError (no such rank).
         """
         if rank is not None:
@@ -280,12 +290,13 @@ class Run:
         )
 
     def histogram(self, selector: str, **where: Any) -> Log2Histogram:
-        """The log2 histogram of all that a selector names, all ranks together.
+        """One log2 histogram of all elements that a selector names, all ranks together.
 
-        A selector without a kind means gradients: `grad`, else `pass_grad`, else what there is.
-        where: as of `Series.where`, and `rank` and `mode`: `steps=range(0, 10)`.
+        A selector without a kind means gradients: each name's `grad`, else its `pass_grad`; its
+        first kind where no name has a gradient.
+        where: arguments of `Series.where`, as `steps=range(0, 10)`; also `rank` and `mode`.
         Raises UnknownTensorError for a selector that names nothing, AmbiguousTensorError for a
-        tensor that several modes recorded, whose elements would be counted twice.
+        tensor that was recorded in several modes: its elements would be counted twice.
         """
         return Log2Histogram.pooled(part.histogram for part in self.histograms(selector, **where))
 
@@ -297,12 +308,15 @@ class Run:
         mode: Mode | type[Mode] | str | None = None,
         **where: Any,
     ) -> list[TensorHistogram]:
-        """The same, each tensor and kind by itself; those without records there are left out."""
+        """The log2 histogram of each tensor and kind that a selector names, all ranks together.
+
+        A tensor without records at these coordinates is left out. Arguments as of `histogram`.
+        """
         known = list(dict.fromkeys((info.name, info.kind) for info in self.tensors()))
         pairs = select([selector], known, where=f" in {self.name}")
         names = {name for name, _ in pairs}
         if len(pairs) == sum(name in names for name, _ in known):
-            pairs = gradients_first(pairs)  # all kinds: none was asked for
+            pairs = gradients_first(pairs)  # it named all kinds of its names: it chose no kind
         wanted = None if mode is None else str(parse_mode(mode))
         if self._figures is not None and rank is None and wanted is None and not where:
             return [self._whole(pair, self._figures) for pair in pairs]
@@ -317,14 +331,14 @@ class Run:
         return [part for part in found if part is not None]
 
     def _whole(self, pair: tuple[str, str], figures: RunFigures) -> TensorHistogram:
-        """All of one tensor, as the index of an archived run has it."""
+        """The histogram of all records of one tensor, from the index of an archived run."""
         parts = [one for one in figures.series if (one.name, one.kind) == pair]
         self._check_modes(pair, [one.mode for one in parts])
         one = parts[0]
         return TensorHistogram(*pair, one.first_step, one.last_step, one.records, one.histogram)
 
     def _check_modes(self, pair: tuple[str, str], modes: list[str]) -> None:
-        """Raises AmbiguousTensorError where there are several."""
+        """Raises AmbiguousTensorError where there are several modes."""
         if len(modes) > 1:
             raise AmbiguousTensorError(
                 f"{quoted(join(*pair))} in {self.name} was recorded in {len(modes)} modes; choose "
@@ -358,10 +372,10 @@ class Run:
         """The values of one rank: a variable for each tensor and kind, as "fc1@grad".
 
         Tensors whose records have the same coordinates share the dimension "record" with `step`,
-        `pass_index`, `call`, `phase` and `attempt` along it; the next kind of coordinates has
-        "record_1" with `step_1`, and so on: nothing is filled up. Tensor dimensions belong to
-        their variable ("fc1@grad d0"). All of it is read: select what is wanted.
-        rank: needed where several recorded.
+        `pass_index`, `call`, `phase` and `attempt` along it; tensors with other coordinates have
+        "record_1" with `step_1`, and so on, so no gap is filled up. Tensor dimensions belong to
+        their variable ("fc1@grad d0"). All values are read into memory: select what you need.
+        rank: needed where several ranks recorded.
         Raises as `Series.values`, UnknownTensorError, AmbiguousTensorError (several ranks),
         OptionError (no such rank), MissingExtraError where xarray is not installed.
         """
@@ -372,9 +386,9 @@ class Run:
 
         `rank<r>/tensors/<encoded name>/<kind>` opens with `zarr.open_group` and with
         `xarray.open_zarr(..., consolidated=False)`: `value` is (record, *shape) with `step`,
-        `pass_index` and `call` along it, `value_1` … hold records of further shapes. It shows the
-        records of the last attempt whose values were kept, as of now; values are read when zarr
-        asks for them.
+        `pass_index` and `call` along it, `value_1` … hold records of further shapes. The store
+        shows the records of this moment whose values were kept, of the last attempt; values are
+        read when zarr asks for them.
         """
         return as_zarr(tensor_tree(self.name, self._every()))
 
@@ -384,8 +398,9 @@ class Run:
                 yield Series(index.reader, entry, index.rows(entry))
 
     def whole_series(self, info: TensorInfo) -> MergedSeries | None:
-        """All records of one tensor, kind and mode, of all ranks together; None where no index
-        says it: only an archived run has one.
+        """The figures of one tensor, kind and mode over all ranks, from the index of the run.
+
+        None where the run has no index: only archived runs have one.
         """
         if self._figures is None:
             return None
@@ -393,7 +408,7 @@ class Run:
         return next((one for one in self._figures.series if one.key == key), None)
 
     def refresh(self) -> None:
-        """Looks for what was committed since; every other call does so by itself."""
+        """Looks for newly committed records; every other call does so by itself."""
         self._reader.refresh()
 
     def _find(self, name: str, kind: str, *, attempts: bool = False) -> list[Series]:
@@ -409,7 +424,7 @@ class Run:
 
     @property
     def _figures(self) -> RunFigures | None:
-        """What the index of an archived run says of all ranks together; None for other runs."""
+        """The figures of all ranks from the index of an archived run; None for other runs."""
         return self._reader.figures
 
     def _listing(self) -> list[TensorInfo]:

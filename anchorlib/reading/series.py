@@ -1,4 +1,4 @@
-"""One series of one rank, as users hold it."""
+"""A series as users read it: the records of one name, kind and mode on one rank."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KNOWN_FLAGS = int(Flag.VALUE_DROPPED | Flag.STEP_SKIPPED | Flag.SCALED)
 class Series:
     """The records of one name, kind and mode on one rank, in order of execution.
 
-    It shows what was committed when it was made; ask the Run again for what came since.
+    It shows the records that were committed when it was made; ask the Run again for later ones.
     """
 
     def __init__(self, reader: RankReader, entry: SeriesEntry, rows: Array) -> None:
@@ -54,22 +54,22 @@ class Series:
 
     @property
     def kind(self) -> str:
-        """value, grad, pass_grad, updated, delta or opt.KEY."""
+        """The kind of the records: value, grad, pass_grad, updated, delta or opt.KEY."""
         return self._entry.kind
 
     @property
     def mode(self) -> str:
-        """The mode's text, as "all" or "sum:window=10"."""
+        """The text of the mode, as "all" or "sum:window=10"."""
         return self._entry.mode
 
     @property
     def rank(self) -> int:
-        """The rank that recorded it."""
+        """The rank that recorded the series."""
         return self._reader.rank
 
     @property
     def stored(self) -> tuple[RankReader, int, Array]:
-        """Where its records are: the store's reader, the series' number there, and their rows."""
+        """Where the records lie: the rank's reader, the series' number there, and the rows."""
         return self._reader, self._entry.id, self._rows
 
     @property
@@ -94,14 +94,14 @@ class Series:
 
     @property
     def sizes(self) -> Array:
-        """Bytes of values that are stored of each record."""
+        """Bytes of the stored values of each record; 0 where they were not kept."""
         return stored_sizes(self._reader, self._rows)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Record]:
-        """Each record, its values read as it comes; see `records`."""
+        """Each record; its values are read when the iteration comes to it. See `records`."""
         return self.records()
 
     def where(
@@ -116,7 +116,7 @@ class Series:
     ) -> Series:
         """The records at these coordinates; None takes all.
 
-        kept: those whose values are stored, or with False those of which only the summary is.
+        kept: True takes records whose values are stored, False those with a summary alone.
         """
         wanted = {"pass_index": pass_index, "call": call, "phase": phase, "attempt": attempt}
         columns = self.columns
@@ -131,15 +131,15 @@ class Series:
         return Series(self._reader, self._entry, self._rows[seen])
 
     def between(self, first: int, stop: int) -> Series:
-        """The records from place `first` up to, not with, `stop` in the series."""
+        """The records from place `first` up to and without place `stop` in the series."""
         return Series(self._reader, self._entry, self._rows[first:stop])
 
     def values(self) -> Array:
         """All values, shape (record, *tensor shape); bfloat16 and fp8 as float32.
 
         Raises RaggedError where records differ in shape or dtype, ValuesNotKeptError where the
-        values of any were not kept: `where(kept=True)` leaves these out, `records` goes through
-        all. Raises DamagedError for values that are not those that were recorded.
+        values of some record were not kept (`where(kept=True)` leaves such records out, `records`
+        goes through all), DamagedError for values that are not those that were recorded.
         """
         raw, dtype = self.raw()
         return dtypes.decode(raw, dtype)
@@ -150,9 +150,10 @@ class Series:
         return self._reader.stack(self._rows), dtype
 
     def form(self) -> tuple[str, tuple[int, ...]]:
-        """The one dtype and shape that all records have, whose values are all kept.
+        """The dtype and shape of the records, which must be the same for all of them.
 
-        Raises RaggedError, ValuesNotKeptError and UnknownTensorError as `values` does.
+        Raises RaggedError where they differ, ValuesNotKeptError where the values of a record were
+        not kept, UnknownTensorError where there is no record.
         """
         self._check_kept()
         found = self._reader.forms(self._rows)
@@ -169,9 +170,10 @@ class Series:
     def at(
         self, *, step: int, pass_index: int = 0, call: int = 0, phase: str | None = None
     ) -> Record:
-        """The record at one coordinate; the last one where several were made there.
+        """The record at one coordinate; the last one where several were recorded there.
 
-        Raises UnknownTensorError where there is none, AmbiguousTensorError where phases differ.
+        Raises UnknownTensorError where there is none, AmbiguousTensorError where several phases
+        have one.
         """
         found = self.where(steps=[step], pass_index=pass_index, call=call, phase=phase)
         if not len(found):
@@ -185,10 +187,11 @@ class Series:
         return found.record(len(found) - 1)
 
     def records(self, *, summaries: bool = False) -> Iterator[Record]:
-        """Each record, its values read as it comes; raises DamagedError as `values` does.
+        """Each record; its values are read when the iteration comes to it.
 
-        With `summaries` each carries its Summary, whose histogram may have to be counted from the
-        values; without, only records without values do.
+        summaries: give every record its Summary, whose histogram may have to be counted from the
+            values. Otherwise records with values come without a Summary.
+        Raises DamagedError as `values` does.
         """
         for index in range(len(self)):
             yield self.record(index, summary=summaries)
@@ -225,10 +228,10 @@ class Series:
 
     def histogram(self, *, steps: Sequence[int] | range | None = None) -> Log2Histogram:
         """The log2 histogram of all elements of all records, or of those of some steps."""
-        return pooled(self._reader, self.where(steps=steps)._rows)  # noqa: SLF001 - its own kind
+        return pooled(self._reader, self.where(steps=steps)._rows)  # noqa: SLF001 - a Series too
 
     def histograms(self, first: int = 0, stop: int | None = None) -> list[Log2Histogram]:
-        """The log2 histogram of each record by itself, of those from `first` up to `stop`."""
+        """The log2 histogram of each record from place `first` up to and without place `stop`."""
         return self._reader.histograms(self._rows[first:stop])
 
     def to_torch(self) -> torch.Tensor:
@@ -240,11 +243,11 @@ class Series:
     def to_xarray(self, chunks: Chunks | None = None) -> xarray.DataArray:
         """All values with their coordinates along "record"; raises as `values` does.
 
-        chunks: None reads them now. Else they are a dask array, read when it is computed and by
-            whoever computes it: {} has the stored chunks, "auto" several of them where they are
-            small, {"record": 100} or a number what it says.
+        chunks: None reads the values now. Otherwise they are a dask array, whose chunks are read
+            by the process that computes them: {} has the chunks of the store, "auto" puts several
+            small ones together, {"record": 100} or a number sets their size.
         Raises MissingExtraError where xarray (and dask, for chunks) is not installed, OptionError
-        for chunks that cannot be.
+        for chunks that do not fit the values.
         """
         return series_array(self, chunks)
 
@@ -269,7 +272,7 @@ class Series:
         cell = self._reader.cell
         high, low = (int(cell(name, row)) for name in ("digest_high", "digest_low"))
         figures = {name: float(cell(name, row)) for name in ("min", "max", "sum", "l2")}
-        if raw is not None and cell("hist_length", row) < 0:  # counted from what was read already
+        if raw is not None and cell("hist_length", row) < 0:  # the values are in memory already
             histogram = log2_histogram(raw, self._reader.dtypes(self._rows[index : index + 1])[0])
         else:
             histogram = self._reader.histograms(self._rows[index : index + 1])[0]

@@ -28,7 +28,7 @@ def run_line(run: Run) -> str:
     """`Run('run1', closed: 42 records of 6 tensors, 1 rank, steps 0-2, 1.2 MiB)`."""
     try:
         return f"Run({run.name!r}, {_state(run)}: {_holdings(run)})"
-    except AnchorError as error:  # a collector that is gone: showing a run is no reason to raise
+    except AnchorError as error:  # as when a collector is gone: a repr should not raise
         return f"Run({run.name!r}, cannot be read now: {escape(str(error))})"
 
 
@@ -38,7 +38,7 @@ def series_line(series: Series) -> str:
 
 
 def run_html(run: Run) -> str:
-    """The line, and the first tensors as a table."""
+    """The run's line, and its first tensors as a table."""
     infos = run.tensors()
     rows = [
         (
@@ -52,7 +52,7 @@ def run_html(run: Run) -> str:
 
 
 def series_html(series: Series) -> str:
-    """The line, and the first and last records as a table."""
+    """The series' line, and its first and last records as a table."""
     total = len(series)
     places = list(range(total))
     if total > 2 * ENDS:

@@ -1,4 +1,4 @@
-"""How many bytes of values are stored of records."""
+"""The bytes that the stored values of records take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def stored_sizes(reader: RankReader, rows: Array) -> Array:
-    """Of each of these rows of a rank, int64; 0 where its values were not kept."""
+    """The bytes of each of these rows' stored values, int64; 0 where values were not kept."""
     shapes, codes = reader.shape_codes(rows)
     numel = np.array([prod(shape) for shape in shapes] or [0], np.int64)[codes]
     forms = [dtypes.dtype(form.dtype) for form in reader.catalogue.forms]

@@ -16,12 +16,12 @@ __all__ = ["as_frame", "html_table", "html_text"]
 
 
 def html_text(text: object) -> str:
-    """`text` as HTML may hold it: control characters spelled, markup literal."""
+    """`text` made safe for HTML: control characters are spelled out, markup shows literally."""
     return literal(escape(str(text)))
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A plain table; heads and cells are texts, whatever stands in them."""
+    """A plain table; heads and cells are shown as text, markup in them too."""
     lines = ["<table>", f"<thead><tr>{_cells('th', heads)}</tr></thead>", "<tbody>"]
     lines += [f"<tr>{_cells('td', row)}</tr>" for row in rows]
     return "\n".join([*lines, "</tbody>", "</table>"])

@@ -1,4 +1,4 @@
-"""The one bridge from stored bits back to torch; torch is imported when it is crossed."""
+"""Stored bits turned back into torch tensors; torch is imported only when that is asked for."""
 
 from __future__ import annotations
 

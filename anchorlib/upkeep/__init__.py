@@ -1,11 +1,11 @@
-"""Runs as things: who writes them; measured, removed, renamed, chosen by age and size, and mended.
+"""The upkeep of whole runs: seeing who writes them; measuring, removing, renaming, mending them.
 
-keeping    the keeper of a store: a directory's own, or a collector's
+keeping    the keeper of a store: of a directory, or of a collector
 spread     the keeper of runs that several collectors hold together
-choosing   which runs go, by age, number and size
-writing    who writes now
+choosing   which runs to remove, by age, number and size
+writing    which processes write runs now
 archives   what became of closed runs: archived, waiting, or failing
-mending    what of a damaged run is sound, recorded once more
+mending    the sound rows of a damaged run, recorded once more
 
     keeper_of(find_run("run1")) ─▶ keeper, "run1" ─▶ keeper.remove("run1")
 """

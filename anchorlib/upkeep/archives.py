@@ -1,4 +1,4 @@
-"""What became of closed runs: those that are archived, wait for it, or cannot be."""
+"""What became of closed runs: those that are archived, wait to be, or cannot be."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ __all__ = ["ArchiveState", "archives_at", "archives_in"]
 
 @dataclass(frozen=True, slots=True)
 class ArchiveState:
-    """One archive, as the store knows it whose runs go there; None stands for what nobody knows.
+    """One archive, as it is known to a store that archives its runs there.
 
-    store: the directory or the collector. place: the archive; "" where its collector archives
-        nothing now, and did before.
-    archived: runs that are there. alone: those of them whose files are nowhere else.
-    bytes: sent since the collector was started. waiting: closed runs that are not there yet.
-    failing: runs that could not be archived, and why. problem: why none can be now.
+    store: the directory or the collector. place: the archive; "" for a collector that archived runs
+        before and archives none now.
+    archived: how many runs are archived. alone: those among them whose files are nowhere else.
+    bytes: how many were sent since the collector started; None for a directory.
+    waiting: closed runs that are not archived yet; None for a directory.
+    failing: runs that could not be archived, each with the reason.
+    problem: why no run can be archived now; "" where there is no problem.
     """
 
     store: str
@@ -37,7 +39,7 @@ class ArchiveState:
     problem: str = ""
 
     def lines(self) -> Iterator[str]:
-        """As people read it."""
+        """The state in words, a line for each fact."""
         be = "run is" if self.archived == 1 else "runs are"
         where = f" in {escape(self.place)}" if self.place else ""
         here = self.archived - len(self.alone)
@@ -51,7 +53,10 @@ class ArchiveState:
 
 
 def archives_in(store: Path) -> list[ArchiveState]:
-    """The archives that runs of a directory went to, as its notes say. Raises StoreError."""
+    """The archives that runs of a directory went to, from its notes.
+
+    Raises StoreError for a damaged note.
+    """
     notes = [note for run in noted_runs(store) if (note := note_of(store, run)) is not None]
     found = []
     for place in sorted({note.place for note in notes}):
@@ -62,7 +67,10 @@ def archives_in(store: Path) -> list[ArchiveState]:
 
 
 def archives_at(client: KeeperClient) -> list[ArchiveState]:
-    """What a collector says of its archive, of runs that may be read. Raises CollectorError."""
+    """The archive of a collector, with the runs that the client may read.
+
+    Raises CollectorError.
+    """
     told = client.archive()
     if told is None:
         return []

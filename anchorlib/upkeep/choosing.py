@@ -1,4 +1,4 @@
-"""Which runs go, by age, number and size; a calculation that touches no file."""
+"""Which runs to remove, by age, number and size; a calculation that touches no file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ __all__ = ["Limits", "RunFacts", "chosen"]
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What is known of a run that may go.
+    """The facts of a run that decide whether it is removed.
 
-    closed: its sessions have all ended as they should. written: a living process writes it.
-    bytes: on disk; none of a link, which is no run of its own. written_ns: when something was last
-        written to it.
+    closed: whether all of its sessions were closed. written: whether a living process writes it.
+    bytes: on disk; 0 for a link, which is no run of its own. written_ns: when it was last written.
     """
 
     run: str
@@ -26,12 +25,12 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much may stay; None sets no limit.
+    """Which runs may stay; None sets no limit.
 
-    before_ns: what was last written to before this time goes.
-    keep_last: so many of the newest closed runs stay, whatever else is said; alone, the other
-        closed runs go.
-    max_bytes: the oldest closed runs go until the rest fits.
+    before_ns: runs that were last written before this time go.
+    keep_last: this many of the newest closed runs stay, whatever the other limits say. Given alone,
+        all other closed runs go.
+    max_bytes: the oldest closed runs go until the others take no more than this.
     """
 
     before_ns: int | None = None
@@ -42,9 +41,9 @@ class Limits:
 def chosen(runs: Iterable[RunFacts], limits: Limits) -> list[RunFacts]:
     """The runs that go, the oldest first.
 
-    What a living process writes neither goes nor counts, and no more does a link: as a second name
-    of the newest run it would be kept in its place. A run that was never closed (its trainer
-    died, or cannot reach its collector just now) goes by its age alone.
+    A run that a living process writes neither goes nor counts. Neither does a link: as a second
+    name of the newest run it would take the place of a run to keep. A run that was never closed
+    (its trainer died, or cannot reach its collector just now) goes by its age alone.
     """
     own = [run for run in runs if run.bytes and not run.written]
     idle = sorted(own, key=lambda run: run.written_ns)
@@ -66,7 +65,10 @@ def _last(closed: list[RunFacts], limits: Limits) -> list[RunFacts]:
 def _fitting(
     idle: list[RunFacts], free: list[RunFacts], going: list[RunFacts], most: int
 ) -> list[RunFacts]:
-    """What goes already, and the oldest closed runs until what stays takes `most` bytes."""
+    """The runs that go already, and further ones until the runs that stay take `most` bytes.
+
+    The further ones are the oldest closed runs.
+    """
     left = sum(run.bytes for run in idle) - sum(run.bytes for run in going)
     found = set(going)
     for run in free:

@@ -1,4 +1,4 @@
-"""The keeper of a store: a directory's own, or a collector's. Both do the same."""
+"""The keeper of a store, which removes and renames runs: of a directory, or of a collector."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _SUFFIX = ".zarr"
 
 
 class Keeper(Protocol):
-    """Does with whole runs what nobody may do while they are written."""
+    """Removes and renames whole runs, which nobody may do while a process writes them."""
 
     def writings(self) -> list[Writing]:
         """The ranks that are being written now. Raises StoreError, CollectorError."""
         ...
 
     def archives(self) -> list[ArchiveState]:
-        """What became of its closed runs. Raises StoreError, CollectorError."""
+        """What became of the store's closed runs. Raises StoreError, CollectorError."""
         ...
 
     def measure(self, run: str) -> tuple[int, bool]:
@@ -54,20 +54,22 @@ class Keeper(Protocol):
         ...
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
-        """Removes a run, unless something was written to it after a time; the bytes freed.
+        """Removes a run; returns the bytes freed.
 
+        unless_after: the run stays, with RunBusyError, where it was written to after this time
+            (nanoseconds since the epoch).
         Raises RunNotFoundError, RunBusyError, StoreError, CollectorError.
         """
         ...
 
     def rename(self, run: str, name: str) -> None:
-        """Gives a run another name. Raises RunExistsError, and what `remove` does."""
+        """Gives a run another name. Raises RunExistsError, and the errors of `remove`."""
         ...
 
     def finish(self) -> tuple[int, list[str]]:
-        """Ends removals that were interrupted: how many, and what cannot be deleted.
+        """Ends interrupted removals; returns how many, and what could not be deleted, in words.
 
-        A collector does so itself, when it starts.
+        A collector does so itself when it starts.
         """
         ...
 
@@ -119,12 +121,15 @@ class _RemoteKeeper:
 
 
 def keeper_at(store: str) -> Keeper:
-    """The keeper of the store that a text means. Raises as `locate_store`."""
+    """The keeper of the store that a text names. Raises as `locate_store`."""
     return _keeper(locate_store(store))
 
 
 def keepers_at(store: str) -> list[Keeper]:
-    """The same, of each of several collectors for itself."""
+    """The keepers of the store that a text names: one for each of its collectors.
+
+    A directory or a single collector has one keeper. Raises as `locate_store`.
+    """
     location = locate_store(store)
     several = location.collectors if isinstance(location, SeveralCollectors) else [location]
     return [_keeper(one) for one in several]
@@ -172,12 +177,12 @@ def _check_here(found: FoundRun) -> None:
 
 
 def read_facts(keeper: Keeper, run: str, store: str) -> RunFacts:
-    """What is known of a run of the store that `keeper` keeps.
+    """The facts of a run in the store that `keeper` keeps.
 
-    Raises what opening it raises, and what `Keeper.measure` does.
+    Raises as `find_run` and as `Keeper.measure`.
     """
     found = find_run(run, store)
-    # In this order: what ends between the two looks counts as written.
+    # In this order: a session that ends between the two calls counts as still writing.
     nbytes, written = keeper.measure(run)
     reader = RunReader(found.location, found.name)
     reader.refresh()

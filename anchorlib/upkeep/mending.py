@@ -1,7 +1,7 @@
-"""A damaged run looked at closely, and its sound rows recorded once more in a new one.
+"""A damaged run examined row by row, and its sound rows recorded once more in a new run.
 
-Examined.of(run, 0)  ─▶ which rows are sound, which only without their values
-salvage(store, …)    ─▶ a new run of them, put in place when it is whole
+Examined.of(run, 0)  ─▶ which rows are sound, and which of these have lost their values
+salvage(store, …)    ─▶ a new run of the sound rows, put in place when it is whole
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ _UNREADABLE: Final = (StoreError, ValueError, OverflowError, MemoryError, IndexE
 
 @dataclass(slots=True)
 class Examined:
-    """One rank, of which every row and value was compared with its checksum.
+    """One rank, all rows of which were compared with their checksums, all values with digests.
 
-    reader: reads what is left of it. sound: whether each row is as it was written; kept: whether
-    its values are, where they were stored at all. problems: what else is damaged, in words.
+    reader: reads the remnants of the rank. sound: for each row whether it is as it was written.
+    kept: for each row whether its values were stored and are as they were written.
+    problems: further damage, in words.
     """
 
     reader: RankReader
@@ -62,9 +63,9 @@ class Examined:
     def of(
         cls, run: Location, name: str, rank: int, progress: Progress = lambda *_: None
     ) -> Examined:
-        """Looks at one rank of the run `name` at `run`; of a copy up to where it ends.
+        """Examines one rank of the run `name` at `run`; the copy of a live rank up to its end.
 
-        Raises StoreError where nothing is left of it.
+        Raises StoreError where the rank cannot be read at all.
         """
         reader, location, problems, lost_phases = _opened(run, rank)
         end_copy(run, name, reader)
@@ -73,19 +74,19 @@ class Examined:
         sound[RowChecks(rank_location(location, rank), reader).unfit(rows)] = False
         if lost_phases:
             sound &= ~np.isin(reader.column("phase"), list(lost_phases))
-        found = cls(reader, sound, np.zeros(len(rows), bool), problems)
-        found._read_values(progress)
-        return found
+        examined = cls(reader, sound, np.zeros(len(rows), bool), problems)
+        examined._read_values(progress)
+        return examined
 
     @property
     def is_sound(self) -> bool:
-        """Whether all that was written is there: then the rest can be made again from it."""
+        """Whether all rows and values are intact: labels and documents can be made from them."""
         stored = self.reader.kept(np.arange(len(self.sound)))
         return not self.problems and bool(self.sound.all()) and bool((self.kept == stored).all())
 
     @property
     def lost(self) -> tuple[int, int]:
-        """How many rows are lost, and of how many others only the values are."""
+        """How many rows are lost, and how many others have lost their values alone."""
         usable = self.usable
         stored = self.reader.kept(np.flatnonzero(usable))
         bare = int((stored & ~self.kept[usable]).sum())
@@ -93,10 +94,10 @@ class Examined:
 
     @property
     def usable(self) -> Array:
-        """Rows of which a record can be made again: with their values, or by their summary."""
+        """For each row whether a record can be made of it, with its values or its summary alone."""
         rows = np.arange(len(self.sound))
         without = self.reader.kept(rows) & ~self.kept
-        # The histogram of such a row was to be counted in its values.
+        # A row that lost its values and has no stored histogram has no summary either.
         return self.sound & ~(without & (self.reader.column("hist_length") < 0))
 
     def _read_values(self, progress: Progress) -> None:
@@ -116,10 +117,10 @@ class Examined:
 
 
 def salvage(store: Path, examined: Sequence[Examined], name: str) -> bool:
-    """Records the sound rows of some ranks once more, as the run `name` of the store.
+    """Records the sound rows of some ranks once more, as the new run `name` of the store.
 
-    It appears when it is whole. What is lost is stated as gaps. False where nothing is left to be
-    recorded. Raises RunExistsError,
+    The run appears only when it is whole. Lost rows and values are stated as gaps. Returns False,
+    and makes no run, where no attempt is left to be recorded. Raises RunExistsError,
     InvalidNameError, StoreError.
     """
     check_run_name(name)
@@ -134,15 +135,15 @@ def salvage(store: Path, examined: Sequence[Examined], name: str) -> bool:
 
 
 def _opened(run: Location, rank: int) -> tuple[RankReader, Location, list[str], set[int]]:
-    """A reader of what is left, where it reads, what is wrong, and the phases without a name."""
-    if _is_fixed(run, rank):  # which is read where it is whole
+    """A reader of the rank's remnants, their location, the problems, and phases without a name."""
+    if _is_fixed(run, rank):
         return RankReader(run, rank), run, [], set()
     remnants = Remnants(run, rank)
     return RankReader(remnants, rank), remnants, remnants.problems, remnants.lost_phases
 
 
 def _is_fixed(run: Location, rank: int) -> bool:
-    """Whether it is of format 1, or sealed: then it has no remnants as a live rank has them."""
+    """Whether the rank is sealed or of format 1: `Remnants` mends the files of neither."""
     try:
         reader = RankReader(run, rank)
         return reader.is_sealed or reader.catalogue.version == 1
@@ -151,7 +152,7 @@ def _is_fixed(run: Location, rank: int) -> bool:
 
 
 def _record(store: Path, one: Examined, name: str) -> None:
-    """One rank, attempt by attempt."""
+    """Records the usable rows of one rank once more, attempt by attempt."""
     reader, usable = one.reader, one.usable
     of = reader.column("attempt")
     operations, rest = _operations(one)
@@ -175,7 +176,7 @@ def _is_of(entry: Entry, attempt: int) -> bool:
 
 
 def _operations(one: Examined) -> tuple[list[Entry], Gap | None]:
-    """The log of operations; where it is damaged none of it, and a gap that says so."""
+    """The entries of the log of operations; for a damaged log none, and a gap that says so."""
     try:
         return one.reader.operations(), None
     except DamagedError:
@@ -185,7 +186,7 @@ def _operations(one: Examined) -> tuple[list[Entry], Gap | None]:
 
 
 def _batches(reader: RankReader, rows: Array) -> Iterator[Array]:
-    """Rows in parts whose values fit into memory together."""
+    """The rows in batches whose values fit into memory together."""
     for start in range(0, len(rows), _ROWS):
         part = rows[start : start + _ROWS]
         sizes = np.array([reader.stored_bytes(part[at : at + 1]) for at in range(len(part))])
@@ -194,7 +195,7 @@ def _batches(reader: RankReader, rows: Array) -> Iterator[Array]:
 
 
 def _lost(one: Examined, attempt: int) -> list[Gap]:
-    """What one attempt has lost: values by their tensors, rows as those of unknown ones."""
+    """The losses of one attempt as gaps: values by their series, rows as of an unknown tensor."""
     reader, rows = one.reader, np.arange(len(one.sound))
     own = _clamped(reader.column("attempt"), len(reader.catalogue.attempts)) == attempt
     found = []
@@ -215,5 +216,5 @@ def _lost(one: Examined, attempt: int) -> list[Gap]:
 
 
 def _clamped(numbers: Array, count: int) -> Array:
-    """Numbers of attempts; those that cannot be count as the first's."""
+    """Numbers of attempts; a number that is no attempt's is damage, and counts as the first's."""
     return np.where(numbers < count, numbers, 0)

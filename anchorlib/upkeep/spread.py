@@ -1,4 +1,4 @@
-"""The keeper of runs that several collectors hold together: all of them do it, or none."""
+"""The keeper of runs that several collectors hold together: it changes all parts of a run."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ __all__ = ["SpreadKeeper"]
 
 
 class SpreadKeeper:
-    """Keeps runs of which each keeper holds a part; raises as each of them, see `Keeper`.
+    """Keeps runs of which several collectors hold parts, each with its keeper; see `Keeper`.
 
-    Everyone is asked before anything is changed: one that does not answer stops it all.
+    All collectors are asked before anything is changed, so one that does not answer prevents the
+    change everywhere. Raises as the keepers do.
     """
 
     def __init__(self, keepers: Sequence[Keeper]) -> None:
         self._keepers = keepers
 
     def writings(self) -> list[Writing]:
-        """The ranks that are being written now, wherever they are."""
+        """The ranks that are being written now, at any of the collectors."""
         found = [one for keeper in self._keepers for one in keeper.writings()]
         return sorted(found, key=lambda one: (one.run, one.rank))
 
     def archives(self) -> list[ArchiveState]:
-        """What became of closed runs, of each for itself."""
+        """What became of closed runs, for each collector by itself."""
         return [one for keeper in self._keepers for one in keeper.archives()]
 
     def measure(self, run: str) -> tuple[int, bool]:
@@ -46,12 +47,12 @@ class SpreadKeeper:
         return sum(nbytes for nbytes, _ in found), any(written for _, written in found)
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
-        """Removes all parts of a run; the bytes freed."""
+        """Removes all parts of a run; returns the bytes freed."""
         holders = self._idle(run, alone_too=unless_after is None)
         return sum(keeper.remove(run, unless_after=unless_after) for keeper in holders)
 
     def rename(self, run: str, name: str) -> None:
-        """Gives all parts another name; where one cannot have it, none has."""
+        """Gives all parts another name; where one part cannot be renamed, all keep the old name."""
         if self._held(name):
             raise RunExistsError(
                 f"there is a run {escape(name)!r} already: take another name, or remove that one "
@@ -68,11 +69,14 @@ class SpreadKeeper:
             raise
 
     def finish(self) -> tuple[int, list[str]]:
-        """Nothing: collectors end interrupted removals when they start."""
+        """Does nothing: collectors end interrupted removals when they start."""
         return 0, []
 
     def _idle(self, run: str, *, alone_too: bool = False) -> list[Keeper]:
-        """Those that hold a part of a run which nobody writes, or are led to one in an archive."""
+        """The keepers that hold a part of a run. Raises RunBusyError where a part is written.
+
+        alone_too: also keepers whose part is in its archive alone.
+        """
         holders = self._holders(run, alone_too=alone_too)
         if any(written for _, written in holders.values()):
             raise RunBusyError(f"run {escape(run)!r} is being written: stop that process first")

@@ -1,4 +1,4 @@
-"""Who writes now: the ranks that living processes hold, as a directory or a collector knows it."""
+"""The ranks that living processes write now, as a directory or a collector knows them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ __all__ = ["Writing", "writings_at", "writings_in"]
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A rank that is being written; None stands for what cannot be known.
+    """A rank that is being written; a figure that the store cannot know is None.
 
-    host: the machine that writes it; of a directory that a collector serves, the collector's.
-    since_ns: when that began; of a collector, when its stream began. Both since the epoch.
-    records_per_second, bytes_per_second: of values, in the last minute.
+    host: the machine of the process that writes it; in a directory that a collector serves, the
+        machine of the collector.
+    since_ns: when that process began to write it, or its stream to the collector began; nanoseconds
+        since the epoch, as `last_seen_ns`.
+    records_per_second, bytes_per_second: records and bytes of values in the last minute.
     lag: seconds from the time stamp of the last record to its commit.
-    backlog: records that wait with who writes.
-    last_seen_ns: when it last said something; of a directory, the time stamp of its last record.
+    backlog: records that wait in the process that writes.
+    last_seen_ns: when the collector last heard of the writer; in a directory, the time stamp of the
+        last record.
     """
 
     run: str
@@ -48,15 +51,15 @@ class Writing:
 
 
 def writings_in(store: Path) -> list[Writing]:
-    """The ranks of a directory that are written; what only their writers know is None.
+    """The ranks of a directory that are being written; figures that only writers know are None.
 
-    Raises StoreError where that cannot be asked.
+    Raises StoreError where the lock files cannot be listed.
     """
     return [_local(store, held) for held in held_ranks(store)]
 
 
 def writings_at(client: KeeperClient) -> list[Writing]:
-    """The ranks that a collector's streams write, of runs that may be read.
+    """The ranks that streams to a collector write, of runs that the client may read.
 
     Raises CollectorError.
     """
@@ -75,7 +78,7 @@ def _last_record_ns(store: Path, held: HeldRank) -> int | None:
         if not reader.committed:
             return None
         last = reader.span("time_ns", reader.committed - 1, reader.committed)
-    except AnchorError:  # it is being made, or is damaged: it is written all the same
+    except AnchorError:  # a rank that is being made, or is damaged, is still one that is written
         return None
     return min(int(last[0]), time.time_ns())
 

@@ -1,4 +1,4 @@
-"""What is stored, compared with its checksums; and what other readers see, made again."""
+"""A stored run compared with its checksums, and files for other zarr readers made anew."""
 
 from anchorlib.store.check.audit import RankAudit
 from anchorlib.store.check.documents import run_faults

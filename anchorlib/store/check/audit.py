@@ -1,6 +1,6 @@
-"""What of a rank does not fit its checksums: rows, labels, and what lies behind the last row.
+"""One rank compared with its checksums: rows, labels, and the bytes behind the last row.
 
-The values themselves are compared with their digests by whoever reads them.
+Values are not read here: readers compare them with their digests.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from anchorlib.store.stored import RowChecks, StoredForm, committed_rows
 
 __all__ = ["RankAudit"]
 
-_PART: Final = 4096  # rows looked at together
+_PART: Final = 4096  # rows compared at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Of some rows: which do not fit their checksum, and how many have none.
+    """The faults of some rows.
 
-    labels: rows whose coordinates are other ones beside their values, where xarray finds them.
+    bad: rows that do not fit their checksums.
+    labels: rows whose coordinates differ beside their values, where xarray finds them.
+    unchecked: how many rows have no checksum.
     """
 
     bad: list[int]
@@ -48,13 +50,14 @@ class RankAudit:
     def __init__(self, run: Location, reader: RankReader) -> None:
         self._location = rank_location(run, reader.rank, reader.part)
         self._reader = reader
-        # In this order: what a live writer adds meanwhile is no damage.
+        # Rows are counted before the refresh: those that a live writer adds between the two calls
+        # would otherwise look like rows that cannot be read.
         self._counted = committed_rows(self._location, "records")
         reader.refresh()
         self._checks = RowChecks(self._location, reader)
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """All rows in parts for `rows`."""
+        """The first row and the end of each portion of the rows that `rows` is to be asked for."""
         for start in range(0, self._reader.committed, _PART):
             yield start, min(start + _PART, self._reader.committed)
 
@@ -66,7 +69,7 @@ class RankAudit:
         return Checked(bad, self._labels(start, stop, bad), unchecked)
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with the rank as a whole."""
+        """The faults of the rank as a whole, in words."""
         reader = self._reader
         published = reader.catalogue.published
         counted = self._counted
@@ -87,7 +90,7 @@ class RankAudit:
         stop = max(start, min(stop, reader.catalogue.published))
         bad: set[int] = set()
         numbers, places = reader.span("form", start, stop), reader.span("row", start, stop)
-        # Of a bad row neither can be trusted.
+        # Form and place of a bad row cannot be trusted, so its labels are not looked up.
         fit = ~np.isin(np.arange(start, stop), but) & (places >= 0)
         for number in np.unique(numbers[fit]).tolist():
             own = np.flatnonzero((numbers == number) & fit)
@@ -99,9 +102,10 @@ class RankAudit:
         return sorted(bad)
 
     def _behind(self, counted: int) -> int:
-        """Committed rows behind the first that is not: a writer leaves none.
+        """How many committed rows lie behind the first uncommitted one; a sound rank has none.
 
-        A live one adds rows between two looks, so what is seen has to be seen twice.
+        A live writer may commit that row between the count and this look, so such rows count only
+        when a second look finds them too.
         """
         for _ in range(2):
             chunk, slot = divmod(counted, ROWS_PER_CHUNK)
@@ -117,12 +121,12 @@ class RankAudit:
         return int(fit.sum())
 
     def _stray(self) -> bool:
-        """Whether anything but a line that was cut off stands behind the catalogue's end."""
+        """Whether other bytes than those of a cut line stand behind the catalogue's end."""
         chunk, start = divmod(self._reader.catalogue_end, CATALOG_CHUNK)
         key = f"catalog/{chunk_key(chunk, 0)}"
         rest = self._location.get(key, start, CATALOG_CHUNK - start) or b""
         lines, end = whole_lines(rest)
-        if lines:  # written since
+        if lines:  # a live writer has written them since the refresh
             return False
         torn, _, behind = rest[end:].partition(b"\0")
         whole = bool(is_sound(torn)) or bool(is_sound(torn[:-1]))

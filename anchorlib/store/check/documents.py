@@ -1,4 +1,4 @@
-"""The zarr.json documents of a run, which others read it by, compared with its catalogue."""
+"""The zarr.json documents of a run, which other zarr readers need, compared with its catalogue."""
 
 from __future__ import annotations
 
@@ -31,18 +31,21 @@ __all__ = ["document_faults", "due_documents", "run_faults"]
 
 Sizes = Mapping[int, tuple[int, int]]
 
-MOST_BYTES = 64 << 20  # of a document; that of a rank, the longest, has one line an attempt
-GROWING = ("shape", "attributes")  # behind the rows, where a run was not closed to its end
+MOST_BYTES = 64 << 20  # of a document; the longest, that of a rank, has an entry for each attempt
+GROWING = ("shape", "attributes")  # older than the rows where the run was not closed to its end
 
 
 def run_faults(run: Location) -> Iterator[str]:
-    """What is wrong with the document of the run itself; its name may have changed since."""
+    """The faults of the run's own document, in words.
+
+    Its attributes are not compared: they hold the name that the run had at first, and its author.
+    """
     told = json.loads(group_json(stamp()))
     yield from _faults(run, "", told, passed_over=("attributes",))
 
 
 def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
-    """What is wrong with the documents of one rank, the location of which is `rank`."""
+    """The faults of the documents of the rank at the location `rank`, in words."""
     catalogue = reader.catalogue
     sizes = _sizes(reader) if catalogue.state == "closed" and _is_published(rank) else None
     told = _documents(reader, sizes)
@@ -59,9 +62,9 @@ def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
 
 
 def due_documents(rank: Location, reader: RankReader) -> dict[str, bytes]:
-    """Every document of a rank of format 2 as its rows ask for it, parents first.
+    """Every document of a rank of format 2 as it has to be for the rank's rows, parents first.
 
-    Raises DamagedError where the log of operations is damaged, StoreError where rows are.
+    Raises DamagedError where the log of operations is damaged, StoreError where rows are damaged.
     """
     told = _documents(reader, _sizes(reader)) | _operation_documents(rank)
     lengths = np.maximum(reader.column("hist_length"), 0)
@@ -72,7 +75,10 @@ def due_documents(rank: Location, reader: RankReader) -> dict[str, bytes]:
 
 
 def _operation_documents(rank: Location) -> dict[str, bytes]:
-    """Those of the log of operations, if there is one. Raises DamagedError."""
+    """The documents of the log of operations; none where the rank has no log.
+
+    Raises DamagedError for a damaged log.
+    """
     if rank.get("ops/zarr.json", 0, 1) is None and not rank.list("ops/log"):
         return {}
     end = operation_entries(rank)[1]
@@ -95,14 +101,14 @@ def _documents(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
 
 
 def _is_published(rank: Location) -> bool:
-    """Whether the rank's own document, the last that a writer puts down, says that it is closed."""
+    """Whether the rank's own document, the last one that a writer writes, says "closed"."""
     return b'"state":"closed"' in (rank.get("zarr.json", 0, MOST_BYTES) or b"")
 
 
 def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
     """How many rows and elements each form has; None where the table is too damaged to say."""
     try:
-        for name in LABELS:  # whose series the documents of forms name
+        for name in LABELS:  # read here because `tell_series` needs them for forms' documents
             reader.column(name)
         rows = np.zeros(len(reader.catalogue.forms), np.int64)
         np.maximum.at(rows, reader.column("form"), reader.column("row") + 1)
@@ -118,7 +124,7 @@ def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
     """The documents of all forms that keep values: of their groups, their arrays, their labels."""
     forms = []
     for entry in reader.catalogue.forms:
-        form = OpenForm(entry, "", cast("ChunkFiles", None))  # of which the documents are wanted
+        form = OpenForm(entry, "", cast("ChunkFiles", None))  # makes documents, writes no rows
         forms.append(form)
         if entry.array is not None:
             form.open(entry)
@@ -149,7 +155,7 @@ def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
 def _faults(
     location: Location, key: str, told: dict[str, Any], *, passed_over: tuple[str, ...]
 ) -> Iterator[str]:
-    """What of the document at `key` is not as `told`."""
+    """The faults of the document at `key`, in words: how it differs from `told`."""
     path = f"{key}/zarr.json".lstrip("/")
     data = location.get(path, 0, MOST_BYTES)
     if data is None:

@@ -1,8 +1,7 @@
-"""What foreign readers see of a rank, made again from its rows: documents and labels.
+"""The documents and labels of a rank, which other zarr readers need, made anew from its rows.
 
-Rows, values and catalogue are only read. Each file that is not as it should be is made new outside
-the tree and renamed over the old one, so nothing is written into a file that somebody else made,
-and no link is followed.
+Rows, values and catalogue are only read. Each file that is not as it should be is made outside the
+tree and renamed over the old one, so no existing file is written into and no link is followed.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ _INT64: Final = np.dtype("<i8")
 
 
 def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]]:
-    """Files of a rank that are not as its rows ask for them: their keys, and what belongs there.
+    """The keys of a rank's files that are not as its rows require, and the bytes that belong there.
 
-    reader: of the same rank, of which all rows were found sound. Raises StoreError, DamagedError.
+    reader: reads the rank; all its rows were found sound. Raises StoreError, DamagedError.
     """
     rank = Within(run, rank_name(reader.rank, reader.part))
     for key, document in due_documents(rank, reader).items():
@@ -50,16 +49,17 @@ def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]
             yield path, document
     for key, chunk in _labels(reader):
         stored = _read(rank, key)
-        if stored is None and not any(chunk):  # one that is full of zeros needs no file
+        if stored is None and not any(chunk):  # a chunk full of zeros needs no file
             continue
         if stored is None or len(stored) < ROWS_PER_CHUNK * 8 or not stored.startswith(chunk):
             yield key, chunk.ljust(ROWS_PER_CHUNK * 8, b"\0")
 
 
 def republish(store: Path, run: str, reader: RankReader) -> int:
-    """Puts what `unpublished` names in place; how many files that were.
+    """Puts the files that `unpublished` yields in place; returns how many there were.
 
-    Only while the rank's lock is held. Raises StoreError where a folder of the run is a link.
+    Call it only while the rank's lock is held. Raises StoreError where a folder of the run is a
+    link.
     """
     folder, tree = run_directory(store, run), Tree(store)
     location = LocalLocation(folder)
@@ -103,7 +103,7 @@ def _labels(reader: RankReader) -> Iterator[tuple[str, bytes]]:
 
 
 def _read(rank: Location, key: str) -> bytes | None:
-    """A file; None where there is none, or something else."""
+    """The bytes of a file; None where there is none, or it cannot be read."""
     try:
         return rank.get(key, 0, _MOST_BYTES)
     except StoreError:

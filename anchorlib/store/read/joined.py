@@ -29,9 +29,7 @@ __all__ = ["JoinedRank", "joined_rank"]
 
 Array = np.ndarray[Any, Any]
 
-_PAIRS: Final = (
-    1 << 44
-)  # the joined number of a histogram pair: its part's place times this, plus its own
+_PAIRS: Final = 1 << 44  # times the place of its part: added to a histogram pair's number
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The arrays of one rank read back: rows, values, checksums of both, the log of operations."""
+"""The arrays of one rank read back: rows and values with their checksums, the operations log."""
 
 from anchorlib.store.stored.digests import UNFIT, damage, unfit
 from anchorlib.store.stored.operations import LOG, operation_entries

@@ -1,4 +1,4 @@
-"""Values as they are read, compared with the digests that were made where they were captured."""
+"""Values compared, as they are read, with the digests that were made when they were captured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNFIT = "they do not fit their digest"
 def unfit(values: Array, digests: bytes) -> list[int]:
     """The places along the first axis of `values` whose entries do not fit their digest.
 
-    digests: of all of them, end to end.
+    digests: the stored digests of all entries, end to end.
     """
     width = DIGEST_BYTES
     made = [*map(xxhash.xxh3_128_digest, _parts(values))]
@@ -37,7 +37,7 @@ def unfit(values: Array, digests: bytes) -> list[int]:
 
 
 def _parts(values: Array) -> Iterable[bytes | memoryview]:
-    """The bytes of each entry; small ones without a step of Python's for each."""
+    """The bytes of each entry; `struct` cuts small entries, without a Python loop over them."""
     size = values.nbytes // max(len(values), 1)
     data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
     if 0 < size <= SMALL_BYTES:
@@ -46,10 +46,10 @@ def _parts(values: Array) -> Iterable[bytes | memoryview]:
 
 
 def damage(reader: RankReader, row: int, why: str, what: str = "the values") -> AnchorError:
-    """The error that says of which record something is damaged: DamagedError.
+    """The error to raise for a damaged record, which it names: a DamagedError.
 
-    What is not there reads as zeros, which fit nothing: of a rank that was removed since it was
-    opened it is a RunNotFoundError.
+    A RunNotFoundError where the rank was removed since it was opened: missing files read as zeros,
+    which fit no digest, and would look like damage.
     """
     run = f"{escape(reader.run)}: " if reader.run else ""
     if not reader.is_current:

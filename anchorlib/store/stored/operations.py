@@ -1,9 +1,9 @@
-"""The log of a rank's traced operations: JSON lines that are only ever added to.
+"""The log of a rank's traced operations: JSON lines that are only ever appended.
 
-    rank<r>/ops/log        uint8, lines as those of the catalogue, each with its checksum
+    rank<r>/ops/log        uint8, lines like those of the catalogue, each with its checksum
 
-It is made with the first entry, so a rank that traced nothing has none. Readers that do not know it
-pass over it. What the entries say is told in `anchorlib.operations`.
+The log is made with its first entry, so a rank without traced operations has none. Readers that do
+not know the log ignore it. `anchorlib.operations` says what the entries mean.
 """
 
 from __future__ import annotations

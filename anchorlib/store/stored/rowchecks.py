@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["RowChecks"]
 
 Array = np.ndarray[Any, Any]
-_PART: Final = 4096  # rows looked at together
+_PART: Final = 4096  # rows compared at a time
 
 
 class RowChecks:
@@ -39,7 +39,7 @@ class RowChecks:
         self._fit = np.zeros(0, np.bool_)  # rows that were found to fit before
 
     def fresh_unfit(self, rows: Array) -> list[int]:
-        """The same as `unfit`, of rows that were not found to fit before."""
+        """As `unfit`, but rows that were found to fit before are not read again."""
         if len(self._fit) < self._reader.committed:
             self._fit = np.pad(self._fit, (0, self._reader.committed - len(self._fit)))
         found = self.unfit(rows[~self._fit[rows]])
@@ -48,7 +48,7 @@ class RowChecks:
         return found
 
     def unfit(self, rows: Array) -> list[int]:
-        """Which of these rows do not fit their checksum; rows without one are passed over.
+        """The rows among these that do not fit their checksum; rows without one are skipped.
 
         Raises StoreError where a column cannot be read.
         """
@@ -78,7 +78,8 @@ class RowChecks:
         """The checksum of each row; None for one whose histogram cannot be read."""
         try:
             return self._checks(table)
-        # Where a place or a length was damaged, numpy is asked for what cannot be.
+        # With a damaged place or length numpy is asked for an array that cannot exist. Halving
+        # finds the rows at fault.
         except (StoreError, ValueError, OverflowError, MemoryError, IndexError):
             if len(table) == 1:
                 return [None]
@@ -116,7 +117,7 @@ class RowChecks:
         return self._seeds[series, form]
 
     def _pairs(self, table: Array) -> list[bytes]:
-        """Each row's exponents and counts, as bytes."""
+        """The histogram of each row as bytes: its exponents, then its counts."""
         lengths = np.maximum(table["hist_length"], 0)
         if (lengths > MOST_BINS).any():
             raise StoreError("a histogram has more bins than there are exponents")

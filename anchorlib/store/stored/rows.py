@@ -1,4 +1,4 @@
-"""Rows read back from the chunk files of an array: the counterpart of `slots`."""
+"""Rows of an array read back from its chunk files: the counterpart of `write.slots`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAR_BYTES = 1 << 16
 class StoredRows:
     """One array of a location: `rows` rows a chunk, each of `shape` and `dtype`.
 
-    blank: a chunk that is not there is full of zeros.
+    blank: whether a chunk without a file is full of zeros, and no damage.
     """
 
     location: Location
@@ -66,7 +66,7 @@ class StoredRows:
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         chunks, slots = np.divmod(ordered, self.rows)
-        # Others' rows in between are read where that is cheaper than one more read.
+        # Rows in between that are not wanted are read too, where that is cheaper than another read.
         far = np.diff(ordered) * self.nbytes > FAR_BYTES
         cuts = np.flatnonzero(far | (np.diff(chunks) > 0)) + 1
         for part in np.split(np.arange(len(rows)), cuts) if len(rows) else ():
@@ -76,7 +76,7 @@ class StoredRows:
         return found
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """The elements of one row in C order, at most `nbytes` (but one element) at a time."""
+        """The elements of one row in C order, in pieces of at most `nbytes`, or of one element."""
         size, count = prod(self.shape), max(nbytes // self.dtype.itemsize, 1)
         for start in range(0, size, count):
             yield self.part(row, start, min(start + count, size))
@@ -92,7 +92,7 @@ class StoredRows:
         return found
 
     def _source(self) -> RowSource | None:
-        """Who knows these rows, where they are not in chunk files."""
+        """The row source of a location that keeps these rows in another form than chunk files."""
         source = rows_at(self.location, self.key)
         if source is not None and (source.dtype, source.shape) != (self.dtype, self.shape):
             raise DamagedError(
@@ -110,7 +110,7 @@ class StoredRows:
         return found
 
     def _room(self, count: int) -> Array:
-        """Memory for `count` rows, of which the system takes no page before it is read into."""
+        """Memory for `count` rows, not filled: the system gives each page when it is read into."""
         try:
             return np.empty((count, *self.shape), self.dtype)
         except (MemoryError, ValueError, OverflowError) as error:
@@ -119,7 +119,7 @@ class StoredRows:
             ) from error
 
     def _read(self, chunk: int, start: int, out: memoryview) -> None:
-        """Fills `out` with bytes of one chunk file."""
+        """Fills `out` with the bytes of one chunk file from `start` on."""
         key = f"{self.key}/{chunk_key(chunk, len(self.shape))}"
         size = read_into(self.location, key, start, out)
         if size is None and self.blank:
@@ -136,15 +136,15 @@ def _are_consecutive(rows: Array) -> bool:
 def committed_rows(location: Location, records: str, known: int = 0) -> int:
     """How many rows of the table at key `records` are committed.
 
-    A row is, when `seq` says its number + 1 and so do all before it. `known` rows were seen
-    committed already.
+    A row is committed when its entry of `seq` is its number + 1, and those of all rows before it
+    are theirs. known: rows that were found committed before.
     """
     seq = f"{records}/seq"
     chunk, slot = divmod(known, ROWS_PER_CHUNK)
     count = _count(location, seq, chunk, slot)
     if count < (chunk + 1) * ROWS_PER_CHUNK:
         return count
-    # Chunks are begun in order and filled before the next: only the last can be unfinished.
+    # A chunk is filled before the next one is begun, so only the last one can be unfinished.
     chunks = (chunk_number(name) for name in location.list(seq))
     for last in sorted((n for n in chunks if n is not None and n > chunk), reverse=True):
         found = _count(location, seq, last, 0)

@@ -1,4 +1,4 @@
-"""The values of a form, read from its arrays: rows of its own, or a part of the flat ones."""
+"""The values of a form, read from its arrays: whole rows, or spans of a flat form's elements."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ INT64 = np.dtype("<i8")
 
 @dataclass(frozen=True, slots=True)
 class StoredForm:
-    """One form of a rank, whose keys `location` has; `rows` are rows of its arrays."""
+    """One form of the rank at `location`; `rows` of its methods are rows of the form's arrays."""
 
     location: Location
     entry: Form
 
     @property
     def values(self) -> StoredRows:
-        """Its records, or the elements of all of them where it is flat."""
+        """The array of its records, or of the elements of all records where the form is flat."""
         storage = dtypes.dtype(self.entry.dtype).storage
         return self._array(str(self.entry.array), storage, self.entry.rows, self.entry.shape or ())
 
@@ -56,7 +56,7 @@ class StoredForm:
             yield self.values.span(start, min(start + count, end))
 
     def label(self, name: str, rows: Array) -> Array:
-        """One label of these records, as it stands beside their values."""
+        """One label of these records, as it is stored beside their values."""
         key = f"{self.entry.group}/{dict(self.entry.labels)[name]}"
         array = StoredRows(self.location, key, INT64, self.entry.label_rows, blank=True)
         return array.pick(rows)
@@ -66,7 +66,7 @@ class StoredForm:
         ndim = self.entry.ndim
         found = self._array(self.entry.shapes, INT64, shape_rows(ndim), (ndim,)).pick(rows)
         beyond = found < 0
-        # Behind the end of a shape there is nothing but -1, which format 1 never had.
+        # Behind the end of a shape every number is -1; format 1 has no such numbers.
         if (beyond[:, :-1] > beyond[:, 1:]).any() or (found < -1).any():
             raise StoreError(
                 f"{escape(self.entry.group)} has a negative shape: the store was damaged from "
@@ -75,7 +75,7 @@ class StoredForm:
         return found
 
     def offsets(self, rows: Array) -> Array:
-        """Where the elements of records of a flat form begin, -1 where none are kept."""
+        """Where the elements of each record of a flat form begin; -1 where none are kept."""
         return self._offsets.pick(rows)
 
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
@@ -128,6 +128,6 @@ class StoredForm:
 
 
 def _trimmed(shapes: Array) -> list[tuple[int, ...]]:
-    """Shapes without what stands behind their ends."""
+    """Stored shapes as tuples, without the numbers behind their ends."""
     dims = (shapes >= 0).sum(axis=1).tolist()
     return [tuple(shape[:count]) for shape, count in zip(shapes.tolist(), dims, strict=True)]

@@ -1,4 +1,4 @@
-"""Which rows of a rank's table are seen: the last attempt of each coordinate, in run order."""
+"""The visible rows of a rank: of each coordinate the last attempt, in order of execution."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ KEYS = ("step", "pass_index", "call", "phase")
 def visible_rows(reader: RankReader, *, attempts: bool = False) -> Array:
     """Row numbers in order of execution.
 
-    Where a resumed run recorded a coordinate of a series again, the rows of its last attempt are
-    seen, all of them; with `attempts` every row is.
+    Where a resumed run recorded a coordinate of a series again, all rows of the last attempt there
+    are visible, and rows of earlier attempts are not. attempts: every row is visible.
     """
     order: Array = _sorted(reader.column("order"))
     attempt = reader.column("attempt")
@@ -32,7 +32,7 @@ def visible_rows(reader: RankReader, *, attempts: bool = False) -> Array:
 
 
 def _sorted(values: Array) -> Array:
-    # Records nearly always arrive in order: looking is far cheaper than sorting.
+    # Records nearly always arrive in order, and to check that is far cheaper than to sort.
     if (values[1:] >= values[:-1]).all():
         return np.arange(len(values))
     return np.argsort(values, kind="stable")
