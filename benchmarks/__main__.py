@@ -1,4 +1,4 @@
-"""Every benchmark, each in a process of its own, as one table of targets and figures.
+"""Runs benchmarks, each in a process of its own, and prints one table of targets and figures.
 
     python -m benchmarks [NAME…] [--json FILE] [--peers] [--store DIR]
     python -m benchmarks observing [--rows ROW…] [--rounds N]
@@ -39,7 +39,7 @@ GPU = "gpu"
 
 
 def main() -> None:
-    """Runs what was asked for and prints the table."""
+    """Run the benchmarks that the command line names, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*MODULES, PEERS, GPU, []], metavar="NAME")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for history")
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def rows_of_observing() -> list[str]:
-    """What `--rows` takes."""
+    """The names that `--rows` accepts."""
     parts: Mapping[str, object] = importlib.import_module("benchmarks.observing").PARTS
     return list(parts)
 
@@ -83,14 +83,14 @@ def kept_in(store: Path | None) -> Path:
 
 
 def document(found: list[Figure]) -> str:
-    """All tables."""
+    """All figures as Markdown tables."""
     lines = [one for one in found if not one.heading]
     cells = [one for one in found if one.heading]
     return "\n\n".join([*([table(lines)] if lines else []), *([grids(cells)] if cells else [])])
 
 
 def measured(name: str, told: Mapping[str, Any]) -> list[Figure]:
-    """The figures of one module, from a fresh process; shown as they come."""
+    """The figures of one module, measured by a fresh process and printed as they come."""
     command = [sys.executable, "-m", "benchmarks", name, "--here"]
     for option, values in told.items():
         command += [f"--{option}", *map(str, values if isinstance(values, list) else [values])]
@@ -114,7 +114,7 @@ def measured(name: str, told: Mapping[str, Any]) -> list[Figure]:
 
 
 def alone(name: str, told: Mapping[str, Any]) -> None:
-    """Prints each figure as one JSON line."""
+    """Measure one module in this process, and print each figure as a JSON line."""
     touch_memory()
     for one in importlib.import_module(f"benchmarks.{name}").figures(**told):
         print(json.dumps(asdict(one)), flush=True)

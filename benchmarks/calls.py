@@ -1,4 +1,4 @@
-"""What one `anchor` costs the training thread.
+"""The cost of one `anchor` call for the training thread.
 
 Compares an inactive anchor with an empty Python function; an active one of an 8x8 tensor, value and
 gradient, with the same step without anchors (embedded, and streaming to a collector in another
@@ -29,7 +29,7 @@ CALLS = 100_000
 
 
 def figures() -> Iterator[Figure]:
-    """All of them."""
+    """Measure every figure of this module."""
     torch.set_num_threads(1)
     yield inactive()
     with tempfile.TemporaryDirectory() as folder:
@@ -41,7 +41,7 @@ def figures() -> Iterator[Figure]:
 
 
 def inactive() -> Figure:
-    """Without a session, against a Python function that does nothing; loops taken off both."""
+    """An anchor without a session against an empty Python function, both without their loop."""
     x = torch.zeros(8, 8)
 
     def loop() -> None:
@@ -66,7 +66,7 @@ def inactive() -> Figure:
 
 
 def chain(*, named: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A step of tiny operations, each result anchored or not."""
+    """A step of tiny operations, whose results are anchored or not."""
     names = [f"h{number}" for number in range(ANCHORS)]
 
     def forward(x: torch.Tensor) -> torch.Tensor:
@@ -115,7 +115,7 @@ def active(folder: Path, where: str, bound: float) -> Figure:
 
 
 def compiled(folder: Path) -> Figure:
-    """The same inside torch.compile."""
+    """Value and gradient of an 8x8 tensor, inside torch.compile."""
     plain = torch.compile(chain(named=False), fullgraph=True)
     stepping(plain, None)()
     with anchorlib.start("compiled", store=folder / "compiled") as session:
@@ -155,7 +155,7 @@ def large(folder: Path, megabytes: int, bound: float) -> Figure:
 
 @contextmanager
 def collector(folder: Path, where: str) -> Iterator[str]:
-    """A store to record into; with "remote" a collector of its own process in front of it."""
+    """A store to record into; with "remote" the address of a collector, in its own process."""
     if where == "embedded":
         yield str(folder)
         return

@@ -26,7 +26,7 @@ Batches = list[list[Record]]
 
 
 def figures() -> Iterator[Figure]:
-    """Small records by number, large ones by bytes."""
+    """Measure small records per second, and bytes of large records per second."""
     with tempfile.TemporaryDirectory() as folder, collector(Path(folder), "remote") as address:
         small = batches(100, 300, 300, 30_000)
         samples = interleaved({"remote": sent(address, "small", small)}, rounds=5)
@@ -53,7 +53,7 @@ def batches(elements: int, names: int, batch: int, count: int) -> Batches:
 
 
 def sent(address: str, name: str, batches: Batches) -> Callable[[], None]:
-    """A run of its own each time; returns when all is acknowledged."""
+    """A function that sends a new run and returns when all its records are acknowledged."""
     number = 0
     blocks = [block_of(batch) for batch in batches]
 
@@ -70,7 +70,7 @@ def sent(address: str, name: str, batches: Batches) -> Callable[[], None]:
 
 
 def over_tcp(batches: Batches) -> None:
-    """The same bytes through a socket of this machine."""
+    """Send the bytes of the records through a socket on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         total = sum(record.nbytes for batch in batches for record in batch)
 
@@ -95,7 +95,7 @@ def over_tcp(batches: Batches) -> None:
 
 
 def into_files(folder: Path, batches: Batches) -> Callable[[], None]:
-    """Each record a file of its own, written over again each time."""
+    """A function that writes each record to its own file, which the next call overwrites."""
     number = 0
 
     def run() -> None:

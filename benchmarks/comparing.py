@@ -1,8 +1,8 @@
-"""What a comparison costs: joining a million records, reading equal values again, memory.
+"""The cost of a comparison: joining a million records, reading equal values again, memory.
 
-Values that are equal are read again by `anchor verify` and by compare's measures; both are set
-against a plain read pass of the same files. Where digests tell everything no value is read at all:
-the time is that of the join, whatever the size of the tensors.
+`anchor verify` and compare's measures read equal values again; both are compared with a plain read
+pass over the same files. Where digests decide, no value is read: the time is that of the join,
+whatever the size of the tensors.
 
     python -m benchmarks comparing
 """
@@ -40,7 +40,7 @@ LONG_STEPS, LONG_RECORDS = 1000, 277
 
 
 def figures() -> Iterator[Figure]:
-    """All of them."""
+    """Measure every figure of this module."""
     yield from joins()
     with tempfile.TemporaryDirectory() as folder:
         yield from passes(Path(folder))
@@ -52,7 +52,7 @@ def figures() -> Iterator[Figure]:
 
 
 def joins() -> Iterator[Figure]:
-    """A million records a run: tables joined, plainly and with all names behind a prefix."""
+    """Join the tables of two runs of a million records, with equal names and behind a prefix."""
     a, b, renamed = columns(), columns(seed=7), columns(seed=7, prefix="student.")
     arms = {"plain": lambda: align(a, b), "renamed": lambda: align(a, renamed)}
     for name, samples in interleaved(arms, rounds=3).items():
@@ -197,7 +197,7 @@ def added(folder: Path) -> None:
 
 
 def long(folder: Path) -> Iterator[Figure]:
-    """Two trainings of 1,000 steps and 277 records each that part early, told by a process."""
+    """Two trainings of 1,000 steps and 277 records each that part early, compared by a process."""
     path = f"Path({str(folder)!r})"
     # Compared by another process than trained: torch alone takes half of the memory.
     for call in (f"drifting.trained({path}, {LONG_STEPS})", f"comparing.told_of_long({path})"):

@@ -2,10 +2,10 @@
 
     python benchmarks/delivery_step_time.py [--rounds 5] [--steps 60]
 
-Every round trains under each condition once, one after the other, so that what else the machine
-does touches all of them alike; a condition's figure is the median over the rounds of its median
-step over embedded's. A second column has the same of the mean, in which rare long steps count.
-Wanted: no ratio above 1.15.
+Every round trains under each condition once, one after the other, so that other load on the machine
+affects all of them alike. A condition's figure is its median step over that of embedded recording,
+as the median over the rounds. A second column uses the mean step instead of the median step, in
+which rare long steps count. No ratio should exceed 1.15.
 
     dead        nobody listens
     slow        a collector behind a line that takes 30 ms for each 64 KiB
@@ -39,7 +39,7 @@ CONDITIONS = ("dead", "slow", "blackhole", "well")
 
 
 def main() -> None:
-    """Print the table, or serve a line for one that prints it."""
+    """Print the table, or serve a line for another process that prints it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60)
@@ -101,7 +101,7 @@ def train(run: str, store: str, steps: int) -> list[float]:
 
 @contextlib.contextmanager
 def line(name: str, folder: Path) -> Iterator[str]:
-    """Where to send records; what answers there is a process of its own."""
+    """The address to send records to; a process of its own answers there."""
     if name == "embedded":
         yield str(folder / "store")
         return
@@ -120,7 +120,7 @@ def line(name: str, folder: Path) -> Iterator[str]:
 
 
 def serve_line(name: str) -> None:
-    """A collector in the present directory behind such a line; its address on stdout."""
+    """Run a collector in the present directory behind this line; print its address."""
     from anchor_server import serve
 
     with serve(Path("store")) as collector:
@@ -144,7 +144,7 @@ def accept(listener: socket.socket, address: str, name: str) -> None:
 
 
 def carry(source: socket.socket, target: socket.socket, name: str) -> None:
-    """One direction of one connection."""
+    """Carry the bytes of one connection in one direction."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             if name == "slow":

@@ -1,4 +1,4 @@
-"""A figure with its target: how the benchmarks answer, as a table and as JSON lines for history."""
+"""A figure with its target: the result of a benchmark, in a table and as JSON lines for history."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Figure:
 
     @property
     def title(self) -> str:
-        """What it is, where it stands alone."""
+        """The figure's name outside a table of rows and columns."""
         return f"{self.heading}, {self.what}, {self.column}" if self.heading else self.what
 
     @property
@@ -73,7 +73,7 @@ def figure(
     at_least: float | None = None,
     why: str = "",
 ) -> Figure:
-    """A figure of measured values."""
+    """The figure of a measured ratio, with its target."""
     return Figure(what, unit, ratio.median, ratio.low, ratio.high, at_most, at_least, why)
 
 
@@ -96,7 +96,7 @@ def table(figures: Iterable[Figure]) -> str:
 
 
 def machine() -> str:
-    """One line that says what the figures were measured on, and beside how much else."""
+    """One line about the machine of the figures and about the other load on it."""
     model = None
     with suppress(OSError):
         model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())

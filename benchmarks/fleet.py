@@ -1,8 +1,8 @@
 """A job of many ranks and its collectors, in numbers and in virtual time.
 
-Nothing is measured here: costs come from `benchmarks.simulate`, which measures them. Virtual time
-is a queue a collector: ranks hand over a step's records as the step ends, a collector works through
-what arrived in the order in which it arrived, one processor each.
+Nothing is measured here: costs come from `benchmarks.simulate`, which measures them. In virtual
+time each collector is a queue with one processor: ranks hand over a step's records when the step
+ends, and a collector works through them in the order in which they arrived.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Costs:
     byte: float
 
     def start(self, job: Job) -> float:
-        """Of a rank that begins."""
+        """Seconds that a collector works when a rank begins."""
         return self.stream + job.series * self.series
 
     def step(self, job: Job) -> float:
@@ -114,7 +114,7 @@ def job_of(parameters: float, layers: int, ranks: int, step_s: float, what: str)
 
 
 def demand(job: Job, costs: Costs, prices: Prices) -> Demand:
-    """The arithmetic: no queue, no start."""
+    """The demand of a job by arithmetic alone, without queues and without the start."""
     records_s = job.ranks * job.records / job.step_s
     bytes_s = job.ranks * job.bytes / job.step_s
     busy = job.ranks * costs.step(job) / job.step_s

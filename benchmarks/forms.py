@@ -1,4 +1,4 @@
-"""Many series, one record of each between flushes: what the store costs a record, and in files.
+"""Many series, one record of each between flushes: the store's time per record, and its files.
 
     python -m benchmarks forms
 

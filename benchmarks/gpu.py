@@ -1,4 +1,4 @@
-"""What observing costs a training on a GPU: `make gpu` on a machine that has one.
+"""The cost of observing for a training on a GPU: `make gpu` on a machine that has a GPU.
 
 The steps are those of a transformer that keeps its GPU busy, in bursts that the queue has room for:
 what is measured is what the training feels, not how fast a recorder summarises. Each arm has a
@@ -74,7 +74,7 @@ def _calls(size: Size, store: str) -> Iterator[Figure]:
 
 
 def _lanes(size: Size) -> Figure:
-    """Whether the GPU reaches the ring at all, and how long it took to find out."""
+    """Whether the GPU can copy into the ring, and how long it took to find that out."""
     since = time.perf_counter()
     anchorlib.anchor(torch.zeros(1, device=size.device), "first", grad=False)
     _join_lanes()
@@ -218,12 +218,12 @@ class _Training:
         return time.perf_counter() - since
 
     def waiting_burst(self) -> float:
-        """The same where each copy is waited for."""
+        """Seconds that some steps in a row take where the thread waits for each copy."""
         with _Waiting(waits=True):
             return self.burst()
 
     def grad_bytes(self) -> int:
-        """Bytes of its parameters' gradients."""
+        """The bytes of all gradients of the parameters."""
         return sum(p.grad.nbytes for p in self.model.parameters() if p.grad is not None)
 
 

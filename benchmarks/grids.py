@@ -18,7 +18,7 @@ def grids(figures: Iterable[Figure]) -> str:
 
 
 def grid(heading: str, cells: list[Figure]) -> str:
-    """One of them; below it, why targets are missed."""
+    """The table of one heading; below it, why targets are missed."""
     rows: dict[str, dict[str, Figure]] = {}
     for one in cells:
         rows.setdefault(one.what, {})[one.column] = one

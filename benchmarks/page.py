@@ -1,4 +1,4 @@
-"""How soon the page is there: a million cells, in a browser that opens it from disk.
+"""How soon a browser shows a page of a million cells that it opens from disk.
 
 python -m benchmarks page
 """

@@ -1,4 +1,4 @@
-"""How much memory a process has held at most."""
+"""The peak of a process's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other tools cost on the MLP of `benchmarks.training`, each used as its documentation shows.
+"""The cost of other tools on the MLP of `benchmarks.training`, each used as its documents show.
 
 TensorBoard histograms of every tensor, wandb's `watch` (offline), rerun tensors into a file,
 msprobe's tensors of modules, and torchlens and nnsight, which see the forward pass alone. A tool
@@ -29,7 +29,7 @@ STEPS = 10
 
 
 def figures() -> Iterator[Figure]:
-    """One after the other, each beside unobserved steps."""
+    """Measure one tool after the other, each against unobserved steps."""
     torch.set_num_threads(1)
     for package, (words, make) in PEERS.items():
         if find_spec(package) is None:
@@ -122,7 +122,7 @@ def torchlens(trained: Trained, _folder: Path) -> Arm:
 
 
 def stepping(trained: Trained, also: Callable[[], object]) -> Arm:
-    """Steps with something beside each."""
+    """An arm of steps, each followed by a call of the tool."""
 
     def run() -> None:
         for _ in range(STEPS):

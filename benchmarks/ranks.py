@@ -36,7 +36,7 @@ KINDS = ("value", "grad", "delta", "updated")
 
 
 def figures() -> Iterator[Figure]:
-    """All of them."""
+    """Measure every figure of this module."""
     with tempfile.TemporaryDirectory() as folder:
         live, archive = Path(folder) / "live", Path(folder) / "archive"
         recorded(live)
@@ -48,7 +48,7 @@ def figures() -> Iterator[Figure]:
 def asked(
     kind: str, store: Path, tensors: str, *, at_most: float | None = None
 ) -> Iterator[Figure]:
-    """Names and a pooled histogram: as Python asks for them, and as commands do.
+    """Names and a pooled histogram, through Python and through the commands.
 
     Commands have the start of the interpreter and all imports on top, and no target.
     """

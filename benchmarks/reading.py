@@ -29,7 +29,7 @@ TENSORS = 2_000
 
 
 def figures() -> Iterator[Figure]:
-    """All of them."""
+    """Measure every figure of this module."""
     with tempfile.TemporaryDirectory() as folder:
         for names, elements in ((1, 1 << 20), (1, 256)):
             yield series(Path(folder), names, elements)

@@ -31,7 +31,7 @@ QUEUE = 64 * MIB
 
 
 def figures() -> Iterator[Figure]:
-    """All of them."""
+    """Measure every figure of this module."""
     with tempfile.TemporaryDirectory() as folder:
         yield from costs(Path(folder))
         yield from files(Path(folder))
@@ -86,7 +86,7 @@ def files(folder: Path) -> Iterator[Figure]:
 
 
 def files_of(folder: Path, elements: int, count: int) -> int:
-    """Of a run with that many records of ten tensors; it is removed again."""
+    """The number of files of a run with so many records of ten tensors; it is removed again."""
     with Writer.open(folder, "run", 0) as writer:
         every = records(10, count // 10, elements)
         for start in range(0, len(every), 1000):
@@ -97,7 +97,7 @@ def files_of(folder: Path, elements: int, count: int) -> int:
 
 
 def memory() -> Figure:
-    """What a session adds to a process, beyond its queue's limit."""
+    """The memory that a session adds to a process, beyond its queue's limit."""
     command = [sys.executable, "-c", "from benchmarks import scaling; scaling.grow()"]
     peaks = [
         int(subprocess.run([*command], check=True, capture_output=True, text=True).stdout)

@@ -32,7 +32,7 @@ SHAPES = {
 
 
 class Counted:
-    """A target that counts what it is given."""
+    """A target that counts the objects and bytes that it is given, and keeps nothing."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
@@ -43,7 +43,7 @@ class Counted:
 
 
 def figures() -> Iterator[Figure]:
-    """All of them."""
+    """Measure every figure of this module."""
     from numcodecs import Blosc
 
     with tempfile.TemporaryDirectory() as folder:

@@ -72,7 +72,7 @@ class Measured:
 
 
 def main() -> None:
-    """Measures, predicts, checks, and prints the tables."""
+    """Measure the costs, predict and check 64 streams, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulate", description=__doc__)
     parser.add_argument("--ranks", type=int, default=1024, metavar="N")
     parser.add_argument("--streams", type=int, default=64, metavar="N", help="of the check")
@@ -121,7 +121,7 @@ def collecting(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def measured(address: str, pid: int, plan: Plan) -> Measured:
-    """The shorter of two recordings: what else the machine does only adds."""
+    """The shorter of two recordings, since other load on the machine only adds time."""
     found = [measure(address, pid, plan, turn) for turn in range(2)]
     wall, cpu = (min(getattr(one, clock) for one in found) for clock in ("wall", "cpu"))
     return Measured(*plan, wall, cpu)
@@ -174,7 +174,7 @@ def fitted(found: Sequence[Measured], clock: str) -> Costs:
 
 
 def virtual(check: Measured, costs: Costs) -> float:
-    """The same recording in virtual time: steps follow each other at once."""
+    """The seconds of a recording in virtual time, in which steps follow each other at once."""
     values = check.series * check.elements * 4
     job = Job(check.streams, 1e-9, check.series, check.series, values)
     return simulated(job, costs, 1, check.steps).ends
@@ -191,7 +191,7 @@ def jobs(ranks: int, steps: int, costs: Costs, prices: Prices) -> Iterator[dict[
 
 
 def told(answer: dict) -> str:
-    """The same for people."""
+    """The answer as text for people."""
     costs, check = answer["costs"], answer["check"]
     lines = [
         f"a collector here works {costs['stream'] * 1e3:.1f} ms a stream, "

@@ -1,4 +1,4 @@
-"""What tracing the operations of a step costs the training thread.
+"""The cost of tracing a step's operations for the training thread.
 
 A transformer of width 256, Adam, one thread: traced steps against steps of the same session that
 are not traced, with digests of all that operations take and make, and with none.
@@ -27,7 +27,7 @@ ROUNDS = 3  # of compiled code, which is compiled again in each
 
 
 def figures() -> Iterator[Figure]:
-    """All of them."""
+    """Measure every figure of this module."""
     torch.set_num_threads(1)
     yield from of_width(LARGE, "transformer, width 256: a traced step / the same step", 2.5)
     yield from of_width(SMALL, "", None)

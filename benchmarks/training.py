@@ -1,4 +1,4 @@
-"""What watching a whole model costs a training step.
+"""The cost of watching a whole model for a training step.
 
 An MLP (784-320-100-10, batch 1000, SGD) and a transformer (6 layers, width 512, 8x128 tokens),
 each with every module output, its gradient and every parameter gradient recorded at every step.
@@ -44,7 +44,7 @@ Keep = Callable[[str, torch.Tensor], None]
 
 
 def figures() -> Iterator[Figure]:
-    """All of them."""
+    """Measure every figure of this module."""
     torch.set_num_threads(1)
     SCANS.fault = "numpy is measured first"
     yield from observed("")
@@ -72,7 +72,7 @@ class Trained:
         self.optimizer.step()
 
     def steps(self, count: int) -> Arm:
-        """So many steps."""
+        """An arm of `count` steps."""
 
         def run() -> None:
             for _ in range(count):
@@ -81,7 +81,7 @@ class Trained:
         return run
 
     def hooked(self, keep: Keep) -> None:
-        """What people hang on a model by hand: outputs, their gradients, parameter gradients."""
+        """Hook a model as people do by hand: outputs, their gradients, parameter gradients."""
         for name, module in self.model.named_modules():
             if name and not list(module.children()):
                 module.register_forward_hook(outputs_to(keep, name))
@@ -266,7 +266,7 @@ def others(folder: Path) -> Iterator[Figure]:
 
 
 def against_plain(samples: Samples, model: str, words: Mapping[str, str]) -> Iterator[Figure]:
-    """Two figures of each arm."""
+    """Two figures of each arm, over unobserved steps: wall time, and CPU of the training thread."""
     for name, how in words.items():
         yield figure(f"{model}, {how}: wall", ratio(samples, name, "plain"))
         found = ratio(samples, name, "plain", clock="thread")

@@ -1,6 +1,7 @@
-"""What each fast way saves over the slow one that does the same, both in one run.
+"""The time that each fast implementation saves over the slow one of the same result, in one run.
 
-A pair that no longer pays is to be deleted: the second way has to be read, tested and kept alike.
+A pair that no longer pays is to be deleted: its second implementation has to be read, tested and
+kept equal to the first.
 
     python -m benchmarks twins
 """
@@ -36,7 +37,7 @@ ROUNDS = 21
 
 
 def figures() -> Iterator[Figure]:
-    """All of them."""
+    """Measure every pair."""
     torch.set_num_threads(1)
     yield from recording()
     yield from hooks()
@@ -75,7 +76,7 @@ def many(call: Callable[[], object], after: Callable[[], object] = lambda: None)
 
 @contextmanager
 def session() -> Iterator[Session]:
-    """One that records into memory."""
+    """A session that records into memory."""
     sink = MemorySink()
     with open_session(settings(Options(run="twins")), sink) as opened:
         yield opened
@@ -111,7 +112,7 @@ def recording() -> Iterator[Figure]:
 
 
 def slowly(recorder: Any, streams: Any, at: Any, x: torch.Tensor) -> None:
-    """Record `x` as what is no ordinary array is recorded."""
+    """Record `x` by the slow path of arrays that are no ordinary ones."""
     with recorder._lock:
         for stream in streams:
             recorder._take(stream, at, x, NO_NOTE)
@@ -186,7 +187,7 @@ def scans() -> Figure:
 
 @contextmanager
 def taking(scans: compiled.Scans) -> Iterator[None]:
-    """Everything is summarised that way inside."""
+    """Summarise every record by `scans` inside this context."""
     told: Mapping[str, Any] = {"_ready": scans._ready, "pieces": scans.pieces, "fault": "none"}
     with ExitStack() as stack:
         for name, value in told.items():
@@ -195,5 +196,5 @@ def taking(scans: compiled.Scans) -> Iterator[None]:
 
 
 def numpy_alone() -> Any:
-    """Nothing is compiled inside."""
+    """Summarise every record by numpy alone inside this context; nothing is compiled."""
     return taking(compiled.Scans())

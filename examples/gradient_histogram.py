@@ -1,8 +1,8 @@
 """Are the gradients in range? The log2 histogram of all six gradients of a small classifier.
 
-Trains 784-320-100-10 on real digits and records the gradient of every parameter at every step;
-then counts, for each tensor by itself and over all batches, how many elements lie between 2^e and
-2^(e+1), with zeros, NaN and Inf counted apart.
+The program trains 784-320-100-10 on real digits and records the gradient of every parameter at
+every step. Then it counts, for each tensor and over all batches, how many elements lie between 2^e
+and 2^(e+1); zeros, NaN and infinities are counted apart.
 
     python examples/gradient_histogram.py
     python examples/gradient_histogram.py --mnist ~/mnist --epochs 3
@@ -54,7 +54,7 @@ def train(model: nn.Module, epochs: int, mnist: Path | None, session: anchorlib.
 
 
 def main() -> None:
-    """Train, then say of each gradient where its magnitudes lie."""
+    """Train, then print the range of each gradient's magnitudes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--run", default="digits", help="the run's name")
     parser.add_argument("--store", help="where runs live (default: anchors)")

@@ -1,9 +1,9 @@
-"""A program in PopTorch's own vocabulary, on torch: in which range are its gradients.
+"""A program in PopTorch's vocabulary that runs on torch, and shows the range of its gradients.
 
-Trains 784-320-100-10 on real digits as PopTorch's tutorial on observing tensors does, with no other
-change than the import: options, anchors, a data loader, a training model. Prints the log2 histogram
-of what the last call anchored. Within `anchorlib.start`, or with ANCHOR_RUN set, the same anchors
-are also stored, of every call:
+It trains 784-320-100-10 on real digits as PopTorch's tutorial on observing tensors does, and only
+the import differs: options, anchors, a data loader, a training model. It prints the log2 histogram
+of the gradients that the last call anchored. Within `anchorlib.start`, or with ANCHOR_RUN set, the
+anchors of every call are also stored:
 
     python examples/poptorch_mnist_style.py
     ANCHOR_RUN=pop python examples/poptorch_mnist_style.py; anchor hist pop --tensor fc1.weight
@@ -78,7 +78,7 @@ def options_for(device_iterations: int, gradient_accumulation: int) -> poptorch.
 
 
 def train(model: nn.Module, opts: poptorch.Options, epochs: int) -> poptorch.PoplarExecutor:
-    """Train on digits; the model as PopTorch calls it, after its last call."""
+    """Train on digits, and return the training model after its last call."""
     images, labels = load()
     dataset = TensorDataset(images.reshape(-1, 1, 28, 28), labels)
     loader = poptorch.DataLoader(opts, dataset, batch_size=BATCH, shuffle=True)

@@ -56,7 +56,7 @@ class SAM(torch.optim.Optimizer):
         self.zero_grad()
 
     def step(self, closure: Any = None) -> None:
-        """Both halves; `closure` runs the second pass."""
+        """Take both half steps; `closure` runs the second pass."""
         self.first_step()
         with torch.enable_grad():
             closure()
@@ -80,7 +80,7 @@ def train(optimizer: SAM, model: nn.Module, steps: int, session: anchorlib.Sessi
 
 
 def check(run: anchorlib.Run, steps: int) -> None:
-    """What was recorded is what SAM does."""
+    """Check that the records of both passes are those that SAM must make."""
     weight, updated = run["2.weight@value"], run["2.weight@updated"]
     for step in range(1, steps):
         # A step starts from what the step before left: SAM's excursion was undone.

@@ -1,11 +1,11 @@
-"""From two loss curves to one formula: two trainings part that should be the same.
+"""From two loss curves to one formula: two trainings that should be equal part.
 
 A tanh network learns digits with SAM, two passes a step. The runs differ in how the backward of
 tanh is computed, and in nothing else:
 
     kernel        torch's own tanh_backward
     decomposed    g·(1 − y·y), three operations: what compilers make of tanh_backward
-    buggy         the same with y rounded to bfloat16 on the way: other mathematics
+    buggy         decomposed, with y rounded to bfloat16 before: other mathematics
     compiled      the kernel's run under torch.compile, which rewrites it as it sees fit
     float64       the kernel's run in float64, a few steps: nearer to the truth than any of them
 
@@ -63,7 +63,7 @@ class TanhDecomposed(torch.autograd.Function):
 
 
 class TanhBuggy(TanhDecomposed):
-    """The same forward; the backward reads y in half precision."""
+    """tanh; its backward rounds y to bfloat16 first, which is a bug."""
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,7 @@ class TanhBuggy(TanhDecomposed):
 
 
 class Tanh(nn.Module):
-    """A layer, so that its output has a name."""
+    """The function as a layer, so that its output has a name."""
 
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ def say(*words: object, store: str) -> None:
 
 
 def tell(options: argparse.Namespace, runs: list[str], noise: list[str]) -> None:
-    """The story, by the commands that anybody would type."""
+    """Tell the story by the commands that a user would type."""
     print(f"THE PICTURE  the losses of kernel and decomposed: {options.plot}")
     plot(options.store, options.plot)
 

@@ -1,4 +1,4 @@
-"""Several ranks of one job, each recording its own: torchrun says which rank, and of which run.
+"""Several ranks of one job, each of which records; torchrun names the rank and the run.
 
     torchrun --nproc-per-node 2 examples/torchrun.py
     ANCHOR_RUN=job1 torchrun --nproc-per-node 2 --max-restarts 3 examples/torchrun.py \\
@@ -52,7 +52,7 @@ def train(options: argparse.Namespace) -> anchorlib.Session:
 
 
 def load_checkpoint(path: Path | None, model: nn.Module) -> int:
-    """The step to go on with, `model` being as it was then."""
+    """Load the model from the checkpoint, and return the step to go on with."""
     if path is None or not path.exists():
         return 0
     saved = torch.load(path, weights_only=True)
@@ -61,7 +61,7 @@ def load_checkpoint(path: Path | None, model: nn.Module) -> int:
 
 
 def save_checkpoint(path: Path | None, model: nn.Module, step: int) -> None:
-    """Rank 0 writes it; the others go on when it is there."""
+    """Write the checkpoint on rank 0; the other ranks wait until it is there."""
     if path is None:
         return
     if dist.get_rank() == 0:
@@ -70,7 +70,7 @@ def save_checkpoint(path: Path | None, model: nn.Module, step: int) -> None:
 
 
 def main() -> None:
-    """Train as one of the ranks; when all have recorded, the first says what there is."""
+    """Train as one of the ranks; when all have recorded, the first prints every rank's last loss."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--store", help="where runs live (default: anchors)")
     parser.add_argument("--steps", type=int, default=10)

@@ -1,4 +1,4 @@
-"""What observing costs: steps, records and runs, against what they cost unobserved.
+"""The cost of observing: steps, records and runs against the same work unobserved.
 
     python -m benchmarks observing [--rows ROW…] [--rounds N] [--store DIR]
 
@@ -40,7 +40,7 @@ PARTS: dict[str, Callable[[Path, int], Iterator[Figure]]] = {
 
 
 def figures(rounds: int = ROUNDS, rows: Sequence[str] = ()) -> Iterator[Figure]:
-    """Those of `rows`, or all of them."""
+    """Measure the figures of `rows`, or of all rows."""
     torch.set_num_threads(1)
     warm()
     for part in rows or PARTS:

@@ -39,14 +39,14 @@ def nothing_of(_gradient: torch.Tensor) -> None:
 
 
 def hooks_gradients(_module: nn.Module, _inputs: Any, output: Any) -> None:
-    """A forward hook that only hooks the gradients of what came out."""
+    """A forward hook that only hooks the gradients of the module's outputs."""
     for x in output if isinstance(output, tuple) else (output,):
         if isinstance(x, torch.Tensor) and x.requires_grad:
             x.register_hook(nothing_of)
 
 
 class HandSaved:
-    """What the default selection records, by torch.save into a file each: hooks as people write.
+    """Records the tensors of the default selection with torch.save, a file each, by plain hooks.
 
     Nothing is written twice: each file is new, as the store's are.
     """

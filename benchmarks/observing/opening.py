@@ -1,4 +1,4 @@
-"""A program whose first two sessions record ten small tensors each; prints what they cost as JSON.
+"""Opens two sessions that record ten small tensors each, and prints their cost as JSON.
 
 python benchmarks/observing/opening.py FOLDER
 """
@@ -37,7 +37,7 @@ def opened(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Both."""
+    """Measure both sessions and print the result."""
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     # A training has loaded what it anchors with, and used torch, before its session starts.

@@ -1,4 +1,4 @@
-"""What one record costs: a small value, a first one, one of many series, a large one."""
+"""The cost of one record: a small value, a first record, one of many series, a large value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run costs however short it is: its start, its end, its files."""
+"""The cost of a run that does not depend on its length: its start, its end, its files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sessions(folder: Path, rounds: int) -> Iterator[Figure]:
 
 
 def unet_files(folder: Path, _rounds: int) -> Iterator[Figure]:
-    """What 5 steps of the U-Net leave behind."""
+    """The files and bytes that 5 steps of the U-Net leave."""
     training = unet()
     with anchorlib.start("unet", store=folder / "unet") as session:
         session.watch(training.model, optimizer=training.optimizer)

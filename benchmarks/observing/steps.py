@@ -1,4 +1,4 @@
-"""Steps that are observed, beside unobserved ones and such with hooks alone."""
+"""Observed steps against unobserved steps, and against steps with hooks alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What it is called in the table."""
+        """The row's name in the table."""
         selection = "default selection" if self.tensors is None else f'"{self.tensors}"'
         return f"{self.training}, {self.words or selection}"
 
@@ -67,7 +67,7 @@ def steps_of(training: str) -> Callable[[Path, int], Iterator[Figure]]:
 
 
 def of_row(row: Row, folder: Path, rounds: int) -> Iterator[Figure]:
-    """One row of each table; its files are gone afterwards."""
+    """Measure one row of each table, and remove its files."""
     folder.mkdir()
     make = TRAININGS[row.training]
     observed, plain, empty = make(), make(), make()
@@ -108,7 +108,7 @@ def step_weight(session: anchorlib.Session, training: Training) -> str:
 
 
 def stepping(training: Training, steps: int) -> Arm:
-    """So many steps that nobody stores."""
+    """An arm of `steps` steps without anything to store."""
     return Arm(repeated(training, steps))
 
 

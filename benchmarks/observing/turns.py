@@ -1,8 +1,8 @@
-"""How long a turn of an arm takes, and what it costs this process and those it began.
+"""The time of an arm's turn: wall time, and CPU time of this process and of its children.
 
 Arms take turns in one process; a ratio is taken round by round, as in `benchmarks.timing`.
-Here the smallest is told as well: what the arms themselves cost, with the least that others on the
-machine added.
+Here the smallest ratio is reported as well: it is nearest to the cost of the arms themselves, since
+other load on the machine added least to it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["Arm", "Turn", "children_cpu", "over", "taken_in_turns", "told", "wai
 
 
 def nothing() -> None:
-    """What an arm has to bring to its end that stores nothing."""
+    """The settling of an arm that stores nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Work, and what brings it to its end (a flush)."""
+    """Work, and the call that settles it (a flush)."""
 
     work: Callable[[], object]
     settle: Callable[[], object] = nothing
@@ -91,7 +91,7 @@ def over(turns: list[Turn], base: list[Turn], clock: str) -> Ratio:
 
 
 def told(figures: list[float]) -> Ratio:
-    """The median, between the smallest and the largest."""
+    """A Ratio with the median, and with the smallest and the largest in place of quartiles."""
     return Ratio(statistics.median(figures), min(figures), max(figures))
 
 

@@ -1,11 +1,11 @@
-"""Run one training in two checkouts and fail where the second computes other bits.
+"""Run one training in two checkouts, and fail if the second computes other bits.
 
     python same_bits.py BASE HEAD --out same-bits -- python train.py
 
 COMMAND runs in BASE and in HEAD, recorded as the runs `base` and `head` of the store OUT, each
 with its own folder in front of PYTHONPATH. The exit code is that of `anchor compare`: 0 for the
-same bits, 1 for a difference; or 2 where the training itself fails. OUT then also has compare.xml
-(JUnit) and compare.html (a page).
+same bits, 1 for a difference; or 2 if the training itself fails. After the comparison OUT also has
+compare.xml (JUnit) and compare.html (a page).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FAILED = 2
 
 
 def main() -> int:
-    """Train twice, compare; the exit code."""
+    """Train in both checkouts, compare the runs, and return the exit code."""
     options = _options()
     out: Path = options.out.resolve()
     if out.exists():

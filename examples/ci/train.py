@@ -19,7 +19,7 @@ class Net(nn.Module):
         self.fc1, self.fc2 = nn.Linear(16, 32), nn.Linear(32, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One number a row."""
+        """One number for each row of x."""
         return self.fc2(torch.tanh(self.fc1(x)) * 0.1)
 
 
