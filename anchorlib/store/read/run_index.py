@@ -15,19 +15,23 @@ from typing import Any, Final
 
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.record import Gap, summed_gaps
-from anchorlib.store.format import INDEX, encode, is_sound, items, mapping, step, text, texts, whole
+from anchorlib.store.format import INDEX, encode, items, mapping, step, text, texts, whole
 from anchorlib.store.locations import Location, PartKey, listed_parts
 from anchorlib.store.read.joined import joined_rank
 from anchorlib.store.read.rank import RankReader
-from anchorlib.store.seal import read_sealed
-from anchorlib.store.seal.codecs import deflated, inflated
-from anchorlib.store.seal.index import (
+from anchorlib.store.seal import (
     MOST_BYTES,
     MOST_STEPS,
     RankFigures,
     SeriesFigures,
+    deflated,
     figures_of,
+    loss_scale,
+    numbers_of,
+    ranges_of,
     read_index,
+    read_line,
+    read_sealed,
 )
 from anchorlib.summary import Log2Histogram
 
@@ -231,9 +235,9 @@ def index_bytes(figures: RunFigures) -> bytes:
     told = {
         "format": FORMAT,
         "version": VERSION,
-        "ranks": _runs(figures.ranks),
+        "ranks": ranges_of(figures.ranks),
         "closed": figures.closed,
-        "steps": _runs(figures.steps),
+        "steps": ranges_of(figures.steps),
         "bytes": figures.bytes,
         **({"parts": figures.parts} if figures.parts else {}),
         "created_ns": figures.created_ns,
@@ -253,10 +257,7 @@ def index_bytes(figures: RunFigures) -> bytes:
 def parsed_index(data: bytes) -> RunFigures:
     """What an object holds. Raises DamagedError, and StoreError for one of a later version."""
     try:
-        line = inflated(data, MOST_BYTES)
-        if not line.endswith(b"\n") or not is_sound(line[:-1]):
-            raise ValueError("it does not fit its checksum")
-        told = mapping(json.loads(line))
+        told = read_line(data)
         if told["format"] != FORMAT:
             raise ValueError("it is no index of a run")
         if whole(told["version"]) > VERSION:
@@ -300,7 +301,7 @@ def _told(one: MergedSeries) -> dict[str, Any]:
         "mode": one.mode,
         "dtypes": one.dtypes,
         "shape": one.shape,
-        "ranks": _runs(one.ranks),
+        "ranks": ranges_of(one.ranks),
         "records": one.records,
         "first_order": one.first_order,
         "first_step": one.first_step,
@@ -313,13 +314,13 @@ def _told(one: MergedSeries) -> dict[str, Any]:
 
 
 def _read(told: Mapping[str, Any]) -> RunFigures:
-    ranks = _numbers(told["ranks"], _MOST_RANKS)
+    ranks = numbers_of(told["ranks"], _MOST_RANKS)
     known = _Ranks(ranks)
     series = tuple(_read_series(mapping(one), known) for one in items(told["series"]))
     return RunFigures(
         ranks=ranks,
         closed=told["closed"] is True,
-        steps=_numbers(told["steps"], MOST_STEPS),
+        steps=numbers_of(told["steps"], MOST_STEPS),
         bytes=whole(told["bytes"]),
         created_ns=whole(told["created_ns"]),
         written_ns=whole(told["written_ns"]),
@@ -354,14 +355,8 @@ def _read_series(told: Mapping[str, Any], known: _Ranks) -> MergedSeries:
         last_step=step(told["last_step"]),
         bytes=whole(told["bytes"]),
         histogram=Log2Histogram(bins, zero=zero, nan=nan, inf=inf, subnormal=subnormal),
-        scales=tuple(map(_number, items(told["scales"]))),
+        scales=tuple(map(loss_scale, items(told["scales"]))),
     )
-
-
-def _number(told: Any) -> float:
-    if not isinstance(told, float):
-        raise ValueError("a loss scale is no number")
-    return told
 
 
 def _dimension(told: Any) -> int | None:
@@ -372,17 +367,6 @@ def _read_gap(told: Sequence[Any]) -> Gap:
     name, kind, mode, reason, count, first, last = told
     words = (text(name), text(kind), text(mode), text(reason))
     return Gap(*words, count=whole(count), first_step=step(first), last_step=step(last))
-
-
-def _runs(numbers: Sequence[int]) -> list[list[int]]:
-    """Ascending numbers as half-open ranges."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and found[-1][1] == number:
-            found[-1][1] = number + 1
-        else:
-            found.append([number, number + 1])
-    return found
 
 
 class _Ranks:
@@ -402,15 +386,6 @@ class _Ranks:
         """The ranks of one series. Raises ValueError where they are more than the run's."""
         key = json.dumps(told)
         if key not in self._known:
-            self._known[key] = _numbers(told, min(self._most, self._room))
+            self._known[key] = numbers_of(told, min(self._most, self._room))
             self._room -= len(self._known[key])
         return self._known[key]
-
-
-def _numbers(told: Any, most: int) -> tuple[int, ...]:
-    found: list[int] = []
-    for start, stop in (map(step, items(one)) for one in items(told)):
-        if not 0 <= stop - start <= most - len(found):
-            raise ValueError("it speaks of more ranks or steps than there can be")
-        found += range(start, stop)
-    return tuple(found)
