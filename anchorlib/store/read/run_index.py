@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from anchorlib.errors import DamagedError, StoreError
-from anchorlib.record import Gap, summed_gaps
+from anchorlib.record import Gap
 from anchorlib.store.format import INDEX, encode, items, mapping, step, text, texts, whole
 from anchorlib.store.locations import Location, PartKey, listed_parts
 from anchorlib.store.read.joined import joined_rank
 from anchorlib.store.read.rank import RankReader
+from anchorlib.store.read.run_figures import MergedSeries, RunFigures
 from anchorlib.store.seal import (
     MOST_BYTES,
     MOST_STEPS,
     RankFigures,
-    SeriesFigures,
     deflated,
     figures_of,
     loss_scale,
@@ -36,10 +36,7 @@ from anchorlib.store.seal import (
 from anchorlib.summary import Log2Histogram
 
 __all__ = [
-    "MergedSeries",
-    "RunFigures",
     "archived_figures",
-    "common_shape",
     "index_bytes",
     "parsed_index",
     "sealed_figures",
@@ -48,126 +45,6 @@ __all__ = [
 FORMAT: Final = "anchor-index"
 VERSION: Final = 1
 _MOST_RANKS: Final = 1 << 20
-
-Shape = tuple[int | None, ...] | None
-"""None where shapes differ in their number of dimensions, and in place of a size that differs."""
-
-
-@dataclass(frozen=True, slots=True)
-class MergedSeries:
-    """All records of one tensor, kind and mode, of all ranks; figures as of `SeriesFigures`."""
-
-    name: str
-    kind: str
-    mode: str
-    dtypes: tuple[str, ...]
-    shape: Shape
-    ranks: tuple[int, ...]
-    records: int
-    first_order: int
-    first_step: int
-    last_step: int
-    bytes: int
-    histogram: Log2Histogram
-    scales: tuple[float, ...]
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Which series it is."""
-        return (self.name, self.kind, self.mode)
-
-    def joined(self, other: MergedSeries) -> MergedSeries:
-        """Both together; they share no rank."""
-        return MergedSeries(
-            *self.key,
-            tuple(dict.fromkeys((*self.dtypes, *other.dtypes))),
-            common_shape([self.shape, other.shape]),
-            tuple(sorted((*self.ranks, *other.ranks))),
-            self.records + other.records,
-            min(self.first_order, other.first_order),
-            min(self.first_step, other.first_step),
-            max(self.last_step, other.last_step),
-            self.bytes + other.bytes,
-            self.histogram + other.histogram,
-            tuple(sorted({*self.scales, *other.scales})),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RunFigures:
-    """A run of sealed ranks without its records.
-
-    ranks: ascending. closed: whether all of them are. steps: those that have records, ascending.
-    bytes: of stored values, all attempts together. series: in order of execution. parts: those of
-    ranks that lie in several; every other rank is there as a whole.
-    """
-
-    ranks: tuple[int, ...]
-    closed: bool
-    steps: tuple[int, ...]
-    bytes: int
-    created_ns: int
-    written_ns: int
-    series: tuple[MergedSeries, ...]
-    gaps: tuple[Gap, ...]
-    parts: tuple[PartKey, ...] = ()
-
-    @classmethod
-    def of(cls, ranks: Iterable[RankFigures]) -> RunFigures:
-        """What several ranks say, together."""
-        known = sorted(ranks, key=lambda one: one.rank)
-        series: dict[tuple[str, str, str], list[tuple[int, SeriesFigures]]] = {}
-        for one in known:
-            for part in one.series:
-                series.setdefault((part.name, part.kind, part.mode), []).append((one.rank, part))
-        return cls(
-            tuple(one.rank for one in known),
-            all(one.state == "closed" for one in known),
-            tuple(sorted({number for one in known for number in one.steps})),
-            sum(one.bytes for one in known),
-            min((one.created_ns for one in known), default=0),
-            max((one.written_ns for one in known), default=0),
-            _in_order(_pooled(parts) for parts in series.values()),
-            tuple(summed_gaps(gap for one in known for gap in one.gaps)),
-            tuple((one.rank, part) for one in known if one.parts != (0,) for part in one.parts),
-        )
-
-    def parts_of(self, rank: int) -> tuple[PartKey, ...]:
-        """What there is of a rank."""
-        return tuple(key for key in self.parts if key[0] == rank) or ((rank, 0),)
-
-    @property
-    def keys(self) -> set[PartKey]:
-        """What there is of all ranks."""
-        apart = {rank for rank, _ in self.parts}
-        return {*self.parts, *((rank, 0) for rank in self.ranks if rank not in apart)}
-
-    def joined(self, other: RunFigures) -> RunFigures:
-        """Both together; they share no rank."""
-        if not self.ranks:  # of no rank no time is known
-            return other
-        series = {one.key: one for one in self.series}
-        for one in other.series:
-            series[one.key] = series[one.key].joined(one) if one.key in series else one
-        return RunFigures(
-            tuple(sorted((*self.ranks, *other.ranks))),
-            self.closed and other.closed,
-            tuple(sorted({*self.steps, *other.steps})),
-            self.bytes + other.bytes,
-            min(self.created_ns, other.created_ns),
-            max(self.written_ns, other.written_ns),
-            _in_order(series.values()),
-            tuple(summed_gaps((*self.gaps, *other.gaps))),
-            tuple(sorted((*self.parts, *other.parts))),
-        )
-
-
-def common_shape(shapes: Sequence[Shape]) -> Shape:
-    """The one shape of all of these, with None for what differs."""
-    if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
-        return None
-    dims = zip(*(shape or () for shape in shapes), strict=True)
-    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in dims)
 
 
 def archived_figures(run: Location) -> RunFigures | None:
@@ -268,29 +145,6 @@ def parsed_index(data: bytes) -> RunFigures:
         return _read(told)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"the run's index is damaged: {error}") from error
-
-
-def _pooled(parts: Sequence[tuple[int, SeriesFigures]]) -> MergedSeries:
-    """One series of several ranks: all histograms are added at once."""
-    first = parts[0][1]
-    figures = [part for _, part in parts]
-    return MergedSeries(
-        *(first.name, first.kind, first.mode),
-        tuple(dict.fromkeys(dtype for one in figures for dtype in one.dtypes)),
-        common_shape([shape for one in figures for shape in one.shapes]),
-        tuple(rank for rank, _ in parts),
-        sum(one.records for one in figures),
-        min(one.first_order for one in figures),
-        min(one.first_step for one in figures),
-        max(one.last_step for one in figures),
-        sum(one.bytes for one in figures),
-        Log2Histogram.pooled(one.histogram for one in figures),
-        tuple(sorted({scale for one in figures for scale in one.scales})),
-    )
-
-
-def _in_order(series: Iterable[MergedSeries]) -> tuple[MergedSeries, ...]:
-    return tuple(sorted(series, key=lambda one: one.first_order))
 
 
 def _told(one: MergedSeries) -> dict[str, Any]:
