@@ -4,16 +4,18 @@
                                                     ├ (data: autograd does not follow it)
                                                     └ TBackward0 ── fc1.weight
 
-At each anchored tensor the graph is walked back to the nearest ones before it, when its name,
-phase, pass, call and shape are seen first, in two steps; from then on that costs one dict lookup.
-So that a walk knows an anchored tensor when it meets one, each leaves a mark on its autograd node,
-in the dict that torch keeps there for anomaly mode: the mark goes when the node goes, and nothing
-here holds a tensor or a graph. A leaf has no node that lasts: its mark is a hook on the leaf.
+At an anchored tensor the graph is walked back to the nearest anchored tensors before it. The walk
+is made in the first two steps in which its name, phase, pass, call and shape occur; later
+observations cost one dict lookup.
 
-What autograd does not follow is known by its memory (see `storages`) and by the module that made
-it: a frozen layer, or one under `no_grad`, made its output of what it was given.
+A walk recognizes an anchored tensor by a mark on its autograd node, in the dict that torch keeps
+there for anomaly mode: the mark is freed with the node, and nothing here keeps a tensor or a graph
+alive. A leaf has no lasting node, so its mark is a hook on the leaf.
 
-Only forward edges are told. What gradients, updates and optimizer state depend on follows from
+A tensor without a graph is recognized by its memory (see `storages`) or by the module that
+returned it: a frozen layer, or one under `no_grad`, made its output from its arguments.
+
+Only forward edges are recorded. The parents of gradients, updates and optimizer state follow from
 them: see `anchorlib.diagnosis.causes.Lineage`.
 """
 
@@ -26,7 +28,7 @@ from weakref import ref
 
 import torch
 
-from anchorlib.capture.ancestry.walk import Found, Given, Owner, Walk
+from anchorlib.capture.ancestry.walk import Ancestry, Given, Owner, Walk
 from anchorlib.capture.counting import At
 from anchorlib.capture.naming import Parts
 from anchorlib.capture.own_hooks import Hung, hang_on_leaf
@@ -44,38 +46,38 @@ __all__ = ["LineageTracker"]
 _log = logging.getLogger("anchorlib")
 
 _MARK: Final = "anchorlib"  # a key in a node's metadata
-_MAX_SITES: Final = 1 << 16  # places looked at; more have shapes or passes without end
-_NEVER: Final = -1  # no generation
+_MAX_SITES: Final = 1 << 16  # sites walked from; with more, shapes or passes change without end
+_NEVER: Final = -1  # equals no generation, so the site is looked at again
 
 Site = tuple[str, str, int, int, tuple[int, ...]]  # name, phase, pass, call, shape
 Here = tuple[tuple[object, ...], torch.Size]  # pass, call and phase; shape
 
 
 class LineageTracker:
-    """Walks the graphs of one session; `tell` is given what is not known yet."""
+    """Walks the graphs of one session, and calls `tell` with edges that were not told before."""
 
     def __init__(self, tell: Callable[[Edges], None]) -> None:
         self._tell = tell
-        self.token = object()  # marks of other sessions are not ours
+        self.token = object()  # tells the marks of this session from those of others
         self._names: set[str] = set()
         self._parameters: dict[int, tuple[ref[Parts], str]] = {}  # by id
         self.storages = Storages()
         self._buffers: set[tuple[str, str]] = set()
-        self._generation = 0  # of what is anchored: sites seen before are looked at once more
-        self._seen: dict[Site, tuple[int, int]] = {}  # generation and step of the look
+        self._generation = 0  # grows with the anchored names: each site is then walked from anew
+        self._seen: dict[Site, tuple[int, int]] = {}  # generation and step of the last walk
         self._told: dict[tuple[Any, ...], int] = {}
         self._leaves: list[Hung] = []
         self._warned = False
 
     def know(self, parts: Parts) -> None:
-        """Learn the names of a model's parameters; more may be anchored from now on."""
-        # Through the model's parts: torch refuses to swap tensors that have weak references.
+        """Add the names of a model's parameters."""
+        # The weak reference is to the parts: torch refuses to swap a tensor that has one.
         held = ref(parts)
         self._parameters |= {id(one): (held, name) for name, one in parts.parameters.items()}
         self._generation += 1
 
     def parameter_name(self, leaf: object) -> str | None:
-        """What the parameter `leaf` of a model is called; None where it is not known."""
+        """The name of the parameter `leaf`; None where it belongs to no watched model."""
         held, name = self._parameters.get(id(leaf), (None, ""))
         parts = None if held is None else held()
         return name if parts is not None and parts.parameters.get(name) is leaf else None
@@ -91,10 +93,10 @@ class LineageTracker:
         shape: torch.Size | None = None,
         given: Given | None = None,
     ) -> None:
-        """`x`, made by `node`, was observed at `at`; `grad`: its gradient is asked for.
+        """Find what `x`, made by `node` and observed at `at`, was computed from; mark `x`.
 
-        shape: that of `x`, where somebody has asked it for that. given: the module whose output it
-        is, with what that was given. Raises nothing.
+        grad: whether the gradient of `x` is recorded. shape: that of `x`, if the caller has it.
+        given: the module whose output `x` is, with its arguments. Raises nothing.
         """
         try:
             here = (at[1:], x.shape if shape is None else shape)
@@ -110,7 +112,7 @@ class LineageTracker:
             self._warn(plan.name, fault)
 
     def see_buffer(self, name: str, at: At, shape: tuple[int, ...]) -> None:
-        """A buffer of a model is recorded as a pass finds it."""
+        """Tell once that a buffer, recorded when a pass begins, has no known parents."""
         if (name, at.phase) not in self._buffers:
             self._buffers.add((name, at.phase))
             self._tell(Edges(name, at.phase, 0, 0, shape, at.step, missing=(BUFFER,)))
@@ -125,7 +127,7 @@ class LineageTracker:
         *,
         grad: bool,
     ) -> bool:
-        """Look at a place that is not known for good yet; whether `x` is to be marked."""
+        """Walk from a site that may have edges not told yet; whether `x` is to be marked."""
         _step, pass_index, call, phase = at
         site = (plan.name, phase, pass_index, call, tuple(x.shape))
         seen = self._seen.get(site)
@@ -147,31 +149,31 @@ class LineageTracker:
             self._names.add(name)
             self._generation += 1
         seen = self._seen.get(site)
-        # The same place twice in one step is one tensor anchored in two modes: it has its edges.
+        # A site seen twice in one step is one tensor anchored in two modes: its edges are told.
         again = seen is not None and seen[1] == at.step
         if again or (seen is None and len(self._seen) >= _MAX_SITES):
             return
-        # Looked at in two steps: what is carried from step to step does not show in the first.
+        # Two steps are looked at: a tensor carried from step to step is no parent in the first.
         self._seen[site] = (_NEVER if seen is None else self._generation, at.step)
-        found = Walk(self, name, at, given).back_from(x)
-        self._tell_new(site, at.step, found, follows=follows)
+        ancestry = Walk(self, name, at, given).back_from(x)
+        self._tell_new(site, at.step, ancestry, follows=follows)
 
-    def _tell_new(self, site: Site, step: int, found: Found, *, follows: bool) -> None:
-        """Tell what was found, unless a reader would take it for granted."""
+    def _tell_new(self, site: Site, step: int, ancestry: Ancestry, *, follows: bool) -> None:
+        """Tell the edges of a site, unless they equal those last told for it, or for its call."""
         name, phase, pass_index, call, shape = site
-        first, content = (name, phase, call), hash((found, follows))
+        first, content = (name, phase, call), hash((ancestry, follows))
         if self._told.get(site, self._told.get(first)) == content:
             return
         self._told[site if first in self._told else first] = content
-        told = found._asdict()
+        told = ancestry._asdict()
         self._tell(Edges(name, phase, pass_index, call, shape, step, **told, grad=follows))
 
     def owner(self, node: Any, number: int) -> Owner | None:
-        """Which anchored tensor output `number` of `node` is, if it is one of this session."""
+        """The anchored tensor of this session that output `number` of `node` is, or None."""
         return self._ours(node.metadata.get(_key(number)))
 
     def leaf_owner(self, leaf: torch.Tensor) -> Owner | None:
-        """Which anchored tensor `leaf` is, if it is one of this session."""
+        """The anchored tensor of this session that `leaf` is, or None."""
         return self._ours(next((mark.owner for mark in _leaf_marks(leaf)), None))
 
     def _ours(self, owner: Owner | None) -> Owner | None:
@@ -181,7 +183,7 @@ class LineageTracker:
         for mark in _leaf_marks(leaf):
             mark.owner = owner
             return
-        if len(self._leaves) >= 64:  # an input that needs a gradient is a new leaf at each step
+        if len(self._leaves) >= 64:  # each batch that needs gradients is a new leaf
             self._leaves = [one for one in self._leaves if not one.is_gone]
         self._leaves.append(hang_on_leaf(leaf, _LeafMark(owner)))
 
@@ -191,7 +193,7 @@ class LineageTracker:
             _log.warning("anchorlib: what %s was computed from is not known: %r", name, fault)
 
     def close(self) -> None:
-        """Take the marks off leaves that live on."""
+        """Remove the marks from leaves that outlive the session."""
         for hung in self._leaves:
             hung.remove()
         self._leaves.clear()
@@ -199,18 +201,18 @@ class LineageTracker:
 
 
 class _LeafMark:
-    """A tensor hook that does nothing: it says which anchored tensor a leaf is."""
+    """A tensor hook that changes nothing: it marks a leaf as an anchored tensor."""
 
     __slots__ = ("owner",)
 
-    # A leaf that was anchored can be saved and sent to other processes without a warning.
+    # Lets torch save an anchored leaf, or send it to other processes, without a warning.
     __torch_unserializable__ = True
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        # Compiled autograd takes a hook that returns None for "the gradient is None".
+        # Compiled autograd would take None to mean that there is no gradient.
         return gradient
 
 

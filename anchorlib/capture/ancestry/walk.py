@@ -1,7 +1,7 @@
-"""The walk from a tensor back to the nearest anchored ones and the parameters before it.
+"""The walk from a tensor back to the nearest anchored tensors and parameters before it.
 
-It follows autograd's graph, and where there is none the memory of the tensor, or the module that
-made it. Which tensors are anchored is known by their marks: see `lineage`.
+It follows autograd's graph. A tensor without a graph is recognized by its memory, or by the module
+that returned it. The marks by which a walk recognizes anchored tensors are set in `lineage`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from anchorlib.torch_private import is_wrapped, leaf_of, sequence_number
 if TYPE_CHECKING:
     from anchorlib.capture.ancestry.lineage import LineageTracker
 
-__all__ = ["Found", "Given", "Owner", "Walk"]
+__all__ = ["Ancestry", "Given", "Owner", "Walk"]
 
-_MAX_NODES: Final = 10_000  # of one walk
+_MAX_NODES: Final = 10_000  # nodes of one walk
 
-# Reentrant checkpointing: what is inside has no graph, and its parameters are no inputs.
+# Reentrant checkpointing: the operations inside have no graph, their parameters are no inputs.
 _OPAQUE: Final = "CheckpointFunctionBackward"
 
-Owner = tuple[object, str, At]  # whose mark, the tensor's name, where it was observed
-# A module that was called, and what it was given. A plain tuple: one is made at every call.
+Owner = tuple[object, str, At]  # token of the marking tracker, the tensor's name, its coordinates
+# A module that was called, and its arguments. A plain tuple, since every call makes a new one.
 Given = tuple[torch.nn.Module, tuple[Any, ...], Mapping[str, Any]]
 
 
-class Found(NamedTuple):
+class Ancestry(NamedTuple):
     """The result of a walk: fields of `Edges`."""
 
     parents: tuple[Parent, ...] = ()
@@ -44,9 +44,9 @@ class Found(NamedTuple):
 
 
 class Walk:
-    """One walk from a tensor back to the nearest marked ones and parameters.
+    """One walk from a tensor back to the nearest marked tensors and parameters.
 
-    given: the module whose output the tensor is.
+    given: the module whose output the tensor is, with its arguments.
     """
 
     def __init__(
@@ -58,19 +58,19 @@ class Walk:
         self._parents: dict[Parent, int] = {}
         self._missing: dict[str, None] = {}
 
-    def back_from(self, x: torch.Tensor) -> Found:
-        """What `x` was computed from."""
+    def back_from(self, x: torch.Tensor) -> Ancestry:
+        """The parents of `x`, and the operations between them and `x`."""
         root: Any = x.grad_fn
         if root is None:
             return self._leaf(x) if x.requires_grad else self._unfollowed(x)
         same = self._marked(root, x.output_nr)
         if same is not None:
-            return Found((same,))
+            return Ancestry((same,))
         nodes = self._collect(root)
         if len(nodes) > _MAX_NODES:
             self._missing[f"more than {_MAX_NODES} operations lead here"] = None
-            return Found(tuple(self._parents), missing=tuple(self._missing))
-        # Backward runs the newest node first.
+            return Ancestry(tuple(self._parents), missing=tuple(self._missing))
+        # In the order of backward, which runs the newest node first.
         ordered = [root, *sorted(nodes.keys() - {root}, key=_newest_first)]
         place = {node: number for number, node in enumerate(ordered)}
         inputs = [
@@ -85,7 +85,7 @@ class Walk:
             if not tensor.requires_grad and (held := self._held(tensor)) is not None:
                 self._parents.setdefault(held[0], len(self._parents) + 1)
         told = tuple(map(arguments, ordered))
-        return Found(
+        return Ancestry(
             tuple(self._parents),
             ops,
             tuple(inputs),
@@ -93,26 +93,29 @@ class Walk:
             told if any(told) else (),
         )
 
-    def _leaf(self, x: torch.Tensor) -> Found:
-        """A leaf was computed from nothing, but it may have other names."""
+    def _leaf(self, x: torch.Tensor) -> Ancestry:
+        """A leaf was computed from nothing; its parent is the same tensor under another name."""
         owner = self._tracker.leaf_owner(x)
         parent = None if owner is None or owner[1] == self._own[0] else self._parent(owner, x)
         name = self._tracker.parameter_name(x)
         if parent is None and name is not None:
             parent = Parent(name, None)
-        return Found(() if parent is None else (parent,))
+        return Ancestry(() if parent is None else (parent,))
 
-    def _unfollowed(self, x: torch.Tensor) -> Found:
-        """What autograd knows nothing of: another name, a detached tensor, or a module's output."""
+    def _unfollowed(self, x: torch.Tensor) -> Ancestry:
+        """The parent of a tensor without a graph.
+
+        It is another name of an anchored tensor, a detached tensor, or the output of a module.
+        """
         held = self._held(x)
         if held is None:
             given = self._given
-            return Found(missing=("it has no graph",)) if given is None else self._made_by(given)
+            return Ancestry(missing=("it has no graph",)) if given is None else self._made_by(given)
         same, how = held
-        return Found((same,), (how,), ((0,),)) if how else Found((same,))
+        return Ancestry((same,), (how,), ((0,),)) if how else Ancestry((same,))
 
-    def _made_by(self, given: Given) -> Found:
-        """What a module made of what it was given and of its parameters."""
+    def _made_by(self, given: Given) -> Ancestry:
+        """The parents of a module's output without a graph: its arguments and own parameters."""
         for tensor in _tensors(given):
             parent = self._parent_of(tensor)
             if parent is None:
@@ -126,7 +129,7 @@ class Walk:
         if not _is_leaf(given):
             self._missing["what happens inside is not followed"] = None
         op = f"{type(given[0]).__name__}.forward"
-        return Found(tuple(self._parents), (op,), ((0,),), tuple(self._missing))
+        return Ancestry(tuple(self._parents), (op,), ((0,),), tuple(self._missing))
 
     def _parent_of(self, x: torch.Tensor) -> Parent | None:
         """The anchored tensor or parameter that `x` is."""
@@ -138,19 +141,19 @@ class Walk:
         return None if held is None else held[0]
 
     def _held(self, x: torch.Tensor) -> tuple[Parent, str] | None:
-        """The anchored tensor in whose memory `x` lies, and how it is another than that."""
+        """The anchored tensor in whose memory `x` lies, and how `x` differs from it ("" if not)."""
         known = None if is_wrapped(x) else self._tracker.storages.owner(x)
         if known is None or known[0][0] is not self._tracker.token:
             return None
         (_, name, there), how = known
         own, here = self._own
-        # What is given anew in each pass, as one batch, comes from nowhere else.
+        # A batch in the same memory in each pass was not computed from that of the pass before.
         if name == own and (there == here or there[:2] != here[:2]):
             return None
         return self._parent((known[0][0], name, there), None), how
 
     def _collect(self, root: Any) -> dict[Any, list[Any]]:
-        """Each node between, with its inputs: nodes, or numbers as in `Edges.inputs`."""
+        """Each node back to the parents, with its inputs: nodes, or numbers as `Edges.inputs`."""
         nodes: dict[Any, list[Any]] = {}
         waiting = [root]
         while waiting and len(nodes) <= _MAX_NODES:
@@ -187,7 +190,7 @@ class Walk:
         here = self._own[1]
         if (there.step, there.pass_index, there.phase) == (here.step, here.pass_index, here.phase):
             return Parent(name, there.call)
-        if leaf is not None:  # it lasts: how long ago it was anchored says nothing
+        if leaf is not None:  # a leaf lasts, so the step in which it was anchored means nothing
             return Parent(name, None)
         phase = "" if there.phase == here.phase else there.phase
         return Parent(name, there.call, here.step - there.step, there.pass_index, phase)
@@ -199,7 +202,7 @@ def _tensors(given: Given) -> list[torch.Tensor]:
 
 
 def _is_leaf(given: Given) -> bool:
-    """Whether no other module works inside it."""
+    """Whether the module has no submodules."""
     return next(given[0].children(), None) is None
 
 

@@ -1,4 +1,4 @@
-"""A run of sealed ranks without its records: what their indices say of each series, added up."""
+"""The figures of a run of sealed ranks: what their indices say of each series, merged."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from anchorlib.summary import Log2Histogram
 __all__ = ["MergedSeries", "RunFigures", "common_shape"]
 
 Shape = tuple[int | None, ...] | None
-"""None where shapes differ in their number of dimensions, and in place of a size that differs."""
+"""The shape that several records share: None in place of a size in which they differ, and None
+alone where they differ in the number of dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedSeries:
-    """All records of one tensor, kind and mode, of all ranks; figures as of `SeriesFigures`."""
+    """All records of one tensor, kind and mode on all ranks; fields as in `SeriesFigures`."""
 
     name: str
     kind: str
@@ -36,11 +37,11 @@ class MergedSeries:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Which series it is."""
+        """The name, kind and mode of the series."""
         return (self.name, self.kind, self.mode)
 
     def joined(self, other: MergedSeries) -> MergedSeries:
-        """Both together; they share no rank."""
+        """This series and the same series of other ranks, merged; the two share no rank."""
         return MergedSeries(
             *self.key,
             tuple(dict.fromkeys((*self.dtypes, *other.dtypes))),
@@ -58,11 +59,11 @@ class MergedSeries:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """A run of sealed ranks without its records.
+    """The figures of a run of sealed ranks, without its records.
 
-    ranks: ascending. closed: whether all of them are. steps: those that have records, ascending.
-    bytes: of stored values, all attempts together. series: in order of execution. parts: those of
-    ranks that lie in several; every other rank is there as a whole.
+    ranks: ascending. closed: whether all ranks are closed. steps: steps that have records,
+    ascending. bytes: of stored values, all attempts together. series: in order of execution.
+    parts: the parts of ranks that lie in several parts; every other rank is whole.
     """
 
     ranks: tuple[int, ...]
@@ -77,7 +78,7 @@ class RunFigures:
 
     @classmethod
     def of(cls, ranks: Iterable[RankFigures]) -> RunFigures:
-        """What several ranks say, together."""
+        """The figures of several ranks, merged."""
         known = sorted(ranks, key=lambda one: one.rank)
         series: dict[tuple[str, str, str], list[tuple[int, SeriesFigures]]] = {}
         for one in known:
@@ -96,18 +97,18 @@ class RunFigures:
         )
 
     def parts_of(self, rank: int) -> tuple[PartKey, ...]:
-        """What there is of a rank."""
+        """The parts of one rank; a rank that is whole is its own part 0."""
         return tuple(key for key in self.parts if key[0] == rank) or ((rank, 0),)
 
     @property
     def keys(self) -> set[PartKey]:
-        """What there is of all ranks."""
+        """The parts of all ranks; a rank that is whole is its own part 0."""
         apart = {rank for rank, _ in self.parts}
         return {*self.parts, *((rank, 0) for rank in self.ranks if rank not in apart)}
 
     def joined(self, other: RunFigures) -> RunFigures:
-        """Both together; they share no rank."""
-        if not self.ranks:  # of no rank no time is known
+        """These figures and those of other ranks of the run, merged; the two share no rank."""
+        if not self.ranks:  # figures of no rank have no times that could be merged
             return other
         series = {one.key: one for one in self.series}
         for one in other.series:
@@ -126,7 +127,7 @@ class RunFigures:
 
 
 def common_shape(shapes: Sequence[Shape]) -> Shape:
-    """The one shape of all of these, with None for what differs."""
+    """The shape that all of these share, with None for sizes that differ."""
     if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
         return None
     dims = zip(*(shape or () for shape in shapes), strict=True)
@@ -134,7 +135,7 @@ def common_shape(shapes: Sequence[Shape]) -> Shape:
 
 
 def _pooled(parts: Sequence[tuple[int, SeriesFigures]]) -> MergedSeries:
-    """One series of several ranks: all histograms are added at once."""
+    """One series merged over several ranks; all histograms are added in one go."""
     first = parts[0][1]
     figures = [part for _, part in parts]
     return MergedSeries(

@@ -1,9 +1,9 @@
-"""The index of an archived run: what the indices of its sealed ranks say, together.
+"""The index of an archived run: the indices of its sealed ranks, merged.
 
     run1.zarr/index.json.zst    ranks, steps, gaps, and each series of all ranks: figures, histogram
 
-With it a listing, or a histogram of all that was recorded of a tensor, costs one request however
-many ranks there are. It is a line with its checksum, as those of the catalogue are, compressed.
+With it a listing of a run, or a histogram of all records of a tensor, costs one request however
+many ranks there are. It is one compressed line that ends with its checksum, as catalogue lines do.
 """
 
 from __future__ import annotations
@@ -48,24 +48,25 @@ _MOST_RANKS: Final = 1 << 20
 
 
 def archived_figures(run: Location) -> RunFigures | None:
-    """What the index of the run at a location says; None where its ranks have to be read.
+    """The figures in the index of the run at a location; None where its ranks have to be read.
 
-    Ranks that were archived since are added. One request, and one for every thousand ranks.
+    Ranks that were archived after the index was made are added. Costs one request, and one for
+    every thousand ranks.
     """
     data = run.get(INDEX)
     if data is None:
         return None
     try:
         known = parsed_index(data)
-    except DamagedError:  # the ranks themselves say the same
+    except DamagedError:  # the ranks themselves have the same figures
         return None
     listed, ranks = listed_parts(run), {*known.ranks}
-    # Of a rank in parts, one more may have been archived since.
+    # A further part of a rank may have been archived after the index was made.
     if not ranks or {key for key in listed if key[0] in ranks} != known.keys:
         return None
     missing = sorted({rank for rank, _ in listed} - ranks)
     later = [*sealed_figures(run, missing, listed)]
-    if len(later) < len(missing):  # live, or not whole yet
+    if len(later) < len(missing):  # a rank is live, or its sealing is not finished
         return None
     return known.joined(RunFigures.of(later)) if later else known
 
@@ -73,9 +74,10 @@ def archived_figures(run: Location) -> RunFigures | None:
 def sealed_figures(
     run: Location, ranks: Iterable[int], listed: Sequence[PartKey]
 ) -> Iterator[RankFigures]:
-    """What the indices of those of the ranks say that are marked as whole.
+    """The figures of those of these ranks that are closed and sealed, from their indices.
 
-    listed: all that there is. A rank in parts is counted from its rows, where none is missing.
+    listed: all parts of the run. A rank in several parts is counted from its rows, and left out
+    where records are missing between its parts.
     """
     parts: dict[int, list[int]] = {}
     for rank, part in listed:
@@ -102,13 +104,13 @@ def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigur
     except StoreError:
         return None
     found = figures_of(joined)
-    # A part is made when its session comes there, which may be after its last record.
+    # A part is made when its session moves to that collector, maybe after its last record.
     written = max(found.written_ns, *(one.started_ns for one in joined.catalogue.attempts))
     return replace(found, written_ns=written, parts=tuple(parts))
 
 
 def index_bytes(figures: RunFigures) -> bytes:
-    """The object that holds them. Raises ValueError where it is larger than readers take."""
+    """The bytes of the index object. Raises ValueError where readers would refuse its size."""
     told = {
         "format": FORMAT,
         "version": VERSION,
@@ -132,7 +134,10 @@ def index_bytes(figures: RunFigures) -> bytes:
 
 
 def parsed_index(data: bytes) -> RunFigures:
-    """What an object holds. Raises DamagedError, and StoreError for one of a later version."""
+    """The figures in an index object.
+
+    Raises DamagedError for a damaged one, StoreError for one of a later version.
+    """
     try:
         told = read_line(data)
         if told["format"] != FORMAT:
@@ -140,7 +145,7 @@ def parsed_index(data: bytes) -> RunFigures:
         if whole(told["version"]) > VERSION:
             raise StoreError(
                 f"the run's index was written in version {told['version']}, and this anchorlib "
-                f"knows {VERSION}: a newer one can read it"
+                f"knows versions up to {VERSION}: read it with a newer anchorlib"
             )
         return _read(told)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -185,7 +190,7 @@ def _read(told: Mapping[str, Any]) -> RunFigures:
 
 
 def _read_parts(told: Any, known: _Ranks) -> tuple[PartKey, ...]:
-    """Raises ValueError where a part is of no rank of the run."""
+    """The parts in an index. Raises ValueError for a part of a rank that the run does not have."""
     found = tuple((whole(rank), whole(part)) for rank, part in map(items, items(told)))
     if not all(known.has(rank) for rank, _ in found):
         raise ValueError("it speaks of a part of no rank")
@@ -224,12 +229,12 @@ def _read_gap(told: Sequence[Any]) -> Gap:
 
 
 class _Ranks:
-    """Ranks that series were recorded on: most name the same ones, which are held once."""
+    """The rank lists of series: equal lists, which are the rule, are held in memory once."""
 
     def __init__(self, all_ranks: tuple[int, ...]) -> None:
         self._all = frozenset(all_ranks)
         self._most = len(all_ranks)
-        self._room = MOST_STEPS  # for all that differ, together
+        self._room = MOST_STEPS  # most numbers of all different lists together
         self._known: dict[str, tuple[int, ...]] = {}
 
     def has(self, rank: int) -> bool:
@@ -237,7 +242,7 @@ class _Ranks:
         return rank in self._all
 
     def of(self, told: Any) -> tuple[int, ...]:
-        """The ranks of one series. Raises ValueError where they are more than the run's."""
+        """The ranks of one series. Raises ValueError where they are more than the run has."""
         key = json.dumps(told)
         if key not in self._known:
             self._known[key] = numbers_of(told, min(self._most, self._room))
