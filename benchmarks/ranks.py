@@ -25,7 +25,8 @@ from anchorlib.block import RowBlock, block_of
 from anchorlib.record import Coordinates, Record
 from anchorlib.store import LocalLocation, Writer
 from anchorlib.store.format.layout import INDEX, rank_name
-from anchorlib.store.read.run_index import RunFigures, index_bytes
+from anchorlib.store.read.run_figures import RunFigures
+from anchorlib.store.read.run_index import index_bytes
 from anchorlib.store.seal import read_index
 from anchorlib.summary import summarise
 from benchmarks.figures import Figure, figure

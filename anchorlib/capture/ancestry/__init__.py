@@ -1,6 +1,7 @@
 """From which tensors a value was computed, and with which scalar arguments."""
 
-from anchorlib.capture.ancestry.lineage import Given, LineageTracker
+from anchorlib.capture.ancestry.lineage import LineageTracker
+from anchorlib.capture.ancestry.walk import Given
 
 __all__ = [
     "Given",

@@ -22,54 +22,35 @@ them: see `anchorlib.diagnosis.causes.Lineage`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final
 from weakref import ref
 
 import torch
 
-from anchorlib.capture.ancestry.saved_arguments import arguments
+from anchorlib.capture.ancestry.walk import Ancestry, Given, Owner, Walk
 from anchorlib.capture.counting import At
-from anchorlib.capture.naming import Parts, named_leaves
+from anchorlib.capture.naming import Parts
 from anchorlib.capture.own_hooks import Hung, hang_on_leaf
 from anchorlib.capture.recording import Plan
-from anchorlib.capture.tensors import Storages, node_name
-from anchorlib.record import BUFFER, Edges, Parent
+from anchorlib.capture.tensors import Storages
+from anchorlib.record import BUFFER, Edges
 from anchorlib.torch_private import (
     hooks_are_known,
     hooks_of,
     is_wrapped,
-    leaf_of,
-    sequence_number,
 )
 
-__all__ = ["Given", "LineageTracker"]
+__all__ = ["LineageTracker"]
 
 _log = logging.getLogger("anchorlib")
 
 _MARK: Final = "anchorlib"  # a key in a node's metadata
 _MAX_SITES: Final = 1 << 16  # sites walked from; with more, shapes or passes change without end
-_MAX_NODES: Final = 10_000  # nodes of one walk
 _NEVER: Final = -1  # equals no generation, so the site is looked at again
 
-# Reentrant checkpointing: the operations inside have no graph, their parameters are no inputs.
-_OPAQUE: Final = "CheckpointFunctionBackward"
-
-Owner = tuple[object, str, At]  # token of the marking tracker, the tensor's name, its coordinates
 Site = tuple[str, str, int, int, tuple[int, ...]]  # name, phase, pass, call, shape
 Here = tuple[tuple[object, ...], torch.Size]  # pass, call and phase; shape
-# A module that was called, and its arguments. A plain tuple, since every call makes a new one.
-Given = tuple[torch.nn.Module, tuple[Any, ...], Mapping[str, Any]]
-
-
-class Ancestry(NamedTuple):
-    """The result of a walk: fields of `Edges`."""
-
-    parents: tuple[Parent, ...] = ()
-    ops: tuple[str, ...] = ()
-    inputs: tuple[tuple[int, ...], ...] = ()
-    missing: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
 
 
 class LineageTracker:
@@ -174,7 +155,7 @@ class LineageTracker:
             return
         # Two steps are looked at: a tensor carried from step to step is no parent in the first.
         self._seen[site] = (_NEVER if seen is None else self._generation, at.step)
-        ancestry = _Walk(self, name, at, given).back_from(x)
+        ancestry = Walk(self, name, at, given).back_from(x)
         self._tell_new(site, at.step, ancestry, follows=follows)
 
     def _tell_new(self, site: Site, step: int, ancestry: Ancestry, *, follows: bool) -> None:
@@ -235,176 +216,9 @@ class _LeafMark:
         return gradient
 
 
-class _Walk:
-    """One walk from a tensor back to the nearest marked tensors and parameters.
-
-    given: the module whose output the tensor is, with its arguments.
-    """
-
-    def __init__(
-        self, tracker: LineageTracker, name: str, at: At, given: Given | None = None
-    ) -> None:
-        self._tracker = tracker
-        self._given = given
-        self._own = (name, at)
-        self._parents: dict[Parent, int] = {}
-        self._missing: dict[str, None] = {}
-
-    def back_from(self, x: torch.Tensor) -> Ancestry:
-        """The parents of `x`, and the operations between them and `x`."""
-        root: Any = x.grad_fn
-        if root is None:
-            return self._leaf(x) if x.requires_grad else self._unfollowed(x)
-        same = self._marked(root, x.output_nr)
-        if same is not None:
-            return Ancestry((same,))
-        nodes = self._collect(root)
-        if len(nodes) > _MAX_NODES:
-            self._missing[f"more than {_MAX_NODES} operations lead here"] = None
-            return Ancestry(tuple(self._parents), missing=tuple(self._missing))
-        # In the order of backward, which runs the newest node first.
-        ordered = [root, *sorted(nodes.keys() - {root}, key=_newest_first)]
-        place = {node: number for number, node in enumerate(ordered)}
-        inputs = [
-            tuple(source if isinstance(source, int) else place[source] for source in nodes[node])
-            for node in ordered
-        ]
-        ops = tuple(map(node_name, ordered))
-        if _OPAQUE in ops:
-            self._missing[f"{_OPAQUE} hides what is inside"] = None
-        given = self._given
-        for tensor in _tensors(given) if given is not None and _is_leaf(given) else ():
-            if not tensor.requires_grad and (held := self._held(tensor)) is not None:
-                self._parents.setdefault(held[0], len(self._parents) + 1)
-        told = tuple(map(arguments, ordered))
-        return Ancestry(
-            tuple(self._parents),
-            ops,
-            tuple(inputs),
-            tuple(self._missing),
-            told if any(told) else (),
-        )
-
-    def _leaf(self, x: torch.Tensor) -> Ancestry:
-        """A leaf was computed from nothing; its parent is the same tensor under another name."""
-        owner = self._tracker.leaf_owner(x)
-        parent = None if owner is None or owner[1] == self._own[0] else self._parent(owner, x)
-        name = self._tracker.parameter_name(x)
-        if parent is None and name is not None:
-            parent = Parent(name, None)
-        return Ancestry(() if parent is None else (parent,))
-
-    def _unfollowed(self, x: torch.Tensor) -> Ancestry:
-        """The parent of a tensor without a graph.
-
-        It is another name of an anchored tensor, a detached tensor, or the output of a module.
-        """
-        held = self._held(x)
-        if held is None:
-            given = self._given
-            return Ancestry(missing=("it has no graph",)) if given is None else self._made_by(given)
-        same, how = held
-        return Ancestry((same,), (how,), ((0,),)) if how else Ancestry((same,))
-
-    def _made_by(self, given: Given) -> Ancestry:
-        """The parents of a module's output without a graph: its arguments and own parameters."""
-        for tensor in _tensors(given):
-            parent = self._parent_of(tensor)
-            if parent is None:
-                self._missing["what it was given is not anchored"] = None
-            else:
-                self._parents.setdefault(parent, len(self._parents) + 1)
-        for parameter in given[0].parameters(recurse=False):
-            name = self._tracker.parameter_name(parameter)
-            if name is not None:
-                self._parents.setdefault(Parent(name, None), len(self._parents) + 1)
-        if not _is_leaf(given):
-            self._missing["what happens inside is not followed"] = None
-        op = f"{type(given[0]).__name__}.forward"
-        return Ancestry(tuple(self._parents), (op,), ((0,),), tuple(self._missing))
-
-    def _parent_of(self, x: torch.Tensor) -> Parent | None:
-        """The anchored tensor or parameter that `x` is."""
-        if x.grad_fn is not None:
-            return self._marked(x.grad_fn, x.output_nr)
-        if x.requires_grad:
-            return next(iter(self._leaf(x).parents), None)
-        held = self._held(x)
-        return None if held is None else held[0]
-
-    def _held(self, x: torch.Tensor) -> tuple[Parent, str] | None:
-        """The anchored tensor in whose memory `x` lies, and how `x` differs from it ("" if not)."""
-        known = None if is_wrapped(x) else self._tracker.storages.owner(x)
-        if known is None or known[0][0] is not self._tracker.token:
-            return None
-        (_, name, there), how = known
-        own, here = self._own
-        # A batch in the same memory in each pass was not computed from that of the pass before.
-        if name == own and (there == here or there[:2] != here[:2]):
-            return None
-        return self._parent((known[0][0], name, there), None), how
-
-    def _collect(self, root: Any) -> dict[Any, list[Any]]:
-        """Each node back to the parents, with its inputs: nodes, or numbers as `Edges.inputs`."""
-        nodes: dict[Any, list[Any]] = {}
-        waiting = [root]
-        while waiting and len(nodes) <= _MAX_NODES:
-            node = waiting.pop()
-            if node not in nodes:
-                sources = nodes[node] = [self._source(*edge) for edge in node.next_functions]
-                waiting += [source for source in sources if not isinstance(source, int)]
-        return nodes
-
-    def _source(self, node: Any, number: int) -> Any:
-        if node is None:
-            return 0
-        parent = self._marked(node, number)
-        if parent is None:
-            leaf = leaf_of(node)
-            if leaf is None:
-                return node
-            name = self._tracker.parameter_name(leaf)
-            if name is None:
-                self._missing["a leaf that is not anchored"] = None
-                return 0
-            parent = Parent(name, None)
-        return -self._parents.setdefault(parent, len(self._parents) + 1)
-
-    def _marked(self, node: Any, number: int) -> Parent | None:
-        leaf = leaf_of(node)
-        owner = (
-            self._tracker.owner(node, number) if leaf is None else self._tracker.leaf_owner(leaf)
-        )
-        return None if owner is None or owner[1:] == self._own else self._parent(owner, leaf)
-
-    def _parent(self, owner: Owner, leaf: torch.Tensor | None) -> Parent:
-        _, name, there = owner
-        here = self._own[1]
-        if (there.step, there.pass_index, there.phase) == (here.step, here.pass_index, here.phase):
-            return Parent(name, there.call)
-        if leaf is not None:  # a leaf lasts, so the step in which it was anchored means nothing
-            return Parent(name, None)
-        phase = "" if there.phase == here.phase else there.phase
-        return Parent(name, there.call, here.step - there.step, there.pass_index, phase)
-
-
-def _tensors(given: Given) -> list[torch.Tensor]:
-    _, args, kwargs = given
-    return [tensor for _, tensor in named_leaves("", [*args, *kwargs.values()])]
-
-
-def _is_leaf(given: Given) -> bool:
-    """Whether the module has no submodules."""
-    return next(given[0].children(), None) is None
-
-
 def _key(number: int) -> object:
     return (_MARK, number) if number else _MARK
 
 
 def _leaf_marks(leaf: torch.Tensor) -> list[_LeafMark]:
     return [hook for hook in hooks_of(leaf).values() if isinstance(hook, _LeafMark)]
-
-
-def _newest_first(node: Any) -> int:
-    return -sequence_number(node)

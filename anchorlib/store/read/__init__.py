@@ -7,14 +7,8 @@ from anchorlib.store.read.rank import RankReader
 from anchorlib.store.read.reader import RunReader, end_copy, open_parts
 from anchorlib.store.read.remnants import Remnants
 from anchorlib.store.read.rereading import stored_records
-from anchorlib.store.read.run_index import (
-    MergedSeries,
-    RunFigures,
-    common_shape,
-    index_bytes,
-    parsed_index,
-    sealed_figures,
-)
+from anchorlib.store.read.run_figures import MergedSeries, RunFigures, common_shape
+from anchorlib.store.read.run_index import index_bytes, parsed_index, sealed_figures
 from anchorlib.store.read.sessions import has_ended
 
 __all__ = [

@@ -11,7 +11,8 @@ from anchorlib.store.format import claim_key
 from anchorlib.store.locations import LocalLocation, Location, PartKey, listed_parts
 from anchorlib.store.read.joined import joined_rank
 from anchorlib.store.read.rank import RankReader
-from anchorlib.store.read.run_index import RunFigures, archived_figures
+from anchorlib.store.read.run_figures import RunFigures
+from anchorlib.store.read.run_index import archived_figures
 from anchorlib.store.read.tail import whole_rows
 from anchorlib.store.seal import is_unfinished
 

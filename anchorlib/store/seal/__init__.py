@@ -17,14 +17,25 @@ A rank without `sealed.json` was not sealed to its end, and does not exist for r
 reader opens the arrays; ours find every row, value and checksum at the place where it was written.
 """
 
+from anchorlib.store.seal.codecs import deflated
 from anchorlib.store.seal.faults import sealed_faults
-from anchorlib.store.seal.index import RankFigures, SeriesFigures, read_index
+from anchorlib.store.seal.index import RankFigures, SeriesFigures, figures_of, read_index
+from anchorlib.store.seal.index_format import (
+    MOST_BYTES,
+    MOST_STEPS,
+    loss_scale,
+    numbers_of,
+    ranges_of,
+    read_line,
+)
 from anchorlib.store.seal.location import SealedRank, rank_location
 from anchorlib.store.seal.manifest import Sealed, SealedObject, is_unfinished, read_sealed
 from anchorlib.store.seal.sealing import seal
 from anchorlib.store.seal.target import FolderTarget, Target
 
 __all__ = [
+    "MOST_BYTES",
+    "MOST_STEPS",
     "FolderTarget",
     "RankFigures",
     "Sealed",
@@ -32,9 +43,15 @@ __all__ = [
     "SealedRank",
     "SeriesFigures",
     "Target",
+    "deflated",
+    "figures_of",
     "is_unfinished",
+    "loss_scale",
+    "numbers_of",
+    "ranges_of",
     "rank_location",
     "read_index",
+    "read_line",
     "read_sealed",
     "seal",
     "sealed_faults",

@@ -7,7 +7,6 @@ that fit their checksums, at the moment they are sealed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +17,6 @@ from anchorlib.errors import DamagedError
 from anchorlib.record import Gap
 from anchorlib.store.format import (
     encode,
-    is_sound,
     is_whole,
     items,
     mapping,
@@ -29,7 +27,14 @@ from anchorlib.store.format import (
     whole,
 )
 from anchorlib.store.locations import Location
-from anchorlib.store.seal.codecs import inflated
+from anchorlib.store.seal.index_format import (
+    MOST_BYTES,
+    MOST_STEPS,
+    loss_scale,
+    numbers_of,
+    ranges_of,
+    read_line,
+)
 from anchorlib.store.stored import visible_rows
 from anchorlib.summary import Log2Histogram
 
@@ -39,8 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INDEX",
-    "MOST_BYTES",
-    "MOST_STEPS",
     "RankFigures",
     "SeriesFigures",
     "figures_of",
@@ -50,13 +53,6 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 INDEX: Final = "index.json.zst"
-MOST_BYTES: Final = 64 << 20
-"""Of an index as text: as objects in memory it is some twelve times as large. One that would be
-larger is not made, and not read: then the ranks themselves are."""
-
-MOST_STEPS: Final = 1 << 24
-"""More than a run has: each is a number in memory, and a few bytes may speak of any number."""
-
 _APART: Final = ("zero", "nan", "inf", "subnormal")
 _AT_ONCE: Final = 1 << 14  # rows whose histograms are made at a time
 
@@ -121,10 +117,7 @@ def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
     if data is None:
         return None
     try:
-        line = inflated(data, MOST_BYTES)
-        if not line.endswith(b"\n") or not is_sound(line[:-1]):
-            raise ValueError("it does not fit its checksum")
-        told = mapping(json.loads(line))
+        told = read_line(data)
         if whole(told["rank"]) != rank:
             raise ValueError(f"it is that of rank {told['rank']}")
         return _read_rank(told, part)
@@ -138,7 +131,7 @@ def index_document(figures: RankFigures) -> bytes:
     del told["parts"]
     if not figures.is_part:
         del told["is_part"]
-    told["steps"] = _runs(figures.steps)
+    told["steps"] = ranges_of(figures.steps)
     for one, series in zip(told["series"], figures.series, strict=True):
         histogram = series.histogram
         one["histogram"] = {
@@ -205,17 +198,6 @@ def _finite(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _runs(steps: tuple[int, ...]) -> list[list[int]]:
-    """Ascending numbers as half-open ranges."""
-    found: list[list[int]] = []
-    for number in steps:
-        if found and found[-1][1] == number:
-            found[-1][1] = number + 1
-        else:
-            found.append([number, number + 1])
-    return found
-
-
 def _read_rank(told: Mapping[str, Any], part: int) -> RankFigures:
     return RankFigures(
         rank=whole(told["rank"]),
@@ -225,22 +207,12 @@ def _read_rank(told: Mapping[str, Any], part: int) -> RankFigures:
         bytes=whole(told["bytes"]),
         created_ns=whole(told["created_ns"]),
         written_ns=whole(told["written_ns"]),
-        steps=tuple(_numbers(told["steps"], min(whole(told["records"]), MOST_STEPS))),
+        steps=numbers_of(told["steps"], min(whole(told["records"]), MOST_STEPS)),
         series=tuple(_read_series(mapping(one)) for one in items(told["series"])),
         gaps=tuple(_read_gap(mapping(one)) for one in items(told["gaps"])),
         parts=(part,),
         is_part=told.get("is_part", False) is True,
     )
-
-
-def _numbers(told: Any, most: int) -> list[int]:
-    """What `_runs` has put together; there are no more steps than records."""
-    found: list[int] = []
-    for start, stop in (map(step, items(one)) for one in items(told)):
-        if stop - start > most - len(found):
-            raise ValueError("it speaks of more steps than there are records")
-        found += range(start, stop)
-    return found
 
 
 def _read_series(told: Mapping[str, Any]) -> SeriesFigures:
@@ -261,7 +233,7 @@ def _read_series(told: Mapping[str, Any]) -> SeriesFigures:
         minimum=_extreme(told["minimum"]),
         maximum=_extreme(told["maximum"]),
         histogram=Log2Histogram(dict(bins), **figures),
-        scales=tuple(map(_number, items(told["scales"]))),
+        scales=tuple(map(loss_scale, items(told["scales"]))),
     )
 
 
@@ -270,12 +242,6 @@ def _extreme(told: Any) -> float | None:
         return None
     if not isinstance(told, float):
         raise ValueError("an extreme is no number")
-    return told
-
-
-def _number(told: Any) -> float:
-    if not isinstance(told, float):
-        raise ValueError("a loss scale is no number")
     return told
 
 

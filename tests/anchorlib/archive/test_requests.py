@@ -18,7 +18,8 @@ from anchorlib.store.format.catalog import encode
 from anchorlib.store.format.layout import INDEX
 from anchorlib.store.objects import ShelfWithin
 from anchorlib.store.read import run_index
-from anchorlib.store.read.run_index import RunFigures, index_bytes, parsed_index
+from anchorlib.store.read.run_figures import RunFigures
+from anchorlib.store.read.run_index import index_bytes, parsed_index
 from anchorlib.store.seal import index, read_index, sealing
 from anchorlib.store.seal.codecs import deflated, inflated
 from tests.anchorlib.reading.runs import make_run

@@ -15,6 +15,7 @@ import anchorlib
 from anchor_server import Collector
 from anchorlib import Final
 from anchorlib.capture.ancestry import lineage as capture_lineage
+from anchorlib.capture.ancestry import walk
 from anchorlib.diagnosis.causes.ancestry import between
 from anchorlib.diagnosis.causes.lineage import Lineage
 from anchorlib.record import Parent
@@ -549,7 +550,7 @@ def test_a_function_of_a_users_with_the_name_of_compiled_code_keeps_its_gradient
 
 
 def test_a_graph_without_end_is_given_up_and_that_is_said(monkeypatch):
-    monkeypatch.setattr(capture_lineage, "_MAX_NODES", 50)
+    monkeypatch.setattr(walk, "_MAX_NODES", 50)
     with recording() as run:
         h = anchor(torch.ones(2, requires_grad=True), "w")
         for _ in range(60):
@@ -592,13 +593,13 @@ def test_marks_of_a_session_that_is_over_mean_nothing():
 
 def count_walks(monkeypatch):
     walks = []
-    original = capture_lineage._Walk.back_from
+    original = walk.Walk.back_from
 
     def counted(self, x):
         walks.append(self._own)
         return original(self, x)
 
-    monkeypatch.setattr(capture_lineage._Walk, "back_from", counted)
+    monkeypatch.setattr(walk.Walk, "back_from", counted)
     return walks
 
 
@@ -714,7 +715,7 @@ def test_memory_is_flat_over_500_steps():
         steps(500)
         after = tracemalloc.take_snapshot()
         tracemalloc.stop()
-        here = [tracemalloc.Filter(True, capture_lineage.__file__)]
+        here = [tracemalloc.Filter(True, one.__file__) for one in (capture_lineage, walk)]
         grown = after.filter_traces(here).compare_to(before.filter_traces(here), "filename")
         assert sum(one.size_diff for one in grown) < 64 << 10
         assert sizes == [len(tracker._seen), len(tracker._told), len(run.sink.lineage)]
@@ -736,7 +737,7 @@ def test_a_fault_in_lineage_never_reaches_training_nor_the_record(monkeypatch, c
     def broken(self, x):
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(capture_lineage._Walk, "back_from", broken)
+    monkeypatch.setattr(walk.Walk, "back_from", broken)
     with recording() as run:
         for _ in range(3):
             h = anchor(torch.ones(2, requires_grad=True) * 2, "h")

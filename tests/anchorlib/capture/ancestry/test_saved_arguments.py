@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import anchorlib
-from anchorlib.capture.ancestry import lineage, saved_arguments
+from anchorlib.capture.ancestry import saved_arguments, walk
 from tests.recording import recording
 from tests.waiting import until_collected
 
@@ -132,7 +132,7 @@ def test_each_operation_has_its_own_and_sites_are_read_in_two_steps_alone(monkey
         read.append(node)
         return saved_arguments.arguments(node)
 
-    monkeypatch.setattr(lineage, "arguments", counting)
+    monkeypatch.setattr(walk, "arguments", counting)
     model = nn.Linear(4, 4)
     with recording() as run:
         run.session.watch(model, tensors="*")

@@ -1,0 +1,89 @@
+"""The columns of a block, and the tables that say what the numbers in them stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.errors import StoreError
+
+__all__ = ["COLUMNS", "Array", "Buffer", "Layout", "Misfit", "Series", "Tables", "layout_bytes"]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Buffer: TypeAlias = bytes | memoryview
+Series: TypeAlias = tuple[str, str, str]
+Layout: TypeAlias = tuple[str, tuple[int, ...]]
+
+_I8: Final = np.dtype(np.int64)
+_U8: Final = np.dtype(np.uint64)
+_F8: Final = np.dtype(np.float64)
+
+COLUMNS: Final[dict[str, np.dtype[Any]]] = {
+    "series": _I8,
+    "layout": _I8,
+    "phase": _I8,
+    "step": _I8,
+    "pass_index": _I8,
+    "call": _I8,
+    "order": _I8,
+    "time_ns": _I8,
+    "count": _U8,
+    "flags": np.dtype(np.uint32),
+    "scale": _F8,
+    "zero": _U8,
+    "nan": _U8,
+    "inf": _U8,
+    "subnormal": _U8,
+    "min": _F8,
+    "max": _F8,
+    "sum": _F8,
+    "l2": _F8,
+    "bins": _I8,
+}
+"""The columns of a block, and the dtype that each is best made in."""
+
+MAX_DIMS: Final = 64  # numpy's own limit
+MAX_ELEMENTS: Final = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the numbers in columns stand for. The lists may grow; what they hold never changes.
+
+    series: (name, kind, mode's text) of each series.
+    layouts: (dtype by torch's name, shape), and in `sizes` the bytes of one record of it.
+    """
+
+    series: Sequence[Series]
+    layouts: Sequence[Layout]
+    sizes: Sequence[int]
+    phases: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A record that cannot be stored as it is, and why: it is counted as a gap."""
+
+    name: str
+    kind: str
+    mode: str
+    step: int
+    reason: str
+
+
+def layout_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes that a tensor of this dtype and shape takes in storage.
+
+    Raises UnknownDTypeError, or StoreError for a shape that no tensor has.
+    """
+    kind = dtypes.dtype(dtype)
+    if len(shape) > MAX_DIMS or any(size < 0 for size in shape):
+        raise StoreError(f"no tensor has the shape {shape}")
+    if prod(max(size, 1) for size in shape) >= MAX_ELEMENTS:
+        raise StoreError(f"a shape of {shape} is too large to be a tensor's")
+    return kind.storage.itemsize * prod(shape)

@@ -1,0 +1,60 @@
+"""How an index is written: what those of a sealed rank and of an archived run have in common.
+
+It is one line of JSON with its checksum, as those of the catalogue are, compressed; ascending
+numbers (steps, ranks) stand in it as half-open ranges. What it says is bounded before it is read
+into memory, for it may come from anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from anchorlib.store.format import is_sound, items, mapping, step
+from anchorlib.store.seal.codecs import inflated
+
+__all__ = ["MOST_BYTES", "MOST_STEPS", "loss_scale", "numbers_of", "ranges_of", "read_line"]
+
+MOST_BYTES: Final = 64 << 20
+"""Of an index as text: as objects in memory it is some twelve times as large. One that would be
+larger is not made, and not read: then the ranks themselves are."""
+
+MOST_STEPS: Final = 1 << 24
+"""More than a run has: each is a number in memory, and a few bytes may speak of any number."""
+
+
+def read_line(data: bytes) -> Mapping[str, Any]:
+    """What a compressed index says. Raises ValueError where it is not what was written."""
+    line = inflated(data, MOST_BYTES)
+    if not line.endswith(b"\n") or not is_sound(line[:-1]):
+        raise ValueError("it does not fit its checksum")
+    return mapping(json.loads(line))
+
+
+def ranges_of(numbers: Sequence[int]) -> list[list[int]]:
+    """Ascending numbers as half-open ranges."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number:
+            found[-1][1] = number + 1
+        else:
+            found.append([number, number + 1])
+    return found
+
+
+def numbers_of(ranges: Any, most: int) -> tuple[int, ...]:
+    """What `ranges_of` was given. Raises ValueError where these are more than `most` numbers."""
+    found: list[int] = []
+    for start, stop in (map(step, items(one)) for one in items(ranges)):
+        if not 0 <= stop - start <= most - len(found):
+            raise ValueError("it speaks of more ranks or steps than there can be")
+        found += range(start, stop)
+    return tuple(found)
+
+
+def loss_scale(told: Any) -> float:
+    """A loss scale that an index names. Raises ValueError where it is no number."""
+    if not isinstance(told, float):
+        raise ValueError("a loss scale is no number")
+    return told
