@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch.utils import checkpoint
 
-from anchorlib.torch_private.door import later, private
+from anchorlib.torch_private.door import later, private, tell
 
 __all__ = [
     "CHECKPOINT_RECOMPUTES",
@@ -205,13 +205,17 @@ private(
 )
 
 
+_FORWARD: Final = "_forward_cls"
+
+
 def compiled_outputs(node: Any) -> int | None:
     """How many outputs of the compiled code that made `node` have gradients.
 
     0 of a Function of the user's that has the same name; None where torch does not tell.
     """
-    forward = getattr(type(node), "_forward_cls", None)
+    forward = getattr(type(node), _FORWARD, None)
     if forward is None:
+        tell(_function)
         return None
     if not forward.__module__.startswith("torch."):
         return 0
@@ -232,11 +236,11 @@ def _knows_its_forward() -> object:
             return gradients[0] * 2
 
     made = Twice.apply(torch.ones(1, requires_grad=True))  # type: ignore[no-untyped-call]
-    return getattr(type(made.grad_fn), "_forward_cls", None)
+    return getattr(type(made.grad_fn), _FORWARD, None)
 
 
-later(
-    "Node._forward_cls",
+_function = later(
+    f"Node.{_FORWARD}",
     "the class of a Function, which says what compiled code has handed out",
     "each gradient of an output of compiled code is said to be perhaps not whole",
     probe=_knows_its_forward,

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from anchorlib.torch_private.door import DOORS, MovedError, Reach, later, private
+from anchorlib.torch_private.door import DOORS, MovedError, Reach, later, private, tell
 
 __all__ = [
     "NO_LEAF_HOOKS",
@@ -168,7 +168,7 @@ def sparse_parts(x: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 _LOCAL: Final = "_local_tensor"
-later(
+_shard = later(
     f"torch.distributed.tensor.DTensor.{_LOCAL}",
     "the shard of a DTensor that lies here, without a step of autograd",
     "shards are asked for by `to_local`, which costs more",
@@ -187,6 +187,8 @@ def local_tensor(x: Any) -> torch.Tensor:
     """The shard of a DTensor that lies here; never a collective."""
     found: torch.Tensor | None = getattr(x, _LOCAL, None)
     if found is None:
+        if type(x).__module__.startswith("torch."):  # others may call their own so
+            tell(_shard)
         with torch.no_grad():
             found = x.to_local()
     return found
