@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch.utils import checkpoint
 
-from anchorlib.torch_private.door import later, private
+from anchorlib.torch_private.door import later, private, tell
 
 __all__ = [
     "CHECKPOINT_RECOMPUTES",
@@ -210,13 +210,17 @@ private(
 )
 
 
+_FORWARD: Final = "_forward_cls"
+
+
 def compiled_outputs(node: Any) -> int | None:
     """How many outputs of the compiled code that made `node` have gradients.
 
     0 for a Function of the user's with the same name; None where torch hides the number.
     """
-    forward = getattr(type(node), "_forward_cls", None)
+    forward = getattr(type(node), _FORWARD, None)
     if forward is None:
+        tell(_function)
         return None
     if not forward.__module__.startswith("torch."):
         return 0
@@ -237,11 +241,11 @@ def _knows_its_forward() -> object:
             return gradients[0] * 2
 
     made = Twice.apply(torch.ones(1, requires_grad=True))  # type: ignore[no-untyped-call]
-    return getattr(type(made.grad_fn), "_forward_cls", None)
+    return getattr(type(made.grad_fn), _FORWARD, None)
 
 
-later(
-    "Node._forward_cls",
+_function = later(
+    f"Node.{_FORWARD}",
     "the class of a Function, which has the number of outputs of compiled code",
     "each gradient of an output of compiled code is reported as possibly partial",
     probe=_knows_its_forward,

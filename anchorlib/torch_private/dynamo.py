@@ -25,6 +25,7 @@ __all__ = [
     "mark_disabled",
     "show_compiled_autograd",
     "skip_frames_of",
+    "tell_marks",
     "traced_functions",
     "tracing_backend",
 ]
@@ -85,18 +86,29 @@ def _marked(public: str, mark: str) -> Callable[[], object]:
     return probe
 
 
-later(
+_disabled = later(
     _DISABLED,
     "keeps our hooks out of compiled code",
     "our hooks are compiled into the code that they observe",
     probe=_marked("torch.compiler.disable", _DISABLED),
 )
-later(
+_constant = later(
     _CONSTANT,
     "puts results of functions of ours into a traced graph as constants",
     "anchors cannot be compiled: the code around them runs uncompiled",
     probe=_marked("torch.compiler.assume_constant_result", _CONSTANT),
 )
+
+
+def tell_marks() -> bool:
+    """Say which marks dynamo has moved; whether it could be asked: it is loaded by now."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    for door in (_disabled, _constant):
+        if not door.is_there:
+            tell(door)
+    return True
+
 
 # -- the code that dynamo is tracing
 

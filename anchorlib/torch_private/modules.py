@@ -11,7 +11,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from anchorlib.torch_private.door import Reach, later, private
+from anchorlib.torch_private.door import Reach, later, private, tell
 
 __all__ = [
     "CHILDREN",
@@ -24,6 +24,7 @@ __all__ = [
     "global_step_hooks",
     "held_by_modules",
     "inner_call_code",
+    "is_wrapper_link",
     "own_buffers",
     "own_parameters",
     "profiled_step_code",
@@ -117,13 +118,31 @@ def _wraps() -> object:
     return links if links == WRAPPER_LINKS else None
 
 
-later(
+_links = later(
     "_orig_mod, _fsdp_wrapped_module, _checkpoint_wrapped_module",
     "leaves wrappers out of the names of wrapped modules",
     "names of tensors in a wrapped model contain the wrapper's attribute",
     reach=Reach.EAGER,
     probe=_wraps,
 )
+_WRAPPING: Final = {
+    "torch._dynamo.eval_frame",
+    "torch.distributed.fsdp.fully_sharded_data_parallel",
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
+}
+"""Where torch defines these wrappers: one that has none of the links calls it otherwise."""
+
+
+def is_wrapper_link(module: nn.Module, name: str) -> bool:
+    """Whether `module` wraps another one, which it calls `name`."""
+    if name in WRAPPER_LINKS:
+        return True
+    if WRAPPER_LINKS.isdisjoint(children_of(module)) and any(
+        one.__module__ in _WRAPPING for one in type(module).__mro__
+    ):
+        tell(_links)
+    return False
+
 
 # -- hooks
 

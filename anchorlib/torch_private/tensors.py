@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from anchorlib.torch_private.door import DOORS, MovedError, Reach, later, private
+from anchorlib.torch_private.door import DOORS, MovedError, Reach, later, private, tell
 
 __all__ = [
     "NO_LEAF_HOOKS",
@@ -168,7 +168,7 @@ def sparse_parts(x: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 _LOCAL: Final = "_local_tensor"
-later(
+_shard = later(
     f"torch.distributed.tensor.DTensor.{_LOCAL}",
     "the local shard of a DTensor, without an operation of autograd",
     "shards are read by `to_local`, which takes longer",
@@ -187,6 +187,8 @@ def local_tensor(x: Any) -> torch.Tensor:
     """The local shard of a DTensor, read without any collective."""
     shard: torch.Tensor | None = getattr(x, _LOCAL, None)
     if shard is None:
+        if type(x).__module__.startswith("torch."):  # others may have an attribute of this name
+            tell(_shard)
         with torch.no_grad():
             shard = x.to_local()
     return shard

@@ -26,7 +26,7 @@ from anchorlib.capture.eager import Observer
 from anchorlib.capture.recording import NO_NOTE, Plan, Stream
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape
-from anchorlib.torch_private import emulates_precision, graph_task
+from anchorlib.torch_private import emulates_precision, graph_task, tell_marks
 
 __all__ = ["NOWHERE", "WHERE", "CompiledObserver"]
 
@@ -58,6 +58,7 @@ class CompiledObserver:
         self._taken: dict[tuple[Spot, int], int] = {}  # by leaf, the backward that recorded it
         self._declared: dict[str, int] = {}
         self._warned: set[str] = set()
+        self._told = False
         self._ran: set[int] = set()
         self._compilers: set[str] = set()
         # Places in forward that were observed once and need none of the checks of `_any_value`.
@@ -194,6 +195,7 @@ class CompiledObserver:
             self._lines.settle()
             self._executions.end_step()
             self._taken.clear()
+        self._told = self._told or tell_marks()
         if self._declared:
             self._tell_silent(upcoming)
 

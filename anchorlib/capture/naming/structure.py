@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from anchorlib.capture.naming.optimizer_state import state_kinds
-from anchorlib.torch_private import WRAPPER_LINKS, children_of, own_buffers, own_parameters
+from anchorlib.torch_private import children_of, is_wrapper_link, own_buffers, own_parameters
 
 __all__ = [
     "Parts",
@@ -133,7 +133,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def _is_wrapped(parent: nn.Module, link: str) -> bool:
-    return link in WRAPPER_LINKS or (link == "module" and isinstance(parent, _WRAPPERS))
+    return is_wrapper_link(parent, link) or (link == "module" and isinstance(parent, _WRAPPERS))
 
 
 def _free(name: str, taken: Mapping[str, object]) -> str:

@@ -40,6 +40,7 @@ from anchorlib.store.stored import (
     committed_rows,
     damage,
     operation_entries,
+    removed_meanwhile,
     unfit,
 )
 from anchorlib.summary import Log2Histogram, log2_histogram
@@ -176,7 +177,13 @@ class RankReader:
             forms, series = self.catalogue.owners({"variant": self.span("variant", start, stop)})
             return forms if name == "form" else series
         dtype = ROW_1[name] if name == "variant" else COLUMNS[name]
-        return StoredRows(self._location, f"records/{name}", dtype).span(start, stop)
+        rows = StoredRows(self._location, f"records/{name}", dtype)
+        try:
+            return rows.span(start, stop)
+        except DamagedError:
+            if self.is_current:
+                raise
+            raise removed_meanwhile(self) from None
 
     def cell(self, name: str, row: int) -> Any:
         """The entry of one column in one row."""

@@ -1,6 +1,6 @@
 """The arrays of one rank read back: rows and values with their checksums, the operations log."""
 
-from anchorlib.store.stored.digests import UNFIT, damage, unfit
+from anchorlib.store.stored.digests import UNFIT, damage, removed_meanwhile, unfit
 from anchorlib.store.stored.operations import LOG, operation_entries
 from anchorlib.store.stored.rowchecks import RowChecks
 from anchorlib.store.stored.rows import StoredRows, committed_rows
@@ -16,6 +16,7 @@ __all__ = [
     "committed_rows",
     "damage",
     "operation_entries",
+    "removed_meanwhile",
     "unfit",
     "visible_rows",
 ]

@@ -16,7 +16,7 @@ from anchorlib.names import escape, join
 if TYPE_CHECKING:
     from anchorlib.store.read import RankReader
 
-__all__ = ["UNFIT", "damage", "unfit"]
+__all__ = ["UNFIT", "damage", "removed_meanwhile", "unfit"]
 
 Array = np.ndarray[Any, Any]
 DIGEST_BYTES = 16
@@ -45,6 +45,15 @@ def _parts(values: Array) -> Iterable[bytes | memoryview]:
     return (data[at * size : (at + 1) * size] for at in range(len(values)))
 
 
+def removed_meanwhile(reader: RankReader) -> RunNotFoundError:
+    """The error to raise where a rank was removed, renamed or recorded anew since it was opened."""
+    run = f"{escape(reader.run)}: " if reader.run else ""
+    return RunNotFoundError(
+        f"{run}rank {reader.rank} is not there any more: the run was removed, renamed or "
+        "recorded anew while it was read"
+    )
+
+
 def damage(reader: RankReader, row: int, why: str, what: str = "the values") -> AnchorError:
     """The error to raise for a damaged record, which it names: a DamagedError.
 
@@ -53,10 +62,7 @@ def damage(reader: RankReader, row: int, why: str, what: str = "the values") -> 
     """
     run = f"{escape(reader.run)}: " if reader.run else ""
     if not reader.is_current:
-        return RunNotFoundError(
-            f"{run}rank {reader.rank} is not there any more: the run was removed, renamed or "
-            "recorded anew while it was read"
-        )
+        return removed_meanwhile(reader)
     series = reader.catalogue.series[int(reader.series_ids[row])]
     step, pass_index, call = (int(reader.cell(n, row)) for n in ("step", "pass_index", "call"))
     return DamagedError(

@@ -153,3 +153,37 @@ def test_terms_of_one_sign_beside_each_other_round_as_the_sums_so_far(terms):
     assert error <= told.rounding(EPS) <= 50 * error
     in_any_order = 0.5 * EPS * math.sqrt(terms) * np.linalg.norm(gradient.astype(np.float64))
     assert error > in_any_order, "the terms' sizes alone do not explain it"
+
+
+ALIKE = 12
+"""Terms beside each other that have one sign, as over the background of an image."""
+
+
+def split_sums(terms: np.ndarray, threads: int) -> np.ndarray:
+    """The sum of each row in float32, term after term in each thread, then of the threads."""
+    parts = np.split(terms, threads, axis=1)
+    return np.add.accumulate([np.add.accumulate(p, axis=1)[:, -1] for p in parts])[-1]
+
+
+@pytest.mark.parametrize("terms", [768, 6144])
+def test_a_convolutions_sum_by_any_threads_stays_inside_its_bound_and_a_fault_does_not(terms):
+    """Behind a batch norm, of one input channel: terms alike for a while that cancel altogether."""
+    sums, draw = 4000, np.random.default_rng(terms)
+    signs = draw.choice([-1.0, 1.0], (sums, terms // ALIKE, 1))
+    sizes = np.abs(draw.standard_normal((sums, terms // ALIKE, ALIKE)))
+    gradients = (signs * sizes).reshape(sums, terms)
+    gradients -= gradients.mean(axis=1, keepdims=True)
+    gradients = gradients.astype(np.float32)
+    lies = geometry_of("Conv1d(1, 1, kernel_size=(1,), stride=(1,))", 1)
+    totals, bounds = np.empty(sums), np.empty(sums)
+    for number, row in enumerate(gradients.astype(np.float64)):
+        (task,) = convolutions(np.ones((1, 1, terms)), row.reshape(1, 1, -1), (1, 1, 1), lies)
+        told = task.compute()
+        totals[number], bounds[number] = told.total.item(), told.rounding(EPS)
+    errors = np.array([np.abs(split_sums(gradients, by) - totals) for by in (1, 2)])
+    assert (errors <= bounds).mean() >= 0.9999
+    assert (errors / bounds).max() > 0.5, "the bound is twice what it has to be"
+    deviation = 0.5 * EPS * math.sqrt(terms) * np.linalg.norm(gradients.astype(np.float64), axis=1)
+    fault = 10 * 4 * deviation  # ten bounds
+    for by in (1, 2):
+        assert (np.abs(split_sums(gradients, by) + fault - totals) > bounds).all()
