@@ -67,7 +67,8 @@ class _Line:
         """The run as an object of the JSON document."""
         fields = {name: getattr(self, name) for name in _FIELDS}
         times = {"when": moment(self.when, Screen()), "written": moment(self.written, Screen())}
-        return {**fields, **times, "gaps": self.gaps, "archive": self.archive or None}
+        alone = {"archive": self.archive} if self.archive else {}
+        return {**fields, **times, "gaps": self.gaps, **alone}
 
     def cells(self, screen: Screen) -> list[str]:
         """The run as the cells of a table's row."""
