@@ -1,11 +1,11 @@
-"""Records as columns: the one form in which they enter a store.
+"""Records as columns: every record enters a store in a block of columns.
 
     block_of(records) ──┐
     a drain's columns ──┼──▶ RowBlock ──▶ Writer.write_block
     a collector's frame ┘
 
-A block has one entry a record in every column. What records have in common (whose they are, their
-dtype and shape, their phase) is said once, in its `Tables`, and columns hold numbers in them.
+Every column of a block has one entry for each record. Values that many records share (series, dtype
+and shape, phase) stand once in the block's `Tables`, and columns hold their indices there.
 """
 
 from __future__ import annotations
@@ -67,21 +67,24 @@ COLUMNS: Final[dict[str, np.dtype[Any]]] = {
     "l2": _F8,
     "bins": _I8,
 }
-"""The columns of a block, and the dtype that each is best made in."""
+"""The columns of a block, and the dtype in which `block_of` makes each."""
 
 DIGEST_BYTES: Final = 16
 MAX_DIMS: Final = 64  # numpy's own limit
 MAX_ELEMENTS: Final = 1 << 60
 MAX_STEP: Final = 1 << 63
-_JOINED_BYTES: Final = 1 << 14  # of one record: larger ones are not copied
+_JOINED_BYTES: Final = 1 << 14  # values of more bytes are not copied into a common payload
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the numbers in columns stand for. The lists may grow; what they hold never changes.
+    """The series, layouts and phases to which indices in columns refer.
+
+    The lists may grow; their entries never change.
 
     series: (name, kind, mode's text) of each series.
-    layouts: (dtype by torch's name, shape), and in `sizes` the bytes of one record of it.
+    layouts: (dtype by torch's name, shape) of each layout.
+    sizes: for each layout, the bytes of one record's values.
     """
 
     series: Sequence[Series]
@@ -92,7 +95,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A record that cannot be stored as it is, and why: it is counted as a gap."""
+    """A record that cannot be stored, and the reason; it is counted as a gap."""
 
     name: str
     kind: str
@@ -105,13 +108,14 @@ class Misfit:
 class RowBlock:
     """Records of one rank, column by column, in the order in which they were made.
 
-    columns: each of `COLUMNS`, one entry a record. "series", "layout" and "phase" are numbers in
-        `tables`; "bins" says how many bins its histogram has; the others are `Record`'s fields.
+    columns: each of `COLUMNS`, with one entry for each record. "series", "layout" and "phase" are
+        indices into `tables`; "bins" is the number of bins in the record's histogram; the others
+        are fields of `Record` and of its summary.
     digest: (records, 2), big-endian halves of the xxh3-128 of the values.
     kept: whether a record has values. They lie in `payloads[source]`, from byte `starts` on, as
-        many as its layout has; what stands there for a record without values is not looked at.
+        many bytes as its layout has; `source` and `starts` of other records mean nothing.
     exponents, elements: the bins of all histograms, one record's after the other's.
-    misfits: records that found no place in the columns.
+    misfits: records that are left out because a column cannot hold them.
     """
 
     tables: Tables
@@ -130,14 +134,15 @@ class RowBlock:
 
     @property
     def sizes(self) -> Array:
-        """Bytes of each record's values, 0 where it has none."""
+        """Bytes of each record's values; 0 for a record without values."""
         sizes: Array = np.array(self.tables.sizes, np.int64)[self.columns["layout"]]
         return np.where(self.kept, sizes, 0)
 
     def buffers(self, rows: Array) -> list[Buffer]:
-        """The values of these records, all of which are kept, one buffer each; nothing is copied.
+        """The values of these records, as buffers in order; nothing is copied.
 
-        Records that share a payload and lie end to end in it come as one.
+        rows: rows of records that have values. Values that lie end to end in one payload come as
+            one buffer.
         """
         starts, sizes, source = self.starts[rows], self.sizes[rows], self.source[rows]
         ends = starts + sizes
@@ -150,11 +155,11 @@ class RowBlock:
         return [memoryview(self.payloads[at])[start:end] for at, start, end in spans]
 
     def values(self) -> list[Buffer]:
-        """The values of all records that are kept, in order; nothing is copied."""
+        """The values of all records that have values, as buffers in order; nothing is copied."""
         return self.buffers(np.flatnonzero(self.kept))
 
     def cut(self, bounds: Sequence[int]) -> Iterator[RowBlock]:
-        """The records between each two neighbours of `bounds`, as blocks that share memory."""
+        """The rows between each two neighbours of `bounds`, as blocks that share this memory."""
         bins = np.concatenate([[0], np.cumsum(self.columns["bins"])]).astype(np.int64)
         for first, last in pairwise(bounds):
             rows, pairs = slice(first, last), slice(int(bins[first]), int(bins[last]))
@@ -171,7 +176,7 @@ class RowBlock:
             )
 
     def without_values(self, bare: Array) -> RowBlock:
-        """The same records; where `bare` is true their values are left out, and that is noted."""
+        """This block without the values of records where `bare` is true; they get VALUE_DROPPED."""
         flags = self.columns["flags"].copy()
         flags[bare & self.kept] |= int(Flag.VALUE_DROPPED)
         return replace(self, columns={**self.columns, "flags": flags}, kept=self.kept & ~bare)
@@ -182,7 +187,7 @@ class RowBlock:
         return [self.tables.series[number] for number in self.columns["series"].tolist()]
 
     def nothing(self) -> RowBlock:
-        """No record."""
+        """This block without any of its records."""
         return self.only(np.zeros(len(self), bool))
 
     def only(self, chosen: Array) -> RowBlock:
@@ -200,17 +205,17 @@ class RowBlock:
         )
 
     def after(self, rows: int) -> RowBlock:
-        """All but the first so many rows."""
+        """This block without its first `rows` records."""
         return self if rows <= 0 else self.only(np.arange(len(self)) >= rows)
 
     def misfit(self, row: int, reason: str) -> Misfit:
-        """The record at `row` as one that cannot be stored."""
+        """The misfit that says that the record at `row` cannot be stored."""
         name, kind, mode = self.tables.series[self.columns["series"][row]]
         return Misfit(name, kind, mode, int(self.columns["step"][row]), reason)
 
 
 def joined_blocks(blocks: Sequence[RowBlock]) -> RowBlock:
-    """Blocks with the same tables, in order, as one."""
+    """One block of the records of several blocks, in order; all have the same tables."""
     if len(blocks) == 1:
         return blocks[0]
     offsets = np.cumsum([0, *(len(block.payloads) for block in blocks[:-1])]).tolist()
@@ -230,7 +235,7 @@ def joined_blocks(blocks: Sequence[RowBlock]) -> RowBlock:
 
 
 def layout_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes that a tensor of this dtype and shape takes in storage.
+    """Bytes of a tensor of this dtype and shape in storage.
 
     Raises UnknownDTypeError, or StoreError for a shape that no tensor has.
     """
@@ -243,10 +248,10 @@ def layout_bytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def block_of(records: Sequence[Record]) -> RowBlock:
-    """Records, each with its summary, as a block; their values are not copied but small ones.
+    """The block of these records, each of which has its summary; only small values are copied.
 
-    A record that is not what it says (a figure that no column holds, values of another shape)
-    costs itself alone: it becomes one of the block's `misfits`.
+    A record that contradicts itself (a figure that no column holds, values of another shape)
+    becomes one of the block's `misfits`; the other records are kept.
     """
     try:
         return _block(records)
@@ -311,9 +316,9 @@ _COUNTS: Final = ("zero", "nan", "inf", "subnormal")
 def _summary(record: Record) -> Any:
     summary = record.summary
     if summary is None:
-        raise StoreError("it came to the store without its summary")
+        raise StoreError("the record has no summary")
     if len(summary.digest) != DIGEST_BYTES:
-        raise StoreError(f"its digest has {len(summary.digest)} bytes, not {DIGEST_BYTES}")
+        raise StoreError(f"the digest has {len(summary.digest)} bytes, not {DIGEST_BYTES}")
     return summary
 
 
@@ -323,15 +328,15 @@ def _values(record: Record) -> Buffer | None:
         return None
     if raw.dtype != dtypes.dtype(record.dtype).storage or raw.shape != record.shape:
         raise StoreError(
-            f"it claims {record.dtype} {record.shape}, but carries {raw.dtype} {raw.shape}"
+            f"the record claims {record.dtype} {record.shape}, but has {raw.dtype} {raw.shape}"
         )
     return np.ascontiguousarray(raw).reshape(-1).view(np.uint8).data
 
 
 def payloads_of(values: Sequence[Buffer | None]) -> tuple[list[Buffer], Array, Array]:
-    """Buffers that hold these values, and where each lies: small ones together in the first.
+    """The `payloads`, `source` and `starts` of a RowBlock with these values.
 
-    They are a RowBlock's `payloads`, `source` and `starts`; larger values are not copied.
+    Small values are copied together into the first payload; each larger value is a payload itself.
     """
     small: list[Buffer] = []
     payloads: list[Buffer] = [b""]
@@ -352,7 +357,7 @@ def payloads_of(values: Sequence[Buffer | None]) -> tuple[list[Buffer], Array, A
 
 
 def records_of(block: RowBlock, rank: int = 0) -> list[Record]:
-    """The records of a block as objects; their values share its memory."""
+    """The records of a block as objects; their values share the block's memory."""
     ends = np.cumsum(block.columns["bins"]).tolist()
     return [_record(block, row, end, rank) for row, end in enumerate(ends)]
 
