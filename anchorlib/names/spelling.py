@@ -1,4 +1,4 @@
-"""What a name may be, what a kind is, how the two are written, and how a name is shown.
+"""The rules for names and kinds, how the two are joined, and how names are shown in messages.
 
 fc2.bias@grad
 ──name── kind
@@ -41,7 +41,7 @@ _RUN_NAME_LETTERS = 64
 _RUN_NAME = re.compile(rf"(?![.-])[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
 _STORED_RUN_NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
 _LOOKS_ESCAPED = re.compile(r"\\(?:[nrt\\]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})", flags=re.ASCII)
-_SHOWN = 200  # characters of a name, selector or address that a message quotes
+_SHOWN = 200  # the most characters of a name, selector or address that a message quotes
 
 
 def is_kind(text: str) -> bool:
@@ -90,7 +90,7 @@ def check_name(name: object) -> str:
         raise InvalidNameError(
             f"a tensor's name has 1 to {MAX_NAME_BYTES} bytes in UTF-8; {quoted(name)} has {size}"
         )
-    # An Enum that is a str, or numpy's str_, would otherwise travel on with its own __str__.
+    # A subclass of str, as an Enum or numpy's str_, would be shown by its own __str__ later.
     return str.__str__(name)
 
 
@@ -104,7 +104,10 @@ def check_run_name(name: object) -> str:
 
 
 def check_stored_run_name(name: object) -> str:
-    """The same for a run that may be there already: older versions let a dash come first."""
+    """Return `name` as a plain str if it can name a run that is stored already.
+
+    Older versions allowed a dash as the first character. Raises InvalidNameError otherwise.
+    """
     return _run_name(name, _STORED_RUN_NAME)
 
 
@@ -120,15 +123,15 @@ def _run_name(name: object, rule: re.Pattern[str]) -> str:
 
 
 def noise_name(run: str, seed: int) -> str:
-    """The name of a perturbed rerun of `run`: `run1-noise3`, the run's cut where it is too long."""
+    """The name of a perturbed rerun of `run`: `run1-noise3`; a long run's name is cut."""
     suffix = f"-noise{seed}"
     return f"{run[: _RUN_NAME_LETTERS - len(suffix)]}{suffix}"
 
 
 def graft_name(run: str) -> str:
-    """The name of a rerun that was handed the values of `run`, cut where it is too long.
+    """The name of a rerun whose anchors return the values of `run`: `run1-graft`.
 
-    run: its name, path or URL.
+    run: a run's name, path or URL; a long name is cut.
     """
     run = run.rstrip("/").rpartition("/")[2].removesuffix(".zarr")
     suffix = "-graft"
@@ -158,10 +161,10 @@ def _escape_character(character: str) -> str:
 def shown_address(text: str) -> str:
     """An address that a user gave, as a message may show it: without credentials, escaped.
 
-    What stands before an "@" may be a password, and what follows a "?" a signature.
+    The text before an "@" may be a password, and the text after a "?" may be a signature.
     """
     place, _, question = text.partition("?")
-    if "@" in question:  # which of both it belongs to cannot be told
+    if "@" in question:  # a "?" may belong to the password, so nothing can be shown safely
         return "…"
     return escape(place.rpartition("@")[2][:_SHOWN])
 
