@@ -12,19 +12,19 @@
     anchorlib.open_run("run1")["fc2.bias@grad"].values()      # (record, *shape)
 
     errors    the error tree                    wire      records as messages, and back
-    dtypes    storage form of each dtype        store     the zarr hierarchy: writer, reader
+    dtypes    how each dtype is stored          store     the zarr hierarchy: writer, reader
     summary   digest, counts, log2 histogram    spool     records on disk until a collector has them
-    names     selectors and their meaning       sinks     where records go
-    record    what readers hand out             recorder  how records leave the training threads
+    names     selectors and what they match     sinks     where records go: a store, a collector
+    record    the record that readers return    recorder  takes records from the training threads
     block     records as columns                formulas  ways to compute, each rounding explicit
-    modes     All, Sum, Final, EveryN, Summary  reading   Run, Series: what users hold
-    capture   the only torch: sessions, anchors diagnosis where two runs part
+    modes     All, Sum, Final, EveryN, Summary  reading   Run and Series, for users
+    capture   sessions and anchors, in torch    diagnosis where two runs part
     scope     phases and steps to record        integrations  Lightning, Transformers, …
     poptorch  PopTorch's own names over it      reruns    a command run again, to be compared
     peers     ranks that leave the others
 
-Importing this package imports none of torch, zarr and grpc: they come with the first name that
-needs them, so that the collector and the command line never load torch.
+Importing this package imports none of torch, zarr and grpc: each is imported with the first name
+that needs it, so that the collector and the command line never load torch.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'anchorlib' has no attribute {name!r}")
     value = getattr(import_module(_LAZY[name]), name)
-    globals()[name] = value  # the next read does not come through here
+    globals()[name] = value  # the next read of the name does not come through here
     return value
 
 

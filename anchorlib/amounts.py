@@ -18,7 +18,7 @@ def figure(value: float) -> str:
 
 
 def in_units(nbytes: int) -> str:
-    """A number of bytes in the binary unit that leaves less than 1,024 of it: `12.3 MiB`."""
+    """A number of bytes in the smallest binary unit that gives a figure below 1,024: `12.3 MiB`."""
     amount = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

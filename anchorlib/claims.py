@@ -1,10 +1,10 @@
-"""Who may go on with a rank: a secret of its writer, of which a store keeps the claim alone.
+"""Who may continue a rank: the writer that knows its secret, of which a store keeps only a hash.
 
     secret ─claim_of─▶ claim          in the store, for all who read it
        └─heir_of─▶ the next secret    where another attempt was made in between
 
-A claim is a hash: whoever reads it can tell that a writer is the one who made an attempt, and
-cannot say that he is that writer.
+The hash is called the claim. Whoever reads a claim can check that a writer made an attempt, but
+cannot pretend to be that writer.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _CLAIM_BYTES: Final = 32
 
 
 def claim_of(secret: bytes) -> bytes:
-    """What a store keeps of a writer's secret; nothing of a writer that has none."""
+    """The claim that a store keeps of a writer's secret; empty for a writer without a secret."""
     return hashlib.sha256(b"anchor claim " + secret).digest() if secret else b""
 
 
 def heir_of(secret: bytes) -> bytes:
-    """The secret under which a writer goes on behind another attempt, the same every time."""
+    """The secret under which a writer continues behind another attempt; always the same."""
     return hashlib.sha256(b"anchor heir " + secret).digest()[:SECRET_BYTES]
 
 
 def stored_claim(kept: bytes) -> bytes:
-    """The claim in a catalogue; older writers kept the secret itself there."""
+    """The claim in a catalogue's entry `kept`; older versions stored the secret itself there."""
     return kept if len(kept) == _CLAIM_BYTES else claim_of(kept)

@@ -1,8 +1,8 @@
 """Element types: torch's names, how their bits are stored, and the limits of each.
 
-Storage is what numpy and every zarr reader know: bfloat16 is kept as uint16, the 8-bit floats as
-uint8, complex32 (two float16) as uint32; everything else as itself, little-endian. Storing loses
-nothing, and `decode` gives the values, exactly:
+Values are stored in dtypes that numpy and every zarr reader know: bfloat16 as uint16, the 8-bit
+floats as uint8, complex32 (two float16) as uint32; every other type as itself, little-endian.
+Storing keeps every bit, and `decode` gives the exact values:
 
     name            storage   decode() gives
     bfloat16        uint16    float32
@@ -40,9 +40,9 @@ class DType:
     decoded: the numpy dtype that `decode` gives.
     family: "float", "complex", "int" (unsigned ones too) or "bool".
     eps, max: the spacing just above 1 and the largest finite value; for a complex type those of
-        its parts; None for integers and bool. They are `torch.finfo`'s, but for the eps of
-        float8_e5m2fnuz: that is 0.25 (1.25 follows 1), where torch 2.13 says 0.125.
-    smallest_normal_exponent: e where 2**e is the smallest normal value; None likewise.
+        its parts; None for integers and bool. They equal `torch.finfo`'s, except for the eps of
+        float8_e5m2fnuz: it is 0.25 (1.25 follows 1), where torch 2.13 says 0.125.
+    smallest_normal_exponent: e where 2**e is the smallest normal value; None for integers and bool.
     """
 
     name: str
@@ -98,7 +98,7 @@ DTYPES: Mapping[str, DType] = MappingProxyType(
 
 
 def dtype(name: str) -> DType:
-    """The element type of that name; UnknownDTypeError, with the choices, where there is none."""
+    """The element type called `name`. Raises UnknownDTypeError, which lists the choices."""
     try:
         return DTYPES[name]
     except KeyError:
@@ -106,7 +106,7 @@ def dtype(name: str) -> DType:
 
 
 def of_storage(raw: np.ndarray[Any, Any], name: str) -> DType:
-    """The element type `name`, after making sure that `raw` is its storage.
+    """The element type called `name`, after a check that `raw` has its storage dtype.
 
     Raises UnknownDTypeError for an unknown name, or an array of another dtype.
     """
@@ -125,8 +125,8 @@ def decode(
     """The values of a storage array, same shape, every one exact (a NaN stays a NaN).
 
     raw: an array of `dtype(name).storage`; returned itself where there is nothing to decode.
-    out: where bfloat16 and fp8 may be decoded to: contiguous float32 of that shape.
-    Moves bits instead of computing, so that a thread that flushes subnormals gets them right too.
+    out: a contiguous float32 array of that shape, into which bfloat16 and fp8 are decoded.
+    The values are made by moving bits, so that they are right in a thread that flushes subnormals.
     Raises UnknownDTypeError for an unknown name, or an array that is not that type's storage.
     """
     kind = of_storage(raw, name)
@@ -141,7 +141,7 @@ def decode(
     if name == "bfloat16":
         np.left_shift(flat, np.uint32(16), out=values.view("<u4"), dtype=np.dtype("<u4"))
     else:
-        # Every pattern is in the table; mode="raise" would check that, in a buffer of its own.
+        # Every index is in the table; mode="raise" would check that, and need another buffer.
         _float8_values(name).take(flat, out=values, mode="clip")
     return values.reshape(raw.shape)
 
@@ -158,12 +158,12 @@ def _float8_values(name: str) -> np.ndarray[Any, Any]:
         values = bits.view("<f4")
     else:
         values = _minifloat_values(DTYPES[name], patterns)
-    values.flags.writeable = False  # it is shared by all callers
+    values.flags.writeable = False  # the cache hands the same array to all callers
     return values
 
 
 def _minifloat_values(kind: DType, patterns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Sign, exponent and mantissa put together (OCP 8-bit floats, and their "fnuz" variants)."""
+    """The values of 8-bit patterns, from sign, exponent and mantissa (OCP 8-bit floats, "fnuz")."""
     assert kind.eps is not None
     assert kind.smallest_normal_exponent is not None
     assert kind.max is not None

@@ -4,14 +4,14 @@ AnchorError
 ├── UnknownTensorError   (KeyError)            a selector that matches nothing
 ├── AmbiguousTensorError (LookupError)         a selector that names several series, not one
 ├── InvalidNameError     (ValueError)          a tensor or run name that cannot be one
-├── ModeError            (ValueError)          a mode that cannot be, or tensors that it cannot fold
+├── ModeError            (ValueError)          an invalid mode, or tensors that it cannot fold
 ├── OptionError          (ValueError)          an argument or setting outside its choices
-├── UnknownDTypeError    (ValueError)          a dtype that has no storage form here
-├── NotATensorError      (TypeError)           something else was anchored
+├── UnknownDTypeError    (ValueError)          a dtype that anchorlib cannot store
+├── NotATensorError      (TypeError)           a value that is no tensor was anchored
 ├── UnsupportedError     (NotImplementedError) a situation that anchors refuse; says what to do
 ├── SessionError         (RuntimeError)        a second session, or one that is closed
 ├── CommandError         (RuntimeError)        a command that was to record a run failed
-├── QueueFullError       (RuntimeError)        on_full="raise", and the line was full
+├── QueueFullError       (RuntimeError)        on_full="raise", and the queue was full
 ├── FlushTimeoutError    (TimeoutError)        flush or close did not finish in time
 ├── RunNotFoundError     (FileNotFoundError)   no such run, or a directory that is no run
 ├── RunExistsError       (FileExistsError)     this rank of the run exists already
@@ -58,7 +58,7 @@ __all__ = [
 
 
 class AnchorError(Exception):
-    """The root: everything anchorlib raises on purpose."""
+    """The root of all errors that anchorlib raises on purpose."""
 
     def __str__(self) -> str:
         # KeyError shows the repr of its argument and OSError its errno: both hide the sentence.
@@ -83,7 +83,7 @@ class InvalidNameError(AnchorError, ValueError):
 
 
 class ModeError(AnchorError, ValueError):
-    """A mode cannot be, or cannot fold the tensors it was given."""
+    """A mode is invalid, or cannot fold the tensors it was given."""
 
 
 class OptionError(AnchorError, ValueError):
@@ -91,7 +91,7 @@ class OptionError(AnchorError, ValueError):
 
 
 class UnknownDTypeError(AnchorError, ValueError):
-    """A dtype has no storage form here."""
+    """A dtype that anchorlib cannot store."""
 
 
 class NotATensorError(AnchorError, TypeError):
@@ -99,7 +99,7 @@ class NotATensorError(AnchorError, TypeError):
 
 
 class UnsupportedError(AnchorError, NotImplementedError):
-    """A situation in which an anchor would lie; the message says what to do instead."""
+    """A situation in which an anchor would record wrong values; the message says what to do."""
 
 
 class SessionError(AnchorError, RuntimeError):
@@ -111,7 +111,7 @@ class CommandError(AnchorError, RuntimeError):
 
 
 class QueueFullError(AnchorError, RuntimeError):
-    """The line was full and the session was told to raise."""
+    """The queue was full, and the session was started with on_full="raise"."""
 
 
 class FlushTimeoutError(AnchorError, TimeoutError):
@@ -135,7 +135,7 @@ class StoreError(AnchorError, OSError):
 
 
 class DamagedError(StoreError):
-    """What a store holds is not what was written: it does not fit its digest or its checksum."""
+    """A store holds other bytes than were written: they do not fit their digest or checksum."""
 
 
 class RaggedError(AnchorError, ValueError):
@@ -157,8 +157,8 @@ class ClusterError(AnchorError, ConnectionError):
 class CollectorError(AnchorError, ConnectionError):
     """The collector could not be reached, or refused.
 
-    kind: which failure it was, in one word ("busy", "disk", "token", "unreachable", …): a value of
-        `anchorlib.wire.Kind`; empty where no call failed.
+    kind: the kind of failure, in one word ("busy", "disk", "token", "unreachable", …): a value of
+        `anchorlib.wire.Kind`; "" where no call failed.
     """
 
     kind = ""

@@ -1,7 +1,8 @@
-"""What some records are, in 32 bytes: compared at two places before one of them forgets its own.
+"""The fingerprint of some records: 32 bytes that are equal where the records are equal.
 
-A record's row says what it is of, where and when it was recorded, and the digest of its values. All
-of it is the same in a frame and in a store, and needs no look at the values themselves.
+A writer compares the fingerprint of the records that it holds with that of the store's, before it
+removes its own. It is made of the records' rows: tensor, place, time, and the digest of the values.
+The rows are the same in a frame and in a store, and the values themselves need not be read.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ RECORD: Final = np.dtype(
 
 
 def tensor_code(series: Sequence[str], phase: str, dtype: str, shape: Sequence[int]) -> int:
-    """What a record is of, as column "tensor" holds it; series: name, kind, mode."""
-    told = json.dumps([*series, phase, dtype, *shape])
-    return xxhash.xxh3_64_intdigest(told.encode())
+    """The hash of a record's series, phase, dtype and shape, for the column "tensor" of RECORD.
+
+    series: name, kind, mode.
+    """
+    identity = json.dumps([*series, phase, dtype, *shape])
+    return xxhash.xxh3_64_intdigest(identity.encode())
 
 
 def fingerprint_of(records: np.ndarray[Any, Any]) -> bytes:
-    """Of records in their order, as an array of dtype RECORD."""
+    """The fingerprint of records, given in order as an array of dtype RECORD."""
     return hashlib.sha256(records.tobytes()).digest()

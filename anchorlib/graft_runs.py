@@ -1,8 +1,9 @@
-"""Graft runs: a command run while its anchors are handed another run's values.
+"""Graft runs: a training command is run, and its anchors return the values of another run.
 
-The command finds ANCHOR_GRAFT=RUN in its environment, and whatever session it opens names itself
-RUN-graft (see `anchorlib.capture.eager.grafting`). What differs between RUN and RUN-graft was made
-differently by the command, each cause by itself.
+The command finds ANCHOR_GRAFT=RUN in its environment, and the session that it opens records the run
+RUN-graft (see `anchorlib.capture.eager.grafting`). Each tensor of RUN-graft is computed from RUN's
+values. So where the two runs differ, the command itself computes that tensor differently: an
+earlier difference does not carry on.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ __all__ = ["graft_run"]
 def graft_run(
     command: Sequence[str], run: str, store: str | Path | None = None, *, output: Any = None
 ) -> tuple[str, str]:
-    """Run `command` and hand its anchors the values of `run`; the run this made, and its store.
+    """Run `command`, with anchors that return the values of `run`.
 
-    run: as for `open_run`; it is not touched. store: where runs live.
+    run: as for `open_run`; the run is not changed.
+    store: where runs live.
     output: where the command's standard output goes, as for `subprocess.run`.
 
-    Raises RunNotFoundError; CommandError where the command fails, or records no such run.
+    Returns the name of the recorded run, and its store. Raises RunNotFoundError; CommandError where
+    the command fails, or records no such run.
     """
     reference, place = open_run(run, store), store_of(run, store)
     name = graft_name(reference.name)

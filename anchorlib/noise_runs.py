@@ -1,8 +1,8 @@
 """Noise runs: a command run again, from parameters that are a rounding error away.
 
-Each rerun finds ANCHOR_PERTURB=SEED:EPS in its environment, and whatever session it opens names
-itself RUN-noiseSEED (see `anchorlib.capture.sessions.perturbing`). How far these runs drift from
-RUN is how far rounding alone drifts: what `compare(..., noise=...)` judges a drift by.
+Each rerun finds ANCHOR_PERTURB=SEED:EPS in its environment, and the session that it opens records
+the run RUN-noiseSEED (see `anchorlib.capture.sessions.perturbing`). The drift of these runs from
+RUN is the drift that rounding alone causes; `compare(..., noise=...)` judges other drifts by it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["compare_line", "noise", "noise_line"]
 
-# Parameters are kept in one of these; what a run rounds to 8 bits on the way would drown it.
+# The types in which parameters are kept. The 8-bit types are left out: a run rounds to them on the
+# way, and a change of their eps would hide every other drift.
 _TYPES = ("float64", "float32", "float16", "bfloat16")
 _MASK = "***"
 _PLACEHOLDER = ("COMMAND…",)
@@ -38,14 +39,16 @@ def noise(
     eps: str | float | None = None,
     output: Any = None,
 ) -> list[str]:
-    """Run `command` again `runs` times, perturbed; the names of the runs this made.
+    """Run `command` again `runs` times, each time from slightly changed parameters.
 
-    command: as for `subprocess.run`; None or empty: the one that recorded `run`.
-    run: the run it recorded, as for `open_run`; it is not touched.
+    command: as for `subprocess.run`; None or empty: the command that recorded `run`.
+    run: the run that the command recorded, as for `open_run`; it is not changed.
     store: where runs live; the command finds it in ANCHOR_STORE.
-    eps: the relative change of each parameter: a number, or an element type's name; None: that of
-        the coarsest type in which `run` computed.
+    eps: the relative change of each parameter: a number, or the name of a floating-point type,
+        whose eps is taken; None takes the coarsest type in which `run` computed.
     output: where the command's standard output goes, as for `subprocess.run`.
+
+    Returns the names of the recorded runs.
 
     Raises RunNotFoundError, OptionError; CommandError where a rerun fails, or records no such run.
     """
@@ -74,7 +77,8 @@ def noise(
 def noise_line(a: Table, b: Table | None = None, *, store: str | None = None) -> str:
     """The `anchor noise …` line that makes noise runs of `a`, to compare it with `b`.
 
-    Ends in COMMAND… where what recorded `a` is not known, or cannot be run again as it stands.
+    The line ends in COMMAND… where the command that recorded `a` is not known, or cannot be run
+    again as it was recorded.
     """
     header = a.header[min(a.header)] if a.header else {}
     words = _PLACEHOLDER if _not_again(header) else header["command"]
@@ -90,16 +94,19 @@ def noise_line(a: Table, b: Table | None = None, *, store: str | None = None) ->
 def compare_line(
     a: str, noise: Sequence[str], *, b: str = "OTHER", store: str | None = None
 ) -> str:
-    """The `anchor compare …` line that uses noise runs."""
+    """The `anchor compare …` line that compares `a` with `b`, judged by noise runs."""
     options = [] if store is None else ["--store", store]
     flags = [word for one in noise for word in ("--noise", one)]
     return escape(shlex.join(["anchor", "compare", a, b, *flags, *options]))
 
 
 def coarsest(dtypes: Iterable[str]) -> str:
-    """The element type of the largest eps; of those in which parameters are kept."""
-    found = [name for name in set(dtypes) if name in _TYPES]
-    return max(found, key=lambda name: DTYPES[name].eps or 0.0, default="float32")
+    """Of the given types in which parameters are kept, the one with the largest eps.
+
+    float32 where parameters are kept in none of them.
+    """
+    kept = [name for name in set(dtypes) if name in _TYPES]
+    return max(kept, key=lambda name: DTYPES[name].eps or 0.0, default="float32")
 
 
 def _check_eps(eps: str | float | None) -> None:
@@ -115,7 +122,7 @@ def _check_eps(eps: str | float | None) -> None:
 
 
 def _not_again(header: Mapping[str, Any]) -> str:
-    """Why the recorded command cannot be run again; empty where it can."""
+    """Why the recorded command cannot be run again, as the end of a sentence; "" where it can."""
     words = header.get("command")
     if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
         return "is not known"

@@ -1,4 +1,4 @@
-"""The one value that travels the line: a record, where and when it was made, and what a run holds.
+"""Records: what was recorded of a tensor, where and when; and their gaps, lineage and overview.
 
     torch.Tensor ─capture─▶ Record ─mode─▶ Record ─▶ sink ─▶ store ─▶ Record
 
@@ -41,21 +41,21 @@ __all__ = [
 
 
 HEADER_DEPTH: Final = 64
-"""How deep a run's header may nest lists and mappings; every reader can follow that far."""
+"""How deep a run's header may nest lists and mappings, so that every reader can parse it."""
 
 
 class Flag(IntFlag):
-    """What else is true of a record; stored as one integer column."""
+    """Further facts about a record, stored as the bits of one integer column."""
 
     NONE = 0
-    VALUE_DROPPED = 1  # the line or the disk was full: the summary was kept, the values were not
+    VALUE_DROPPED = 1  # the queue or the disk was full: the summary was kept, the values were not
     STEP_SKIPPED = 2  # the optimizer skipped this step (GradScaler found non-finite gradients)
     SCALED = 4  # a gradient that still carries the loss scale of `Record.scale`
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Coordinates:
-    """Where in a rank's run a record belongs; sorting coordinates is replaying the run."""
+    """The place of a record in a rank's run; sorted coordinates are in the order of the run."""
 
     step: int
     pass_index: int = 0
@@ -68,11 +68,11 @@ class Coordinates:
 class Record:
     """One array, or its summary alone, with where and when it was recorded.
 
-    name, kind, mode: the series it belongs to (`mode` as the mode's canonical text).
-    order: a counter over the rank's whole run (inside a session it starts at 0; the writer
-        continues the run's).
+    name, kind, mode: the record's series (`mode` is the mode's canonical text).
+    order: a counter over the rank's whole run (a session counts from 0; the writer continues the
+        run's count).
     time_ns: wall clock, nanoseconds since the epoch.
-    count: observations folded into it (1 but for `Sum`).
+    count: how many observations were folded into the record (1 except for `Sum`).
     dtype: torch's name of the element type, without "torch." ("bfloat16").
     shape: the tensor's shape.
     raw: C-contiguous little-endian storage array of that shape, None where values are not kept.
@@ -97,32 +97,32 @@ class Record:
 
     @property
     def step(self) -> int:
-        """The step of its coordinates."""
+        """The step of the record's coordinates."""
         return self.coordinates.step
 
     @property
     def pass_index(self) -> int:
-        """The pass of its coordinates."""
+        """The pass of the record's coordinates."""
         return self.coordinates.pass_index
 
     @property
     def call(self) -> int:
-        """The call of its coordinates."""
+        """The call of the record's coordinates."""
         return self.coordinates.call
 
     @property
     def phase(self) -> str:
-        """The phase of its coordinates."""
+        """The phase of the record's coordinates."""
         return self.coordinates.phase
 
     @property
     def attempt(self) -> int:
-        """The attempt of its coordinates."""
+        """The attempt of the record's coordinates."""
         return self.coordinates.attempt
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
-        """The values, shape `shape`; bfloat16 and fp8 as float32, everything else as it is.
+        """The values, of shape `shape`; bfloat16 and fp8 as float32, complex32 as complex64.
 
         Raises ValuesNotKeptError where only the summary was kept.
         """
@@ -136,17 +136,17 @@ class Record:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of raw storage that travel with the record."""
+        """Bytes of the record's raw storage; 0 for a record without values."""
         return 0 if self.raw is None else self.raw.nbytes
 
 
 UNKNOWN = "*"
-"""The name in a gap of records that were lost before anyone could read whose they were."""
+"""The name in a gap of lost records whose tensors are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Observations of one series that were not recorded, or not with their values."""
+    """Observations of one series that were not recorded, or were recorded without values."""
 
     name: str
     kind: str
@@ -158,12 +158,12 @@ class Gap:
 
 
 def summed_gaps(gaps: Iterable[Gap]) -> list[Gap]:
-    """One statement of each series and reason, in place of several."""
-    found: dict[tuple[str, str, str, str], Gap] = {}
+    """The gaps added up: one for each series and reason."""
+    sums: dict[tuple[str, str, str, str], Gap] = {}
     for gap in gaps:
         key = (gap.name, gap.kind, gap.mode, gap.reason)
-        found[key] = _added(found[key], gap) if key in found else gap
-    return list(found.values())
+        sums[key] = _added(sums[key], gap) if key in sums else gap
+    return list(sums.values())
 
 
 def _added(one: Gap, two: Gap) -> Gap:
@@ -177,11 +177,12 @@ def _added(one: Gap, two: Gap) -> Gap:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """A tensor that another was computed from.
+    """A tensor that another tensor, the child, was computed from.
 
-    call: its call; None for a parameter (or another leaf that lasts), whose last record counts.
-    steps_back, pass_index, phase: where it was made, if not in the child's own step, pass (None:
-        the same) and phase ("": the same).
+    call: the call of the parent's record; None for a parameter (or another leaf that lasts), of
+        which the last record before the child's is meant.
+    steps_back: how many steps before the child the parent was made.
+    pass_index, phase: the parent's; None and "" mean the child's.
     """
 
     name: str
@@ -192,32 +193,32 @@ class Parent:
 
 
 BUFFER: Final = "it is a buffer"
-"""Why nothing is known of what a buffer was computed from, as `Edges.missing` has it."""
+"""The reason in `Edges.missing` of a buffer: nothing is known of its parents."""
 
 DETACHED: Final = "detach"
-"""The operation of a tensor that holds what an anchored one held, without its graph."""
+"""The name in `Edges.ops` of an operation that takes an anchored tensor's values, not its graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """What the value of `name` was computed from, as autograd saw it at one forward call.
+    """The parents of the value of `name`, and the operations between, at one forward call.
 
-    They hold for every call at the same phase, pass, call and shape from `step` on, until another
-    statement for that place; and for places of which nothing is said, if they are the first of
-    their (attempt, name, phase, call): see `anchorlib.diagnosis.causes.Lineage`, which reads them.
+    The edges hold for every record at the same phase, pass, call and shape from `step` on, until
+    other edges are stated for that place. The first edges of an (attempt, name, phase, call) also
+    hold for places without edges of their own: see `anchorlib.diagnosis.causes.Lineage`.
 
-    parents: the nearest anchored tensors and parameters that autograd follows. Behind them those
-        that it does not follow, as far as they are known: what a module was given without a graph,
-        or what was detached. No operation has them for an input.
+    parents: the nearest anchored tensors and parameters that autograd follows; after them those
+        that it does not follow, as far as they are known: arguments that a module was given without
+        a graph, and detached tensors. The latter are inputs of no operation.
     ops: names of the autograd nodes between, in the order in which backward runs them; the first
-        made `name`. With none, the one parent is the same tensor under another name. Without a
-        graph "detach", "view", or what a module does, as "LayerNorm.forward".
-    inputs: for each op where its inputs come from: k > 0 is `ops[k]`, -k is `parents[k - 1]`, and
-        0 something that autograd does not follow.
-    missing: why parents may be missing, empty where none are.
-    arguments: for each op the scalars that it was told, as "alpha=1, beta=0.5"; empty where none
-        of them has any, and in runs that were recorded before this was.
-    grad: whether its gradient is recorded wherever one comes.
+        made `name`. Without ops, the one parent is the same tensor under another name. Without a
+        graph, the op is "detach", "view", or a module's name, as "LayerNorm.forward".
+    inputs: for each op, the sources of its inputs: k > 0 is `ops[k]`, -k is `parents[k - 1]`, and 0
+        is a value that autograd does not follow.
+    missing: reasons why parents may be missing; empty where none are.
+    arguments: for each op its scalar arguments, as "alpha=1, beta=0.5"; empty where no op has any,
+        and in runs of versions that did not record arguments.
+    grad: whether the gradient of `name` is recorded in every backward that reaches it.
     """
 
     name: str
@@ -237,10 +238,11 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What a run holds of one tensor, kind and mode.
+    """An overview of the records of one tensor, kind and mode in a run.
 
-    shape: None in a dimension where records differ; None altogether where their ranks differ.
-    bytes: of stored values (raw storage).
+    shape: None for a dimension in which records differ; None altogether where records differ in
+        their number of dimensions.
+    bytes: bytes of the stored values (raw storage).
     """
 
     name: str

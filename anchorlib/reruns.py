@@ -1,7 +1,7 @@
-"""A training command, run again with variables in its environment that say what is to be another.
+"""Runs a training command again, with variables in its environment that change the recording.
 
-Whatever session the command opens takes its name and its store from them, so that the command need
-not be edited and an earlier run is not touched.
+The session that the command opens takes its name and store from the variables. So the command need
+not be edited, and no earlier run is changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["header_of", "made_run", "rerun", "store_of"]
 
 
 def store_of(run: str, store: str | Path | None) -> str:
-    """The store that holds `run`: it may be named by its path or address alone."""
+    """The store that holds `run`, which may be a name in `store`, a path or an address."""
     if "://" in run:
         return run.rstrip("/").rpartition("/")[0]
     if os.sep in run or run.endswith(".zarr"):
@@ -32,8 +32,8 @@ def store_of(run: str, store: str | Path | None) -> str:
 def rerun(words: Sequence[str], variables: Mapping[str, str], output: Any) -> None:
     """Run a command with `variables` in its environment, and wait for it.
 
-    output: where its standard output goes, as for `subprocess.run`.
-    Raises CommandError where it cannot be run, or fails.
+    output: where the command's standard output goes, as for `subprocess.run`.
+    Raises CommandError where the command cannot be run, or fails.
     """
     shown = escape(shlex.join(words))
     try:
@@ -49,11 +49,12 @@ def rerun(words: Sequence[str], variables: Mapping[str, str], output: Any) -> No
         raise CommandError(f"`{shown}` ended with {ended} under {under}")
 
 
-_PLACE = ("ANCHOR_RUN", "ANCHOR_STORE")  # where a rerun records, which is no reason to fail
+# The variables that say where a rerun records. They explain no failure, so errors leave them out.
+_PLACE = ("ANCHOR_RUN", "ANCHOR_STORE")
 
 
 def header_of(name: str, store: str) -> Mapping[str, Any] | None:
-    """The header of a run; None where there is no such run."""
+    """The header of a run; None where the run cannot be opened."""
     try:
         return dict(open_run(name, store).header())
     except AnchorError:
@@ -63,10 +64,11 @@ def header_of(name: str, store: str) -> Mapping[str, Any] | None:
 def made_run(
     name: str, store: str, header: Mapping[str, str], previous: Mapping[str, Any] | None
 ) -> str:
-    """`name`, once a rerun has recorded it: its header has these entries.
+    """The name `name`, after a check that a rerun has just recorded the run of that name.
 
-    previous: the header of the run of that name before the command ran, which is another run.
-    Raises CommandError where there is no such run, or it is that older one.
+    header: entries that the rerun writes into the run's header.
+    previous: the header of the run of that name before the command ran; None if there was none.
+    Raises CommandError where there is no such run, or only the previous one.
     """
     told = header_of(name, store)
     if (

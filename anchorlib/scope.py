@@ -1,9 +1,10 @@
 """Which phases and steps are recorded: `phases=("train",)`, `steps=range(0, 3)`.
 
     ANCHOR_PHASES=train,eval
-    ANCHOR_STEPS=0:3,10,100:1000:50,2000:      first:end:stride, as range counts; without an end all
+    ANCHOR_STEPS=0:3,10,100:1000:50,2000:      first:end:stride, as range; without an end, all later
 
-What a session leaves out no watched model brings back: a model's own scope lies within it.
+A watched model may have a scope of its own, but it lies within the session's: phases and steps that
+the session leaves out are never recorded.
 """
 
 from __future__ import annotations
@@ -40,23 +41,23 @@ _PART = re.compile(r"(\d+)|(\d*):(\d*)(?::(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Some steps: those that lie in one of the ranges of each group."""
+    """The steps that lie in at least one range of every group."""
 
     groups: tuple[tuple[range, ...], ...]
 
     def __contains__(self, step: int) -> bool:
-        """Whether `step` is one of them."""
+        """Whether `step` is one of these steps."""
         return all(any(step in one for one in group) for group in self.groups)
 
     @property
     def last(self) -> int:
-        """A step after which no other is one of them."""
+        """A step after which there are no more of these steps."""
         return min(max(max(one[0], one[-1]) for one in group) for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The phases and the steps that are recorded; None: all."""
+    """The phases and the steps that are recorded; None stands for all."""
 
     phases: frozenset[str] | None = None
     steps: Steps | None = None
@@ -71,11 +72,11 @@ class Scope:
             return True
         if self.phases is None or phase in self.phases:
             return False
-        # Where a thread is training, what no gradient can reach is environ by its name alone.
+        # A thread in phase TRAIN records values that no gradient can reach under phase NO_GRAD.
         return phase != TRAIN or NO_GRAD not in self.phases
 
     def within(self, other: Scope) -> Scope:
-        """What both have in common."""
+        """The scope of the phases and steps that both scopes have."""
         return Scope(_common(self.phases, other.phases), _common_steps(self.steps, other.steps))
 
 
@@ -97,18 +98,19 @@ def _common_steps(some: Steps | None, others: Steps | None) -> Steps | None:
 def scope(
     phases: object = None, steps: object = None, *, environ: Mapping[str, str] = _NOTHING
 ) -> Scope:
-    """The checked scope; of what is None: all, or what the environment says.
+    """The checked scope of phases and steps.
 
-    Raises OptionError.
+    An argument that is None takes ANCHOR_PHASES or ANCHOR_STEPS of `environ`; without the variable,
+    everything is recorded. Raises OptionError.
     """
     if phases is None and environ.get("ANCHOR_PHASES"):
         names = [part.strip() for part in environ["ANCHOR_PHASES"].split(",") if part.strip()]
-        found: frozenset[str] | None = _phases("ANCHOR_PHASES (--phases of anchor run)", names)
+        recorded: frozenset[str] | None = _phases("ANCHOR_PHASES (--phases of anchor run)", names)
     else:
-        found = None if phases is None else _phases("phases", phases)
+        recorded = None if phases is None else _phases("phases", phases)
     if steps is None and environ.get("ANCHOR_STEPS"):
-        return Scope(found, _steps_of_text(environ["ANCHOR_STEPS"]))
-    return Scope(found, None if steps is None else _steps(steps))
+        return Scope(recorded, _steps_of_text(environ["ANCHOR_STEPS"]))
+    return Scope(recorded, None if steps is None else _steps(steps))
 
 
 def _phases(where: str, phases: object) -> frozenset[str]:
@@ -117,12 +119,12 @@ def _phases(where: str, phases: object) -> frozenset[str]:
     if not all(isinstance(name, str) for name in several):
         raise OptionError(f"{where} is a list of phases, as ('train',), not {phases!r}")
     try:
-        found = frozenset(check_name(name) for name in several)
+        checked = frozenset(check_name(name) for name in several)
     except AnchorError as fault:
         raise OptionError(f"{where}: {fault}") from None
-    if not found:
+    if not checked:
         raise OptionError(f"{where} names no phase, so nothing would be recorded")
-    return found
+    return checked
 
 
 def _steps(steps: object) -> Steps:
@@ -153,12 +155,12 @@ def _no_steps(steps: object) -> OptionError:
 def _steps_of_text(text: str) -> Steps:
     ranges = []
     for part in text.split(","):
-        found = _PART.fullmatch(part.strip())
-        if found is None or found[4] == "0":
+        match = _PART.fullmatch(part.strip())
+        if match is None or match[4] == "0":
             raise OptionError(
                 f"ANCHOR_STEPS (--steps of anchor run) is steps as '0:3,10', not {quoted(text)}"
             )
-        single, first, end, stride = found.groups()
+        single, first, end, stride = match.groups()
         if single:
             ranges.append(range(int(single), int(single) + 1))
         else:

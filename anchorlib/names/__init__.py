@@ -1,9 +1,9 @@
-"""Names, kinds and selectors: which tensor is meant, and what may have been meant.
+"""Names, kinds and selectors of tensors, and suggestions for names that match nothing.
 
-spelling      what a name and a kind may be, how they are joined and split
+spelling      the rules for names and kinds; how they are joined and split
 escaping      how a name, a selector or an address is shown
-selectors     what one selector says, for tensors not known in advance
-selection     what selectors name among tensors that are known
+selectors     the readings of one selector, for tensors that are not known in advance
+selection     the tensors that selectors match, among known tensors
 suggestions   "did you mean"
 """
 

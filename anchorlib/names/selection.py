@@ -1,4 +1,4 @@
-"""The tensors that selectors name, among those that are there."""
+"""The tensors that selectors match, among known tensors."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ def select(
     open_outputs: bool = False,
     where: str = "",
 ) -> list[tuple[str, str]]:
-    """The (name, kind) pairs that the selectors name, in the order of `tensors`, each once.
+    """The (name, kind) pairs that the selectors match, in the order of `tensors`, each once.
 
-    open_kinds: kinds (globs) that a tensor may yet come to have, as `opt.*` before the first
-        step: a selector for one of them need only name a tensor that is there.
-    open_outputs: whether a module may yet turn out to have further outputs (`fc1:1`, `fc1:key`).
-    where: what to call the whole in an error: " in run1".
-    Raises UnknownTensorError, with what may have been meant, for the first selector that names
-    nothing.
+    open_kinds: kinds (globs) that a tensor may get later, as `opt.*` before the first step: a
+        selector for such a kind need only match the name of a known tensor.
+    open_outputs: whether a module may turn out to have further outputs (`fc1:1`, `fc1:key`).
+    where: the words for the place in an error, as " in run1".
+    Raises UnknownTensorError, with suggestions, for the first selector that matches nothing.
     """
     known = _Known(tensors)
-    found: set[int] = set()
+    selected: set[int] = set()
     for text in texts:
         places = known.exact(text)
         if not places:
@@ -42,15 +41,15 @@ def select(
             places = known.read(selector)
             if not places and not known.may_come(selector, open_kinds, outputs=open_outputs):
                 raise _unknown(selector, known, where)
-        found.update(places)
-    return [known.pairs[place] for place in sorted(found)]
+        selected.update(places)
+    return [known.pairs[place] for place in sorted(selected)]
 
 
 class _Known:
-    """The tensors that are there, indexed by name.
+    """The known tensors, indexed by name.
 
     pairs: (name, kind), each once, in the order given.
-    kinds: for each name its kinds, and the place in `pairs` of each.
+    kinds: for each name, its kinds with their indices in `pairs`.
     """
 
     def __init__(self, tensors: Iterable[tuple[str, str]]) -> None:
@@ -68,7 +67,7 @@ class _Known:
         return []
 
     def read(self, selector: Selector) -> list[int]:
-        """The places that the first reading to name any tensor names."""
+        """The indices in `pairs` that match the first reading that matches any tensor."""
         for reading in selector.readings:
             places = [
                 place
@@ -82,7 +81,7 @@ class _Known:
         return []
 
     def names(self, reading: Reading) -> list[str]:
-        """The names a reading matches, whatever their kinds."""
+        """The names that a reading matches, whatever their kinds."""
         if reading.name in self.kinds:
             return [reading.name]
         if reading.pattern is None:
@@ -116,7 +115,7 @@ def _unknown(selector: Selector, known: _Known, where: str) -> UnknownTensorErro
 
 
 def _hint(selector: Selector, known: _Known) -> tuple[list[str], str]:
-    """The selectors that may have been meant; where there are none, what there is instead."""
+    """The selectors that may have been meant, and words to show instead where there are none."""
     for reading in (*selector.readings, *_misspelt_kind(selector.text)):
         names = known.names(reading)
         if names:
@@ -146,13 +145,13 @@ def _other_kind(reading: Reading, kinds: Iterable[str]) -> tuple[list[str], str]
 
 
 def _without_name(text: str, known: _Known) -> list[str]:
-    """A kind alone: `@grad` or `grad`."""
+    """The selector of all tensors of a kind, where `text` is a kind alone: `@grad` or `grad`."""
     selector = join("*", text.removeprefix("@"))
     return [selector] if is_kind(text.removeprefix("@")) and known.read(parse(selector)) else []
 
 
 def _as_prefix(text: str, known: _Known) -> list[str]:
-    """A module that holds others: what is inside it."""
+    """The selector of the tensors inside a module, where `text` is the module's name."""
     name, kind = split(text)
     inside = join(f"{name}.*", kind) if kind else f"{name}.*"
     starts = any(there.startswith(f"{name}.") for there in known.kinds)
@@ -160,7 +159,10 @@ def _as_prefix(text: str, known: _Known) -> list[str]:
 
 
 def _as_regex(selector: Selector, known: _Known) -> list[str]:
-    """A regular expression without its `re:` (`fc[12]`), or one that matches part of a name."""
+    """Selectors that may be meant by a regular expression.
+
+    Without its `re:` (`fc[12]`), it gets one; where it matches only parts of names, these names.
+    """
     if selector.text.startswith("re:"):
         (reading,) = selector.readings
         parts = filter(reading.pattern.search, known.kinds) if reading.pattern else ()
@@ -173,7 +175,7 @@ def _as_regex(selector: Selector, known: _Known) -> list[str]:
 
 
 def _nameable(text: str, known: _Known) -> Iterable[str]:
-    """All that `text` could have been meant to be, in its own manner of speaking."""
+    """The selectors of known tensors, spelt as `text` is: PopTorch's way, with a kind, or plain."""
     if poptorch := poptorch_prefix(text):
         return (f"{poptorch}{name}" for name in known.kinds)
     if "@" in text:

@@ -2,13 +2,13 @@ r"""Selectors: which tensors a text names.
 
     fc2.bias            the tensor of that name, all its kinds
     fc2.bias@grad       one kind of it
-    fc*@opt.*           * and ? are wild, in the kind too; nothing else is
+    fc*@opt.*           * and ? are wild, in the kind too; no other characters are
     re:fc[12]@grad      a regular expression for the whole name; a kind may follow
     Gradient___fc2.bias PopTorch's spelling
 
-The first of these that names a tensor counts, so an exact name wins whatever it holds: a `*`, an
-`@grad`, a `re:`, a `Gradient___`.  `@` splits only before a known kind, or before a pattern that
-a known kind matches.
+The first of these readings that matches a tensor counts. So an exact name wins even if it contains
+a `*`, an `@grad`, a `re:` or a `Gradient___`.  `@` splits only before a known kind, or before a
+pattern that a known kind matches.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _TRACED = "model."  # PopTorch's traced models put this before every name
 class Reading:
     """One way to read a selector.
 
-    name: as written; it names the tensor of exactly this name, before `pattern` is tried
-        (empty for a regular expression: no tensor has this name).
-    pattern: the names it matches, None where the name has nothing wild.
-    kind: None for all kinds; may be wild.
-    activation: `kind` is pass_grad, and grad for a tensor that has no pass_grad.
-    notice: what to tell the user when this reading is the one that names a tensor.
+    name: the name as written; a tensor of exactly this name is matched before `pattern` is tried
+        ("" for a regular expression, as no tensor has this name).
+    pattern: matches whole names; None where the name has no wild character.
+    kind: the kind, which may be wild; None for all kinds.
+    activation: whether the kind is pass_grad, or grad for a tensor that has no pass_grad.
+    notice: the warning for the user where this reading is the one that counts.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Reading:
 
     @classmethod
     def of(cls, name: str, kind: str | None = None) -> Reading:
-        """A name or glob, and its kind."""
+        """The reading of a name or glob, and its kind."""
         return cls(name, _wild(name) if _is_wild(name) else None, kind)
 
     @property
     def shown(self) -> str:
-        """What it says of the name, as a selector."""
+        """The part of the selector that is about the name."""
         return self.name or f"{_REGEX}{self.pattern.pattern if self.pattern else ''}"
 
     def has_name(self, name: str) -> bool:
@@ -85,7 +85,7 @@ class Reading:
         )
 
     def has_kind(self, kind: str, kinds: Collection[str] = ()) -> bool:
-        """Whether it names `kind` of a tensor that has the kinds `kinds`."""
+        """Whether the reading matches `kind`, for a tensor that has the kinds `kinds`."""
         if self.activation and kind == "grad":
             return "pass_grad" not in kinds
         return self.kind is None or _wild(self.kind).fullmatch(kind) is not None
@@ -123,11 +123,12 @@ def parse_list(text: str) -> tuple[Selector, ...]:
 
 
 def matches(selector: Selector, name: str, kind: str, kinds: Collection[str] = ()) -> bool:
-    """Whether `selector` names `name`@`kind`, for tensors that are not all known in advance.
+    """Whether `selector` matches `name`@`kind`, for tensors that are not all known in advance.
 
-    kinds: the kinds that `name` has, where they are known.  Without them `Gradient___X` names
-        both X@pass_grad and X@grad: which of the two it is depends on whether X has a pass_grad.
-    An exact name cannot win here over patterns for other names: use `select` where all are known.
+    kinds: the kinds that `name` has, where they are known.  Without them `Gradient___X` matches
+        both X@pass_grad and X@grad: the right one depends on whether X has a pass_grad.
+    An exact name cannot win here over patterns for other names: use `select` where all tensors are
+    known.
     """
     if selector.text in (name, join(name, kind)):
         return True
@@ -139,7 +140,7 @@ def matches(selector: Selector, name: str, kind: str, kinds: Collection[str] = (
 
 
 def below(text: str, prefix: str) -> str:
-    """The selector that names below `prefix` what `text` names without it."""
+    """The selector for names that begin with `prefix` and a dot, and go on as `text` says."""
     lead = f"{prefix}."
     if text.startswith(_REGEX):
         expression, kind = split(text.removeprefix(_REGEX))
@@ -225,7 +226,7 @@ def _wild(text: str) -> re.Pattern[str]:
     if not rest:
         return re.compile(first, re.DOTALL)
     *middle, last = rest
-    # The shortest run up to each part is always good enough. Atomic groups say so, and keep a
-    # glob with many stars from trying every other way to divide the name between them.
+    # A glob matches if it matches with the shortest run before each part. Atomic groups try no
+    # others; without them a glob with many stars would take exponential time.
     groups = "".join(f"(?>.*?{part})" for part in middle if part)
     return re.compile(f"{first}{groups}.*{last}", re.DOTALL)

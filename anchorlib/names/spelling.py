@@ -86,7 +86,7 @@ def check_name(name: object) -> str:
         raise InvalidNameError(
             f"a tensor's name has 1 to {MAX_NAME_BYTES} bytes in UTF-8; {quoted(name)} has {size}"
         )
-    # An Enum that is a str, or numpy's str_, would otherwise travel on with its own __str__.
+    # A subclass of str, as an Enum or numpy's str_, would be shown by its own __str__ later.
     return str.__str__(name)
 
 
@@ -100,7 +100,10 @@ def check_run_name(name: object) -> str:
 
 
 def check_stored_run_name(name: object) -> str:
-    """The same for a run that may be there already: older versions let a dash come first."""
+    """Return `name` as a plain str if it can name a run that is stored already.
+
+    Older versions allowed a dash as the first character. Raises InvalidNameError otherwise.
+    """
     return _run_name(name, _STORED_RUN_NAME)
 
 
@@ -116,15 +119,15 @@ def _run_name(name: object, rule: re.Pattern[str]) -> str:
 
 
 def noise_name(run: str, seed: int) -> str:
-    """The name of a perturbed rerun of `run`: `run1-noise3`, the run's cut where it is too long."""
+    """The name of a perturbed rerun of `run`: `run1-noise3`; a long run's name is cut."""
     suffix = f"-noise{seed}"
     return f"{run[: _RUN_NAME_LETTERS - len(suffix)]}{suffix}"
 
 
 def graft_name(run: str) -> str:
-    """The name of a rerun that was handed the values of `run`, cut where it is too long.
+    """The name of a rerun whose anchors return the values of `run`: `run1-graft`.
 
-    run: its name, path or URL.
+    run: a run's name, path or URL; a long name is cut.
     """
     run = run.rstrip("/").rpartition("/")[2].removesuffix(".zarr")
     suffix = "-graft"

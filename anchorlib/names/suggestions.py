@@ -1,4 +1,4 @@
-"""What a user may have meant: the end of an error message."""
+"""Suggestions of what a user may have meant, for the end of an error message."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from anchorlib.names.escaping import quoted
 __all__ = ["near", "one_of", "suggest"]
 
 _LIMIT = 3
-_COMPARED = 50  # choices that difflib sees; it needs some 0.1 ms for each
+_COMPARED = 50  # the most choices that difflib compares, at some 0.1 ms for each
 
 
 def suggest(text: str, choices: Iterable[str]) -> str:
-    """The tail of a message: "; did you mean 'fc2.bias'?", or "" where nothing is near."""
-    found = near(text, choices)
-    return f"; did you mean {one_of(found)}?" if found else ""
+    """The end of a message: "; did you mean 'fc2.bias'?", or "" where no choice is near."""
+    meant = near(text, choices)
+    return f"; did you mean {one_of(meant)}?" if meant else ""
 
 
 def one_of(choices: Iterable[str]) -> str:
@@ -29,8 +29,8 @@ def one_of(choices: Iterable[str]) -> str:
 def near(text: str, choices: Iterable[str]) -> list[str]:
     """At most three choices that `text` may mean, the likeliest first.
 
-    The same letters in another case; else the same path with a prefix more or less
-    (`fc1` and `model.fc1`), the shortest first; else the one nearest spelling.
+    These are choices with the same letters in another case; else those whose path has a prefix more
+    or less (`fc1` and `model.fc1`), the nearest length first; else the choice spelt most alike.
     """
     pool = list(dict.fromkeys(choices))
     folded = text.casefold()
@@ -55,13 +55,13 @@ def _same_spelling(folded: str, pool: list[str]) -> list[str]:
         by_folded.setdefault(choice.casefold(), choice)
     candidates = _most_alike(folded, list(by_folded))
     close = difflib.get_close_matches(folded, candidates, n=_LIMIT)
-    # Letters that changed places are the likelier slip: 'bsae' is 'base', not 'same'.
+    # Swapped letters are the likelier slip: 'bsae' means 'base', not 'same'.
     close.sort(key=lambda choice: sorted(choice) != sorted(folded))
     return [by_folded[found] for found in close[:1]]
 
 
 def _most_alike(text: str, pool: list[str]) -> list[str]:
-    """The choices that share most pairs of letters: a cheap first sieve for thousands of names."""
+    """The choices that share most pairs of letters: a fast filter before difflib's slow one."""
     if len(pool) <= _COMPARED:
         return pool
     wanted = _pairs(text)

@@ -1,23 +1,23 @@
-"""What a summary row says of an array: digest, counts, extremes, sums and the log2 histogram.
+"""The summary of an array: its digest, counts, extremes, sums and log2 histogram.
 
     raw storage ─blocks─▶ Tally   (exponents, zeros, nan, inf: from the bits) ─▶ Log2Histogram
                         └▶ Moments (min, max, sum, l2 over finite elements)    ─▶ Summary
 
 layouts    the bits of a float, and an array's elements in cache-sized blocks
-tally      counts exponents
+tally      counts exponents; `pairs`: two float32 at a time
 moments    min, max, sum and l2
-histogram  Log2Histogram, the value that adds up
+histogram  Log2Histogram: a value that can be added
 rows       Summary, summarise, digest
 columns    figures_of: the summaries of many records as columns, in one pass
-arrays     anything array-like as raw storage; log2_histogram, the user's door
+arrays     anything array-like as raw storage; log2_histogram, for users
 shares     how the elements would land in a narrower float: `anchor hist --as`
-scales     what to multiply them by first, so that least is lost
-compiled   tally and moments in one call an array, where the extra `fast` is installed
-compiling  a process beside this one that compiles `kernels`
+scales     the loss scales with which a narrower float loses least
+compiled   tally and moments in one compiled call, where the extra `fast` is installed
+compiling  a process that compiles `kernels` beside this one
 
-Numpy, and compiled code that says the same to the last bit. Everything is decided by bits, never by
-float arithmetic, wherever a thread that flushes subnormals (`torch.set_flush_denormal(True)`) would
-get another answer.
+The summaries are made with numpy, or with compiled code that gives the same bits. Elements are
+classified by their bits wherever float arithmetic would give another answer in a thread that
+flushes subnormals (`torch.set_flush_denormal(True)`).
 """
 
 from anchorlib.summary.arrays import as_storage, log2_histogram

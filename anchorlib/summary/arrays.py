@@ -1,4 +1,4 @@
-"""Anything array-like as raw storage, without importing torch: the users' door to histograms."""
+"""Turns anything array-like into raw storage, without importing torch; histograms for users."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _plain(held: Any) -> Any:
-    """`held` with arrays in the place of the tensors in its lists: numpy would call `numpy()`."""
+    """`held` with its tensors, also those in nested lists, replaced by arrays.
+
+    numpy would call `numpy()` on each tensor, whose storage nobody could resize from then on.
+    """
     if _is_tensor(held):
         return dtypes.decode(*_of_tensor(held))
     return [_plain(one) for one in held] if isinstance(held, list | tuple) else held

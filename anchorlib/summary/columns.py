@@ -1,9 +1,9 @@
 """The summaries of many records as columns: one pass over all their elements together.
 
-Summarising one array of ten elements is some twenty calls of numpy and half a dozen objects, each
-of which costs as much as a thousand elements. Here the elements of many arrays lie in one block,
-each call serves them all, and no object is made of a record; what comes out is `summarise`'s answer
-for each of them, bit for bit.
+To summarise one array of ten elements takes some twenty calls of numpy and half a dozen objects,
+each of which costs as much as a thousand elements. Here the elements of many arrays lie in one
+block, each call serves all of them, and no object is made for a record. The figures equal those of
+`summarise` bit for bit.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Buffer: TypeAlias = bytes | memoryview
 
 SMALL = 4096
-"""Elements up to which it pays to be summarised with others."""
+"""Arrays of up to so many elements are summarised together with others."""
 
 FEW = 3
-"""Arrays of one dtype up to which it does not."""
+"""Up to so many small arrays of one dtype are summarised singly, which is faster then."""
 
 TOGETHER = 256
 """Arrays in one pass: their exponent counters fill half a megabyte."""
@@ -61,12 +61,13 @@ class Figures:
 def figures_of(
     values: Sequence[Buffer], layout: Array, layouts: Sequence[tuple[str, int]]
 ) -> Figures:
-    """What `summarise` says of each array, as columns.
+    """The summaries of many arrays, as columns.
 
-    values: the raw storage of each array, C order. layout: of each array, its number in `layouts`,
-    which has (dtype by torch's name, elements).
+    values: the raw storage of each array, in C order.
+    layout: for each array, the index of its layout in `layouts`.
+    layouts: (dtype by torch's name, number of elements) of each layout.
 
-    Raises UnknownDTypeError for a dtype that is none.
+    Raises UnknownDTypeError for an unknown dtype.
     """
     made = _Made(len(values))
     kinds = [dtypes.dtype(name) for name, _ in layouts]
@@ -88,7 +89,7 @@ def figures_of(
 def _small(
     layout: Array, layouts: Sequence[tuple[str, int]], kinds: Sequence[DType]
 ) -> Iterator[tuple[DType, Array, Array]]:
-    """Arrays that pay to be summarised together, smaller ones first: dtype, places, elements."""
+    """The small arrays of each dtype, smaller ones first: dtype, indices, numbers of elements."""
     for name in dict.fromkeys(name for name, _ in layouts):
         kind = dtypes.dtype(name)
         if layout_of(kind) is not SINGLE:
@@ -104,7 +105,7 @@ def _small(
 
 
 def _groups(sizes: Array) -> Iterator[tuple[int, int]]:
-    """Cuts into groups whose elements fit into one block."""
+    """The bounds of groups of arrays whose elements fit into one block."""
     ends = np.cumsum(sizes)
     first = 0
     while first < len(sizes):
@@ -115,7 +116,7 @@ def _groups(sizes: Array) -> Iterator[tuple[int, int]]:
 
 
 class _Made:
-    """Columns that fill up, in whatever order."""
+    """The columns of figures, whose rows are filled in any order."""
 
     def __init__(self, rows: int) -> None:
         self._digests = np.empty((rows, _DIGEST_BYTES), np.uint8)
@@ -125,7 +126,7 @@ class _Made:
         self._pairs: list[tuple[Array, Array, Array]] = []  # whose, exponents, elements
 
     def add(self, at: int, summary: Summary) -> None:
-        """One array, summarised by itself."""
+        """Fill row `at` with the summary of one array."""
         columns, histogram = self._columns, summary.histogram
         self._digests[at] = np.frombuffer(summary.digest, np.uint8)
         for name in _MOMENTS:
@@ -139,9 +140,10 @@ class _Made:
     def add_floats(
         self, places: Array, values: Sequence[Buffer], sizes: Array, kind: DType
     ) -> Array:
-        """Arrays whose elements fit into one block; the places of those it cannot serve.
+        """Fill the rows `places` with figures of arrays whose elements fit into one block.
 
-        Those have a NaN, an infinity, or a subnormal float32.
+        Returns the rows of arrays with a NaN, an infinity or a subnormal float32: these have to be
+        summarised singly.
         """
         flat, real = parts(np.frombuffer(b"".join(values), kind.storage), kind)
         found = (SCANS.pieces or _pieces)(
@@ -159,7 +161,7 @@ class _Made:
         return places[found.odd]
 
     def _add_histograms(self, places: Array, found: Pieces, kind: DType) -> None:
-        """Those of the rows of exponent counters, whose first counts zeros alone."""
+        """Add the histograms of the arrays, whose exponent field 0 counts zeros alone."""
         if found.odd.any():
             found.counts[found.odd] = 0
         used = np.flatnonzero(found.counts)
@@ -176,7 +178,7 @@ class _Made:
             self._columns["subnormal"][places] = subnormal.astype(np.uint64)
 
     def figures(self) -> Figures:
-        """All of them, the histograms in the order of their records."""
+        """The filled columns, with the histograms in the order of the rows."""
         digest = self._digests.view(">u8")
         if not self._pairs:
             return Figures(digest, self._columns, np.empty(0, "<i2"), np.empty(0, np.uint64))
@@ -193,7 +195,7 @@ class _Made:
 
 
 def _pieces(values: Array, bounds: Array) -> Pieces:
-    """What `SCANS.pieces` finds, by numpy."""
+    """The figures of many small arrays, made with numpy; `SCANS.pieces` is compiled to the same."""
     starts, sizes = bounds[:-1], np.diff(bounds)
     patterns = values.view(SINGLE.unsigned)
     fields = (patterns >> SINGLE.mantissa).astype(np.int64) & (SINGLE.fields - 1)
@@ -202,7 +204,7 @@ def _pieces(values: Array, bounds: Array) -> Pieces:
     counts = counts.reshape(sizes.size, SINGLE.fields)
     odd = counts[:, -1] > 0
     if counts[:, 0].any():
-        # Without the sign, and less one: zero wraps round to the largest number.
+        # The shift drops the sign. Zero less one wraps to the largest number, and does not count.
         subnormal = (patterns << 1) - 1 < (2 << SINGLE.mantissa) - 1
         odd |= np.logical_or.reduceat(subnormal, starts)
     ordered = _ordered(values.view(SINGLE.signed))
@@ -213,21 +215,21 @@ def _pieces(values: Array, bounds: Array) -> Pieces:
 
 
 def _ordered(patterns: Array) -> Array:
-    """Integers that order as the floats of these bits do; of such integers, the bits."""
+    """Integers that are ordered as the floats with these bits are; its own inverse."""
     ordered: Array = patterns ^ ((patterns >> 31) & 0x7FFFFFFF)
     return ordered
 
 
 def _sums(wide: Array, sizes: Array) -> Array:
-    """The sum of each piece, pieces of one size together.
+    """The sum of each piece; neighbouring pieces of one size are summed together.
 
-    Not by `np.add.reduceat`: it adds in another order than `sum` does, which its last bit shows.
+    `np.add.reduceat` adds in another order than `sum`, and its last bits differ.
     """
-    found: list[Array] = []
+    sums: list[Array] = []
     start = 0
     cuts = np.flatnonzero(np.diff(sizes)) + 1
     for alike in np.split(sizes, cuts):
         end = start + len(alike) * alike[0]
-        found.append(wide[start:end].reshape(len(alike), alike[0]).sum(axis=1))
+        sums.append(wide[start:end].reshape(len(alike), alike[0]).sum(axis=1))
         start = end
-    return np.concatenate(found)
+    return np.concatenate(sums)

@@ -1,10 +1,9 @@
-"""The scan of `kernels`, in this process once it has scanned enough to be worth it.
+"""The compiled scan of `kernels`, linked into this process once it has scanned enough bytes.
 
-    WORTH bytes scanned ─▶ a child compiles it, compares it with numpy ─▶ linked: one call an array
+    WORTH bytes scanned ─▶ a child compiles, and compares with numpy ─▶ linked: one call an array
 
-Until then, without the extra `fast`, and where anything goes wrong, there is none, and callers do
-the same in numpy. Nobody waits for it: the child takes about three seconds at low priority, and
-linking what it printed 30 ms.
+Callers use numpy instead until then, without the extra `fast`, and where anything goes wrong.
+Nobody waits for the child, which takes about three seconds at low priority; linking takes 30 ms.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ __all__ = ["SCANS", "Pieces", "Scan", "Scans", "compared"]
 Array = np.ndarray[Any, Any]
 
 WORTH: Final = 1 << 29
-"""Bytes after which a process has the scan compiled: numpy takes half a second for them."""
+"""A process has the scan compiled after so many bytes, for which numpy takes half a second."""
 
 LEAST: Final = 1 << 10
-"""Elements from which on it pays to call it."""
+"""Elements of the smallest array for which a call of the compiled scan is faster than numpy."""
 
 COUNT_ONLY: Final = -1
 
@@ -48,7 +47,7 @@ LAYOUTS: Final = {"single": SINGLE, "double": DOUBLE}
 
 
 class _Room(threading.local):
-    """What a thread's scans of one layout add to."""
+    """The counters and sums of one layout that a thread's scans add to."""
 
     def __init__(self, layout: Layout) -> None:
         self.counts = np.zeros((4, 2 * layout.fields), np.int64)
@@ -58,11 +57,11 @@ class _Room(threading.local):
         self._none = (layout.sign - 1, -layout.sign, 0)
         arrays = (self.counts, self.counted, self.ends, self.sums, SCRATCH.double)
         self.addresses = [array.ctypes.data for array in arrays]
-        self._unused = np.zeros(2, np.int64)  # where a result and an exception would be put
+        self._unused = np.zeros(2, np.int64)  # for a result and an exception that never come
         self.unused = [self._unused.ctypes.data, self._unused.ctypes.data + 8]
 
     def clear(self) -> None:
-        """As before the first scan."""
+        """Reset all counters and sums for the next array."""
         self.counts.fill(0)
         self.counted.fill(0)
         self.ends[:] = self._none
@@ -70,7 +69,7 @@ class _Room(threading.local):
 
 
 class Scan:
-    """The scan of one layout; what it finds is what FloatTally and FloatMoments find in numpy."""
+    """The compiled scan of one layout; its results equal those of FloatTally and FloatMoments."""
 
     def __init__(self, layout: Layout, function: Function) -> None:
         self._layout = layout
@@ -78,12 +77,12 @@ class Scan:
         self._room = _Room(layout)
 
     def tally(self, flat: Array, kind: DType) -> FloatTally:
-        """The exponents of elements of `parts`."""
+        """The tally of the elements `flat`, as `parts` returns them."""
         self._add(flat, kind, COUNT_ONLY)
         return self._tally()
 
     def both(self, flat: Array, kind: DType) -> tuple[FloatTally, Moments] | None:
-        """The moments too; None where a block needs a scale, which the scan does not know."""
+        """The tally and the moments; None where squares need scaling, which the scan lacks."""
         self._add(flat, kind, SAFE)
         low, high, unsafe = self._room.ends.tolist()
         if unsafe:
@@ -116,10 +115,12 @@ class Scan:
 
 
 class Pieces(NamedTuple):
-    """What is found in each of many small arrays of float32.
+    """The figures of many small arrays of float32, one row for each array.
 
-    counts: [array][exponent field]. odd: whether it has a NaN, an infinity or a subnormal; its
-    other figures are of no use then. low, high: as int32 that order as the values do.
+    counts: [array][exponent field], how many elements have that exponent field.
+    odd: whether the array has a NaN, an infinity or a subnormal; its other figures are wrong then.
+    low, high: the extremes, as int32 numbers that are ordered as the values are.
+    sums, squares: the sums of the values and of their squares.
     """
 
     counts: Array
@@ -147,19 +148,25 @@ def _pieces_by(function: Function) -> Callable[[Array, Array], Pieces]:
 
 
 class Scans:
-    """The scans of a process, or the reason why it has none."""
+    """The compiled scans of a process.
+
+    fault: the reason why there are none and never will be; None while there may be.
+    """
 
     def __init__(self) -> None:
         self._ready: dict[str, Scan] = {}
         self.pieces: Callable[[Array, Array], Pieces] | None = None
-        """values (float32), where each array begins and the last one ends (int64) -> Pieces."""
+        """The compiled counterpart of `columns._pieces`, once it is linked.
+
+        It takes the values of all arrays (float32), and their starts and last end (int64).
+        """
         self._seen = 0
         self._lock = threading.Lock()
         self._compiling: Compiling | None = None
         self.fault: str | None = None
 
     def get(self, layout: Layout, flat: Array) -> Scan | None:
-        """The scan for an array that lies in that layout, if there is one and it pays."""
+        """The scan for array `flat` of `layout`; None where none is linked, or numpy is faster."""
         if self._ready:
             name = "double" if layout is DOUBLE else "single"
             return self._ready[name] if flat.size >= LEAST and flat.flags.aligned else None
@@ -173,7 +180,7 @@ class Scans:
         return None
 
     def load(self) -> str | None:
-        """Waits until they are there; the reason where they cannot be."""
+        """Wait until the scans are linked; returns `fault`, None where they are."""
         with self._lock:
             while not self._ready and self.fault is None:
                 self._go_on(wait=True)
@@ -186,7 +193,7 @@ class Scans:
             code = self._compiling.code(wait=wait)
             if code is not None:
                 self._ready, self.pieces = _linked(code)
-        except Exception as fault:  # noqa: BLE001  # whatever it is, numpy does the same
+        except Exception as fault:  # noqa: BLE001  # numpy gives the same results in any case
             self.fault = f"{type(fault).__name__}: {fault}"
 
 
@@ -197,9 +204,9 @@ def _linked(code: bytes) -> tuple[dict[str, Scan], Callable[[Array, Array], Piec
 
 
 def compared(code: bytes) -> None:
-    """Raises ArithmeticError where a scan of that object file does not say what numpy says.
+    """Raises ArithmeticError where a scan of the object file `code` gives other bits than numpy.
 
-    Another numpy may add in another order, or a compiler contract what it must not.
+    Another version of numpy may add in another order; a compiler may contract multiply and add.
     """
     (scans, pieces), random = _linked(code), np.random.default_rng(0)
     for name, layout in LAYOUTS.items():
@@ -219,10 +226,10 @@ def _agree(scan: Scan, values: Array, kind: DType, layout: Layout) -> None:
     with np.errstate(all="ignore"):
         for finite in tally.add(values, kind):
             moments.add(finite)
-    found = scan.both(values, kind)
-    # As text: nan is nan there, and -0.0 is not 0.0.
+    scanned = scan.both(values, kind)
+    # Compared as text, in which nan equals nan, and -0.0 differs from 0.0.
     numpys = repr((tally.histogram(kind), moments.result()))
-    if found is None or repr((found[0].histogram(kind), found[1])) != numpys:
+    if scanned is None or repr((scanned[0].histogram(kind), scanned[1])) != numpys:
         raise ArithmeticError(ORDER)
 
 

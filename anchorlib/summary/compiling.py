@@ -1,4 +1,4 @@
-"""Has `kernels` compiled by a process of its own, and links what that prints."""
+"""Runs `kernels` in a process that compiles it, and links the object file that it prints."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Function = Callable[..., int]
 SCRIPT = Path(__file__).with_name("kernels.py")
 
 MARK = b"\nanchorlib.summary.kernels\n"
-"""What `kernels` prints first; then a SHA-256 of SEAL bytes, then the object file."""
+"""`kernels` prints this mark, then a SHA-256 of SEAL bytes, then the object file."""
 
 SEAL = 32
 
 
 class Compiling:
-    """The process that compiles, begun. It prints an object file of 14 kB."""
+    """A running process that compiles `kernels`; it prints an object file of 14 kB."""
 
     def __init__(self) -> None:
         if find_spec("numba") is None:
@@ -34,15 +34,15 @@ class Compiling:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-W", "ignore", str(SCRIPT)],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,  # which holds all of it: nobody reads before it has ended
+            stdout=subprocess.PIPE,  # the pipe holds the whole file, which is read after its end
             stderr=subprocess.PIPE,
         )
         atexit.register(self._stop)
 
     def code(self, *, wait: bool) -> bytes | None:
-        """The object file; None while it is compiled. Raises ChildProcessError if it never comes.
+        """The object file; None while it is still compiled. Raises ChildProcessError on failure.
 
-        Not to be asked for again after either.
+        Must not be called again after it has returned a file or raised.
         """
         if self._owner != os.getpid():
             raise ChildProcessError("it was begun by the process that this one was forked from")
@@ -50,7 +50,7 @@ class Compiling:
             return None
         printed, told = self._process.communicate()
         atexit.unregister(self._stop)
-        # Whatever a site's own start-up prints comes before the mark.
+        # A site's start-up files may print, too: the object file follows the last mark.
         sealed = printed.rpartition(MARK)[2]
         seal, code = sealed[:SEAL], sealed[SEAL:]
         if self._process.returncode or sha256(code).digest() != seal:
@@ -65,13 +65,15 @@ class Compiling:
 
 
 def linked(code: bytes, arguments: Mapping[str, int]) -> dict[str, Function]:
-    """The functions of those names in an object file of `kernels`, and how many arguments each has.
+    """The functions in an object file of `kernels`.
 
-    Addresses and numbers, given as int; first two places of 8 bytes, for a result and an exception
-    that never are. They run without the GIL.
+    arguments: for each function's name, how many arguments it takes. All are addresses and numbers,
+        given as int. The first two are addresses of 8 bytes for a result and an exception, which
+        the function never writes.
 
-    They stay in memory to the end of the process, where a thread may still be inside one.
-    LLVM ends a process whose object file is not sound: give it what a `Compiling` gave.
+    The functions run without the GIL, and stay in memory to the end of the process, because a
+    thread may be inside one. LLVM ends the process for a damaged object file: only a file that
+    `Compiling` returned may be given.
     """
     import llvmlite.binding as llvm
 

@@ -1,4 +1,4 @@
-"""The log2 histogram: a frozen value that adds up."""
+"""The log2 histogram: a frozen value; the sum of two is the histogram of both arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Log2Histogram:
     zero, nan, inf: elements that have no exponent (both zeros, both infinities).
     subnormal: how many of the binned elements are subnormal in their own dtype.
 
-    Adding two gives the histogram of both arrays together; `Log2Histogram()` is the neutral one.
+    The sum of two is the histogram of both arrays together; `Log2Histogram()` is that of no array.
     A complex element counts as two: its real and its imaginary part.
     """
 
@@ -41,14 +41,14 @@ class Log2Histogram:
         inf: int = 0,
         subnormal: int = 0,
     ) -> Log2Histogram:
-        """From stored columns: `exponents` ascending, `counts` beside them (arrays or lists)."""
+        """The histogram of stored columns: ascending `exponents` and their `counts`."""
         return cls(
             dict(zip(_ints(exponents), _ints(counts), strict=True)), zero, nan, inf, subnormal
         )
 
     @classmethod
     def pooled(cls, histograms: Iterable[Log2Histogram]) -> Log2Histogram:
-        """The sum of many, in one go."""
+        """The sum of many histograms."""
         bins: Counter[int] = Counter()
         zero = nan = inf = subnormal = 0
         for one in histograms:
@@ -62,12 +62,12 @@ class Log2Histogram:
 
     @property
     def count(self) -> int:
-        """Binned elements: finite and not zero."""
+        """How many elements are in bins: those that are finite and not zero."""
         return sum(self.bins.values())
 
     @property
     def numel(self) -> int:
-        """All elements: count + zero + nan + inf."""
+        """How many elements there are: count + zero + nan + inf."""
         return self.count + self.zero + self.nan + self.inf
 
     def __add__(self, other: object) -> Log2Histogram:
@@ -76,7 +76,7 @@ class Log2Histogram:
         return Log2Histogram.pooled((self, other))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it; the exponents become strings."""
+        """The histogram as a JSON object; the exponents become strings."""
         return {
             "numel": self.numel,
             "count": self.count,
@@ -89,5 +89,5 @@ class Log2Histogram:
 
 
 def _ints(values: Any) -> list[int]:
-    """Python integers, from an array or any iterable: numpy's would not go into JSON."""
+    """Python integers, which JSON can hold, from an array or any iterable."""
     return values.tolist() if hasattr(values, "tolist") else [int(value) for value in values]

@@ -1,11 +1,12 @@
-"""The scan of float32 and float64 as machine code. Run as a script it prints it, an object file.
+"""The scan of float32 and float64 as machine code; run as a script, this prints an object file.
 
-A process that records never imports numba, nor compiles: both hold the interpreter's lock, in
-pieces of up to a quarter of a second. `compiled` runs this file beside it and links what it prints.
+A process that records never imports numba and never compiles: both hold the interpreter's lock for
+up to a quarter of a second at a time. `compiling` runs this file in another process, and `compiled`
+links the object file that it prints.
 
-Every figure is what the numpy path finds, bit for bit. Sums are therefore numpy's (pairwise
-summation, `loops_utils.h.src`: eight accumulators for up to 128 elements, halves above), and
-nothing may be reordered or contracted.
+Every figure equals that of the numpy path, bit for bit. So sums are made in numpy's order (pairwise
+summation, `loops_utils.h.src`: eight accumulators for up to 128 elements, halves above), and no
+operation may be reordered or contracted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ LEAF = 128
 def rows(_context: Any, values: Any, _start: Any, _stop: Any) -> Any:
     """The sums of values and of squares of values[start:stop], a multiple of eight elements.
 
-    In vectors, which are not found in a loop over eight sums: that takes six times as long.
+    Written with vectors, as the compiler does not vectorise a loop over eight sums, which takes six
+    times as long.
     """
     element, index, result = values.dtype, numba.intp, numba.types.UniTuple(numba.float64, 2)
 
@@ -65,7 +67,7 @@ def rows(_context: Any, values: Any, _start: Any, _stop: Any) -> Any:
 
 
 def _across(builder: Any, lanes: Any) -> Any:
-    """((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))."""
+    """The sum of eight lanes in numpy's order: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))."""
     parts = [builder.extract_element(lanes, ir.IntType(32)(lane)) for lane in range(LANES)]
     while len(parts) > 1:
         parts = [builder.fadd(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
@@ -93,7 +95,7 @@ def pairwise(values: Any, start: int, stop: int) -> tuple[float, float]:
 
 
 class Bits(NamedTuple):
-    """A float's layout, as constants of the integers' own width."""
+    """A float's layout, as constants whose integer types have the float's width."""
 
     floating: Any
     unsigned: Any
@@ -109,7 +111,7 @@ class Bits(NamedTuple):
 
     @classmethod
     def of(cls, floating: Any, unsigned: Any, signed: Any, mantissa: int) -> Bits:
-        """From the types of its width, and the bits of the mantissa."""
+        """The layout with these types, all of one width, and so many bits of mantissa."""
         width = 8 * np.dtype(floating).itemsize
         ones = (1 << (width - 1)) - 1
         return cls(
@@ -121,9 +123,10 @@ class Bits(NamedTuple):
 
 
 def count_of(bits: Bits) -> Any:
-    """count(patterns, start, stop, counts): adds to counts[4][sign and exponent field].
+    """The function count(patterns, start, stop, counts).
 
-    Whether any element is zero, subnormal or not finite.
+    It adds to counts[4][sign and exponent field], and returns whether any element is zero,
+    subnormal or not finite.
     """
     shift, fields, table = bits.unsigned(bits.mantissa), bits.fields, 2 * bits.fields
 
@@ -137,7 +140,7 @@ def count_of(bits: Bits) -> Any:
     @numba.njit(error_model="numpy")
     def count(patterns: Any, start: int, stop: int, counts: Any) -> bool:
         before: int = outer(counts)
-        # In four tables: adding to the counter of the element before waits for it.
+        # In four tables: two additions to one counter in a row would wait for each other.
         whole = start + ((stop - start) & -4)
         for i in range(start, whole, 4):
             counts[patterns[i] >> shift] += 1
@@ -152,9 +155,10 @@ def count_of(bits: Bits) -> Any:
 
 
 def extremes_of(bits: Bits) -> Any:
-    """extremes(patterns, start, stop): lowest, highest, and whether anything is for `rare`.
+    """The function extremes(patterns, start, stop).
 
-    Of finite elements, as integers that order as they do.
+    It returns the lowest and the highest finite element, as integers that are ordered as the values
+    are, and whether any element is subnormal or not finite, so that `rare` is needed.
     """
     unsigned, signed, magnitude, infinity = bits[1], bits[2], bits.magnitude, bits.infinity
     largest, smallest, normal = bits.largest, bits.smallest, bits.normal
@@ -170,7 +174,7 @@ def extremes_of(bits: Bits) -> Any:
             outside = absolute >= infinity
             low = min(low, largest if outside else ordered)
             high = max(high, smallest if outside else ordered)
-            # Less one, zero is the largest number.
+            # Zero less one is the largest unsigned number, so that zero does not count here.
             odd |= outside | (unsigned(absolute - one) < unsigned(normal - one))
         return low, high, odd
 
@@ -178,13 +182,14 @@ def extremes_of(bits: Bits) -> Any:
 
 
 def rare_of(bits: Bits) -> Any:
-    """rare(values, patterns, start, stop, counted, wide): copies what is finite; how many.
+    """The function rare(values, patterns, start, stop, counted, wide).
 
-    Into wide. counted: subnormals by their top bit, and then infinities.
+    It copies the finite elements into `wide`, and returns how many there are. It adds to `counted`:
+    subnormals by their top bit; the last counter is for infinities.
     """
     unsigned, magnitude, infinity, normal = bits[1], bits.magnitude, bits.infinity, bits.normal
     mantissa = bits.mantissa
-    # 0: subnormal float64 are copied as they are. No float64 has an exact unit for them.
+    # 0 means that subnormal float64 are copied as they are: their unit is no normal float64.
     unit = 2.0 ** (1 - bits.bias - mantissa) if bits.floating is np.float32 else 0.0
 
     @numba.njit(error_model="numpy")
@@ -201,7 +206,7 @@ def rare_of(bits: Bits) -> Any:
                 while absolute >> unsigned(top + 1):
                     top += 1
                 counted[top] += 1
-                if unit:  # a thread that flushes subnormals has just made it zero
+                if unit:  # the copy above is zero in a thread that flushes subnormals
                     value = np.int64(absolute) * unit
                     wide[kept] = value if absolute == patterns[i] else -value
             kept += 1
@@ -214,14 +219,17 @@ def scan_of(bits: Bits) -> Any:
     """The C function that scans floats of one layout.
 
     scan(values, patterns, size, block, safe, counts, counted, ends, sums, wide) adds `size`
-    elements, given twice. safe: exponents, up or down, whose squares need no scale; -1: only count.
-    counts and counted are int64, as above. ends: lowest, highest, and 1 where a block needs a
-    scale; nothing is of use then. sums: of values, of squares. wide: float64, for a block.
+    elements, which are given as floats and as bit patterns.
+
+    safe: the largest |exponent| whose squares need no scaling; -1 only counts exponents.
+    counts, counted: int64, as in `count_of` and `rare_of`.
+    ends: the lowest and the highest, and 1 where a block needs scaling: all results are void then.
+    sums: the sums of values and of squares. wide: float64 scratch memory for one block.
     """
     mantissa, bias = bits.mantissa, bits.bias
     count, extremes, rare = count_of(bits), extremes_of(bits), rare_of(bits)
 
-    def scan(  # noqa: PLR0913 - there are no objects here
+    def scan(  # noqa: PLR0913 - a C function takes numbers and addresses alone
         values: Any, patterns: Any, size: int, block: int, safe: int,
         counts: Any, counted: Any, ends: Any, sums: Any, wide: Any,
     ) -> None:  # fmt: skip
@@ -237,7 +245,7 @@ def scan_of(bits: Bits) -> Any:
             if safe >= 0 and kept:
                 ends[0], ends[1] = min(ends[0], low), max(ends[1], high)
                 field = max(high, -1 - low) >> mantissa
-                if abs(field - bias) > safe and (field or odd):  # all zeros need none
+                if abs(field - bias) > safe and (field or odd):  # a block of zeros needs no scaling
                     ends[2] = 1
                     return
                 if odd:
@@ -254,10 +262,13 @@ def scan_of(bits: Bits) -> Any:
 def pieces_of(bits: Bits) -> Any:
     """The C function that scans many small arrays which lie one behind the other.
 
-    pieces(values, patterns, bounds, number, counts, ends, sums): the array i lies from bounds[i]
-    to bounds[i + 1]. counts[number][exponent field] begins as zeros. ends[number]: lowest, highest,
-    and 1 for an array with something for `rare`, whose moments are of no use then.
-    sums[number]: of values, of squares.
+    pieces(values, patterns, bounds, number, counts, ends, sums) scans `number` arrays; array i lies
+    from bounds[i] to bounds[i + 1].
+
+    counts: [number][exponent field], zeros at first.
+    ends: [number]: the lowest, the highest, and 1 for an array with subnormal or non-finite
+        elements, whose moments are wrong then.
+    sums: [number]: the sums of values and of squares.
     """
     shift, fields, last = bits.unsigned(bits.mantissa), bits.fields, bits.unsigned(bits.fields - 1)
     extremes = extremes_of(bits)
@@ -277,7 +288,7 @@ def pieces_of(bits: Bits) -> Any:
 
 
 def _c_function(bits: Bits, function: Any, more: str) -> Any:
-    """Compiled for values, patterns, and the arguments whose types are named in `more`."""
+    """`function` compiled for C, with values, patterns, and arguments of the types in `more`."""
     numbers, patterns = (numba.from_dtype(np.dtype(kind)) for kind in bits[:2])
     size, array = numba.int64, numba.types.CPointer
     types = {"size": size, "integers": array(size), "reals": array(numba.float64)}
@@ -288,8 +299,9 @@ def _c_function(bits: Bits, function: Any, more: str) -> Any:
 def machine_code(functions: dict[str, Any]) -> bytes:
     """An object file for this processor that has each function under its name.
 
-    Called as numba's own functions call each other: result and exception first, a status returned.
-    Raises ValueError where one calls anything from outside, which nobody would link to it.
+    The functions are called as numba's own call each other: addresses for a result and an exception
+    come first, and a status is returned. Raises ValueError where a function calls another library,
+    which would not be linked to it.
     """
     module = llvm.parse_assembly("")
     for name, function in functions.items():
@@ -316,7 +328,7 @@ def machine_code(functions: dict[str, Any]) -> bytes:
 
 
 def main() -> None:
-    """Prints the object file once it was used here. Training beside it comes first."""
+    """Print the object file, after a comparison with numpy; runs at low priority."""
     if hasattr(os, "nice"):
         os.nice(10)
     single = Bits.of(np.float32, np.uint32, np.int32, 23)
@@ -324,7 +336,7 @@ def main() -> None:
     code = machine_code(
         {"single": scan_of(single), "double": scan_of(double), "pieces": pieces_of(single)}
     )
-    # LLVM ends the process where it cannot link, and so does an instruction that is not known.
+    # A file that LLVM cannot link, or an unknown instruction, ends this process, not the recording.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
     compared = import_module("anchorlib.summary.compiled").compared
     compared(code)

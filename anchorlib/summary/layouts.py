@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 BLOCK = 1 << 16
-"""Elements a pass looks at together: some arrays of this size fit into the second-level cache."""
+"""Elements of one block: a few arrays of this size fit into the second-level cache."""
 
 CHUNK = 1 << 18
-"""Elements whose exponents are counted at once where they are counted in pairs."""
+"""Elements of one chunk, where exponents are counted in pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,10 @@ class Layout:
     """The bit layout of an IEEE binary format: sign, exponent field, mantissa.
 
     floating, unsigned, signed: the numpy dtypes of its width.
-    mantissa: bits of the mantissa. bias: what the exponent field adds to the exponent.
+    mantissa: bits of the mantissa.
+    bias: the exponent field of 1.0; a normal value's exponent is its field less the bias.
     fields: how many values the exponent field has (0: zero or subnormal, the last: inf or nan).
-    infinity: the pattern of +inf; `sign`: that of -0.0.
+    infinity: the pattern of +inf. sign: the pattern of -0.0.
     """
 
     floating: np.dtype[Any]
@@ -74,7 +75,10 @@ class Layout:
         return magnitude * 2.0**self.lowest_exponent * (-1.0 if pattern & self.sign else 1.0)
 
     def ordered(self, number: int) -> float:
-        """The value of an integer that orders as the values do: 0.0 is 0, -0.0 is -1."""
+        """The value of an integer of the series that is ordered as the values are.
+
+        In that series 0.0 is 0 and -0.0 is -1.
+        """
         return self.value(number if number >= 0 else self.sign - 1 - number)
 
 
@@ -94,8 +98,8 @@ DOUBLE = _layout(64, 52)
 class _Scratch(threading.local):
     """Buffers for each thread that summarises: of `BLOCK` elements, and of `CHUNK` pairs.
 
-    Fresh ones for each block can cost more than the arithmetic: the allocator gives their pages
-    back to the system each time, and the system clears them again (float16: 2.6 times slower).
+    New buffers for each block can cost more than the arithmetic: the allocator returns their pages
+    to the system each time, and the system clears them again (float16: 2.6 times slower).
     """
 
     def __init__(self) -> None:
@@ -117,9 +121,9 @@ def layout_of(kind: DType) -> Layout | None:
 
 
 def parts(raw: np.ndarray[Any, Any], kind: DType) -> tuple[np.ndarray[Any, Any], DType]:
-    """The elements of a storage array, contiguous in one dimension; complex ones as their parts.
+    """The elements of a storage array, contiguous in one dimension, and their element type.
 
-    The dtype comes with them: that of a complex array's parts.
+    Complex elements come as their real and imaginary parts, with the type of these parts.
     """
     flat = np.ascontiguousarray(raw).reshape(-1)
     if kind.family != "complex":
@@ -131,10 +135,10 @@ def parts(raw: np.ndarray[Any, Any], kind: DType) -> tuple[np.ndarray[Any, Any],
 def elements(block: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, Any]:
     """The values of a block of `parts`: float32, float64, or integers (True is 1).
 
-    They may lie in `SCRATCH.single`, until the next block.
+    They may lie in `SCRATCH.single`, and are valid until the next block then.
     """
     if kind.family == "bool":
-        truth: np.ndarray[Any, Any] = block.view(np.uint8) != 0  # whatever byte stands for True
+        truth: np.ndarray[Any, Any] = block.view(np.uint8) != 0  # any byte but 0 means True
         return truth.view(np.uint8)
     if kind.family == "int" or kind.name == "float32":
         return block
@@ -146,7 +150,7 @@ def elements(block: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, Any]:
 
 
 def blocks(flat: np.ndarray[Any, Any], size: int | None = None) -> Iterator[np.ndarray[Any, Any]]:
-    """Cuts one dimension into pieces of at most `size` elements (None: BLOCK)."""
+    """The array `flat` in pieces of at most `size` elements (None: BLOCK)."""
     size = size or BLOCK
     for start in range(0, flat.size, size):
         yield flat[start : start + size]

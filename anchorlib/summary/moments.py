@@ -1,8 +1,9 @@
 """min, max, sum and l2 of finite elements, in float64.
 
-The extremes are found by comparing bits. Squares of large or tiny float64 would overflow or
-vanish, so blocks of such values are scaled by a power of two first, and each scale has sums of its
-own until the end (after Blue, "A portable Fortran program to find the Euclidean norm", 1978).
+The extremes are found by comparing bits. Squares of very large or tiny float64 values would
+overflow or vanish. So blocks of such values are scaled by a power of two first, and the sums of
+each scale are kept apart until the end (after Blue, "A portable Fortran program to find the
+Euclidean norm of a vector", 1978).
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ if TYPE_CHECKING:
 __all__ = ["NONE", "SAFE", "FloatMoments", "IntegerMoments", "Moments"]
 
 Moments = tuple[float, float, float, float]
-"""min, max, sum, l2; all nan where there is no element."""
+"""min, max, sum, l2; all are nan where there is no finite element."""
 
 NONE: Moments = (math.nan, math.nan, math.nan, math.nan)
 
 SAFE = 400  # squares of 2**±401, and sums of 2**64 of them, are far inside float64
-SHIFT = 600  # brings 2**±1074 to where squares are safe
+SHIFT = 600  # scaling by 2**±600 makes the squares of 2**±1074 safe
 
 
 class FloatMoments:
-    """Of float32 or float64 values, given by their bits."""
+    """The moments of float32 or float64 values, which are given by their bits."""
 
     __slots__ = ("_high", "_layout", "_low", "_squares", "_sums")
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._low: int | None = None  # the extremes as integers that order as the floats do
+        self._low: int | None = None  # the extremes, as integers that are ordered as the floats are
         self._high = 0
         self._sums: dict[int, float] = {}  # by the power of two that the values were scaled by
         self._squares: dict[int, float] = {}
 
     def add(self, finite: Finite) -> None:
-        """Folds the finite elements of a block in."""
+        """Add the finite elements of a block."""
         if not finite.patterns.size:
             return
         low, high = self._extremes(finite.patterns)
@@ -53,7 +54,7 @@ class FloatMoments:
         shift = self._shift(max(high, -1 - low))
         wide = self._wide(finite, shift)
         self._sums[shift] = self._sums.get(shift, 0.0) + float(wide.sum())
-        np.square(wide, out=wide)  # not np.dot: it starts threads, and their number shows
+        np.square(wide, out=wide)  # np.dot uses threads, and its result depends on their number
         self._squares[shift] = self._squares.get(shift, 0.0) + float(wide.sum())
 
     def result(self) -> Moments:
@@ -91,8 +92,9 @@ class FloatMoments:
             wide *= 2.0**shift
         exponent = layout.lowest_exponent + shift
         if finite.subnormal is not None and exponent >= 1 - DOUBLE.bias:
-            # Converted as integers: a thread that flushes subnormals has just made them zero.
-            # (Below float64's normal range they are nothing beside the block's largest.)
+            # The conversion above makes subnormals zero in a thread that flushes them, so they are
+            # converted as integers. (Those below float64's normal range are negligible beside the
+            # block's largest value.)
             low = finite.patterns[finite.subnormal]
             unit = np.where(low & layout.sign, -(2.0**exponent), 2.0**exponent)
             wide[finite.subnormal] = unit * (low & ((1 << layout.mantissa) - 1))
@@ -100,7 +102,7 @@ class FloatMoments:
 
 
 class IntegerMoments:
-    """Of integers; the sum is exact until it becomes a float64."""
+    """The moments of integers; the sum is exact until it is rounded to float64."""
 
     __slots__ = ("_high", "_low", "_squares", "_total")
 
@@ -111,7 +113,7 @@ class IntegerMoments:
         self._squares = 0.0
 
     def add(self, values: np.ndarray[Any, Any]) -> None:
-        """Folds a block of at least one integer in."""
+        """Add a block of at least one integer."""
         low, high = int(values.min()), int(values.max())
         self._high = high if self._low is None else max(self._high, high)
         self._low = low if self._low is None else min(self._low, low)
@@ -131,20 +133,20 @@ class IntegerMoments:
 def _exact_sum(values: np.ndarray[Any, Any]) -> int:
     if values.dtype.itemsize < DOUBLE.unsigned.itemsize:
         return int(values.sum(dtype=np.int64))
-    # A block of 64-bit integers overflows 64 bits; a block of their halves does not.
+    # The sum of a block of 64-bit integers can overflow 64 bits; that of their halves cannot.
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
 def _join(scaled: dict[int, float], power: int) -> tuple[float, int]:
-    """The sum over all scales, and the scale it is in: that of the largest values there are."""
+    """The sum over all scales, and the scale of that sum: the one of the largest values."""
     top = min((shift for shift, value in scaled.items() if value), default=0)
-    # 2.0**-1200 by itself would be zero.
+    # ldexp, because 2.0**-1200 by itself is zero.
     parts = (math.ldexp(value, power * (top - shift)) for shift, value in sorted(scaled.items()))
     return sum(parts, 0.0), top
 
 
 def _scaled(value: float, shift: int) -> float:
-    """value * 2**shift, rounded once, also into the subnormal range of a thread that flushes it."""
+    """value * 2**shift, rounded once; right also for subnormals in a thread that flushes them."""
     if not shift:
         return value
     mantissa, exponent = math.frexp(value)

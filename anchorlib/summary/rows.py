@@ -1,4 +1,4 @@
-"""The summary row of a record: one pass over the values, in cache-sized blocks."""
+"""The summary of an array, made in one pass over its values, in cache-sized blocks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["Summary", "digest", "summarise"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Summary:
-    """What a record's row says of its array.
+    """The figures of an array that are stored in a record's row.
 
-    digest: xxh3-128 of the raw bytes in C order, 16 bytes (`.hex()` is what users see).
-    min, max, sum, l2: over finite elements, in float64; nan where there is none. Of a complex
-        array, over its real and imaginary parts, as the histogram.
+    digest: xxh3-128 of the raw bytes in C order, 16 bytes (users see `.hex()` of it).
+    min, max, sum, l2: over finite elements, in float64; nan where there are none. Those of a
+        complex array, and its histogram, are over its real and imaginary parts.
     histogram: exponents and counts.
 
     Two summaries are equal when their bits are: nan equals nan, and 0.0 is not -0.0.
@@ -44,27 +44,27 @@ class Summary:
 
     @property
     def numel(self) -> int:
-        """Elements (a complex one counts as two)."""
+        """How many elements the array has (a complex one counts as two)."""
         return self.histogram.numel
 
     @property
     def zero(self) -> int:
-        """Elements that are 0.0 or -0.0."""
+        """How many elements are 0.0 or -0.0."""
         return self.histogram.zero
 
     @property
     def nan(self) -> int:
-        """Elements that are nan."""
+        """How many elements are nan."""
         return self.histogram.nan
 
     @property
     def inf(self) -> int:
-        """Elements that are inf or -inf."""
+        """How many elements are inf or -inf."""
         return self.histogram.inf
 
     @property
     def subnormal(self) -> int:
-        """Elements that are subnormal in their dtype."""
+        """How many elements are subnormal in their dtype."""
         return self.histogram.subnormal
 
     def __eq__(self, other: object) -> bool:
@@ -82,7 +82,7 @@ class Summary:
 def summarise(raw: np.ndarray[Any, Any], dtype: str) -> Summary:
     """The summary of a storage array.
 
-    raw: of `dtypes.dtype(dtype).storage`, any shape, 0-d and empty too; copied first where it is
+    raw: of dtype `dtypes.dtype(dtype).storage` and any shape, 0-d and empty too; copied where it is
         not C-contiguous.
     Raises UnknownDTypeError for an unknown name, or an array that is not that dtype's storage.
 
@@ -91,7 +91,7 @@ def summarise(raw: np.ndarray[Any, Any], dtype: str) -> Summary:
     """
     flat, kind = parts(raw, dtypes.of_storage(raw, dtype))
     layout = layout_of(kind)
-    with np.errstate(all="ignore"):  # what is inexact is so on purpose, also under np.seterr
+    with np.errstate(all="ignore"):  # overflow is expected here, even where a user set np.seterr
         if layout is None:
             return _of_integers(flat, kind)
         return _of_floats(flat, kind, layout)
@@ -104,10 +104,10 @@ def digest(raw: np.ndarray[Any, Any]) -> bytes:
 
 def _of_floats(flat: np.ndarray[Any, Any], kind: DType, layout: Layout) -> Summary:
     scan = SCANS.get(layout, flat)
-    found = None if scan is None else scan.both(flat, kind)
-    if found is not None:
+    scanned = None if scan is None else scan.both(flat, kind)
+    if scanned is not None:
         digest = xxhash.xxh3_128_digest(flat.data)
-        return Summary(digest, *found[1], found[0].histogram(kind))
+        return Summary(digest, *scanned[1], scanned[0].histogram(kind))
     hasher = xxhash.xxh3_128()
     tally = FloatTally(layout)
     moments = FloatMoments(layout)

@@ -1,11 +1,11 @@
-"""Which powers of two to multiply by before a cast to a narrower float: the loss scale to take.
+"""The powers of two that suit as a loss scale before a cast to a narrower float.
 
-With bins up to E, times 2**k every element is below 2**(E + 1 + k): nothing overflows as long as
-that is no more than the target's largest finite value M. Of the scales up to there the largest
-loses least to zero, and smaller ones lose no more as long as the lowest bin that it saves stays
-above half the smallest subnormal s: the range from the smallest such scale to the largest is the
-answer. Bins do not tell how near to 2**(E + 1) an element comes, so that twice the largest scale
-may do no harm either.
+Where the highest bin is E, every element times 2**k is below 2**(E + 1 + k). So no element
+overflows as long as that bound is at most the target's largest finite value M. The largest such
+scale loses fewest elements to zero. A smaller scale loses no more, as long as the lowest bin that
+the largest one saves stays above half the smallest subnormal s. `scales_for` returns the range of
+these scales. Bins do not say how near to 2**(E + 1) an element comes, so twice the largest scale
+may be harmless too.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ScaleRange", "scales_for"]
 
-LARGEST, SMALLEST = 1023, -1022  # exponents of the powers of two that a double holds in full
+LARGEST, SMALLEST = 1023, -1022  # exponents of the powers of two that are normal float64
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleRange:
-    """Scales 2**low … 2**high: none makes an element overflow, all lose equally few to zero.
+    """Scales 2**low … 2**high: none makes an element overflow, and all lose equally few to zero.
 
-    Elements that are infinite already stay so at every scale.
+    Infinite elements stay infinite at every scale.
 
-    underflow: the share of the elements that are neither zero nor nan.
+    underflow: the share of elements lost to zero, among those that are neither zero nor nan.
     """
 
     low: int
@@ -39,16 +39,16 @@ class ScaleRange:
     underflow: float
 
     def to_dict(self) -> dict[str, float]:
-        """As JSON has it: the scales themselves."""
+        """The range as a JSON object, with the scales themselves instead of their exponents."""
         return {"low": 2.0**self.low, "high": 2.0**self.high, "underflow": self.underflow}
 
 
 def scales_for(histogram: Log2Histogram, target: str) -> ScaleRange | None:
-    """The scales to take for `target` (as of `shares_as`); None without a finite one to scale.
+    """The scales that suit `target`; None where no element is finite and not zero.
 
-    Raises OptionError for another target.
+    target: as for `shares_as`. Raises OptionError for an unknown target.
     """
-    shares_as(histogram, target)  # refuses a target that cannot be
+    shares_as(histogram, target)  # raises for an unknown target
     if not histogram.count:
         return None
     kind = dtypes.dtype(FORMATS.get(target, target))
@@ -59,7 +59,7 @@ def scales_for(histogram: Log2Histogram, target: str) -> ScaleRange | None:
     half = kind.smallest_normal_exponent + math.frexp(kind.eps)[1] - 2  # 2**half is s / 2
     used = [exponent for exponent, count in histogram.bins.items() if count]
     high = min(max(top - 1 - max(used), SMALLEST), LARGEST)
-    # The lowest bin of which anything is saved; one that begins at s / 2 has nothing to spare.
+    # The lowest bin of which any element is saved; a bin that begins at s / 2 allows no less scale.
     saved = min((exponent for exponent in used if exponent + high >= half), default=max(used))
     low = high if saved + high <= half else max(half + 1 - saved, SMALLEST)
     return ScaleRange(low, high, shares_as(histogram, target, 2.0**high).underflow)

@@ -8,14 +8,14 @@ and y = |x| * scale in real numbers, rounding to nearest, ties to even, puts y
     overflow       beyond M                  y >= M + half a step (a tie stays where M is even),
                                              and what is infinite already
 
-torch's cast to float8_e4m3fn makes M of what overflows; it counts as overflow nevertheless.
+torch's cast to float8_e4m3fn turns overflowing elements into M; they count as overflow here.
 
-Shares are of the elements that are neither zero nor nan, which stay so in every format. An element
-that is infinite has overflowed where it was made: no scale brings it back. From values the answer
-is exact for every scale, for the limits are turned into the bits of the source. From a histogram it
-is exact where no limit falls into a bin that is used (its lower edge counts as inside: the bin does
-not tell 2**e from what follows); a bin that is cut is split as if its elements lay evenly in it,
-and `Shares.exact` is False.
+Shares are of the elements that are neither zero nor nan: those stay zero and nan in every format.
+An infinite element has overflowed where it was made, and stays infinite at every scale. From values
+the shares are exact for every scale, because the limits are compared as bits of the source. From a
+histogram they are exact where no limit falls into a bin with elements (a limit at a bin's lower
+edge counts as inside, as the bin does not separate 2**e from the values above it). The elements of
+a bin that is cut are taken to lie evenly in it, and `Shares.exact` is False.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _TARGETS = [
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Where elements would land; adding two gives those of both arrays together.
+    """Where elements would land; the sum of two is that of both arrays together.
 
     count: elements that are neither zero nor nan.
     underflowing, subnormals, overflowing: how many of them (fractions of a bin that was split).
@@ -121,13 +121,13 @@ def shares_as(source: Any, target: str, scale: float = 1.0, *, dtype: str | None
 
 
 class _Limit(NamedTuple):
-    """Elements up to `at` are below; those that are equal to it, only where `inclusive`."""
+    """A limit of magnitudes: |x| is below it where |x| < at, or |x| == at and `inclusive`."""
 
     at: Fraction
     inclusive: bool
 
 
-@lru_cache(maxsize=64)  # the same for each of a run's records
+@lru_cache(maxsize=64)  # all records of a run are asked for the same target and scale
 def _limits(target: str, scale: float) -> tuple[_Limit, _Limit, _Limit]:
     """The largest |x| that underflows, that is no normal number, that does not overflow."""
     name = FORMATS.get(target, target)
@@ -170,18 +170,18 @@ def _of_values(raw: np.ndarray[Any, Any], name: str, limits: tuple[_Limit, ...])
 
 
 def _magnitudes(values: np.ndarray[Any, Any], layout: Layout | None) -> np.ndarray[Any, Any]:
-    """|x| of the elements that are neither zero nor nan: the bits of floats, integers as such."""
+    """|x| of the elements that are neither zero nor nan: of floats their bits, of integers |x|."""
     if layout is None:
         numbers = magnitudes(values)
         return numbers[numbers > 0]
     numbers = values.view(layout.unsigned) & (layout.sign - 1)
-    return numbers[(numbers - 1) < layout.infinity]  # less one, zero is the largest number
+    return numbers[(numbers - 1) < layout.infinity]  # zero less one is the largest number
 
 
 def _last_pattern(limit: _Limit, layout: Layout | None) -> int:
-    """The largest magnitude below the limit: float bits (which order as the values do), or |x|.
+    """The largest magnitude below the limit: as float bits, which are ordered as values, or as |x|.
 
-    It may be more than the format has: then every number is below.
+    It may be larger than any in the format: then every element is below the limit.
     """
     if layout is None:
         return _last_integer(limit)
@@ -216,7 +216,7 @@ def _of_histogram(histogram: Log2Histogram, limits: tuple[_Limit, ...]) -> Share
 
 
 def _bin_below(exponent: int, limits: tuple[_Limit, ...]) -> Iterator[tuple[float, bool]]:
-    """Per limit: the part of the bin that lies below it, and whether it cuts the bin."""
+    """For each limit, the part of the bin that lies below it, and whether it cuts the bin."""
     edge = Fraction(2) ** exponent
     for limit in limits:
         position = limit.at / edge

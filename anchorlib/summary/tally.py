@@ -1,7 +1,7 @@
 """Counts exponents, block by block, from the bits.
 
-`np.log2` is wrong just under powers of two and several times slower; comparing
-floats takes subnormals for zero in a thread that flushes them. Integers do neither.
+`np.log2` is wrong just below powers of two and several times slower. A comparison of floats takes
+subnormals for zero in a thread that flushes them. Integer arithmetic on the bits has neither fault.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["Finite", "FloatTally", "IntegerTally", "magnitudes"]
 class Finite(NamedTuple):
     """The finite elements of a block.
 
-    patterns: their bits, unsigned.
-    subnormal: which of them are subnormal in the layout they are scanned in; None: none is.
+    patterns: the bits of the elements, unsigned.
+    subnormal: which elements are subnormal in the layout they are scanned in; None where none is.
     """
 
     patterns: np.ndarray[Any, Any]
@@ -41,9 +41,9 @@ class FloatTally:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        # One counter per sign and exponent field: masking the sign off first would cost a pass.
+        # One counter for each sign and exponent field: masking the sign off takes another pass.
         self._signed_fields = np.zeros(2 * layout.fields, np.int64)
-        self._low: np.ndarray[Any, Any] | None = None  # subnormals, by the length of the mantissa
+        self._low: np.ndarray[Any, Any] | None = None  # subnormals, by the top bit of the mantissa
         self._inf = 0
 
     @classmethod
@@ -54,13 +54,17 @@ class FloatTally:
         low: np.ndarray[Any, Any] | None,
         inf: int,
     ) -> FloatTally:
-        """From counters: by sign and exponent field, of subnormals by top bit, of infinities."""
+        """The tally with these counters.
+
+        signed_fields: elements by sign and exponent field. low: subnormals by their top bit; None
+        where there are none. inf: how many infinities.
+        """
         tally = cls(layout)
         tally._signed_fields, tally._low, tally._inf = signed_fields, low, inf
         return tally
 
     def add(self, flat: np.ndarray[Any, Any], kind: DType) -> Iterator[Finite]:
-        """Counts elements of `parts`; yields what is finite in them, block by block."""
+        """Count elements of `parts`; yields the finite ones, block by block."""
         if kind.name != "float32" or flat.size < PAIRED:
             for block in blocks(flat):
                 yield self._add_block(elements(block, kind))
@@ -91,7 +95,7 @@ class FloatTally:
         return Finite(patterns, None)
 
     def histogram(self, kind: DType) -> Log2Histogram:
-        """What was counted; subnormal in the sense of `kind`, whose values were added."""
+        """The histogram of all elements so far; `kind`, their type, decides which are subnormal."""
         layout = self._layout
         counts = self._signed_fields[: layout.fields] + self._signed_fields[layout.fields :]
         lowest, nonfinite = int(counts[0]), int(counts[-1])
@@ -109,7 +113,7 @@ class FloatTally:
 
     def _count_subnormal(self, patterns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         mantissa = self._layout.mantissa
-        # Without the sign, and less one: zero wraps round to the largest number.
+        # The shift drops the sign. Zero less one wraps to the largest number, and does not count.
         subnormal = (patterns << 1) - 1 < (2 << mantissa) - 1
         if not subnormal.any():
             return None
@@ -125,7 +129,7 @@ def _only_zeros(patterns: np.ndarray[Any, Any], low: int) -> bool:
 
 
 class IntegerTally:
-    """Exponent counts of integers: the length of |x| less one."""
+    """Exponent counts of integers: the exponent is the number of bits of |x|, less one."""
 
     __slots__ = ("_fields",)
 
@@ -133,18 +137,18 @@ class IntegerTally:
         self._fields = np.zeros(DOUBLE.fields, np.int64)
 
     def add(self, values: np.ndarray[Any, Any]) -> None:
-        """Counts a block."""
+        """Count a block of integers."""
         self._fields += np.bincount(_top_bit(magnitudes(values)), minlength=DOUBLE.fields)
 
     def histogram(self) -> Log2Histogram:
-        """What was counted."""
+        """The histogram of all integers so far."""
         zero = int(self._fields[0])
         return Log2Histogram(_bins(self._fields[1:], 1 - DOUBLE.bias), zero)
 
 
 def magnitudes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """|x| of integers, unsigned."""
-    # abs() of the smallest integer is itself, and right when read unsigned.
+    # abs() returns the smallest integer itself, but its bits read as unsigned are its magnitude.
     absolute: np.ndarray[Any, Any] = np.abs(values)
     return absolute.view(values.dtype.str.replace("i", "u"))
 
@@ -152,9 +156,10 @@ def magnitudes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _top_bit(unsigned: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The exponent field of each integer as a float64: 1023 + floor(log2); 0 for 0.
 
-    Lies in `SCRATCH.double`.
+    The result lies in `SCRATCH.double`.
     """
-    # Without the bit after the first, rounding 64 bits to 53 cannot carry into the next power.
+    # Each bit behind a set bit is cleared, so that rounding to 53 bits cannot carry into the next
+    # power of two.
     fields = SCRATCH.double[: unsigned.size]
     np.copyto(fields, unsigned & ~(unsigned >> 1))
     patterns = fields.view(np.int64)
@@ -162,7 +167,7 @@ def _top_bit(unsigned: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _bins(counts: np.ndarray[Any, Any] | None, first: int) -> dict[int, int]:
-    """{exponent: count} of the counters that are not zero; the first one stands for `first`."""
+    """{exponent: count} of the counters that are not zero; the first counter is for `first`."""
     if counts is None:
         return {}
     used = np.flatnonzero(counts)
