@@ -131,7 +131,7 @@ class Calls(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """The same handler, which tells first."""
+        """The handler of this call, wrapped so that `on_call` hears of the call before it runs."""
         handler = continuation(handler_call_details)
         return None if handler is None else behind(handler, self._tell)
 

@@ -21,10 +21,9 @@ from anchorlib.wire import Kind
 
 __all__ = ["LIMIT_KEYS", "NO_LIMITS", "Limits", "Meter", "Shares", "read_limits"]
 
-_BURST_SECONDS: Final = 4.0  # of the rate, as bytes that may come at once
-_SHARING_SECONDS: Final = (
-    30.0  # that a token counts as sending; a refused trainer waits half of this at most
-)
+_BURST_SECONDS: Final = 4.0  # a burst: so many seconds' bytes may come at once
+# How long a token counts as sending; a refused trainer waits half of this at most.
+_SHARING_SECONDS: Final = 30.0
 _WHOLE: Final = ("max_streams", "max_runs", "max_run_inodes")
 _SIZES: Final = ("max_rate", "max_run_size")
 LIMIT_KEYS: Final = frozenset({*_WHOLE, *_SIZES})

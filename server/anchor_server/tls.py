@@ -49,9 +49,8 @@ class ServerTLS:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         file = self.cert_file
         try:
-            context.load_cert_chain(
-                file, self.key_file, lambda: ""
-            )  # no password: nobody is there to type one
+            # The empty password: nobody is there to type one.
+            context.load_cert_chain(file, self.key_file, lambda: "")
             if self.client_ca_file is not None:
                 file = self.client_ca_file
                 context.load_verify_locations(file)

@@ -197,7 +197,7 @@ def test_an_export_takes_the_place_of_nothing_but_an_export(store, tmp_path):
         before = sorted(place.rglob("*"))
         done = anchor("export", "run1", "--store", store, "--zarr", place)
         assert (done.code, done.err.count("\n")) == (2, 1)
-        assert "holds something else" in done.err
+        assert "holds other files" in done.err
         assert sorted(place.rglob("*")) == before
 
 

@@ -79,9 +79,8 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
     from anchorlib.reading import open_run
 
     target = _target(as_format, scale)
-    write = (
-        None if output is None else by_suffix(output, WRITERS)
-    )  # refused before anything is read
+    # A wrong suffix is refused before anything is read.
+    write = None if output is None else by_suffix(output, WRITERS)
     opened = open_run(run, store=store)
     selection = settled(opened, tensor, selection)
     answer, found = _answered(opened, tensor, selection, target, dask)
@@ -157,7 +156,6 @@ def _target(fmt: str | None, scale: str | None) -> Target | None:
         target = Target(fmt, 1.0 if scale is None else float(scale))
     except ValueError:
         raise OptionError(f"--scale {scale!r}: give a number, as in --scale 1024") from None
-    shares_as(
-        Log2Histogram(), target.fmt, target.scale
-    )  # raises for an unknown format, with the choices
+    # Raises for an unknown format, with the choices.
+    shares_as(Log2Histogram(), target.fmt, target.scale)
     return target

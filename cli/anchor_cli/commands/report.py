@@ -68,9 +68,8 @@ def write_report(
     from anchorlib.reading import open_run
     from anchorlib.report import page
 
-    by_suffix(
-        output, {".html": None, ".htm": None}
-    )  # a wrong suffix is refused before anything is read
+    # A wrong suffix is refused before anything is read.
+    by_suffix(output, {".html": None, ".htm": None})
     opened = [open_run(run, store=store) for run in runs]
     with written_whole(output) as file:  # opened first: a wrong path shows before the long work
         compared = comparisons(opened, _without_slashes(noise or []), store)

@@ -143,9 +143,8 @@ def _table(
     shown = [
         i
         for i, column in enumerate(_COLUMNS)
-        if not (
-            column.title == "tensor" and not several
-        )  # a single tensor is not named in every row
+        # A single tensor is not named in every row.
+        if not (column.title == "tensor" and not several)
         and (whole or not screen.human or _is_read(column.title, {row[i] for row in rows}))
     ]
     if whole:

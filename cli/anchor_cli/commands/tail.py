@@ -84,7 +84,7 @@ def tail_run(
 
 @dataclass(slots=True)
 class _Said:
-    """Lines on stdout, and under them on a terminal a line that is written anew each time."""
+    """Prints records on stdout, and on a terminal, below them, a status line that is rewritten."""
 
     screen: Screen
     as_json: bool
@@ -104,7 +104,7 @@ class _Said:
             sys.stderr.write("\n")
 
     def tell(self, following: Following) -> None:
-        """What came since the last look."""
+        """Prints the records and gaps since the last call, then the status line."""
         self._clear()
         for record in following.records():
             self.records += 1

@@ -48,10 +48,8 @@ def write_tracking(exported: Exported, place: str, tick: Tick) -> dict[str, Any]
 
     Raises MissingExtraError without the package `mlflow`, OptionError where MLflow refuses.
     """
-    for (
-        name,
-        value,
-    ) in _SETTINGS.items():  # set first: mlflow reads them when it is imported, or later
+    # Set first: mlflow reads them when it is imported, or later.
+    for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     try:
         mlflow: Any = import_module("mlflow")

@@ -25,7 +25,7 @@ _COLORS = {"fp16": "#c05621", "bf16": "#6b46c1", "e4m3": "#2f855a", "e5m2": "#97
 _MARGIN = 1  # empty bins on each side of the data, so that a limit there is seen
 _NARROWEST = 14  # the least number of exponents: three fat bars are no picture
 _HEADROOM = 1.12
-_SEEN = 1 / 150  # of the panel's height: a bin of one element among thousands still shows
+_SEEN = 1 / 150  # the least height of a bar, as a share of the panel's height
 
 
 @dataclass(frozen=True, slots=True)

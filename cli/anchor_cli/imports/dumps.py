@@ -28,9 +28,8 @@ __all__ = ["SUFFIXES", "Dump", "read"]
 
 Array = np.ndarray[Any, Any]
 _DEEPEST = 32
-_MOST_VALUES: Final = (
-    1 << 16
-)  # ends the walk through lists that contain themselves, or each other many times
+# Ends the walk through lists that contain themselves, or each other many times.
+_MOST_VALUES: Final = 1 << 16
 _ROOM: Final = 256 << 20  # bytes of tensors that any file may hold, however small it is
 _TIMES: Final = 16  # a larger file may hold tensors of so many times its own size
 _TORCH = (".pt", ".pth")
