@@ -20,8 +20,7 @@ def why_unseen(words: Sequence[str]) -> str:
         option = _deaf_option(line)
         if option:
             return (
-                f"Python with the option {option} takes no note of anchor run: the program runs "
-                "unobserved"
+                f"Python with the option {option} ignores anchor run: the program runs unobserved"
             )
     return ""
 

@@ -91,7 +91,9 @@ def _fields(text: str) -> Mapping[str, Any]:
             "store": str(fields.get("store", "")),
         }
     except (ValueError, AttributeError, TypeError, RecursionError):
-        raise OptionError(f"{LAUNCH} in the environment is set by `anchor run` alone") from None
+        raise OptionError(
+            f"{LAUNCH} in the environment is not what `anchor run` sets: unset it"
+        ) from None
 
 
 def _maybe(value: object) -> str | None:

@@ -34,6 +34,7 @@ from anchorlib.capture.naming import Parts
 from anchorlib.capture.own_hooks import Hung, hang_on_leaf
 from anchorlib.capture.recording import Plan
 from anchorlib.capture.tensors import Storages
+from anchorlib.names import escape
 from anchorlib.record import BUFFER, Edges
 from anchorlib.torch_private import (
     hooks_are_known,
@@ -190,7 +191,11 @@ class LineageTracker:
     def _warn(self, name: str, fault: Exception) -> None:
         if not self._warned:
             self._warned = True
-            _log.warning("anchorlib: what %s was computed from is not known: %r", name, fault)
+            _log.warning(
+                "anchorlib: the tensors from which %s was computed are not known: %r",
+                escape(name),
+                fault,
+            )
 
     def close(self) -> None:
         """Remove the marks from leaves that outlive the session."""

@@ -23,9 +23,9 @@ def forget_compiled_code() -> None:
     """Make torch.compile compile all code anew at its next call, if it has compiled any."""
     if forget_compiled():
         _log.warning(
-            "anchorlib: watch() came after code was compiled, which would not have known its "
-            "hooks: torch._dynamo.reset() was called, and what is called next is compiled anew; "
-            "watch models before their first compiled call"
+            "anchorlib: watch() was called after code was compiled, which would not run its hooks: "
+            "torch._dynamo.reset() was called, so that code is compiled anew when it is called "
+            "next; watch models before their first compiled call"
         )
 
 

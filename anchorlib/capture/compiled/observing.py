@@ -209,8 +209,8 @@ class CompiledObserver:
         silent = [escape(name) for name in due if name not in delivered]
         if silent:
             _log.warning(
-                "anchorlib: compiled code has anchors that delivered nothing: %s; either it never "
-                "ran or its backend took them out",
+                "anchorlib: compiled code has anchors that recorded nothing: %s; either that code "
+                "never ran, or its backend removed the anchors",
                 ", ".join(silent),
             )
 

@@ -92,7 +92,9 @@ def perturbation() -> Perturbation | None:
         return None
     seed, _, size = text.partition(":")
     if not seed.isascii() or not seed.isdigit():
-        raise OptionError(f"{VARIABLE}={text!r} in the environment is not SEED[:EPS], as 1")
+        raise OptionError(
+            f"{VARIABLE}={text!r} in the environment is not SEED[:EPS], for example 1"
+        )
     return Perturbation(int(seed), _size(size, text), text)
 
 
@@ -107,7 +109,7 @@ def _size(size: str, text: str) -> float:
     if eps is None or not 0 <= eps < 1:
         raise OptionError(
             f"{VARIABLE}={text!r} in the environment: EPS is a number under 1, or the name of a "
-            "floating-point type, as bfloat16"
+            "floating-point type, for example bfloat16"
         )
     return eps
 

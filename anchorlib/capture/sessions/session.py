@@ -250,7 +250,10 @@ class Session:
         """Hand every anchor the values of `run` from now on."""
         self._must_be_open()
         if self._observer.graft is not None:
-            raise SessionError(f"run {self.run!r} is handed the values of another run already")
+            raise SessionError(
+                f"run {self.run!r} is handed the values of another run already; leave that graft "
+                "first"
+            )
         if run.name == self.run:
             raise SessionError(f"run {self.run!r} cannot go on with its own values")
         graft = Graft(run, self.rank, scope(None, steps).steps)
@@ -366,7 +369,7 @@ class Session:
         records = f"{counters.records:,} record{'' if counters.records == 1 else 's'}"
         dropped = f", {counters.dropped:,} dropped" if counters.dropped else ""
         kept = f"{records}, {size_text(counters.bytes)}, {self._place(store, undelivered)}{dropped}"
-        why = ": nothing was of the phases and steps that were asked for"
+        why = ": nothing was observed in the phases and steps that were asked for"
         return f"{steps}; " * bool(steps) + kept + why * self._left_all_out
 
     def _place(self, store: str, undelivered: int) -> str:

@@ -93,8 +93,8 @@ class CudaCopier:
                     self._lanes[device] = self._opened(device)
         except Exception as fault:  # noqa: BLE001  # tensors are still copied, with waiting
             self._warn(
-                f"{device} does not reach the memory that records wait in "
-                f"({type(fault).__name__}: {fault}); each of its tensors is waited for instead"
+                f"{device} cannot write to the memory in which records wait "
+                f"({type(fault).__name__}: {fault}); training waits for each copy of its tensors"
             )
 
     def _opened(self, device: torch.device) -> CudaLane:
@@ -168,7 +168,7 @@ class CudaLane:
         memory = memoryview(self._ring.memory)
         came = bytes(memory[TRIAL_AT:word]), bytes(memory[word : word + 8])
         if came != (bytes(range(TRIAL_BYTES)), self._base.to_bytes(8, "little")):
-            raise DriverError("what the device wrote did not come")
+            raise DriverError("the bytes that the device wrote did not arrive")
 
     def enqueue(self, writes: Writes, ready_address: int, value: int) -> bool:
         """Enqueue writes (see `CudaCopier.enqueue`); False, without effect, if the lane is shut.

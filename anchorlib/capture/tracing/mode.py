@@ -130,7 +130,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         return out
 
     def _unread(self, fault: Exception) -> None:
-        self._on_gap(f"a graph's run could not be told: {type(fault).__name__}: {fault}"[:200])
+        self._on_gap(f"a graph's run could not be traced: {type(fault).__name__}: {fault}"[:200])
 
     def _inside(self, running: Running, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation that a graph of Inductor's leaves to torch."""

@@ -276,7 +276,7 @@ def test_a_python_that_cannot_be_observed_is_told_and_runs(bench, option):
     done = bench.observed(option, "-c", "print(1)")
     assert (done.code, done.out) == (0, "1\n")
     deaf = option != "-Wignore"
-    assert done.err.count("takes no note of anchor run: the program runs unobserved\n") == deaf
+    assert done.err.count("ignores anchor run: the program runs unobserved\n") == deaf
 
 
 def test_a_python_without_anchorlib_says_so_once_and_runs(bench):

@@ -200,7 +200,7 @@ def test_anchors_that_a_backend_takes_out_are_reported_once(caplog):
             run.session.step()
     assert run.sink.records == []
     (line,) = said(caplog)
-    assert "anchors that delivered nothing: h;" in line
+    assert "anchors that recorded nothing: h;" in line
 
 
 def test_code_that_is_compiled_but_never_run_is_reported_at_the_end(caplog):
@@ -208,7 +208,7 @@ def test_code_that_is_compiled_but_never_run_is_reported_at_the_end(caplog):
         return lambda *_: (torch.zeros(()), torch.zeros(5, dtype=torch.int64))
 
     record(torch.compile(simple, backend=never_run), lambda f, _: f(X, weight().detach()))
-    assert "anchors that delivered nothing: h;" in caplog.text
+    assert "anchors that recorded nothing: h;" in caplog.text
 
 
 def test_what_the_first_anchor_starts_may_be_compiled(monkeypatch):

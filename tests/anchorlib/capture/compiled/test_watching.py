@@ -215,7 +215,7 @@ def test_a_watch_after_the_first_compiled_call_compiles_anew_and_says_so(caplog)
         run.session.watch(model, tensors=["1"])
         call(X).sum().backward()
     assert run.names() == ["1@value", "1@grad"]
-    assert "watch() came after code was compiled" in caplog.text
+    assert "watch() was called after code was compiled" in caplog.text
     with recording() as run:
         run.session.watch(model, tensors=["2"])
         call(X).sum().backward()

@@ -134,5 +134,5 @@ def test_a_scope_that_leaves_everything_out_is_one_line(store, caplog, capsys):
     (line,) = caplog.messages
     assert line.startswith(f"{COUNTED}0: 3 steps")
     assert "; 0 records, 0 B, in " in line
-    assert line.endswith(": nothing was of the phases and steps that were asked for")
+    assert line.endswith(": nothing was observed in the phases and steps that were asked for")
     assert capsys.readouterr().err == ""  # it is a warning, which the log has

@@ -285,8 +285,8 @@ def test_a_scope_in_which_nothing_was_made_is_told_at_close(caplog):
     with recording(steps=7):
         anchorlib.anchor(torch.ones(1), "x")
     assert caplog.messages == [
-        "anchorlib: run memory, rank 0: 0 records, 0 B, in anchors: nothing was of the phases and "
-        "steps that were asked for"
+        "anchorlib: run memory, rank 0: 0 records, 0 B, in anchors: nothing was observed in the "
+        "phases and steps that were asked for"
     ]
     caplog.clear()
     with recording(steps=0):

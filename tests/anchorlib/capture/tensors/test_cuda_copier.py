@@ -60,7 +60,7 @@ def test_a_device_that_does_not_reach_the_ring_is_waited_for_and_that_is_told_on
     assert of_payload(ring, x) == x.contiguous().numpy().tobytes()
     assert ring.slots["seq"][:3].tolist() == [1, 2, 3]
     (line,) = told
-    assert "each of its tensors is waited for instead" in line
+    assert "training waits for each copy of its tensors" in line
     assert copier.close()
 
 
