@@ -1,4 +1,4 @@
-"""What the operations that both runs traced say of where these part."""
+"""How the traced operations of two runs differ at the places where the runs part."""
 
 from anchorlib.diagnosis.tracing.segments import Segments
 from anchorlib.diagnosis.tracing.telling import Told, headline, told
