@@ -4,10 +4,12 @@
                  ├─align─▶ Alignment ─measure─▶ Measures ─frontier, noise, verdict─▶ Comparison
     Run ─▶ Table ┘
 
-    pairing     which record of one run stands for which of the other
-    sizes       how far the two records of a pair are apart
-    causes      what each record was computed from, and where differences begin
-    judgement   what each beginning is: rounding or not, noise or not, and whether it matters
+    pairing         which record of one run stands for which of the other
+    sizes           how far the two records of a pair are apart
+    causes          from which records each was computed, and where differences begin
+    judgement       what each beginning is: rounding or not, noise or not, and whether it matters
+    recomputation   which formula each run used where a difference begins
+    tracing         which traced operations the runs do not have in common
 
 Bits decide where, tolerances only how bad: the digests of two records say whether they differ, the
 lineage says whether a parent explains it, and only then is anything measured.

@@ -1,16 +1,16 @@
-"""What a comparison says, as one list of sections, which terminal, prompt, notebook and page draw.
+"""A comparison as a list of sections, which terminal, prompt, notebook and page draw alike.
 
 config    the entries of the two headers that differ
-verdict   the answer in a sentence; how many records differ, and of many ranks on which
-first     the first record, as A ran, whose bits differ
-origins   records that differ although all that they were computed from is equal
-reference which of A and B is nearer to a third run there, a table
+verdict   the answer in a sentence; how many records differ, and on which ranks
+first     the first record whose bits differ, in A's order of execution
+origins   records that differ although all their parents are equal
+reference which of A and B is nearer to a third run at each origin, a table
 ops       operations that one run alone ran, or both with other arguments, where both were traced
 growth    differences by step and kind, a table
 loss      where the losses part, which is later than the tensors do
 note      what could not be told, and why
 
-A section that has nothing to say is not there. All texts are escaped: names come from users.
+A section that has nothing to say is left out. All texts are escaped, since names come from users.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ __all__ = ["Entry", "Section", "described", "sections", "selector", "where"]
 
 Key = Literal["config", "verdict", "first", "origins", "reference", "ops", "growth", "loss", "note"]
 
-PARENTS, OPS = 3, 8  # that are named
+PARENTS, OPS = 3, 8  # how many are named
 ALARMING = ("not_rounding", "nonfinite")
 OUTSIDE = ("starts_unequal", "window_start")
-APART = 2**30  # ulp: of float32 numbers of either sign, which are not near in any unit
+APART = 2**30  # ulp: two float32 numbers so far apart mostly differ in sign, and ulps say nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that a section says.
+    """One entry of a section.
 
-    where, name: the record it is about, in words; `place`: the same by coordinates.
-    kind: what it is, as "not rounding"; `alarming` where that is to be seen at once.
-    sides: what A and B say of `name`.
-    made, far: how it was made, and how far apart the two records are.
-    text: all else, in words.
+    where, name: the record that the entry is about, in words. place: its coordinates.
+    kind: the class of an origin, as "not rounding". alarming: whether readers must see it at once.
+    sides: what A has and what B has under `name`.
+    made, far: how the record was made, and how far apart the two runs are in it.
+    text: everything else, in words.
     """
 
     text: str = ""
@@ -70,10 +70,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of what is said.
+    """One part of the answer.
 
-    subject: a name that the head is about. head: what is said at once.
-    heads, rows: a table, where the section is one; heads alone are those of its entries.
+    title, subject, head: the first line: a title, a name that the line is about, and its text.
+    heads, rows: the table, where the section is one. Without rows, heads are those of its entries.
     """
 
     key: Key
@@ -102,12 +102,12 @@ def sections(comparison: Comparison) -> tuple[Section, ...]:
 
 
 def selector(place: Place) -> str:
-    """Name and kind, as shown."""
+    """Name and kind of a record as users write them, escaped."""
     return escape(join(place.name, place.kind))
 
 
 def where(place: Place) -> str:
-    """Coordinates in words; what every record of a plain run shares is left out."""
+    """Coordinates in words; call 0, rank 0 and phase "train", the usual ones, are left out."""
     parts = [f"step {place.step}", f"pass {place.pass_index}"]
     parts += [f"call {place.call}"] if place.call else []
     parts += [f"rank {place.rank}"] if place.rank else []
@@ -130,14 +130,13 @@ def _config(comparison: Comparison) -> Section:
 
 
 def _setting(name: str, pair: tuple[Any, Any]) -> Entry:
-    # Of what two modules were made with, what differs.
     made = made_otherwise(*pair) if name.startswith(MODULE) else None
     a, b = map(escape, made or _texts(*pair))
     return Entry(name=escape(name), sides=(a, b))
 
 
 def _texts(a: Any, b: Any) -> tuple[str, str]:
-    """Both as text; of two commands what they do not share."""
+    """The two values as text; two commands without the words at their beginning that are equal."""
     if isinstance(a, list) and isinstance(b, list) and all(isinstance(w, str) for w in [*a, *b]):
         pairs = enumerate(zip(a, b, strict=False))
         same = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
@@ -153,7 +152,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON cannot say as None."""
+    """A value with None for every number that JSON cannot hold."""
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -209,14 +208,14 @@ def _reference(comparison: Comparison) -> Section | None:
 
 
 def _in_eps(sizes: Sequence[float]) -> str:
-    """Of which element type eps is, where it is the same for all of these."""
+    """The phrase "in eps", with the element type where all sizes are the eps of one type."""
     told = {one for one in sizes if one > 0}
     name = _of_eps(told.pop()) if len(told) == 1 else None
     return "in eps" if name is None else f"in eps of {name}"
 
 
 def _unit(sizes: Sequence[float]) -> str:
-    """What eps is, in a phrase, where an element type has the first of these that is a size."""
+    """What one eps is, in a phrase, by the first size; "" where that is no element type's eps."""
     eps = next((one for one in sizes if one > 0), None)
     name = None if eps is None else _of_eps(eps)
     return "" if name is None else f" (1 eps = {eps:.2g}, {name}'s relative step)"
@@ -241,7 +240,7 @@ def _origin(one: Origin) -> Entry:
 
 
 def _made(one: Origin) -> str:
-    """The operations, and the equal records they worked on."""
+    """The operations of an origin, and the equal records on which they worked."""
     ops = computing(one.ops)
     made = "/".join(map(escape, ops[:OPS]))
     if len(ops) > OPS:
@@ -253,10 +252,10 @@ def _made(one: Origin) -> str:
 
 
 def _far(one: Origin) -> str:
-    """How far apart the two records are."""
+    """How far apart the two records of an origin are, by several measures."""
     measure = one.measure
     parts = []
-    if measure.unrelated:  # units of rounding say nothing of two things
+    if measure.unrelated:  # an error in eps says nothing of two tensors with nothing in common
         parts.append("unrelated")
     elif not math.isnan(measure.error_eps):
         parts.append(f"{figure(measure.error_eps)} eps")
@@ -281,7 +280,7 @@ def _operations(comparison: Comparison) -> Section | None:
 
 
 def _growth(comparison: Comparison) -> Section | None:
-    """A row for each step, a column for each kind of which anything differs."""
+    """A table with a row for each step and a column for each kind that differs anywhere."""
     kinds = list(dict.fromkeys(one.kind for one in comparison.growth if one.differing))
     if not kinds:
         return None
@@ -326,7 +325,7 @@ def _notes(comparison: Comparison) -> Section | None:
 
 
 def _paired(comparison: Comparison) -> list[str]:
-    """How records came to stand for each other, where that is not plain."""
+    """How tensors of different names were paired, in a line; [] where none were."""
     if not comparison.renamed:
         return []
     one = comparison.renamed[0]

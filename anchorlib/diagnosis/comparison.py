@@ -1,4 +1,4 @@
-"""What a comparison of two runs found: small frozen values, and the contract's JSON of them."""
+"""The answer of a comparison: small frozen values, and their JSON as the contract has it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ SCHEMA_VERSION = 1
 class Divergence:
     """The first record, in A's order of execution, that differs.
 
-    order: its place in its rank's run.
-    identical_before: how many pairs before it are bit-identical.
+    order: the record's number in its rank's order of execution.
+    identical_before: how many pairs before the record are bit-identical.
     """
 
     place: Place
@@ -52,22 +52,22 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
-    """Two runs, compared.
+    """The answer of a comparison of two runs, A and B.
 
     verdict: identical, expected, unexpected, suspect or incomparable.
     sentence: the answer, one sentence for people.
-    config_diff: header entries that differ, by name: [a's, b's].
+    config_diff: header entries that differ, by name: [A's, B's].
     notes: what could not be told, and why (windows, summaries, sampling, gaps): a line each.
     leaves_noise: the first record that is further off than the noise runs explain; None without
-        noise runs, or where there is none.
-    complete: whether each run closed, went on as far as the other, and lost nothing.
-    incomplete: whether what is missing stands where the answer depends on it (exit 3).
-    damaged: a line for each record whose stored values are no good; its summary spoke for it.
+        noise runs, or where there is no such record.
+    complete: whether each run closed, went on as far as the other, and lost no record.
+    incomplete: whether records are missing on which the answer depends (exit code 3).
+    damaged: a line for each record whose stored values are damaged; it was judged by its summary.
     reference: the run from which the origins were measured too; None where none was given.
     ops: the operations of both runs, aligned; None where one of them traced none.
     horizon: the first step from which the noise runs themselves differ so much that a drift says
         nothing any more; None without noise or where it is not reached.
-    runs: A and B, where they are at hand: `page` reads them.
+    runs: A and B as open runs, which `page` reads; None where `compare` did not open them.
     """
 
     a: str
@@ -99,7 +99,7 @@ class Comparison:
 
     @property
     def ranks(self) -> Ranks | None:
-        """Which ranks were compared, and which differ; None where it was one rank."""
+        """Which ranks were compared, and which differ; None where fewer than two were compared."""
         return ranks_of(self.alignment)
 
     def pairs(self) -> Iterator[Pair]:
@@ -109,9 +109,10 @@ class Comparison:
         return pairs_of(self.alignment, self.measures, scores=self.scores, roles=self.roles)
 
     def columns(self) -> Iterator[dict[str, list[Any]]]:
-        """The same by columns, some thousand pairs at a time: names of Place, Pair and Measure.
+        """The matched pairs as columns, some thousand pairs at a time, in A's order of execution.
 
-        A pair that is equal has None for its measures.
+        Columns are named by the fields of Place, Pair and Measure. A pair that is equal has None
+        for its measures.
         """
         if self.alignment is None or self.measures is None:
             return iter(())
@@ -134,7 +135,7 @@ class Comparison:
                 "this comparison has no runs at hand: give them to anchorlib.report.show(a, b, "
                 "comparisons=[comparison])"
             )
-        # By name: the page is made of comparisons, so its layer lies above this one.
+        # Imported by name: the page is made of comparisons, so its layer lies above this one.
         shown: Shown = import_module("anchorlib.report").show(
             *self.runs, comparisons=[self], height=height
         )
@@ -148,7 +149,7 @@ class Comparison:
         return showing.frame(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The contract's JSON: what is not finite is None."""
+        """The comparison as the contract's JSON; numbers that are not finite are None."""
         return {
             "schema_version": SCHEMA_VERSION,
             "a": self.a,
@@ -222,7 +223,7 @@ def nearness_dict(near: Nearness | None) -> dict[str, Any] | None:
 
 
 def leaving_dict(leaving: Leaving | None) -> dict[str, Any] | None:
-    """The record that leaves the noise, by its coordinates, with how far."""
+    """The record that leaves the noise as the contract's JSON has it: coordinates, score, error."""
     if leaving is None:
         return None
     figures = {"score": finite(leaving.score), "error_eps": finite(leaving.error_eps)}
@@ -230,10 +231,10 @@ def leaving_dict(leaving: Leaving | None) -> dict[str, Any] | None:
 
 
 def place_dict(place: Place) -> dict[str, Any]:
-    """Coordinates by name."""
+    """The coordinates of a record, by name."""
     return {name: getattr(place, name) for name in Place._fields}
 
 
 def finite(value: Any) -> Any:
-    """`value`, but None for a float that JSON cannot say."""
+    """`value`; None for a float that JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

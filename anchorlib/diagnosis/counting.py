@@ -1,4 +1,4 @@
-"""Numbers of a comparison in words: how many records two runs share, and which one has alone."""
+"""Counts of a comparison in words: how many records two runs share, and which each has alone."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LISTED = 8
 
 
 def listed(names: Sequence[str], mark: str) -> str:
-    """Names with a mark between them, the first of many; escaped."""
+    """The first few names, escaped, with `mark` between them, and how many more there are."""
     shown = mark.join(map(escape, names[:LISTED]))
     return f"{shown} and {len(names) - LISTED:,} more" if len(names) > LISTED else shown
 
 
 def how_many(comparison: Comparison) -> tuple[str, str]:
-    """How many records have a partner; and how many one run has alone, by name or step."""
+    """Two lines: how many records have a partner, and how many each run has alone."""
     counts, (in_a, in_b) = comparison.counts, _alone(comparison)
     return (
         f"{counts.matched:,} matched: {counts.identical:,} identical, "
@@ -37,10 +37,10 @@ def how_many(comparison: Comparison) -> tuple[str, str]:
 
 
 def _alone(comparison: Comparison) -> tuple[str, str]:
-    """Of A and of B as " (drop)" or " (steps 6-11)"; "" where neither tells it.
+    """What A and what B has alone, as " (drop)" or " (steps 6-11)"; "" where neither tells it.
 
-    A tensor counts as one run's alone where none of its records has a partner; records of other
-    tensors are told by their steps where the other run has none of these.
+    A tensor is named where none of its records has a partner. Where all tensors have partners,
+    steps are named if the matched records have none of them.
     """
     alignment = comparison.alignment
     if alignment is None:

@@ -10,11 +10,14 @@ from anchorlib.diagnosis.judgement import Nearness
 __all__ = ["NEARNESS", "nearer_text", "nearness_cells"]
 
 NEARNESS = ("A", "B", "A rel.", "B rel.", "nearer")
-"""The heads of `nearness_cells`."""
+"""The heads of the columns that `nearness_cells` fills."""
 
 
 def nearness_cells(near: Nearness) -> tuple[str, ...]:
-    """Errors in eps (of integers the share that differs), errors by norm, and which is nearer."""
+    """The cells of one origin: errors in eps, errors relative to the norm, and which is nearer.
+
+    Integers have no eps: their first two cells are the shares of elements that differ.
+    """
     if near.lacks:
         return ("-", "-", "-", "-", near.lacks)
     relative = (near.relative_a, near.relative_b)
@@ -23,7 +26,7 @@ def nearness_cells(near: Nearness) -> tuple[str, ...]:
 
 
 def nearer_text(near: Nearness | None) -> str:
-    """The same in a clause; "" where no reference was given."""
+    """Which run is nearer to the reference, in a clause; "" where no reference was given."""
     if near is None:
         return ""
     if near.lacks:

@@ -1,4 +1,4 @@
-"""Two runs, compared: the one door to all of this."""
+"""The comparison of two runs, from the opened stores to the answer."""
 
 from __future__ import annotations
 
@@ -64,19 +64,18 @@ def compare(  # noqa: PLR0913 - the contract's arguments
 
     a, b: names in `store`, paths, URLs, or Run objects; both may still be written.
     noise: runs that should be the same as `a` but for rounding (`anchor noise` makes them).
-    reference: a run that is nearer to the truth than either, as one in float64 or on the CPU: of
-        each origin it is told which of A and B is nearer to it. It changes nothing else.
-    tensors: selectors of what to compare, by A's names or B's; origins are better told the more
-        there is.
+    reference: a run that is nearer to the truth than either, as one in float64 or on the CPU. The
+        answer then says of each origin which of A and B is nearer to it, and changes nowhere else.
+    tensors: selectors of the tensors to compare, by A's names or B's. The more are compared, the
+        better origins are told.
     names: A's name of a tensor -> B's, where they differ.
-    replay: whether the first origins are computed again from what was stored, to say which formula
-        each run computed and which of them is nearer to the truth (`anchorlib.replay`).
-    ops: whether the operations of both runs are compared too, where they were traced
-        (`session.trace`); None: where both were. They say how B computes otherwise, and never
-        change the verdict.
+    replay: whether the first origins are computed again from stored values, to say which formula
+        each run used and which of the two is nearer to the truth (`anchorlib.replay`).
+    ops: whether the traced operations of both runs (`session.trace`) are compared too; None: where
+        both runs have some. They say how B computes otherwise, and never change the verdict.
     progress: called with the bytes read so far and all there are to read, for each pair of runs.
-    over: who measures how far records are apart; None: this process. The `map` of an
-        `anchorlib.cluster.Cluster` has a dask cluster do it, with the same answer to the bit.
+    over: a `map` that measures how far records are apart; None: this process does. The `map` of an
+        `anchorlib.cluster.Cluster` has a dask cluster measure, with the same answer to the bit.
     Raises RunNotFoundError, UnknownTensorError, CollectorError, StoreError, and OptionError where
     operations were asked for and the two runs traced no step in common.
     """
@@ -107,7 +106,7 @@ def compare_tables(
     progress: Progress | None = None,
     over: Over = map,
 ) -> Comparison:
-    """The same, of runs that were read and aligned already."""
+    """The comparison of two runs that were read and aligned already; arguments as in `compare`."""
     alignment = alignment.settled()
     asked: Any = {"progress": progress, "over": over}
     every = measure(alignment, alignment.differing, **asked)
@@ -128,7 +127,7 @@ def compare_tables(
     ends = only_dead_ends(judged, measures)
     answer = verdict(_counts(alignment), origins, told, harmless=ends or first is None)
     if traces is not None:
-        origins = traces.told(origins)  # after the verdict, which is one of bits alone
+        origins = traces.told(origins)  # after the verdict, which traces must not change
     config, parted, complete = config_diff(alignment), losses(judged), completeness(alignment)
     before = preceding(found, first.place, origins[0]) if first and origins else ""
     beside = Beside(
@@ -181,14 +180,14 @@ def compare_tables(
 def _judged(
     judged: Alignment, measures: Measures, scored: Array, around: Envelope
 ) -> tuple[Drift, Leaving | None]:
-    """Whether the noise covers the drift; a single record that leaves it is enough that not."""
+    """The drift, and the first record that leaves the noise: where one does, nothing is covered."""
     leaving = leaves_noise(judged, measures, scored)
     told = drift(judged, measures, scored, around)
     return (told if leaving is None else told._replace(covered=False)), leaving
 
 
 def _spread(scored: Array, measures: Measures, every: Measures) -> Array:
-    """A score, or nan, for each of `every`, of which `measures` are some."""
+    """The scores of `measures`, spread over `every`, whose other entries get nan."""
     found = np.full(len(every), np.nan)
     found[np.searchsorted(every.pair, measures.pair)] = scored
     return found
@@ -206,7 +205,7 @@ def _counts(alignment: Alignment) -> Counts:
 
 
 def _first(alignment: Alignment) -> Divergence | None:
-    """The first difference in order of execution: by step, then by place in the rank's run."""
+    """The first difference in order of execution: by step, by the rank's order, then by rank."""
     differing = alignment.differing
     if not len(differing):
         return None
@@ -219,7 +218,7 @@ def _first(alignment: Alignment) -> Divergence | None:
 
 
 def _roles(found: Frontier, origins: Sequence[Origin]) -> Array:
-    """What each pair is: "", "receiver", "origin", or the class of an origin that is listed."""
+    """The role of each pair: "" (equal), "receiver", "origin", or the class of a listed origin."""
     alignment = found.alignment
     status = np.full(len(alignment), "", object)  # of few words, each held once
     status[~alignment.equal] = "receiver"

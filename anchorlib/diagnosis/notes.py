@@ -1,4 +1,4 @@
-"""What a comparison could not tell, and why."""
+"""The notes of a comparison: what could not be told, and why."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SHOWN = 3
 def notes(
     frontier: Frontier, origins: Sequence[Origin], noise: Envelope | None, runs: Sequence[Table]
 ) -> list[str]:
-    """One line each.
+    """The notes of a comparison, a line each.
 
-    runs: the noise runs' tables.
+    noise: the noise of the comparison; None without noise runs. runs: the tables of those.
     """
     alignment = frontier.alignment
     told: list[str] = []
@@ -59,13 +59,13 @@ def notes(
 
 
 def few(lines: Sequence[str]) -> list[str]:
-    """The first of them, and how many more there are."""
+    """The first few lines on damaged records, and how many more there are."""
     left = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {left} more are damaged: anchor verify"] if left > 0 else [])]
 
 
 def reordering(alignment: Alignment) -> list[str]:
-    """That samples are compared in another order than B had them in, a part of a sentence."""
+    """The clause that says that B's samples were reordered for the comparison; [] otherwise."""
     if alignment.reordered is None:
         return []
     since = f" from step {alignment.reordered} on" if alignment.reordered else ""
@@ -75,7 +75,7 @@ def reordering(alignment: Alignment) -> list[str]:
 
 
 def _strangers(alignment: Alignment) -> Iterable[str]:
-    """Why no record of the one has a partner in the other."""
+    """Why no record of one run has a partner in the other; [] where any has."""
     a, b = alignment.a, alignment.b
     if len(alignment):
         return []
@@ -95,7 +95,7 @@ def _strangers(alignment: Alignment) -> Iterable[str]:
 
 
 def _guesses(alignment: Alignment) -> Iterable[str]:
-    """What was matched by a guess, and what came of it."""
+    """Which tensors were matched by a guess, and whether anything was concluded from it."""
     guesses = [one for one in alignment.renamed if one.how == "guess"]
     if not guesses:
         return []
@@ -149,7 +149,7 @@ def _steps(alignment: Alignment) -> Iterable[str]:
 
 
 def _flips(frontier: Frontier) -> Iterable[str]:
-    """Integers that differ because what they were decided from differs: the first of them."""
+    """The note on the first integers that differ since the values they were computed from do."""
     a = frontier.alignment.a
     whole = np.array([dtypes.dtype(name).family in ("int", "bool") for name in a.dtypes] or [False])
     rows = np.flatnonzero((frontier.status == 1) & frontier.explained & whole[a.dtype])
@@ -164,7 +164,7 @@ def _flips(frontier: Frontier) -> Iterable[str]:
 
 
 def too_fine(alignment: Alignment, runs: Sequence[Table]) -> bool:
-    """Whether noise runs were perturbed by less than what either run's element types round."""
+    """Whether noise runs were perturbed by less than the coarsest element type in use rounds."""
     sizes = [perturbation(header) for run in runs for header in run.header.values()]
     told = [size for size in sizes if size is not None]
     tables = (alignment.a, alignment.b)
@@ -173,16 +173,16 @@ def too_fine(alignment: Alignment, runs: Sequence[Table]) -> bool:
 
 
 def incomplete(complete: Completeness, alignment: Alignment, first: Divergence | None) -> bool:
-    """Whether what is missing may hide a difference that the answer would have named.
+    """Whether missing records may hide a difference that the answer would have named.
 
-    first: the first difference, where there is one that the answer is about: what begins after it
-        cannot hide an earlier one. None where the answer speaks of all steps.
+    first: the first difference, where the answer is about one: records that are missing after it
+        cannot hide an earlier difference. None where the answer speaks of all steps.
     """
     if first is None:
         return not complete
     partial = from_outside(alignment.a) ^ from_outside(alignment.b)
     if first.place.kind == "grad" and first.place.name in partial:
         return True
-    # Steps are A's; where a gap begins may be unknown, and may then be anywhere.
+    # A gap of unknown beginning may be anywhere, so it counts as one from step 0 on.
     tables = [table for table in (alignment.a, alignment.b) if table.gaps]
     return any((table.gaps_from or 0) <= first.place.step for table in tables)

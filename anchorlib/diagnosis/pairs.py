@@ -1,4 +1,4 @@
-"""The records of two runs, pair after pair, for tables and pages."""
+"""The matched pairs of two runs, as tuples or columns, for tables and pages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ CHUNK = 4096
 class Pair(NamedTuple):
     """One matched pair, for tables and pages.
 
-    order_b: where B has it. measure: None where the pair is equal. role: "" for equal pairs,
-    "origin", "receiver", or the class of an origin. score: against the noise runs, else None.
+    order, order_b: the numbers of the two records in their ranks' orders of execution.
+    measure: how far apart the two are; None where they are equal.
+    role: "" for an equal pair, else "origin", "receiver", or the class of a listed origin.
+    score: the error over that of the noise runs; None where there is none.
     """
 
     place: Place
@@ -52,9 +54,10 @@ def pairs_of(
 def columns_of(
     alignment: Alignment, measures: Measures, *, scores: Array | None, roles: Array | None
 ) -> Iterator[dict[str, list[Any]]]:
-    """Every pair by columns, a list for each field of it; some thousand pairs at a time.
+    """The pairs as columns, some thousand pairs at a time: a list for each name in `COLUMNS`.
 
-    A pair that is equal has None for its score and measures; a score that says nothing too.
+    scores: one for each measure. roles: one for each pair. A pair that is equal has None for its
+    measures and its score; so has a pair whose score says nothing.
     """
     for start in range(0, len(alignment), CHUNK):
         part = slice(start, start + CHUNK)
@@ -78,7 +81,7 @@ def columns_of(
 
 
 def _spread(count: int, places: Array, values: Array) -> list[Any]:
-    """A list of None but at some places."""
+    """A list of `count` entries: the values at their places, None elsewhere."""
     found: list[Any] = [None] * count
     for place, value in zip(places.tolist(), values.tolist(), strict=True):
         found[place] = value

@@ -1,4 +1,4 @@
-"""Which ranks of two runs were compared, and on which of them anything differs, folded."""
+"""Which ranks of two runs were compared and which differ, with neighbours folded into spans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ NAMED = 8
 
 
 class Ranks(NamedTuple):
-    """Ranks that have records in both runs, ascending; those of them that have a differing one."""
+    """The ranks of a comparison, ascending.
+
+    compared: ranks that have records in both runs. differing: those with a record that differs.
+    """
 
     compared: tuple[int, ...]
     differing: tuple[int, ...]
@@ -28,7 +31,7 @@ class Ranks(NamedTuple):
 
 
 def ranks_of(alignment: Alignment | None) -> Ranks | None:
-    """Of the records that have a partner; None where one rank was compared, or none."""
+    """The ranks of the matched records; None where one rank was compared, or none."""
     if alignment is None or not len(alignment):
         return None
     a = alignment.a

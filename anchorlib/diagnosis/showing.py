@@ -1,4 +1,4 @@
-"""How a comparison shows itself at a prompt and in a notebook, and as a frame."""
+"""A comparison as text for a prompt, as HTML for a notebook, and as a pandas frame."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PLACE = ("step", "pass_index", "call", "rank", "phase", "name", "kind")
 
 
 def lines(comparison: Comparison) -> str:
-    """The verdict and its sentence; under it the first difference and the first origins.
+    """The verdict and its sentence; below, the first difference and the first origins, a line each.
 
-    With a reference run, which of A and B is nearer to it at these.
+    With a reference run, a line for each of these origins says which of A and B is nearer to it.
     """
     told = [
         f"Comparison({comparison.a!r}, {comparison.b!r}, "
@@ -61,7 +61,7 @@ def _said(entry: Entry) -> str:
 
 
 def html(comparison: Comparison) -> str:
-    """All sections: the answer first, then a paragraph or a table each."""
+    """All sections as HTML: the answer first, then a paragraph or a table for each section."""
     told = sorted(sections(comparison), key=lambda one: one.key != "verdict")
     parts = [part for section in told for part in _section(section)]
     return "<div>\n{}\n</div>".format("\n".join(parts))
@@ -92,7 +92,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
 
 
 def _short(text: str) -> str:
-    """A text of a cell, which may have been made of thousands of names."""
+    """A text cut to the width of a cell, since it may hold thousands of names."""
     return text if len(text) <= WIDEST else f"{text[:WIDEST]}..."
 
 
@@ -102,7 +102,7 @@ def _ends(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def frame(comparison: Comparison) -> pd.DataFrame:
-    """One row a matched pair, in A's order; a pair that is equal has no measures (NaN)."""
+    """One row for each matched pair, in A's order; an equal pair has NaN for its measures."""
     columns: dict[str, list[Any]] = {name: [] for name in (*PLACE, *PAIR, *Measure._fields)}
     for part in comparison.columns():
         for name, column in columns.items():

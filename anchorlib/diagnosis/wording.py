@@ -1,4 +1,4 @@
-"""The answer in one sentence for people."""
+"""The answer of a comparison in one sentence for people."""
 
 from __future__ import annotations
 
@@ -26,20 +26,24 @@ from anchorlib.names import escape, join
 
 __all__ = ["Beside", "sentence"]
 
-MODULES = 3  # that are named
-ROUNDABLE = 1000.0  # eps, beyond which an error is more easily read as a share
+MODULES = 3  # how many modules are named
+ROUNDABLE = 1000.0  # eps: a larger error of unrelated tensors is told as a share of the norm
 
 
 class Beside(NamedTuple):
-    """What the sentence says beside where the runs part.
+    """What the sentence says beside the place where the runs part.
 
-    benign: what differs in no value, a clause each. losses: where the losses part; None without
-    any. drift: how the noise runs judge; None without any. leaving: the first record that leaves
-    the noise. complete: what the runs lack. ends: whether nothing differs but scalars that nothing
-    follows from. eval_since: the steps from which A, and B, trained in eval mode alone. preceding:
-    why the first record that differs is not the origin that is told first, "" where it is. merged:
-    what is compared as one, a clause each. drawn: the first step that began with another random
-    state in B; None without. config: header entries that differ.
+    benign: differences that are none of values, a clause for each sort.
+    losses: where the losses part; None without losses.
+    drift: the drift beside the noise runs'; None without noise runs.
+    leaving: the first record that leaves the noise; None where none does.
+    complete: what the runs lack.
+    ends: whether nothing differs but scalars from which nothing follows.
+    eval_since: the steps from which A, and B, ran in eval mode while the other trained.
+    preceding: why the first record that differs is not the first origin; "" where it is.
+    merged: records that were merged for the comparison, a clause for each sort.
+    drawn: the first step that began with another random state in B; None without one.
+    config: header entries that differ.
     """
 
     benign: Sequence[str]
@@ -56,7 +60,7 @@ class Beside(NamedTuple):
 
     @property
     def modes(self) -> list[str]:
-        """Which run trained in eval mode, a clause each."""
+        """Which run went over to eval mode, and when, a clause each."""
         told = zip("AB", self.eval_since, strict=True)
         return [f"{run} runs in eval mode from step {at}" for run, at in told if at is not None]
 
@@ -70,7 +74,8 @@ def sentence(
 ) -> str:
     """The answer in one sentence for people.
 
-    first: the first pair that differs in a value; None where none does.
+    answer: the verdict. matched: how many records both runs have. first: the first pair that
+    differs in a value; None where none does.
     """
     lacking = _upper(beside.complete.why)
     if answer == "incomparable":
@@ -100,7 +105,7 @@ def sentence(
 
 
 def _modules(config: Mapping[str, tuple[Any, Any]]) -> str:
-    """Which modules were made otherwise, where no origin is the output of one."""
+    """The clause on modules that were made otherwise; "" without any."""
     made = {
         name.removeprefix(MODULE): " | ".join(told)
         for name, pair in config.items()
@@ -113,15 +118,15 @@ def _modules(config: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def _drawn(step: int | None, first: int) -> str:
-    """That other random numbers were drawn before the runs part."""
-    # What is drawn inside a step shows where the next one begins.
+    """The clause that says that B drew other random numbers before the runs part; else ""."""
+    # The random state is recorded where a step begins: draws inside a step show in the next one.
     if step is None or step > first + 1:
         return ""
     return f"B drew other random numbers from step {step} on"
 
 
 def _upper(why: str) -> str:
-    """What the runs lack, as the sentence names them."""
+    """The clauses on what the runs lack, with the runs in capitals as elsewhere in the sentence."""
     return re.sub(r"(^|; |, )([ab])(?= )", lambda found: found[1] + found[2].upper(), why)
 
 
@@ -178,7 +183,7 @@ def _what(origin: Origin) -> str:
 
 
 def _joined(why: str) -> str:
-    """Reasons as one part of the sentence, whose parts semicolons divide."""
+    """Reasons with commas for semicolons, which divide the parts of the sentence."""
     return why.replace("; ", ", ")
 
 

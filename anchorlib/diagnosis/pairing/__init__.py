@@ -1,7 +1,7 @@
 """Which record of one run stands for which of the other.
 
-Two runs become tables, a row for each record. What joins two rows is what they are called and when
-they were made, never the order in which they arrived.
+Each run becomes a table with a row for each record. Two rows are paired by their names and
+coordinates, never by the order in which they arrived.
 """
 
 from anchorlib.diagnosis.pairing.alignment import Alignment, Counts, Renaming

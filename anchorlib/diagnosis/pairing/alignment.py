@@ -1,4 +1,4 @@
-"""Which record of one run stands for which of the other."""
+"""The alignment: the pairs of records of two runs, and the renamings that led to them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """Tensors that bear different names in the two runs, and why they are taken for the same.
+    """One tensor that has different names in the two runs, and how that was told.
 
     how: "map" (the user's file), "wrapper" (a prefix that a wrapper or a `prefix=` added),
         "operations" (the same place among what is computed of what), "digest" (equal bits at the
         first step), "guess" (same shapes and like norms, and no other name would do as well:
-        for people to look at, nothing is to be concluded from it; see `Alignment.guessed`).
+        shown to people, and nothing is concluded from it; see `Alignment.guessed`).
     """
 
     a: str
@@ -38,10 +38,10 @@ class Alignment:
     equal: whether dtype, shape and digest of a pair are the same.
     only_a, only_b: rows that found no partner.
     step_offset: a record of A at step s stands for one of B at step s + step_offset.
-    eval_since: the step, as it counts them, from which A, and B, trained in eval mode where the
-        other did not; None where it never did.
-    merged: what of either run is compared as one, where the two split their work differently.
-    reordered: the first step, as B counts, of which samples were put in A's order; None without.
+    eval_since: the step, in the run's own count, from which A, and B, ran in eval mode while the
+        other trained; None where it never did.
+    merged: which passes or ranks of a run were merged, where the two split their work differently.
+    reordered: the first step, in B's count, whose samples were put in A's order; None without.
     """
 
     a: Table
@@ -67,16 +67,16 @@ class Alignment:
 
     @property
     def guessed(self) -> Array:
-        """Whether a pair is one by a guess at its name: nothing should be concluded from it."""
+        """Whether each pair rests on a guessed name: nothing should be concluded from it."""
         names = {one.a for one in self.renamed if one.how == "guess"}
         guesses = np.array([tensor.name in names for tensor in self.a.tensors], bool)
         found: Array = guesses[self.a.tensor[self.a_row]]
         return found
 
     def settled(self) -> Alignment:
-        """Without the pairs that rest on a guess, whose records then are one run's alone.
+        """The alignment without guessed pairs, whose records then belong to one run alone.
 
-        Itself where there is nothing else.
+        The alignment itself where it has no other pairs.
         """
         guessed = self.guessed
         if not guessed.any() or guessed.all():

@@ -1,8 +1,8 @@
-"""A run whose samples are taken in the order in which the other one has them.
+"""A run whose samples are put into the order in which the other run has them.
 
-Of what stands for samples, an axis is as long as the batch, or a multiple of it where a module
-flattens samples and positions. Which axis it is, and whether a record follows the samples at all,
-the values tell: it is put in that order in which it is nearest to the other run's.
+A record that follows the samples has an axis as long as the batch, or a multiple of that where a
+module flattens samples and positions. Values tell which axis it is, and whether a record follows
+the samples at all: of all orders, the one nearest to the other run's record is taken.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ MOST_ELEMENTS = 1 << 26
 
 
 class Move(NamedTuple):
-    """How a record is put in order: along `axis`, seen as `split` where samples are flattened."""
+    """How a record is reordered: along `axis`, reshaped to `split` where samples are flattened."""
 
     axis: int
     order: Array
     split: tuple[int, ...]
 
     def of(self, values: Array) -> Array:
-        """The values in the other order, flat."""
+        """The values in the new order, flat."""
         seen = values.reshape(self.split)
         found: Array = np.ascontiguousarray(seen.take(self.order, axis=self.axis)).reshape(-1)
         return found
 
 
 def arranged(alignment: Alignment) -> Alignment:
-    """The runs with B's samples in A's order; as they are where the order is the same."""
+    """The alignment with B's samples in A's order; unchanged where the order is the same."""
     told = orders(alignment)
     if not told:
         return alignment
@@ -61,7 +61,7 @@ def arranged(alignment: Alignment) -> Alignment:
 
 
 def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
-    """How each row of B that follows the samples is put in order."""
+    """The move of each row of B that follows the samples."""
     a, b = alignment.a, alignment.b
     parameters = parameters_of(a)
     whose = np.array(
@@ -110,7 +110,7 @@ def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Array) -> Move |
 
 
 def _tried(shape: tuple[int, ...], order: Array) -> Iterator[Move]:
-    """Along which axes a record may follow the samples."""
+    """The moves along all axes along which a record may follow the samples."""
     count = len(order)
     for axis, size in enumerate(shape):
         if size == count:
@@ -129,13 +129,13 @@ def _wide(raw: Array, kind: str) -> Array:
 
 
 def _apart(one: Array, two: Array) -> float:
-    """How far apart the finite elements are."""
+    """The distance of two arrays over the elements that are finite."""
     apart = np.abs(one.reshape(-1) - two)
     return float(np.linalg.norm(apart[np.isfinite(apart)]))
 
 
 def _moved(b: Table, moves: Mapping[int, Move]) -> Table:
-    """The table whose rows are read in the other order; their figures are those of any order."""
+    """The table with these rows read in the new order; figures do not depend on the order."""
     digests = b.digest.copy()
     for row, move in moves.items():
         digests[row] = halves_of(digest(move.of(whole(b, row))))

@@ -1,4 +1,4 @@
-"""Names of two runs that are told by themselves, where no matched name stands beside them."""
+"""Names of two runs that can be matched by themselves, without a matched name beside them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST = 20_000_000  # comparisons of names told alike, beyond which difflib takes
 
 
 class Side(NamedTuple):
-    """One run: what is matched, by B's name, and the names that are free."""
+    """One run's matched names, each with B's name, and its free names."""
 
     graph: Graph
     shapes: Shapes
@@ -27,7 +27,7 @@ class Side(NamedTuple):
 
 
 def beginnings(a: Side, b: Side) -> Pairs:
-    """Names that are told alone in both runs, else those that their order tells."""
+    """Pairs of names whose description is unique in both runs; else pairs told by their order."""
     if not a.free or not b.free:
         return []
     for depth in DEPTHS:
@@ -43,7 +43,7 @@ def beginnings(a: Side, b: Side) -> Pairs:
 
 
 def _classes(side: Side, depth: int) -> dict[Hashable, list[str]]:
-    """The free names by what they are told by, in order of execution."""
+    """The free names grouped by their descriptions, in order of execution."""
 
     def first(name: str, node: Node) -> Hashable:
         return (node.parameter, node.ops, kinds_of(side.shapes, name))
@@ -56,9 +56,9 @@ def _classes(side: Side, depth: int) -> dict[Hashable, list[str]]:
 
 
 def _in_order(a: Side, b: Side) -> Pairs:
-    """Computed names told alike, as many in both runs, where one order of execution pairs all.
+    """Pairs of computed names of equal descriptions, where one order of execution pairs all.
 
-    What is matched already holds the two sequences together.
+    Both runs have as many of them, and matched names between them hold the two sequences together.
     """
     told_a, told_b = _sequence(a), _sequence(b)
     counts = Counter(told_a.values()), Counter(told_b.values())
@@ -71,7 +71,7 @@ def _in_order(a: Side, b: Side) -> Pairs:
 
 
 def _sequence(side: Side) -> dict[str, Hashable]:
-    """What each computed name is told by, in order of execution; a known one by B's name."""
+    """The description of each computed name, in order of execution; B's name if it is matched."""
     return {
         name: (node.holds, kinds_of(side.shapes, name)) if name in side.free else side.known[name]
         for name, node in side.graph.nodes.items()

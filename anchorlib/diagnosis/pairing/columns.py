@@ -1,4 +1,4 @@
-"""A run's records as columns, read column by column: no record is looked at by itself."""
+"""Makes a table of a run's records, column by column, so that no record is handled alone."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def table_of(
     rank: int | None = None,
     chosen: set[tuple[str, str]] | None = None,
 ) -> Table:
-    """The records of a run that the selectors name, of one rank or of all, as of now.
+    """The table of the records that the selectors name, of one rank or of all.
 
     chosen: the (name, kind) pairs themselves, instead of selectors.
-    Of a run that is still written: what was committed when this was called.
+    A run that is still written gives the records that were committed at the time of the call.
     Raises UnknownTensorError for a selector that names nothing, OptionError for a rank that
     recorded nothing.
     """
@@ -123,7 +123,7 @@ class _Making:
         gaps_from: int | None,
         state: State,
     ) -> Table:
-        """All ranks together."""
+        """The table of all ranks that were added."""
         names = ("tensor", "phase", *SIGNED, "scale", "dtype", "shape", "digest", "kept")
         figures = (*COUNTS, "numel", *SUMS)
         columns = {name: self._column(name) for name in (*names, *figures, "row", "reader")}
@@ -161,14 +161,14 @@ class _Making:
 
 
 def _taken(column: Array, rows: Array, dtype: type[np.int64] | type[np.float64]) -> Array:
-    """These rows of a stored column; the reader's own memory where they are all of it."""
+    """These rows of a stored column; the reader's own array, not a copy, where they are all."""
     every = len(rows) == len(column) and bool((rows == np.arange(len(rows))).all())
     found: Array = (column if every else column[rows]).astype(dtype, copy=False)
     return found
 
 
 def _spared(column: Array) -> Array:
-    """The same entries, in the memory of one where all are equal: many columns hold one value."""
+    """The column, broadcast from one entry where all are equal, as is common: saves memory."""
     if len(column) < 2 or column.ndim > 1 or not (column == column[0]).all():
         return column
     return np.broadcast_to(column[0].copy(), len(column))

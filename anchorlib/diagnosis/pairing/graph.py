@@ -1,4 +1,4 @@
-"""The names of one run and how they hang together: what is made of what, by which operations."""
+"""The graph of one run's names: which tensors are computed from which, by which operations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Graph:
 
 
 def graph_of(table: Table, shapes: Shapes) -> Graph:
-    """What the edges of a run say of the names that it recorded."""
+    """The graph that the edges of a run give for the names that it recorded."""
     told = [edges for rank in sorted(table.edges) for edges in table.edges[rank]]
     again = _again(told, shapes)
     nodes = {name: Node() for name in shapes if name not in again}
@@ -100,7 +100,7 @@ def _shape(kinds: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def kinds_of(shapes: Shapes, name: str) -> Hashable:
-    """The kinds recorded of a name, with their shapes."""
+    """The kinds that were recorded of a name, with their shapes, as a key."""
     return tuple(sorted(shapes[name].items()))
 
 

@@ -1,8 +1,8 @@
-"""Which records of the run that splits its work are one of the other's, and how they become it.
+"""Groups of records of the finer run, each of which makes up one record of the other run.
 
-What was computed of a batch is put together along the axis on which the parts are smaller; what is
-summed over the batch (a parameter's gradient of a pass) is added up; what every part has once more
-is taken once. Losses are means of parts or sums of them, whichever is nearer to the other run's.
+Tensors that follow the batch are concatenated along the axis on which the parts are smaller. Sums
+over the batch (a parameter's gradient of a pass) are added up. Tensors of which every part holds a
+replica are taken once. Losses are means or sums of parts, whichever is nearer to the other run's.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ Key = tuple[Hashable, ...]
 
 
 class Group(NamedTuple):
-    """Rows that are one record.
+    """Rows that make up one record.
 
-    partner: the other run's row, -1 where it has none. axis: along which parts are put together.
-    gradient: whether it is one, which carries the parts' own scale of the loss.
+    partner: the other run's row of that record, -1 where it has none. way: how rows become one.
+    axis: along which parts are concatenated. gradient: whether the record is a gradient, which
+    carries the scale of its part's loss. factor: by which the result is multiplied.
     """
 
     rows: tuple[int, ...]
@@ -42,10 +43,11 @@ class Group(NamedTuple):
 
 @dataclass(slots=True)
 class Groups:
-    """All of them, in the finer run's order of their first rows.
+    """The groups of a run, in the order of their first rows.
 
-    replicas: rows of ranks that should hold the same and do not: the first, and one that differs.
-    parts: how many records' shapes are parts of the other run's. others: how many fit in no way.
+    replicas: pairs of rows of ranks that should hold equal values and do not.
+    parts: how many records have shapes that are parts of the other run's. others: how many have
+    shapes that do not fit.
     """
 
     found: list[Group] = field(default_factory=list)
@@ -56,7 +58,7 @@ class Groups:
 
     @property
     def split(self) -> bool:
-        """Whether shapes say that work is split so, more often than that it is not."""
+        """Whether more records have shapes that fit the split than shapes that do not."""
         return self.parts > self.others
 
 
@@ -68,10 +70,10 @@ def grouped(
     offset: int,
     factors: Sequence[float],
 ) -> Groups:
-    """The groups of a run's records.
+    """The groups of the finer run's records.
 
-    names: the finer run's names -> the other's. offset: what to add to its steps. factors: what
-    the sum of a number's parts may be taken times.
+    names: the finer run's names -> the other's. offset: what to add to its steps to get the
+    other's. factors: by which the sum of a scalar's parts may be multiplied.
     """
     partners: dict[Key, int] = {}
     for row, key in enumerate(_keys(coarse)):

@@ -1,4 +1,4 @@
-"""What makes a record of one run the counterpart of one of another: one key for each row."""
+"""The identity of a record, by which it finds its counterpart: one key for each row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACE = ("step", "pass_index", "call")
 
 
 class Identities:
-    """The keys of two tables' rows; within a table each is borne once.
+    """The keys of two tables' rows; within a table each key occurs once.
 
     row_a, row_b: the rows that have a key, ascending. Where a run holds one observation in two
         modes, the record with values has it, and the other none.
@@ -63,14 +63,14 @@ def mode_class(mode: str) -> str:
 
 
 def shared_codes(a: Any, b: Any) -> tuple[Array, Array]:
-    """Numbers for the values of two lists, the same for the same value."""
+    """Numbers for the values of two lists; equal values have equal numbers."""
     known: dict[Hashable, int] = {}
     one, two = ([known.setdefault(value, len(known)) for value in values] for values in (a, b))
     return np.array(one, np.int64), np.array(two, np.int64)
 
 
 def same_bits(a: Table, b: Table, a_row: Array, b_row: Array) -> Array:
-    """Whether dtype, shape and digest of these pairs of rows are the same."""
+    """Whether dtype, shape and digest of each of these pairs of rows are equal."""
     dtype_a, dtype_b = shared_codes(a.dtypes, b.dtypes)
     shape_a, shape_b = shared_codes(a.shapes, b.shapes)
     same: Array = (a.digest[a_row] == b.digest[b_row]).all(axis=1)
@@ -86,8 +86,9 @@ def repeats(table: Table) -> Array:
 
 
 def _chosen(table: Table, keys: Array) -> tuple[Array, Array]:
-    """The rows that bear their key, ascending, and their keys."""
-    # Of two modes that both kept the values, or neither, the first by name: not by arrival.
+    """One row for each key, ascending, and their keys."""
+    # Where two modes both kept the values, or neither did, the first mode by name is taken: order
+    # of arrival must not decide.
     modes = sorted({one.mode for one in table.tensors})
     preferred = np.array([modes.index(one.mode) for one in table.tensors], np.int64)
     order = np.lexsort((preferred[table.tensor], ~table.kept.astype(bool), keys))

@@ -1,8 +1,8 @@
 """Two tables, joined by identity: rank, phase, step, pass, call, kind, name and mode.
 
 Order of arrival never decides anything. The modes All, Summary, EveryN and Final record the tensor
-itself, so that their records may stand for each other where coordinates agree; a Sum only for a Sum
-of the same window. What finds no partner is a result.
+itself, so that their records are paired where coordinates agree; a Sum is paired only with a Sum of
+the same window. Records without a partner are part of the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values of several records, made one."""
+"""The values of several records of one run, joined into those of one record."""
 
 from __future__ import annotations
 

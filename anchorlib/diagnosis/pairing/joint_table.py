@@ -1,7 +1,7 @@
-"""A run whose passes or ranks are taken together, as a table like any other.
+"""A run whose passes or ranks are merged, as a table like any other.
 
-The rows of several passes or ranks become one, whose values are computed when they are read. How
-values were computed is what the first of them says.
+The rows of several passes or ranks become one row, whose values are computed when they are read.
+The edges of the merged row are those of its first pass or rank.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows matched by what they have in common: sorting and searching whole columns."""
+"""Rows matched by equal keys, by sorting and searching whole columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMIT = 1 << 62
 
 
 def packed(columns: Sequence[Array]) -> Array:
-    """One int64 for each row, the same for two rows exactly where all their columns are."""
+    """One int64 for each row; two rows have equal numbers exactly where all columns are equal."""
     found = np.zeros(len(columns[0]), np.int64)
     if not len(found):
         return found

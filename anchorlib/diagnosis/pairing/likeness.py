@@ -1,4 +1,4 @@
-"""Names matched by what was recorded under them: equal bits, and at last like figures."""
+"""Names matched by their records: by equal bits, and at last, as a guess, by like figures."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class _Record(NamedTuple):
 
 
 def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
-    """Matches free names of which a record at the first step has the same bits.
+    """Matches free names that have a record with equal bits at the first step.
 
-    Bits tell a name only if they are no other's at that place, and not one number again and again.
+    Bits tell a name only if no other name has them there, and if they are not one repeated number.
     """
     told = [_by_bits(records) for records in _first_records(naming, a, b, offset)]
     pairs = [

@@ -1,9 +1,9 @@
-"""Two runs that both split their work, each put together as far as the other needs it.
+"""Two runs that both split their work, each merged until both are split alike.
 
-Two passes on each of two ranks and four ranks of one pass do the same work, and neither run holds
-it whole. Each is taken together to the coarsest split that both can be brought to; what a record of
-it looks like follows from the parts of both. That both runs had the same samples is not believed
-for their shapes alone: the rows of the parts have to be the same.
+Two passes on each of two ranks do the same work as four ranks of one pass, and neither run holds
+records of the whole. Each run is merged to a split that both can be brought to; the shape of a
+merged record follows from the parts of both runs. Shapes alone do not prove that both runs had the
+same samples: the rows of the parts have to be equal too.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from anchorlib.errors import StoreError
 __all__ = ["met"]
 
 Shape = tuple[int, ...]
-LOOKED_AT = 4  # records whose rows have to be the same
-FEW = 2  # samples, that any two runs may have
+LOOKED_AT = 4  # records of which one has to have equal rows in both runs
+FEW = 2  # samples: so few any two runs may have in common
 
 
 class Meeting(NamedTuple):
-    """Two tables that are split alike now, and what was put together to make them so."""
+    """Two tables that are split alike, and what was merged in either run to make them so."""
 
     a: Table
     b: Table
@@ -37,10 +37,10 @@ class Meeting(NamedTuple):
 
 
 class _Whole(NamedTuple):
-    """One record of the split that both are brought to.
+    """One merged record of the split to which both runs are brought.
 
-    rows: those of A that are it, and those of B. shape: its own. axis: the one along which the
-    parts are put together, None where they are not.
+    rows: the rows of its parts in A, and in B. shape: of the merged record. axis: along which the
+    parts are concatenated; None where they are not.
     """
 
     rows: tuple[Sequence[int], Sequence[int]]
@@ -49,7 +49,7 @@ class _Whole(NamedTuple):
 
 
 def met(a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> Meeting | None:
-    """Both runs at a split that they have in common; None where they do not do the same work so.
+    """Both runs at a common split; None where no split shows that they do the same work.
 
     to_b: A's names -> B's, where they differ. offset: what to add to A's steps to get B's.
     """
@@ -72,7 +72,7 @@ def met(a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> Meeting | N
 def _wholes(
     tables: tuple[Table, Table], splits: tuple[Split, Split], to_b: Mapping[str, str], offset: int
 ) -> list[_Whole]:
-    """What both runs have parts of, in A's order of execution of its first parts."""
+    """The records of which both runs have parts, in A's order of execution of the first parts."""
     a, b = tables
     parameters = parameters_of(a)
     others: dict[Key, list[int]] = {
@@ -94,7 +94,7 @@ def _wholes(
 def _whole(
     tables: tuple[Table, Table], rows: tuple[list[int], list[int]], *, alike: bool
 ) -> _Whole | None:
-    """What parts of both runs make together; None where their shapes do not say so.
+    """The record that parts of both runs make up; None where their shapes do not fit.
 
     alike: whether a record of the whole has the shape that the parts have.
     """
@@ -127,7 +127,7 @@ def _same_parts(a: Table, rows: tuple[list[int], list[int]], shape: Shape) -> bo
 
 
 def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
-    """A table of what A's parts make: shapes and coordinates alone, without values."""
+    """A table of the merged records of A: their shapes and coordinates, without values."""
     told = list(wholes)
     first = np.array([one.rows[0][0] for one in told], np.int64)
     shapes = {shape: number for number, shape in enumerate(dict.fromkeys(w.shape for w in told))}
@@ -154,7 +154,7 @@ def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
 
 
 def _same_samples(a: Table, b: Table, wholes: Iterable[_Whole]) -> bool:
-    """Whether the first values that both runs put together have the same rows in all."""
+    """Whether one of the first concatenated values has the same rows in both runs."""
     some = [one for one in wholes if one.axis is not None and _telling(a, b, one)]
     for one in sorted(some, key=lambda told: int(a.order[told.rows[0][0]]))[:LOOKED_AT]:
         rows = [
@@ -167,7 +167,7 @@ def _same_samples(a: Table, b: Table, wholes: Iterable[_Whole]) -> bool:
 
 
 def _telling(a: Table, b: Table, one: _Whole) -> bool:
-    """Whether values were kept of all of its parts, which are no constants."""
+    """Whether a merged record is a value that is no constant, with stored values of all parts."""
     row = one.rows[0][0]
     kept = all(
         bool(table.kept[list(own)].all()) for table, own in zip((a, b), one.rows, strict=True)

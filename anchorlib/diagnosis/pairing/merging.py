@@ -1,8 +1,8 @@
-"""Passes or ranks of one run taken together, where the other run does their work at once.
+"""Passes or ranks of one run merged, where the other run does their work at once.
 
-Two losses can be meant: each part's own mean, or its share of the whole batch's. Gradients of the
-parts are scaled so that they are nearer to the other run's; what is made of them afterwards, by
-accumulation or reduction, is not, and says whether that scale was kept.
+The loss of a part may be the mean over the part, or the part's share of the whole batch's mean. So
+gradients of the parts are scaled by the factor that brings them nearest to the other run's. Later
+results of accumulation or reduction are not scaled: they tell whether the training used the factor.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from anchorlib.summary import digest
 
 __all__ = ["Merged", "merged"]
 
-SAMPLE = 64  # gradients whose size is looked at
-LOOKED_AT = 8  # records whose order of samples is looked at
+SAMPLE = 64  # gradients by whose size the factor is chosen
+LOOKED_AT = 8  # records by which the order of samples is chosen
 SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What of a run is compared as one.
+    """Which passes and ranks of a run were merged for the comparison.
 
-    side: "a" or "b". passes, ranks: how many are one. all: whether there are no more than these.
-    lines: what else is to be said, a line each. damaged: a line for each record with bad values.
+    side: the run, "a" or "b". passes, ranks: how many were merged into one. all: whether the run
+    has no more than these. lines: notes on the merging. damaged: a line for each record that was
+    left out since the values of a part are damaged.
     """
 
     side: str
@@ -45,7 +46,7 @@ class Merged:
 
     @property
     def clause(self) -> str:
-        """For people, a part of a sentence."""
+        """The merging as a clause for people: "B's 2 ranks are compared as one"."""
         counts = ((self.ranks, "ranks"), (self.passes, "passes"))
         parts = [f"{count} {what}" for count, what in counts if count > 1]
         side = self.side.upper()
@@ -62,9 +63,9 @@ def merged(
     offset: int,
     factors: Sequence[float] = (),
 ) -> tuple[Table, Merged] | None:
-    """The finer run as the other one splits its work; None where the shapes do not say so.
+    """The finer run merged to the other run's split; None where shapes do not fit the split.
 
-    factors: what gradients and losses of the parts may be taken times, where not the split's own.
+    factors: by which gradients and losses of the parts may be multiplied; by default the split's.
     """
     groups = grouped(fine, coarse, split, names, offset, factors or split.factors)
     if not groups.split:
@@ -93,9 +94,9 @@ def merged(
 
 
 def _scale(fine: Table, coarse: Table, groups: Groups, factors: Sequence[float]) -> float:
-    """What gradients of the parts are multiplied by.
+    """The factor for gradients of the parts that brings them nearest to the other run's.
 
-    Each part's loss is a mean of its own, or already the part of the whole batch's.
+    It depends on whether a part's loss is a mean over the part, or a share of the batch's mean.
     """
     ratios = []
     for group in [one for one in groups.found if one.gradient and one.way != "left out"][:SAMPLE]:
@@ -112,7 +113,7 @@ def _scale(fine: Table, coarse: Table, groups: Groups, factors: Sequence[float])
 
 
 def _norm(table: Table, group: Group) -> float:
-    """The norm of what the parts add up to; 0 where that is not known."""
+    """The norm of the sum of the parts; 0 where it is not known."""
     raw = intact(table, group)
     if raw is None:
         return 0.0
@@ -121,7 +122,7 @@ def _norm(table: Table, group: Group) -> float:
 
 
 def _layout(fine: Table, coarse: Table, groups: Groups) -> str:
-    """How the batch was dealt out: as makes most of the values of the other run."""
+    """How the batch was dealt out to the parts: the layout that gives most values of the other."""
     some = [
         group
         for group in groups.found

@@ -1,8 +1,9 @@
-"""Forwards that one run made in another phase: a model that was left in eval mode.
+"""Forwards that one run made in training and the other in eval mode: a model left in eval mode.
 
-A watched root whose `training` is False carries the phase "eval". Where a run has a tensor at a
-step in that phase alone, and the other has it in training alone, the two are of one forward: if
-there was training at that step at all, for an evaluation beside the training is no such thing.
+Records of a watched root whose `training` is False have the phase "eval". Where one run has a
+tensor at a step in that phase alone, and the other run has it in training alone, the two are
+records of one forward. The first run must train in that step too, in other records: a step of mere
+evaluation is no such thing.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """phases: of each row of A and of B, the phase as the other run calls it.
+    """The phases by which rows of two runs are paired.
 
-    since: from which step on A, and B, trained in eval mode where the other did not; as that run
-        counts, None where it never did.
+    phases: of each row of A, and of B: "train" for a forward that the other run made in training.
+    since: the step, in the run's own count, from which A, and B, ran in eval mode while the other
+        trained; None where it never did.
     """
 
     phases: tuple[Array, Array]
@@ -39,9 +41,10 @@ def modes(
     phases: tuple[Array, Array],
     offset: int,
 ) -> Modes:
-    """The phases of two tables' rows, those of one forward in two modes made the same.
+    """The phases of two tables' rows, with one phase for a forward that ran in two modes.
 
-    series, phases: numbers that both share of their tensors and phases. offset: A's step 0 for B.
+    series, phases: numbers of tensors and phases that both tables share. offset: what to add to A's
+    steps to get B's.
     """
     rows = phases[0][tables[0].phase], phases[1][tables[1].phase]
     told = zip((*tables[0].phases, *tables[1].phases), np.concatenate(phases), strict=True)

@@ -1,10 +1,10 @@
 """Which name of one run stands for which of the other.
 
-The user's word first; then equal names; names that differ by what wrappers add; names that have a
-prefix in one run. What is left is for `likeness` (equal bits) and `positions` (the same place among
-the operations). Equal names of tensors that cannot be the same come after these: `0` of a model is
-not the `0` of `Sequential(model)`, where that is the model itself, and `0.0` is what is meant. At
-last comes a guess (`likeness`).
+The user's map comes first; then equal names, names that differ by the segments of wrappers, and
+names that have a prefix in one run. Free names are then matched by `likeness` (equal bits) and
+`positions` (the same place among the operations). Equal names of tensors that cannot be the same
+come after these: the `0` of a model is not the `0` of `Sequential(model)`, which is the whole
+model; its `0.0` is. At last comes a guess (`likeness`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRAPPERS = frozenset(
 )
 """Path segments that wrappers add: DDP, torch.compile, FSDP, checkpointing, DeepSpeed."""
 
-PREFIXES = 20  # looked for; every watched model has one
+PREFIXES = 20  # the most that are looked for; every watched model has one
 
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 """For each name and kind, the shape of its first record; names in order of execution."""
@@ -55,14 +55,14 @@ class Naming:
         return [name for name in self.b if name not in self._taken]
 
     def match(self, a: str, b: str, how: str = "") -> None:
-        """Let `a` stand for `b`, both of them still free."""
+        """Matches `a` with `b`, both of them still free."""
         self.to_b[a] = b
         self._taken.add(b)
         if a != b:
             self.renamed.append(Renaming(a, b, how))
 
     def match_all(self, pairs: Iterable[tuple[str, str]], how: str) -> None:
-        """Let each pair stand for each other whose two names are in no other pair."""
+        """Matches each pair whose two names are in no other pair."""
         pairs = list(dict.fromkeys(pairs))
         of_a = Counter(a for a, _ in pairs)
         of_b = Counter(b for _, b in pairs)
@@ -71,14 +71,14 @@ class Naming:
                 self.match(a, b, how)
 
     def match_equal(self) -> None:
-        """Let equal names that are left stand for each other, whatever is recorded of them."""
+        """Matches equal names that are still free, whatever was recorded of them."""
         free = set(self.left_b)
         for name in self.left_a:
             if name in free:
                 self.match(name, name)
 
     def alike(self, a: str, b: str) -> bool:
-        """Whether the two have a kind in common, and the same shape in all they have in common."""
+        """Whether two names have a kind in common, and equal shapes in all their common kinds."""
         one, two = self.a[a], self.b[b]
         shared = one.keys() & two.keys()
         return bool(shared) and all(one[kind] == two[kind] for kind in shared)
@@ -111,7 +111,7 @@ def by_name(
 
 
 def _made(name: str, one: Made, two: Made) -> bool:
-    """Whether it may be the same operations that made it in both runs."""
+    """Whether the same operations may have made a name in both runs."""
     if name not in one or name not in two:
         return True
     return one[name] == two[name] or bool(set(one[name]) & set(two[name]))
@@ -126,7 +126,7 @@ def _match_wrapped(naming: Naming) -> None:
 
 
 def _match_prefixed(naming: Naming) -> None:
-    """One run's names below a prefix that the other's do not have."""
+    """Matches names that have a prefix in one run alone."""
     for _ in range(PREFIXES):
         longer = _prefix(naming, naming.left_a, naming.left_b)
         if not longer:

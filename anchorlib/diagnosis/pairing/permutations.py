@@ -55,7 +55,7 @@ def orders(alignment: Alignment) -> Orders:
 
 
 def pass_of(table: Table, row: int) -> Hashable:
-    """What the records of one pass have in common."""
+    """The key that the records of one pass have in common."""
     rank = table.tensors[table.tensor[row]].rank
     return (
         rank,
@@ -90,7 +90,7 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
 
 
 def _order(alignment: Alignment, pair: int) -> Array | None:
-    """Where B has each of A's rows; None where they are not the same rows, each told from all."""
+    """Where B has each of A's rows; None unless both have the same rows, all of them different."""
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
     shape = a.shapes[a.shape[row_a]]
@@ -114,7 +114,7 @@ def _order(alignment: Alignment, pair: int) -> Array | None:
 
 
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
-    """Whether code made this order: of as many samples that stand alike in both runs."""
+    """Whether code made this order: a parent with as many samples has equal bits in both runs."""
     a, row = alignment.a, int(alignment.a_row[pair])
     tensor = a.tensors[a.tensor[row]]
     own = (tensor.name, a.phases[a.phase[row]], int(a.call[row]))

@@ -1,4 +1,4 @@
-"""Where records stand."""
+"""The coordinates of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samples of a batch by the bits of what is recorded of each."""
+"""Digests of the samples of a batch: of the slices of a record along one axis."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Two runs, of which some tensors are compared, by the names that A has for them.
+"""The alignment of two runs of which some tensors are selected, by the names that A has for them.
 
-What B calls otherwise is found only where all names are seen: then both runs are looked at whole,
-and what stands for the selected tensors is taken of B.
+A tensor that B calls otherwise is found only by looking at all names. Then both runs are aligned
+whole, and the partners of the selected tensors are taken from B.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _map(whole: Alignment, one: Table) -> dict[str, str]:
 
 
 def _partners(whole: Alignment, wanted: Pairs) -> Pairs:
-    """What B has that stands for these of A's."""
+    """The (name, kind) pairs of B that are partners of these pairs of A."""
     to_b = {each.a: each.b for each in whole.renamed}
     taken = set(to_b.values())
     there = _pairs(whole.b)

@@ -1,4 +1,4 @@
-"""How one run splits the work that the other does at once: into passes, or over ranks."""
+"""The splits of work: one run does in several passes or ranks what the other does in one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ STEPWISE = ("updated", "delta")  # kinds that a step has once, whatever its pass
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """So many passes of one run, or ranks, or both, may be one of the other's.
+    """A way in which passes, or ranks, or both, of the finer run make up those of the other.
 
-    side: "a" or "b", whose they are. ranks: the finer run's ranks -> the other's.
-    phases: of those whose passes are split; the others' are not.
-    passes: how many are one.
+    side: the finer run, "a" or "b". ranks: the finer run's ranks -> the other's.
+    phases: the phases whose passes are split. passes: how many passes there make up one.
     """
 
     side: str
@@ -31,27 +30,27 @@ class Split:
 
     @property
     def together(self) -> int:
-        """How many ranks are one."""
+        """How many ranks of the finer run make up one."""
         return len(self.ranks) // len(set(self.ranks.values()))
 
     @property
     def parts(self) -> int:
-        """How many parts are one."""
+        """How many parts, ranks times passes, make up one record."""
         return self.together * self.passes
 
     @property
     def factors(self) -> list[float]:
-        """What a sum over all parts may be taken times: a mean over ranks, passes, both or none."""
+        """Factors that may turn a sum over parts into a mean over ranks, passes, both or none."""
         ranks, passes = 1 / self.together, 1 / self.passes
         return sorted({1.0, ranks, passes, ranks * passes})
 
     def pass_of(self, phase: str, pass_index: int) -> int:
-        """The other's pass that one of the finer run's belongs to."""
+        """The other run's pass to which a pass of the finer run belongs."""
         return pass_index // self.passes if phase in self.phases else pass_index
 
 
 def splits(a: Table, b: Table) -> list[Split]:
-    """What the numbers of passes and ranks allow; whether it is so, the shapes tell."""
+    """The splits that the numbers of passes and ranks allow; shapes then tell which one holds."""
     found = []
     counts = [_passes(table) for table in (a, b)]
     ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
@@ -72,9 +71,9 @@ def splits(a: Table, b: Table) -> list[Split]:
 
 
 def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
-    """To which splits both runs can be brought where neither's work is a part of the other's.
+    """Pairs of splits that bring two runs to common ranks and passes, where neither is the finer.
 
-    First to as many ranks and passes as divide both runs', then to a single rank or pass.
+    First to the largest numbers that divide those of both runs, then to a single rank or pass.
     """
     passes = [_passes(table) for table in (a, b)]
     ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
@@ -96,7 +95,7 @@ def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
 
 
 def _joined(ranks: list[int], names: list[int]) -> dict[int, int]:
-    """Which of fewer ranks each is a part of."""
+    """For each rank the rank, one of `names`, of which it becomes a part."""
     together = len(ranks) // len(names)
     return {rank: names[n // together] for n, rank in enumerate(ranks)}
 
@@ -104,9 +103,9 @@ def _joined(ranks: list[int], names: list[int]) -> dict[int, int]:
 def _brought(
     own: Mapping[str, int], others: Mapping[str, int], *, shares: bool
 ) -> tuple[frozenset[str], int]:
-    """The phases whose passes are taken together, and how many.
+    """The phases whose passes are merged, and how many passes become one.
 
-    shares: whether as many are left as divide both runs' passes, else a single one.
+    shares: whether the largest number that divides both runs' passes is left, else a single pass.
     """
     times = {
         phase: count // gcd(count, others[phase]) if shares else count
@@ -118,7 +117,7 @@ def _brought(
 
 
 def _times(fine: int, coarse: int) -> int:
-    """How many of the finer are one of the other; 0 where they do not divide."""
+    """How many of `fine` make up one of `coarse`; 0 where `fine` is no multiple of it."""
     return fine // coarse if coarse and fine >= coarse and fine % coarse == 0 else 0
 
 

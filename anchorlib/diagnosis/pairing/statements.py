@@ -1,4 +1,4 @@
-"""What both runs know of how values were computed, told in A's names."""
+"""The edges of A, completed by those of B, told in A's names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Place = tuple[str, str, int]
 
 
 def compiled(ops: Iterable[str]) -> bool:
-    """Whether these operations include code that was compiled into one."""
+    """Whether these operations include a node that stands for compiled code."""
     return any(op.startswith("CompiledFunction") for op in ops)
 
 

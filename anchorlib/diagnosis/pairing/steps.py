@@ -1,7 +1,7 @@
-"""By how much the steps of one run are numbered differently in the other, as the digests tell.
+"""The offset between the step numbers of two runs, told by digests.
 
-A resumed run may count on or anew; then its first batch, its parameters, whatever it recorded, have
-the bits that the other run's have at another step.
+A resumed run may count its steps on or anew. Its first batch, its parameters and its other records
+then have the bits that the other run's records have at another step.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Arr
 
 
 def _telling(table: Table) -> Array:
-    """The rows to look at: of the tensors recorded first (inputs are), as many as are enough.
+    """The rows to look at: enough of the tensors that are recorded first, as inputs are.
 
-    Not numbers and constants: a counter would tell how long it has counted, nothing else.
+    Single numbers and constants are left out: a counter, for one, tells only its own count.
     """
     figures = table.figures
     rows = np.flatnonzero((figures["numel"] > 1) & (figures["min"] < figures["max"]))
@@ -100,7 +100,7 @@ def _at_one_step(keys: Array, steps: Array) -> tuple[Array, Array]:
 
 
 def _votes(step_a: Array, step_b: Array) -> tuple[Array, Array]:
-    """Each offset, and how many of A's steps speak for it."""
+    """Each offset between equal records, and how many of A's steps have such a record."""
     if not len(step_a):
         return step_a, step_a
     told = np.unique(np.stack([step_b - step_a, step_a]), axis=1)

@@ -1,4 +1,4 @@
-"""The values of a table's records where a run has them, for this process and for others."""
+"""Where a run stores the values of a table's records, for this process and for others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StoredValues:
         return found
 
     def far(self, some: Array) -> FarValues:
-        """Those of some records for another process; raises UnsupportedError as `pin_of`."""
+        """The values of some records for another process; raises UnsupportedError as `pin_of`."""
         numbers, owner = np.unique(self.owner[some], return_inverse=True)
         pins = tuple(pin_of(self.readers[number]) for number in numbers.tolist())
         return FarValues(pins, packed_rows(owner.reshape(-1)), packed_rows(self.rows[some]))
@@ -47,7 +47,7 @@ class StoredValues:
 
 @dataclass(frozen=True, slots=True)
 class FarValues:
-    """The same by words that any process understands."""
+    """The stored values as plain values, which other processes can open."""
 
     pins: tuple[Pin, ...]
     owner: bytes
@@ -60,6 +60,6 @@ class FarValues:
 
 
 def stored_values(table: Table) -> StoredValues | None:
-    """Where the values of a table are; None where comparing made some of them."""
+    """Where the values of a table are stored; None where the comparison computed some of them."""
     made = getattr(table.read, "__self__", None)
     return made if isinstance(made, StoredValues) else None

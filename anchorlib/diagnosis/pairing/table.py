@@ -17,7 +17,7 @@ State: TypeAlias = Literal["closed", "died", "open"]
 
 
 class Tensor(NamedTuple):
-    """What one series of one rank recorded.
+    """One series of one rank: a name and kind that was recorded in one mode.
 
     name: as recorded.
     mode: the mode's text, as "all" or "sum:window=10".

@@ -1,4 +1,4 @@
-"""Replay: the operation at an origin, computed again from what each of the two runs stored."""
+"""Replay: the operation at an origin, computed again from the stored values of each run."""
 
 from anchorlib.diagnosis.recomputation.replays import replay, replayed
 

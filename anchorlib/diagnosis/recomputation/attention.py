@@ -1,4 +1,4 @@
-"""Attention, where queries, keys and values were recorded, each under a name of its own."""
+"""The rule for attention whose queries, keys and values were recorded under three names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ _MOST: Final = 1 << 20  # scores that are computed for each way of computing
 
 
 def attending(told: Operands, _: Any) -> Recipe | None:
-    """Which of three inputs is which, and whether it is causal, is what comes nearest."""
+    """The recipe for attention; None where the operands are not three tensors of its shape.
+
+    Which input is the query, the key and the value, and whether the attention is causal, is found
+    by trial: all twelve functions are in the recipe, and the nearest result tells.
+    """
     shape = told.own.shape
     if len(told.inputs) != 3 or any(one.shape != shape for one in told.inputs):
         return None

@@ -1,4 +1,4 @@
-"""Convolutions of one group, whose strides their modules tell."""
+"""The rule for convolutions of one group whose modules state their strides."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Array = np.ndarray[Any, Any]
 _MODULE: Final = re.compile(r"\bConv[123]d\((.*)\)")
 _SETTING: Final = re.compile(r"(stride|padding|dilation)=\(([0-9, ]+)\)")
 _OTHER: Final = re.compile(r"groups=|padding_mode=|padding=\w")
-"""What makes it another convolution: of several groups, or padded with other than zeros."""
+"""Settings of convolutions that the rule does not know: several groups, padding not by zeros."""
 
 
 def convolving(told: Operands, texts: Sequence[str]) -> Recipe | None:
-    """The output of a convolution, in some of its places and channels."""
+    """The recipe for a convolution's output, in some of its places and channels; None if unfit."""
     x = next(iter(told.inputs), None)
     weights = [one for one in told.weights if len(one.shape) > 2]  # a bias has one
     bias = [one for one in told.weights if len(one.shape) == 1]
@@ -60,7 +60,7 @@ def convolving(told: Operands, texts: Sequence[str]) -> Recipe | None:
 
 
 def _strides(texts: Sequence[str], axes: int) -> Strides | None:
-    """What the modules say of themselves, where they say the same and nothing else."""
+    """The strides that both modules state; None where they differ, or state an unknown setting."""
     found = {one[1] for text in texts for one in [_MODULE.search(text)] if one is not None}
     if len(found) != 1 or _OTHER.search(text := found.pop()):
         return None

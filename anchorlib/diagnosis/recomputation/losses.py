@@ -1,7 +1,7 @@
-"""Losses: of squares with the target that was recorded, of classes with the one that shows.
+"""The rules for losses: mean squared error, log-softmax and cross entropy, and their gradients.
 
-The gradient of a cross entropy has another sign at the class that was wanted than elsewhere, so the
-target need not have been recorded for it.
+Targets must have been recorded, except for the gradient of a cross entropy: its sign at the wanted
+class differs from that at all others, which tells the target.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 
 def squares(told: Operands, _: Any) -> Recipe | None:
-    """A mean, or sum, of squares."""
+    """The recipe for a mean, or sum, of squared differences."""
     if told.own.shape or len(told.inputs) != 2:  # what is compared
         return None
     x, t = told.inputs
@@ -45,7 +45,7 @@ def squares(told: Operands, _: Any) -> Recipe | None:
 
 
 def squares_slope(told: Operands, _: Any) -> Recipe | None:
-    """Its gradient, of all elements: how many there are goes into it."""
+    """The recipe for the gradient of squared differences, by all elements: their number counts."""
     g, x = told.child, named(told, told.own.name)
     others = [one for one in told.inputs if one is not x and one.shape == told.own.shape]
     if g is None or g.shape or x is None or x.shape != told.own.shape or len(others) != 1:
@@ -58,7 +58,7 @@ def squares_slope(told: Operands, _: Any) -> Recipe | None:
 
 
 def logarithm(told: Operands, _: Any) -> Recipe | None:
-    """A log-softmax along the last axis."""
+    """The recipe for a log-softmax along the last axis."""
     x = alike(told)
     if x is None or not x.shape:
         return None
@@ -66,7 +66,7 @@ def logarithm(told: Operands, _: Any) -> Recipe | None:
 
 
 def logarithm_slope(told: Operands, _: Any) -> Recipe | None:
-    """Its gradient."""
+    """The recipe for the gradient of a log-softmax."""
     g, y = told.child, told.output
     if g is None or y is None or not y.shape or not g.shape == y.shape == told.own.shape:
         return None
@@ -76,7 +76,7 @@ def logarithm_slope(told: Operands, _: Any) -> Recipe | None:
 
 
 def entropy(told: Operands, _: Any) -> Recipe | None:
-    """A mean cross entropy of classes that were recorded."""
+    """The recipe for a mean cross entropy whose target classes were recorded."""
     x = next((one for one in told.inputs if len(one.shape) == 2), None)
     t = next((one for one in told.inputs if one.dtype == "int64"), None)
     if told.own.shape or x is None or t is None or t.shape != x.shape[:1]:
@@ -89,7 +89,7 @@ def entropy(told: Operands, _: Any) -> Recipe | None:
 
 
 def entropy_slope(told: Operands, _: Any) -> Recipe | None:
-    """Its gradient for the logits."""
+    """The recipe for the gradient of a cross entropy's logits."""
     g, x = told.child, named(told, told.own.name)
     if g is None or g.shape or x is None or len(x.shape) != 2 or x.shape != told.own.shape:
         return None
@@ -105,7 +105,7 @@ def entropy_slope(told: Operands, _: Any) -> Recipe | None:
 
 
 def _wanted(own: Operand, g: Operand, side: str) -> Array | None:
-    """1 at the class that each row wanted; None where rows do not show one class, or none."""
+    """1 at the target class of each row, 0 elsewhere; None where signs do not tell the classes."""
     slope = own.read(side) * np.sign(g.read(side))
     wanted = slope < 0
     counts = wanted.sum(-1)

@@ -1,10 +1,10 @@
-"""What one record was computed from, as both runs stored it.
+"""The operands of the operation that made one record, as both runs stored them.
 
 own       the record itself
-child     of a gradient, the gradient that came into the operation
-output    of a gradient, the value that the operation had made
-inputs    values that it was made of, or had been, parameters left out
-weights   parameters that it was made of, or had been
+child     for a gradient: the gradient that came into the operation's backward
+output    for a gradient: the value that the operation made in forward
+inputs    the values that the operation read, without parameters
+weights   the parameters that the operation read
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Operands:
 
 
 def operands(frontier: Frontier, row: int) -> Operands | None:
-    """Those of one row of A; None where the runs did not keep the values of all of them."""
+    """The operands of one row of A; None where a run did not keep the values of all of them."""
     own = _operand(frontier, row)
     direct = frontier.parents(row)
     every = [(one, _operand(frontier, one)) for one in frontier.parents(row, saved=True)]
@@ -80,7 +80,7 @@ def _is_parameter(frontier: Frontier, row: int) -> bool:
 
 
 def _operand(frontier: Frontier, row: int) -> Operand | None:
-    """The record of both runs; None where it is not kept in both, or of two shapes or types."""
+    """The operand at a row; None unless both runs keep its values in one shape and type."""
     alignment = frontier.alignment
     pair = int(np.searchsorted(alignment.a_row, row))
     if pair >= len(alignment) or int(alignment.a_row[pair]) != row:

@@ -1,4 +1,4 @@
-"""What a rule gives: functions, and what of the operands goes into them."""
+"""The recipe, which a rule gives: candidate functions, and the parts of the operands they take."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ __all__ = ["ELEMENTS", "LONGEST", "SAMPLE", "Recipe", "alike", "named", "spread"
 
 Array = np.ndarray[Any, Any]
 SAMPLE: Final = 32
-"""Rows, and columns, of a product that are looked at."""
+"""Rows, and columns, of a product that are computed."""
 ELEMENTS: Final = 1 << 20
-"""Elements of other outputs that are looked at."""
+"""Elements of other outputs that are computed."""
 LONGEST: Final = 1 << 14
-"""Terms of a product's element that are added up."""
+"""The most terms of a product's element: longer sums take too long."""
 
 
 class Recipe(NamedTuple):
     """How to compute a record again.
 
-    functions: what it may be. inputs: the operands of a side ("a", "b") in their order.
-    output: what of the record's own values is looked at.
+    functions: the candidates, of which one made the record. inputs: for a side ("a", "b"), their
+    operands in order. output: turns the record's values into the form of the functions' results.
+    part: picks the places that the functions compute; None where they compute all.
     """
 
     functions: tuple[Function, ...]
@@ -46,5 +47,5 @@ def named(told: Operands, name: str) -> Operand | None:
 
 
 def spread(count: int, most: int) -> Array:
-    """Some of so many numbers, the first and the last among them."""
+    """At most `most` numbers below `count`, evenly spread from the first to the last."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))

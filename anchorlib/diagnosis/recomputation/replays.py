@@ -22,18 +22,18 @@ __all__ = ["replay", "replayed"]
 
 PRECISIONS = ("float32", "float64", "bfloat16", "float16")
 MOST = 8
-"""Origins that are computed again: an operation at a time, and each is read whole."""
+"""The most origins that are computed again, since all operands of each are read whole."""
 NAMED = 2
-"""Formulas that a line names; the JSON has all."""
+"""The most formulas that a line names; the JSON has all."""
 
 
 def replay(origin: Origin) -> Replay | None:
-    """What an origin's operation computed in A and in B, from each run's own stored inputs.
+    """Which formula the operation of an origin used in A and in B, from each run's stored inputs.
 
-    None where the operation is not one that is known (tanh, sigmoid, gelu, silu, softmax, layer
-    norm, RMS norm, linear, mean squared error, log-softmax, cross entropy; their gradients;
-    convolution, attention), where it is one of several between the origin and
-    its parents, or where a run did not keep the values (`mode=All()`) of all that went in.
+    None where the operation is not a known one (tanh, sigmoid, gelu, silu, softmax, layer norm, RMS
+    norm, linear, mean squared error, log-softmax, cross entropy; their gradients; convolution,
+    attention), where several operations lie between the origin and its parents, or where a run did
+    not keep the values (`mode=All()`) of all operands.
     """
     if origin.evidence is None:
         return None
@@ -59,7 +59,7 @@ def replay(origin: Origin) -> Replay | None:
 
 
 def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
-    """The origins, the first of them with their replays, which their reasons then tell too."""
+    """The origins, the first few of them with their replays, which are added to their reasons."""
     for number, origin in enumerate(origins):
         told = replay(origin) if number < MOST else None
         if told is None:
@@ -70,7 +70,7 @@ def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
 
 
 def _recipe(origin: Origin, frontier: Frontier, row: int, told: Operands) -> Recipe | None:
-    """That of the operation in A, else in B: one of them may have written it by hand."""
+    """The recipe for A's operation, else for B's: one run may have written it by hand."""
     precisions = [told.own, *told.inputs, *told.weights, told.child, told.output]
     floating = {one.dtype for one in precisions if one is not None and one.dtype != "int64"}
     if len(floating) > 1:
@@ -84,7 +84,7 @@ def _recipe(origin: Origin, frontier: Frontier, row: int, told: Operands) -> Rec
 
 
 def _texts(frontier: Frontier, told: Operands) -> list[str]:
-    """What the modules that made it say of themselves, in A and in B."""
+    """The descriptions of the modules that made the record, in A and in B."""
     name = told.child.name if told.child is not None else told.own.name
     alignment = frontier.alignment
     names = {one.a: one.b for one in alignment.renamed}
@@ -110,7 +110,7 @@ def _nearer(one: Fit, two: Fit) -> str | None:
 
 
 def _line(one: Fit, two: Fit) -> str:
-    """For people: what each run computed, and which is nearer to the truth."""
+    """One line for people: what each run computed, and which is nearer to the truth."""
     if one.function != two.function:
         return f"A computes {one.function}, B {two.function}"
     parts = [f"A computes {_formulas(one)}, B {_formulas(two)}"]
@@ -126,9 +126,9 @@ def _line(one: Fit, two: Fit) -> str:
 
 def _formulas(told: Fit) -> str:
     if not told.formulas:
-        share = math.floor(told.share * 1000) / 10  # 100 would say that it fits
+        share = math.floor(told.share * 1000) / 10  # rounded up to 100, it would seem to fit
         return f"nothing known here (nearest: {told.nearest}, {share:g}% of the elements)"
-    # An explicit formula says more than that torch has a kernel for it.
+    # A formula that is written out tells more than the words "torch's kernel".
     explicit = [one for one in told.formulas if one != "torch's kernel"] or list(told.formulas)
     named = " or ".join(explicit[:NAMED])
     more = len(explicit) - NAMED

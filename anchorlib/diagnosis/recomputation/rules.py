@@ -1,7 +1,7 @@
-"""Which functions an operation may be, and what of its operands goes into them.
+"""The rule of each operation: the functions that it may be, and the operands that they take.
 
-An operation is known by its autograd node in one run; the other run may have written it by hand.
-Where the operands do not fit the rule, there is no replay: nothing is guessed.
+An operation is recognised by its autograd node in one run; the other run may have written it by
+hand. Where the operands do not fit the rule, there is no replay: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ _EPS: Final = re.compile(r"\beps=([0-9.e+-]+)")
 
 
 def recipe(ops: Sequence[str], told: Operands, texts: Sequence[str]) -> Recipe | None:
-    """How `told.own` is computed by these operations, which move bits no more.
+    """The recipe for `told.own` where these operations made it; None where there is no rule.
 
-    texts: what the two modules say of themselves, for the eps that they were made with.
+    ops: without operations that only move bits. texts: the descriptions of the two modules, which
+    state the eps that they were made with.
     """
     name = _single(ops)
     if name == "Convolution":
@@ -65,7 +66,7 @@ def recipe(ops: Sequence[str], told: Operands, texts: Sequence[str]) -> Recipe |
 
 
 def _single(ops: Sequence[str]) -> str:
-    """The one operation that these autograd nodes are, "" where that is not known."""
+    """The name of the one operation that these autograd nodes make up; "" where that is unknown."""
     bases = [_node(one) for one in ops]
     if {"Rsqrt", "Mean", "Pow"} <= set(bases) <= {"Rsqrt", "Mean", "Pow", "Mul", "Add"}:
         return "RmsNorm"
@@ -75,7 +76,7 @@ def _single(ops: Sequence[str]) -> str:
 
 
 def _node(op: str) -> str:
-    """An autograd node without "Backward0"; of a traced operation the node that stands for it."""
+    """The name of an autograd node without "Backward0"; traced names are turned into a node's."""
     if op[:1].isupper():
         return re.sub(r"Backward\d*$", "", op)
     words = re.sub(r"_backward(_data)?$", "", op).split("_")
@@ -90,7 +91,7 @@ def _eps(texts: Sequence[str], precision: str) -> tuple[float, ...]:
 
 
 def _flat(functions: Sequence[Function], operands: Sequence[Operand]) -> Recipe:
-    """Element by element: the first of them."""
+    """The recipe for functions that work element by element, applied to the first elements."""
 
     def inputs(side: str) -> list[Array]:
         return [one.read(side).reshape(-1)[:ELEMENTS] for one in operands]
@@ -101,7 +102,7 @@ def _flat(functions: Sequence[Function], operands: Sequence[Operand]) -> Recipe:
 def _rows(
     functions: Sequence[Function], operands: Sequence[Operand], weights: Sequence[Operand] = ()
 ) -> Recipe | None:
-    """Along the last axis: the first rows."""
+    """The recipe for functions along the last axis, applied to the first rows."""
     size = operands[0].shape[-1] if operands[0].shape else 0
     if not size or any(one.shape != (size,) for one in weights):
         return None
@@ -266,4 +267,4 @@ _RULES: Final[Mapping[tuple[str, bool], Callable[..., Recipe | None]]] = {
     **{(name, True): _product for name in ("Addmm", "Mm", "Linear")},
     **{(name, False): _product_backward for name in ("Addmm", "Mm", "Linear")},
 }
-"""By the autograd node without "Backward0", and whether the record is a value."""
+"""The rules, by the autograd node without "Backward0", and whether the record is a value."""

@@ -1,7 +1,8 @@
 """Pairs that are measured together: a block says where their values are, and `apart` reads them.
 
-The answer depends on the block alone, so that any process may give it. One block is 64 Ki elements
-of small pairs, or one pair: what is added up in which order is settled before anybody is asked.
+The answer depends on the block alone, so that any process may compute it, to the same bit. A block
+is one large pair, or small pairs of 64 Ki elements in all: which elements are added up in which
+order is settled by the block.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from anchorlib.store import Pin
 __all__ = ["Apart", "FarPairBlock", "FarSide", "PairBlock", "Side", "apart", "side_of"]
 
 Array = np.ndarray[Any, Any]
-OPEN_BYTES = 1 << 14  # what a block costs, however little it reads
+OPEN_BYTES = 1 << 14  # bytes to which opening a block compares, however little it reads
 
 
 @dataclass(frozen=True, slots=True)
 class FarSide:
-    """A side by words that any process understands."""
+    """A side as plain values, which other processes can open."""
 
     values: FarValues
     dtype: str
@@ -53,8 +54,8 @@ class FarSide:
 class Side:
     """The records of one run in a block, all of one dtype and size.
 
-    rows: what `read` and `stack` know them by; digests: as `Table.digest`.
-    values: where the run has them; None where comparing made some of them.
+    rows: the numbers by which `read` and `stack` know the records. digests: as `Table.digest`.
+    values: where the run stores the values; None where the comparison computed some of them.
     """
 
     dtype: str
@@ -67,15 +68,15 @@ class Side:
 
     @property
     def kind(self) -> DType:
-        """Their element type."""
+        """The element type of the records."""
         return dtypes.dtype(self.dtype)
 
     def only(self, at: int) -> Side:
-        """One of them."""
+        """The side with one of its records alone."""
         return replace(self, digests=self.digests[at : at + 1], rows=self.rows[at : at + 1])
 
     def raws(self) -> Iterator[Array]:
-        """Raw storage, (records, elements): all of small records, of a large one `BLOCK` each."""
+        """Raw storage, (records, elements): small records whole, a large one `BLOCK` at a time."""
         if self.size > BLOCK:
             reads = self.read(int(self.rows[0]), READ * self.kind.storage.itemsize)
             yield from (part[None] for part in regrouped(reads))
@@ -88,7 +89,10 @@ class Side:
         return np.stack([np.concatenate(list(self.read(n, READ << 4))) for n in self.rows.tolist()])
 
     def far(self) -> FarSide:
-        """It for another process; raises UnsupportedError where that cannot find the values."""
+        """The side for another process.
+
+        Raises UnsupportedError for values that the comparison computed: no other process has them.
+        """
         if self.values is None:
             raise UnsupportedError("values that comparing made are in this process alone")
         return FarSide(self.values.far(self.rows), self.dtype, self.size, self.digests)
@@ -102,7 +106,7 @@ def side_of(table: Table, rows: Array, kind: DType, size: int) -> Side:
 
 @dataclass(frozen=True, slots=True)
 class FarPairBlock:
-    """A block by words that any process understands."""
+    """A block as plain values, which other processes can open."""
 
     places: Array
     a: FarSide
@@ -113,7 +117,7 @@ class FarPairBlock:
 
     @property
     def pins(self) -> tuple[Pin, ...]:
-        """The ranks that it reads."""
+        """The pins of the ranks that the block reads."""
         return (*self.a.values.pins, *self.b.values.pins)
 
     def near(self) -> PairBlock:
@@ -126,7 +130,7 @@ class FarPairBlock:
 class PairBlock:
     """Pairs of one size and the same two dtypes.
 
-    places: what whoever made the block knows them by.
+    places: the numbers by which the maker of the block knows the pairs.
     shift, eps, scale: of each pair, as `Differences` takes them.
     """
 
@@ -139,28 +143,28 @@ class PairBlock:
 
     @property
     def weight(self) -> int:
-        """About how much work it is, in bytes that are read."""
+        """About how much work the block is, in bytes that are read."""
         widths = sum(side.kind.storage.itemsize for side in (self.a, self.b))
         return len(self.places) * self.a.size * widths + OPEN_BYTES
 
     def far(self) -> FarPairBlock:
-        """It for another process; raises UnsupportedError as `Side.far`."""
+        """The block for another process; raises UnsupportedError as `Side.far`."""
         rest = self.shift, self.eps, self.scale
         return FarPairBlock(self.places, self.a.far(), self.b.far(), *rest)
 
     def only(self, at: int) -> PairBlock:
-        """One of its pairs."""
+        """The block with one of its pairs alone."""
         one = slice(at, at + 1)
         rest = self.shift[one], self.eps[one], self.scale[one]
         return PairBlock(self.places[one], self.a.only(at), self.b.only(at), *rest)
 
 
 class Apart(NamedTuple):
-    """What was found of a block.
+    """The measures of a block.
 
-    places: all that it was asked for.
-    found: the fields of Measure that come from values, by name, for some places each.
-    damaged: places whose values are no good on side "a" or "b", and why.
+    places: all places of the block.
+    found: places, and the fields of Measure that come from their values, by name.
+    damaged: places whose values are damaged, on which side ("a" or "b"), and why.
     """
 
     places: Array
@@ -169,7 +173,7 @@ class Apart(NamedTuple):
 
 
 def apart(block: PairBlock) -> Apart:
-    """How far the pairs of a block are apart; if one cannot be read, each by itself."""
+    """How far the pairs of a block are apart; pair by pair where one of them cannot be read."""
     seals = Seals(block.a.digests), Seals(block.b.digests)
     try:
         with np.errstate(all="ignore"):
@@ -198,7 +202,7 @@ def _differences(block: PairBlock, seals: tuple[Seals, Seals]) -> dict[str, Arra
 
 
 def _unreadable(block: PairBlock) -> str:
-    """Which side of a pair cannot be read."""
+    """The side of a pair that cannot be read, "a" or "b"."""
     try:
         for _ in block.a.raws():
             pass

@@ -1,4 +1,4 @@
-"""What the summary rows alone say of a difference: how large it is at least."""
+"""How large a difference is at least, by the summary rows of the two records alone."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["bounds"]
 Array = np.ndarray[Any, Any]
 Figures = Mapping[str, Array]
 SLACK = 2.0**-45
-"""Of the figures themselves, which are sums in float64: by how much they may be wrong."""
+"""Relative error of the figures themselves, which are sums in float64."""
 LEAST = 2.0**-1000
-"""Norms below this one have lost digits to float64's own end, and say nothing of a ratio."""
+"""Norms below this one have lost digits at the lower end of float64: ratios of them say nothing."""
 
 
 def bounds(a: Figures, b: Figures, eps: Array, elements: Array) -> dict[str, Array]:
-    """Lower bounds of what was not measured; nan where there is none.
+    """Lower bounds of the measures that values would tell; nan where there is none.
 
     a, b: the figures of each pair's two records.
-    elements: how many numbers the figures are of (a complex element is two).
+    elements: how many numbers the figures sum up (a complex element is two).
     ‖b − a‖₂ ≥ |‖b‖₂ − ‖a‖₂|, and ≥ |Σb − Σa| / √n (Cauchy and Schwarz); max|b − a| is at least the
     difference of the maxima, of the minima, and of the means. They hold where all is finite.
     """

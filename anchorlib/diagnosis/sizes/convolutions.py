@@ -1,4 +1,4 @@
-"""Gradients of weights of convolutions once more in float64: Σ x·g over samples and positions."""
+"""Weight gradients of convolutions computed in float64: Σ x·g over samples and positions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["Geometry", "convolutions", "geometry_of"]
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 STRIDES = 4
-"""Strides that are tried where nothing tells them."""
+"""The largest stride that is tried where no module states it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How a convolution lies over its input, by axis."""
+    """How the kernel of a convolution lies over its input, by axis."""
 
     stride: Shape
     padding: Shape
@@ -33,9 +33,10 @@ class Geometry:
 def convolutions(
     x: Array, gradient: Array, shape: Shape, geometry: Geometry | None
 ) -> Iterator[Task]:
-    """Weight gradients of this shape of a convolution that was given x, (N, C, *sizes).
+    """The weight gradients of this shape that a convolution with these operands may have.
 
-    gradient: of its output, (N, O, *sizes). geometry: None where it has to be found by trying.
+    x: the input, (N, C, *sizes). gradient: of the output, (N, O, *sizes). geometry: None where it
+    has to be found by trial.
     """
     if not (x.ndim == gradient.ndim == len(shape) > 2 and x.shape[0] == gradient.shape[0]):
         return
@@ -57,7 +58,7 @@ def convolutions(
 
 
 def _geometries(given: Shape, made: Shape, kernel: Shape) -> Iterator[Geometry]:
-    """Those of dilation one that make the given sizes into these, the same along all axes."""
+    """The geometries without dilation, equal along all axes, that turn `given` into `made`."""
     ones = (1,) * len(kernel)
     for stride, padding in itertools.product(range(1, STRIDES + 1), range(max(kernel))):
         one = Geometry((stride,) * len(ones), (padding,) * len(ones), ones)
@@ -73,7 +74,7 @@ def _fits(one: Geometry, given: Shape, made: Shape, kernel: Shape) -> bool:
 
 
 def _weight(x: Array, gradient: Array, shape: Shape, lies: Geometry, groups: int) -> Array:
-    """The gradient of the weight, a place of the kernel at a time."""
+    """The gradient of the weight, computed for one place of the kernel after the other."""
     around = [(0, 0), (0, 0), *((one, one) for one in lies.padding)]
     padded = np.pad(x, around)
     found = np.empty(shape)
@@ -91,16 +92,16 @@ def _weight(x: Array, gradient: Array, shape: Shape, lies: Geometry, groups: int
 
 
 def _by_channel(values: Array, groups: int) -> Array:
-    """(N, C, *sizes) as (groups, C / groups, N · sizes)."""
+    """Values of shape (N, C, *sizes) reshaped to (groups, C / groups, N · sizes)."""
     turned = np.moveaxis(values, 1, 0)
     found: Array = turned.reshape(groups, values.shape[1] // groups, -1)
     return found
 
 
 def geometry_of(text: object, axes: int) -> Geometry | None:
-    """What a module says of itself, as "Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))".
+    """The geometry in the description of a module; None where the description lacks some of it.
 
-    None where it does not tell all.
+    text: as "Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))".
     """
     if not isinstance(text, str) or "stride=" not in text or "padding_mode=" in text:
         return None

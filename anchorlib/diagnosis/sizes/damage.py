@@ -1,4 +1,4 @@
-"""Values that cannot be read back, or are not those that were recorded."""
+"""Damaged values: those that cannot be read, or do not have the digest that was recorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Seals:
-    """Digests of values as they are read, a block at a time, beside those that were recorded."""
+    """Computes digests of values as they are read, and compares them with the recorded ones."""
 
     def __init__(self, digests: Array) -> None:
         """`digests` as `Table.digest` has them."""
@@ -24,19 +24,19 @@ class Seals:
         self._hashers = [xxhash.xxh3_128() for _ in self._told]
 
     def add(self, raw: Array) -> None:
-        """The next elements of every record: raw storage, (records, elements)."""
+        """Takes the next elements of every record: raw storage, (records, elements)."""
         for hasher, row in zip(self._hashers, np.ascontiguousarray(raw), strict=True):
             hasher.update(row.data)
 
     @property
     def broken(self) -> list[int]:
-        """The places of the records whose values are others."""
+        """The places of the records whose values do not have the recorded digest."""
         pairs = enumerate(zip(self._hashers, self._told, strict=True))
         return [at for at, (one, (high, low)) in pairs if one.intdigest() != (high << 64) + low]
 
 
 def damaged(table: Table, row: int, why: str) -> str:
-    """One line: which record, and what is wrong with it."""
+    """The line that says of which record the values are damaged, and why."""
     place = place_at(table, row)
     where = f"step {place.step}, pass {place.pass_index}"
     where += f", rank {place.rank}" if place.rank else ""

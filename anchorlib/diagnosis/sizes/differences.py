@@ -1,7 +1,8 @@
 """How far pairs of tensors of one size are apart, added up block by block.
 
 Rows are pairs and columns elements: a large pair comes alone, 64 Ki elements at a time, and small
-ones come together. Complex elements count as two, but in the share that differs and in `worst`.
+ones come together. Complex elements count as two numbers, except in the share that differs and in
+`worst`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ Array = np.ndarray[Any, Any]
 class Differences:
     """The sums and extremes of some pairs so far.
 
-    shift: for each pair the power of two that brings its float64 values to where squares are
-        neither lost nor infinite; mostly 0.
-    eps: for each pair what errors are counted in.
-    scale: for each pair what its second values are multiplied by first; mostly 1.
+    shift: for each pair the power of two by which its float64 values are scaled, so that their
+        squares neither vanish nor become infinite; mostly 0.
+    eps: for each pair the unit in which errors are counted.
+    scale: for each pair the factor by which B's values are multiplied first; mostly 1.
     """
 
     def __init__(self, one: DType, two: DType, shift: Array, eps: Array, scale: Array) -> None:
@@ -51,7 +52,7 @@ class Differences:
         self._broken_values = np.full((2, pairs), np.nan)
 
     def add(self, raw_a: Array, raw_b: Array) -> None:
-        """The next elements of every pair: raw storage, both (pairs, elements)."""
+        """Takes the next elements of every pair: raw storage, both (pairs, elements)."""
         one, two = (
             self._wide(raw, kind) for raw, kind in zip((raw_a, raw_b), self._kinds, strict=True)
         )
@@ -76,7 +77,7 @@ class Differences:
         sides = {"a": one, "b": two, "d": apart}
         for name in ("aa", "bb", "dd", "ab", "ad"):
             left, right = sides[name[0]], sides[name[1]]
-            # Not np.dot: it starts threads, and their number shows.
+            # Not np.dot: it starts threads, and the sum would depend on their number.
             self._add(name, np.einsum("ij,ij->i", left, right))
         np.abs(apart, out=apart)
         self._add("abs", apart.sum(axis=1))
@@ -91,7 +92,7 @@ class Differences:
         np.maximum(self._largest_a, one.max(axis=1), out=self._largest_a)
 
     def _leave_out(self, one: Array, two: Array) -> None:
-        """Makes what is not finite in both zero in both, after counting it."""
+        """Counts the elements that are not finite in both, and sets them to zero in both."""
         finite = np.isfinite(one), np.isfinite(two)
         out = ~(finite[0] & finite[1])
         # inf equals inf, and a NaN any NaN.
@@ -117,7 +118,7 @@ class Differences:
         return wide
 
     def _unequal(self, raw_a: Array, raw_b: Array, one: Array, two: Array) -> Array:
-        """Which elements differ: in their bits, or in their values where dtypes or scales do."""
+        """Which elements differ in their bits; in their values where dtypes or scales differ."""
         if self._kinds[0] == self._kinds[1] and not self._scaled:
             width = min(raw_a.itemsize, 8)
             left, right = (np.ascontiguousarray(raw).view(f"u{width}") for raw in (raw_a, raw_b))
@@ -133,7 +134,7 @@ class Differences:
         return found
 
     def _count(self, name: str, where: Array) -> None:
-        # Far faster for one row than along an axis.
+        # For one row, counting without an axis is far faster.
         found = np.count_nonzero(where) if len(where) == 1 else np.count_nonzero(where, axis=1)
         self._counts[name] = self._counts[name] + found
 
@@ -165,7 +166,10 @@ class Differences:
         }
 
     def _where(self) -> dict[str, Array]:
-        """The worst element; where finite ones are equal, the first that is not finite in one."""
+        """The worst element of each pair, with both values.
+
+        Where all finite elements are equal, it is the first that `nonfinite` counts.
+        """
         none = self._worst < 0
         values = np.where(none, self._broken_values, self._values)
         one, two = np.ldexp(values, -self._shift)
@@ -173,7 +177,7 @@ class Differences:
 
 
 def _in_coarser(one: Array, two: Array, kinds: tuple[DType, DType]) -> tuple[Array, Array]:
-    """Both, those of the finer float type rounded to the other's precision."""
+    """Both values, with those of the finer float type rounded to the other type's precision."""
     finer = [kind.eps or 0.0 for kind in kinds]
     if finer[0] == finer[1] or not all(finer):
         return one, two
@@ -183,7 +187,7 @@ def _in_coarser(one: Array, two: Array, kinds: tuple[DType, DType]) -> tuple[Arr
 
 
 def _rounded(values: Array, kind: DType) -> Array:
-    """The nearest value of `kind`, ties to even; what is too large for it stays as it is."""
+    """The nearest value of `kind`, ties to even; values beyond its range do not become infinite."""
     assert kind.eps is not None
     assert kind.smallest_normal_exponent is not None
     exponent = np.maximum(np.frexp(values)[1] - 1, kind.smallest_normal_exponent)
@@ -201,8 +205,9 @@ def _ratio(over: Array, under: Array) -> Array:
 def _cosine_distance(norm_a: Array, norm_b: Array, sums: dict[str, Array]) -> Array:
     """½‖a/‖a‖ − b/‖b‖‖², which is 1 − a·b / (‖a‖‖b‖); nan where one of them is zero alone.
 
-    Of vectors that are close, this would lose its digits. There it is (‖b − a‖² − (‖b‖ − ‖a‖)²) /
-    (2‖a‖‖b‖), and ‖b‖ − ‖a‖ comes from 2a·(b − a) + ‖b − a‖² for the same reason.
+    For vectors that are close, that difference would lose its digits. There the distance is
+    computed as (‖b − a‖² − (‖b‖ − ‖a‖)²) / (2‖a‖‖b‖), and ‖b‖ − ‖a‖, for the same reason, from
+    2a·(b − a) + ‖b − a‖².
     """
     longer = _ratio(2 * sums["ad"] + sums["dd"], norm_a + norm_b)
     near = np.maximum(sums["dd"] - longer**2, 0) / norm_a / norm_b / 2

@@ -1,8 +1,8 @@
 """How far the differing pairs of an alignment are apart, each read once, block by block.
 
-Pairs of one size and dtypes are taken together while they are small; a large one is read in parts,
-so that memory stays bounded whatever the size of a record. What is read is compared with its
-digest: of values that are damaged, the figures speak.
+Small pairs of one size and dtypes are read together, and a large pair is read in parts, so that
+memory stays bounded whatever the size of a record. Values are compared with their digest: a pair
+with damaged values is measured by its summaries.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = ["max_ulp", "measure"]
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
 SAFE = 130
-"""Exponents up to which float64 values are squared as they are: neither sums of 2**64 squares nor
-those of values that are 2**400 times smaller leave float64."""
-SCALING = ("min", "max", "sum", "l2")  # figures that grow with the values
+"""The largest exponent of float64 values that are squared unscaled: neither a sum of 2**64 squares
+nor squares of values 2**400 times smaller leave the range of float64."""
+SCALING = ("min", "max", "sum", "l2")  # figures that are multiplied where values are
 WHOLE = ("nonfinite", "zeros", "numel", "worst")
 
 
@@ -41,8 +41,8 @@ def measure(
     """The measures of these pairs (indices into the alignment), ascending.
 
     progress: called with the bytes read so far and all there are to read.
-    over: who reads the values, a block of pairs after the other; the measures are the same.
-    Values that cannot be read, or are not those that were recorded, stand in `damaged`.
+    over: a `map` that runs `apart` on each block of pairs; the measures do not depend on it.
+    Records whose values cannot be read, or do not have their digest, are listed in `damaged`.
     """
     pairs = np.unique(np.asarray(pairs, np.int64))
     return _Measuring(alignment, pairs, progress, over).measures()
@@ -70,7 +70,7 @@ class _Measuring:
         self.damaged: list[Damage] = []
 
     def measures(self) -> Measures:
-        """All of them, of the values where those are kept, else of the figures."""
+        """The measures of all pairs, from values where those are kept, else from figures."""
         shape_a, shape_b = shared_codes(self.a.shapes, self.b.shapes)
         same = shape_a[self.a.shape[self.row_a]] == shape_b[self.b.shape[self.row_b]]
         kept = self.a.kept[self.row_a].astype(bool) & self.b.kept[self.row_b].astype(bool)
@@ -81,7 +81,7 @@ class _Measuring:
         return Measures(self.pairs, self.columns, tuple(self.damaged))
 
     def _of_dtypes(self, value: Callable[[DType, DType], float]) -> Array:
-        """For each pair what `value` says of its two dtypes."""
+        """For each pair the result of `value` for its two dtypes."""
         table = np.array([[value(one, two) for two in self.kinds[1]] for one in self.kinds[0]])
         table = table.reshape(len(self.kinds[0]), len(self.kinds[1]))
         found: Array = table[self.a.dtype[self.row_a], self.b.dtype[self.row_b]]
@@ -106,7 +106,7 @@ class _Measuring:
         nbytes = (widths * self.numel).astype(np.int64)
         self.total = int(nbytes[places].sum())
         stored = None not in (stored_values(self.a), stored_values(self.b))
-        # What comparing put together is in this process alone.
+        # Values that the comparison computed are in this process alone.
         over = self.over if stored else map
         for told in over(apart, self._blocks(places)):
             for some, found in told.found:
@@ -116,7 +116,7 @@ class _Measuring:
             self._tell(int(nbytes[told.places].sum()))
 
     def _blocks(self, places: Array) -> Iterator[PairBlock]:
-        """Pairs of one size and the same two dtypes, as many as are read together."""
+        """Blocks of pairs of one size and the same two dtypes."""
         groups = packed([self.a.dtype[self.row_a], self.b.dtype[self.row_b], self.numel])[places]
         # Records of one dtype and shape lie side by side in the store, in the order they were made.
         order = np.lexsort((self.row_a[places], groups))
@@ -141,7 +141,7 @@ class _Measuring:
         )
 
     def _damage(self, places: Array, side: str, why: str) -> None:
-        """Lets the figures of some pairs speak, whose values in one run are no good."""
+        """Measures pairs by their figures, since their values in one run are damaged."""
         table, rows = (self.a, self.row_a) if side == "a" else (self.b, self.row_b)
         for place in places.tolist():
             line = damaged(table, int(rows[place]), why)
@@ -167,7 +167,7 @@ class _Measuring:
 
 
 def _ratio(a: Array, b: Array) -> Array:
-    """By what B's values are multiplied to carry A's loss scale; 1 where a scale says nothing."""
+    """The factor that brings B's values to A's loss scale; 1 where a scale says nothing."""
     with np.errstate(all="ignore"):
         found: Array = a / b
     found[~(np.isfinite(found) & (found > 0))] = 1.0
@@ -175,7 +175,7 @@ def _ratio(a: Array, b: Array) -> Array:
 
 
 def part_size(kind: DType) -> int:
-    """Bytes of a number: of a complex type, of its real part."""
+    """The bytes of one number of a type; of a complex type, of its real part."""
     return kind.storage.itemsize // (2 if kind.family == "complex" else 1)
 
 

@@ -19,8 +19,8 @@ class Measure(NamedTuple):
 
     Where the records carry different loss scales, as they state, b is brought to a's first.
 
-    eps: of the coarser of the two dtypes; of a sum, the dtype of what was summed, not the wider one
-        that it was summed in (`anchorlib.diagnosis.observed`); nan for integers and bool.
+    eps: of the coarser of the two dtypes; nan for integers and bool. A sum has the dtype of its
+        terms here, not the wider one in which they were summed (`sizes.precision.observed`).
     error_eps: ‖b − a‖₂ / (‖a‖₂ · eps) over the elements that are finite in both; 0 where they are
         equal; inf where a is all zero and b is not; nan where there is nothing to measure (shapes
         differ, no values kept, integers, no element finite in both).
@@ -31,8 +31,9 @@ class Measure(NamedTuple):
     bias: |Σ(b − a)| / Σ|b − a|; 1 means that all differences have one sign.
     cosine_distance: 1 − cos(a, b), as ½‖a/‖a‖ − b/‖b‖‖².
     norm: ‖a‖₂ over the finite elements.
-    nonfinite: elements that are NaN or infinite in one only, or differ in which of them they are.
-    zeros: elements that are zero in one only.
+    nonfinite: how many elements are NaN or infinite in one record alone, or NaN in one and infinite
+        in the other, or infinite with other signs.
+    zeros: how many elements are zero in one record alone.
     numel: elements of a.
     worst: the flat C-order index of max|b − a|, with value_a and value_b there (of a complex
         element the part that differs most); where the finite elements are equal, of the first that
@@ -64,7 +65,7 @@ class Measure(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """One record whose values are no good; its summary is.
+    """One record whose values are damaged, so that its pair is measured by the summaries.
 
     pair: its index in the alignment. line: which record of which run, for people.
     """
@@ -79,7 +80,7 @@ class Measures:
 
     pair: indices into the alignment, ascending.
     columns: the fields of Measure by name, each an array.
-    damaged: records whose values are no good; their pairs are measured by their summaries.
+    damaged: records whose values are damaged; their pairs are measured by their summaries.
     """
 
     pair: Array
@@ -93,11 +94,11 @@ class Measures:
         return self.columns[column]
 
     def at(self, place: int) -> Measure:
-        """One of them."""
+        """The measure at one place."""
         return Measure(*(self.columns[name][place].item() for name in Measure._fields))
 
     def without(self, pairs: Array) -> Measures:
-        """All but those of some pairs."""
+        """The measures of all other pairs."""
         if not len(pairs):
             return self
         left = ~np.isin(self.pair, pairs)

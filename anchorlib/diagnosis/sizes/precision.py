@@ -1,8 +1,9 @@
-"""The element type of what was observed: a sum's own is wider, and no eps of it was rounded to.
+"""The element type of the tensors that were observed, where records hold sums of them.
 
-`Sum` adds half and 8-bit floats up in float32, float32 and float64 in float64, complex numbers
-likewise. Which of the narrower ones it was is not stored; the rest of the run tells it, or what is
-usual.
+`Sum` adds half and 8-bit floats up in float32, float32 and float64 in float64, and complex numbers
+likewise. The tensors were rounded to their own type, not to the wider type of their sum, so that
+errors are counted in eps of the former. A record of a sum does not store it: the rest of the run
+tells it, else the usual type is taken.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ SUMMED = {
     "float64": ("float32", "float64"),
     "complex128": ("complex64", "complex128", "complex32"),
 }
-"""What a sum of that element type may be of; the first where nothing tells."""
+"""The element types whose sums have this type; the first is taken where nothing tells."""
 
 
 def observed(table: Table, row: int) -> DType:
-    """The element type of what one record observed."""
+    """The element type of the tensors that one record observed."""
     tensor, dtype = int(table.tensor[row]), int(table.dtype[row])
     return dtypes.dtype(_name(table, tensor, table.dtypes[dtype], _plain(table)))
 
 
 def observed_eps(table: Table, rows: Array) -> Array:
-    """The eps of what these records observed; nan of integers and bool."""
+    """The eps of the tensors that these records observed; nan for integers and bool."""
     own = [dtypes.dtype(name).eps for name in table.dtypes]
     eps = np.array([np.nan if one is None else one for one in own] or [np.nan])
     found: Array = eps[table.dtype[rows]]
@@ -58,7 +59,7 @@ def _is_sum(mode: str) -> bool:
 
 
 def _plain(table: Table) -> dict[tuple[str, str], set[str]]:
-    """The element types of each name and kind, but for sums."""
+    """The element types of each name and kind, from records that are no sums."""
     found: dict[tuple[str, str], set[str]] = {}
     for pair in np.unique(table.tensor.astype(np.int64) * len(table.dtypes) + table.dtype).tolist():
         number, dtype = divmod(pair, len(table.dtypes))
@@ -83,7 +84,7 @@ def _name(table: Table, tensor: int, own: str, plain: dict[tuple[str, str], set[
 def _tellings(
     table: Table, name: str, kind: str, rank: int, plain: dict[tuple[str, str], set[str]]
 ) -> Iterator[list[str]]:
-    """Element types that may be a sum's, surest first."""
+    """Candidates for the element type of a sum's tensors, the surest first."""
     yield sorted(plain.get((name, kind), ()))
     yield sorted({dtype for (other, _), some in plain.items() if other == name for dtype in some})
     yield [dtype for dtype, _ in Counter(d for some in plain.values() for d in some).most_common()]

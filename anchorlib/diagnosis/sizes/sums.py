@@ -1,14 +1,14 @@
-"""Sums of products once more in float64, and how far rounding may take them.
+"""Sums of products computed in float64, and how far rounding may move such sums.
 
     products     Σ p·q over one axis: linear layers, attention, and their gradients
     plain sums   Σ g over all axes but one: the gradient of a bias
     convolutions, the gradients of their weights: see `anchorlib.diagnosis.sizes.convolutions`
 
-Each addition rounds by half an eps of the sum so far, at most. After k terms of either sign that
-sum is about √k terms large, so n additions round by about ½ eps·√n·‖t‖, where ‖t‖² is the sum of
-the squares of all terms: however much of them cancels. Weight gradients of convolutions behind
-batch norms, of 512 to 65,536 terms, by one thread and by two, were 0.06 to 0.16 eps·√n·‖t‖ from
-float64.
+Each addition rounds by half an eps of the partial sum, at most. After k terms of either sign, the
+partial sum is about √k terms large. So n additions round by about ½ eps·√n·‖t‖, where ‖t‖² is the
+sum of the squares of all terms, however much of them cancels. Weight gradients of convolutions
+behind batch norms, of 512 to 65,536 terms, by one thread and by two, were 0.06 to 0.16 eps·√n·‖t‖
+from float64.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ Shape = tuple[int, ...]
 Form = Callable[[Array, Array], Array]
 EPS32 = 2.0**-23
 CERTAIN = 4.0
-"""Standard deviations of a long sum's rounding. Where terms are alike for long, as behind a batch
-norm over the background of images, roundings have one sign for as long: the gradient of a weight
-of one input channel, 16,384 terms, was twice the estimate above from float64."""
+"""How many times the estimate above a long sum may round by. Where many terms in a row are alike,
+as behind a batch norm over the background of images, their roundings have one sign: the gradient of
+a weight of one input channel, 16,384 terms, was twice the estimate from float64."""
 
 
 class Sum(NamedTuple):
-    """total: in float64. spread: the root of the sum of the squares of all terms of all elements.
+    """A tensor of sums, computed in float64.
 
-    terms: how many each element has.
+    total: the sums. spread: the root of the sum of the squares of all terms of all elements.
+    terms: how many terms each element has.
     """
 
     total: Array
@@ -44,9 +45,9 @@ class Sum(NamedTuple):
     terms: int
 
     def rounding(self, eps: float) -> float:
-        """‖r − total‖₂ that a result r may have by rounding, computed in a precision of this eps.
+        """The ‖r − total‖₂ that rounding may give a result r computed in a precision of this eps.
 
-        Low precision rounds what is multiplied and the result; kernels add up in float32.
+        Low precision rounds the operands and the result; kernels add up in float32.
         """
         adding = min(eps, EPS32) * math.sqrt(self.terms) * self.spread
         low = eps * self.spread if eps > EPS32 else 0.0
@@ -62,7 +63,11 @@ class Task:
 
 
 def task_of(form: Form, p: Array, q: Array, terms: int, elements: int) -> Task:
-    """The sum that `form` makes of two operands: it is bilinear, so of squares it sums squares."""
+    """The task of computing `form` of two operands.
+
+    form: a bilinear sum of products, so that of squared operands it gives the sum of the squares of
+    all terms.
+    """
 
     def compute() -> Sum:
         return Sum(form(p, q), math.sqrt(float(form(p * p, q * q).sum())), terms)
@@ -71,7 +76,7 @@ def task_of(form: Form, p: Array, q: Array, terms: int, elements: int) -> Task:
 
 
 def certain(task: Task) -> Task:
-    """The same sum with all that one which is added up term by term may be off by."""
+    """The task with a `CERTAIN` times larger spread, as for sums that are added up term by term."""
 
     def compute() -> Sum:
         told = task.compute()
@@ -81,7 +86,7 @@ def certain(task: Task) -> Task:
 
 
 def products(p: Array, q: Array, shape: Shape) -> Iterator[Task]:
-    """The products of two operands that have this shape: as they are, and either transposed."""
+    """The matrix products of two operands that have this shape, with either of them transposed."""
     if min(p.ndim, q.ndim) < 2:
         return
     flat, flat_q = (one.reshape(-1, one.shape[-1]) for one in (p, q))
@@ -94,7 +99,7 @@ def products(p: Array, q: Array, shape: Shape) -> Iterator[Task]:
 
 
 def shifted(task: Task, bias: Array) -> Task:
-    """The same sum with a term of its own for each place of the last axis."""
+    """The task with a bias added: one more term for each place of the last axis."""
 
     def compute() -> Sum:
         total, spread, terms = task.compute()
@@ -115,20 +120,20 @@ def _product_shape(one: Shape, two: Shape) -> Shape | None:
 
 
 def _one_by_one(task: Task, walks: Callable[[], float]) -> Sum:
-    """A sum as kernels add a bias's gradient up: one term after another, in no blocks.
+    """A sum as kernels add up a bias's gradient: one term after another, without blocks.
 
-    Terms beside each other have one sign more often than not, and the sums so far grow as long as
-    they do: how far they go from 0, in the order in which the terms lie, is what rounds. 2,048
-    terms of one sign, by one thread and by two, were 19 eps of the total apart; 4,096 terms that
-    cancel to nothing behind a batch norm 3.4 eps of the sum of their sizes, five times what terms
-    in a random order would be.
+    Neighbouring terms mostly have one sign, and partial sums grow as long as they do. The rounding
+    depends on how far the partial sums go from 0 in the order of the terms. 2,048 terms of one
+    sign, by one thread and by two, were 19 eps of the total apart; 4,096 terms that cancel to
+    nothing behind a batch norm were 3.4 eps of the sum of their sizes apart, five times as much as
+    terms in a random order would be.
     """
     told = task.compute()
     return told._replace(spread=max(told.spread, float(np.linalg.norm(told.total)), walks()))
 
 
 def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
-    """The sums of one operand over all axes but one of this length: the second, or the last."""
+    """The sums of one operand over all axes but the second, or but the last, of this shape."""
     if len(shape) != 1 or gradient.ndim < 2:
         return
     for axis in dict.fromkeys((1, gradient.ndim - 1)):
@@ -147,5 +152,5 @@ def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
 
 
 def _walk(terms: Array) -> float:
-    """How large the sums so far are: the root of the sum over rows of their mean squares."""
+    """How large the partial sums are: the root of the sum over rows of their mean squares."""
     return math.sqrt(float(np.square(np.cumsum(terms, axis=1)).mean(axis=1).sum()))

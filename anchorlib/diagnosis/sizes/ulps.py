@@ -1,4 +1,4 @@
-"""Differences counted in the numbers that lie between, in the coarser of two dtypes."""
+"""Differences in units in the last place: steps of the coarser dtype between two values."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"
 def max_ulp(alignment: Alignment, pair: int) -> int | None:
     """The largest difference of a pair in units in the last place of the coarser dtype.
 
-    Of sums the dtype is that of what was summed. Finer values are rounded to the coarser one first.
-    Zeros of both signs are one number; elements that are not finite in both are passed over. None
-    where there is nothing to count: integers, values that were not kept, shapes that differ, no
-    element finite in both.
+    Records of sums have the dtype of their terms here. Finer values are rounded to the coarser
+    dtype first. Zeros of both signs are one number; elements that are not finite in both are left
+    out. None where nothing can be counted: integers, values that were not kept, shapes that differ,
+    no element finite in both.
     """
     sides = [(alignment.a, int(alignment.a_row[pair])), (alignment.b, int(alignment.b_row[pair]))]
     if not all(table.kept[row] for table, row in sides):
@@ -71,7 +71,7 @@ def rounded(values: Array, coarser: DType) -> Array:
     if coarser.storage == coarser.decoded:
         narrow: Array = values.astype(coarser.storage)
         return narrow
-    # Few enough to be listed: every number of the dtype in ascending order.
+    # numpy has no such dtype, but its numbers are few enough to be listed in ascending order.
     patterns = np.arange(1 << (8 * coarser.storage.itemsize)).astype(coarser.storage)
     listed = dtypes.decode(patterns, coarser.name).astype(np.float64)
     patterns, listed = patterns[np.isfinite(listed)], listed[np.isfinite(listed)]

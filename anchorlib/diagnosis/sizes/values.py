@@ -13,7 +13,7 @@ from anchorlib.diagnosis.pairing import Table
 __all__ = ["BLOCK", "READ", "pieces", "regrouped"]
 
 Array = np.ndarray[Any, Any]
-BLOCK = 1 << 16  # elements; what is worked on fits the caches
+BLOCK = 1 << 16  # elements that are worked on at once: they fit the caches
 READ = 1 << 20  # elements of a large record that are read at once
 
 
@@ -24,7 +24,7 @@ def pieces(table: Table, row: int) -> Iterator[Array]:
 
 
 def regrouped(reads: Iterable[Array]) -> Iterator[Array]:
-    """The same elements, `BLOCK` at a time."""
+    """The elements of all reads, `BLOCK` at a time."""
     rest: Array | None = None
     for read in reads:
         found = read if rest is None or not len(rest) else np.concatenate([rest, read])

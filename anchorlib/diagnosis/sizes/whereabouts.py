@@ -20,14 +20,14 @@ RANGES_SHOWN = 6
 FEWEST_REGULAR = 3
 BLOCK = 1 << 20  # bytes read at a time
 MOST_ELEMENTS = 1 << 22
-EQUAL, NONFINITE = -1.0, -3.0  # as in the grid of a comparison
+EQUAL, NONFINITE = -1.0, -3.0  # the marks that a comparison's grid of differences uses too
 
 
 def whereabouts(alignment: Alignment, pair: int) -> str:
-    """Where in the tensor a pair differs: a clause for each axis of which some indices do not.
+    """Where in the tensor a pair differs: a clause for each axis of which some indices are equal.
 
-    "all" where all indices of every axis have a difference; "" where that is not known: shapes that
-    differ, values that were not kept or cannot be read, or more than four million elements.
+    "all" where every index of every axis has a difference. "" where that is not known: shapes
+    differ, values were not kept or cannot be read, or there are more than four million elements.
     """
     sides = (
         (alignment.a, int(alignment.a_row[pair])),
@@ -47,7 +47,7 @@ def whereabouts(alignment: Alignment, pair: int) -> str:
 
 
 def read(table: Table, row: int) -> Array:
-    """All values of a record that are kept, flat."""
+    """All stored values of a record, flat."""
     name = table.dtypes[table.dtype[row]]
     parts = [block.reshape(-1) for block in table.read(row, BLOCK)]
     return dtypes.decode(np.concatenate(parts), name) if parts else np.empty(0)
@@ -65,7 +65,7 @@ def apart(a: Array, b: Array) -> Array:
 
 
 def _same(a: Array, b: Array) -> Array:
-    """Whether the bits agree; of different dtypes whether the values do."""
+    """Whether the bits of each element agree; for different dtypes, whether the values do."""
     if a.dtype != b.dtype:
         equal: Array = (a == b) | ((a != a) & (b != b))
         return equal
@@ -87,7 +87,7 @@ def where(differs: Array) -> list[str]:
         many = f"{one}s" if names else f"axis {axis} indices"
         if len(places) == size:
             found.append(f"all {size:,} {many}" if size != 1 else f"the only {one}")
-        elif not len(places):  # another dtype, the same values
+        elif not len(places):  # the dtypes differ, and the values do not
             found.append(f"none of {size:,} {many}")
         else:
             found.append(f"{one if len(places) == 1 else many} {_ranges(places)} of {size:,}")

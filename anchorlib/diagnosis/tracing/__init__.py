@@ -1,4 +1,4 @@
-"""What the operations that both runs traced say of where these part."""
+"""How the traced operations of two runs differ at the places where the runs part."""
 
 from anchorlib.diagnosis.tracing.telling import headline, told
 from anchorlib.diagnosis.tracing.traces import Traces, traces_of

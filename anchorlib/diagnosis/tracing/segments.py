@@ -1,8 +1,8 @@
-"""The operations between a record and the records that it was computed from, in both runs.
+"""The traced operations between a record and the records that it was computed from, in both runs.
 
-Each record knows the operation that made it by its digest (`anchorlib.operations.Joined`), and
-each operation those that made what it took. So the operations between two records follow, and no
-name is guessed.
+The digest of a record tells which operation made it (`anchorlib.operations.Joined`), and each
+operation states which operations made its inputs. So the operations between two records follow, and
+no name is guessed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Steps: TypeAlias = Mapping[tuple[int, int], Sequence[Op]]
 """The operations of each rank and step, in their order."""
 
 FAMILIES = ({"forward", "recompute"}, {"backward", "accumulate"}, {"optimizer"})
-"""What is computed at once: a gradient's operations end where forward's began."""
+"""Stages that are run together: the operations of a gradient do not reach into those of forward."""
 
 
 class Segments:
-    """The operations of the records of one run.
+    """The traced operations between the records of one run.
 
-    rows: those of its records that the other run has too, ascending.
+    rows: the rows of records that the other run has too, ascending.
     """
 
     def __init__(self, table: Table, rows: Array, steps: Steps) -> None:
@@ -38,12 +38,12 @@ class Segments:
 
     @classmethod
     def of(cls, alignment: Alignment, steps: tuple[Steps, Steps]) -> tuple[Segments, Segments]:
-        """Those of A and of B."""
+        """The segments of A and of B."""
         rows = np.unique(alignment.a_row), np.unique(alignment.b_row)
         return cls(alignment.a, rows[0], steps[0]), cls(alignment.b, rows[1], steps[1])
 
     def before(self, row: int) -> tuple[Op, ...] | None:
-        """What computed a record from those that both runs have, in order of execution.
+        """The operations that computed a record from records that both runs have, in their order.
 
         None where its step was not traced, or where no operation is known to have made it.
         """

@@ -1,4 +1,4 @@
-"""Differences of operations in words, each with the difference in values that hangs on it."""
+"""Differences of operations in words, each with the difference in values that depends on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anchorlib.operations import OpAlignment, OpDifference
 
 __all__ = ["Told", "clause", "headline", "told"]
 
-MODULES = 3  # that are named
+MODULES = 3  # how many modules are named
 OUTSIDE = "outside modules"
 
 
@@ -32,7 +32,10 @@ class Told(NamedTuple):
 
 
 def told(operations: OpAlignment, origins: Sequence[Origin]) -> list[Told]:
-    """Every kind of difference; those first on which an origin hangs, then where bits part."""
+    """Every kind of difference in words: first those on which an origin depends.
+
+    Next come those where equal bits go in and other bits come out; last, those with equal results.
+    """
 
     def rank(one: OpDifference) -> tuple[bool, bool, bool]:
         parting = one.inputs_equal is True and one.outputs_equal is False
@@ -42,7 +45,7 @@ def told(operations: OpAlignment, origins: Sequence[Origin]) -> list[Told]:
 
 
 def headline(operations: OpAlignment) -> str:
-    """How many operations are alike, and how many are not."""
+    """How many operations both runs ran, and how many one run alone."""
     if not operations.every:
         return f"no operation differs; {operations.matched:,} ran in both"
     alone = f"{operations.only_a:,} in A alone, {operations.only_b:,} in B alone"
@@ -52,7 +55,7 @@ def headline(operations: OpAlignment) -> str:
 
 
 def clause(one: OpDifference) -> str:
-    """What B does otherwise, as "A ran tanh_backward, B mul sub mul"."""
+    """What B does otherwise in a clause, as "A ran tanh_backward, B mul sub mul"."""
     a, b = listed(one.only_a, " "), listed(one.only_b, " ")
     if one.arguments:
         return f"{a} {escape(one.arguments)}"
@@ -85,7 +88,7 @@ def _alike_to(one: OpDifference, two: OpDifference) -> bool:
 
 
 def _values(one: OpDifference, origins: Sequence[Origin]) -> list[str]:
-    """How far apart the first record is that these operations made."""
+    """The clause on the first origin that these operations made: how far its records are apart."""
     for origin in _hanging(one, origins):
         name, error = escape(join(origin.place.name, origin.place.kind)), origin.measure.error_eps
         size = f" by {figure(error)} eps" if math.isfinite(error) else ""

@@ -1,7 +1,7 @@
-"""Two traced runs: their operations aligned, and which of these stand before an origin.
+"""Two traced runs: their operations aligned, and those of them that made an origin.
 
-Operations say how two runs computed something; whether they are to blame the bits alone say. So
-origins are found, classed and judged without them, and are only told with them.
+Operations tell how two runs computed a record. Whether they are to blame, bits alone decide: so
+origins are found, classed and judged without traces, which only add words to them.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from anchorlib.reading import Run
 __all__ = ["Traces", "traces_of"]
 
 HOW: Final = "session.trace(2), ANCHOR_TRACE=0:2 or `anchor run --trace 0:2 -- COMMAND`"
-CLAUSES: Final = 3  # that are said of an origin
+CLAUSES: Final = 3  # how many are told of an origin
 COUNTED: Final = re.compile(r"^[AB] (has|computes it by) ")
-"""What the statements of autograd say of operations; the trace says it exactly."""
+"""Clauses that were concluded from autograd's statements; the trace tells them exactly."""
 SOMEWHERE: Final = "somewhere in "
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What both runs traced.
+    """The traces of two runs.
 
-    found: their operations, aligned; None where that cannot be. notes: what was not traced, or why
-        there is nothing to align, a line each. steps: the operations of A and of B.
+    found: the aligned operations; None where they cannot be aligned.
+    notes: what was not traced, or why nothing is aligned, a line each.
+    steps: the operations of A and of B, by rank and step.
     """
 
     found: OpAlignment | None
@@ -45,7 +46,7 @@ class Traces:
     steps: tuple[Steps, Steps] = field(default=({}, {}), repr=False)
 
     def told(self, origins: Sequence[Origin]) -> list[Origin]:
-        """The origins with the operations of both runs; nothing of their judgement is another."""
+        """The origins with the operations of both runs; their judgement stays as it was."""
         evidence = next((one.evidence for one in origins if one.evidence), None)
         if evidence is None or self.found is None:
             return list(origins)
@@ -71,8 +72,8 @@ class Traces:
 def traces_of(a: Run, b: Run, alignment: Alignment, *, asked: bool | None) -> Traces | None:
     """The traces of two runs; None where one of them has none, or where nobody wants them.
 
-    asked: True where they were asked for by name; None: wherever both are there.
-    Raises OptionError for what was asked for and is not there, DamagedError.
+    asked: True where the user asked for traces; None: compare them where both runs have some.
+    Raises OptionError where traces were asked for and are missing, DamagedError.
     """
     if asked is False:
         return None
@@ -110,7 +111,7 @@ def _aligned(runs: tuple[Run, Run], ops: tuple[list[Op], list[Op]], alignment: A
 def _within(
     every: Iterable[OpDifference], a: Iterable[Op], b: Iterable[Op]
 ) -> Iterator[OpDifference]:
-    """The differences that have any of A's operations, or of B's, in them."""
+    """The differences that hold any of these operations of A, or of B."""
     own = [{(op.rank, op.step, op.index) for op in side} for side in (a, b)]
     for one in every:
         sides = zip((one.a, one.b), own, strict=True)
@@ -130,7 +131,7 @@ def _by_step(ops: Sequence[Op]) -> Steps:
 
 
 def _modules(alignment: Alignment) -> dict[str, str]:
-    """B's names of modules -> A's; of a parameter's name the module follows."""
+    """B's names of modules -> A's; the renaming of a parameter tells that of its module."""
     names: dict[str, str] = {}
     for one in alignment.renamed:
         if one.how == "guess":
@@ -148,7 +149,7 @@ def _names(ops: Sequence[Op]) -> tuple[str, ...]:
 
 
 def _reworded(origin: Origin, clauses: Sequence[str]) -> Origin:
-    """With what the trace says in place of what was concluded from autograd's nodes."""
+    """The origin with the trace's clauses in place of those concluded from autograd's nodes."""
     new = [one for one in clauses if not _known(one, origin.changed)]
     if not clauses:
         return origin
@@ -160,6 +161,6 @@ def _reworded(origin: Origin, clauses: Sequence[str]) -> Origin:
 
 
 def _known(clause: str, changed: Sequence[str]) -> bool:
-    """Whether it was said already what an operation was told."""
+    """Whether the changes name the argument of a clause already."""
     argument = re.fullmatch(r"\w+ (\w+) .*\|.*", clause)
     return argument is not None and any(f" {argument[1]} " in one for one in changed)
