@@ -1,8 +1,8 @@
-"""What a sealed rank says of each of its series, so that nobody has to read the table for it.
+"""The index of a sealed rank: figures of each series, so that readers need not read the table.
 
-It holds what listings and pooled histograms need, of the rows that readers see (of a coordinate
-that was recorded again after a resume, the last attempt's). What stands in it is counted from rows
-that fit their checksums, at the moment they are sealed.
+It holds the figures that listings and pooled histograms need, of the visible rows (of a coordinate
+that was recorded again after a resume, the last attempt's). They are counted when the rank is
+sealed, from rows that fit their checksums.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 INDEX: Final = "index.json.zst"
 MOST_BYTES: Final = 64 << 20
-"""Of an index as text: as objects in memory it is some twelve times as large. One that would be
-larger is not made, and not read: then the ranks themselves are."""
+"""The most bytes of an index as text; as objects in memory it takes some twelve times as many. A
+larger index is not written, and readers read the ranks themselves."""
 
 MOST_STEPS: Final = 1 << 24
-"""More than a run has: each is a number in memory, and a few bytes may speak of any number."""
+"""More steps than a run has. A few bytes of ranges may name any number of steps, each of which is a
+number in memory, so more of them are refused."""
 
 _APART: Final = ("zero", "nan", "inf", "subnormal")
 _AT_ONCE: Final = 1 << 14  # rows whose histograms are made at a time
@@ -63,12 +64,12 @@ _AT_ONCE: Final = 1 << 14  # rows whose histograms are made at a time
 
 @dataclass(frozen=True, slots=True)
 class SeriesFigures:
-    """All records of one tensor, kind and mode on one rank.
+    """The figures of all records of one tensor, kind and mode on one rank.
 
-    dtypes, shapes: the different ones, in order of appearance. first_order: the place of its first
-    record in the rank's run. bytes: of stored values. minimum, maximum: over all finite elements,
-    None where there are none. histogram: of all elements together. scales: the different loss
-    scales that its records carry, ascending; 1.0 for none.
+    dtypes, shapes: the different ones, in order of appearance. first_order: the order of its first
+    record. bytes: of stored values. minimum, maximum: over all finite elements, None where there
+    are none. histogram: of all elements together. scales: the different loss scales that its
+    records carry, ascending; 1.0 stands for none.
     """
 
     name: str
@@ -89,12 +90,13 @@ class SeriesFigures:
 
 @dataclass(frozen=True, slots=True)
 class RankFigures:
-    """A sealed rank without its records.
+    """The figures of a sealed rank, without its records.
 
-    steps: those that have records, ascending. created_ns, written_ns: when the rank was made, and
-    its last record. bytes: of stored values, all attempts together. series: in order of execution.
-    gaps: what was not recorded. parts: what of the rank they are counted from. is_part: what was
-    counted is a part of a rank that lies in several, and no figures of the rank.
+    steps: steps that have records, ascending. created_ns, written_ns: when the rank was made, and
+    when its newest record was observed. bytes: of stored values, all attempts together.
+    series: in order of execution. gaps: observations that were not recorded.
+    parts: the parts of the rank that the figures are counted from.
+    is_part: whether they are figures of one part of several, and not of the rank.
     """
 
     rank: int
@@ -112,9 +114,9 @@ class RankFigures:
 
 
 def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
-    """The index of one sealed rank, or a part of it; None where it has none. One request.
+    """The index of one sealed rank, or of a part of it; None where it has none. One request.
 
-    Raises DamagedError where it is not what was written.
+    Raises DamagedError for a damaged index.
     """
     key = f"{rank_name(rank, part)}/{INDEX}"
     data = run.get(key, 0, MOST_BYTES)
@@ -133,7 +135,7 @@ def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
 
 
 def index_document(figures: RankFigures) -> bytes:
-    """The line that the object holds, before it is compressed."""
+    """The line of an index object, before it is compressed."""
     told = asdict(figures)
     del told["parts"]
     if not figures.is_part:
@@ -149,7 +151,7 @@ def index_document(figures: RankFigures) -> bytes:
 
 
 def figures_of(reader: RankReader) -> RankFigures:
-    """Counts a rank. Raises DamagedError where its rows are not those that were written."""
+    """Counts the figures of a rank. Raises DamagedError where its rows are damaged."""
     catalogue, rows = reader.catalogue, visible_rows(reader)
     owner = reader.series_ids[rows]
     order = np.argsort(owner, kind="stable")
@@ -196,7 +198,7 @@ def _series(reader: RankReader, entry: SeriesEntry, rows: Array) -> SeriesFigure
 def _histograms(reader: RankReader, rows: Array) -> Iterable[Log2Histogram]:
     own = reader.column("hist_length")[rows] >= 0
     yield reader.pooled_pairs(rows[own])
-    made = rows[~own]  # of few elements: made from their values
+    made = rows[~own]  # without a stored histogram: it is counted from their few values
     for start in range(0, len(made), _AT_ONCE):
         yield from reader.histograms(made[start : start + _AT_ONCE])
 
@@ -206,7 +208,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _runs(steps: tuple[int, ...]) -> list[list[int]]:
-    """Ascending numbers as half-open ranges."""
+    """Ascending numbers as ranges start … stop - 1."""
     found: list[list[int]] = []
     for number in steps:
         if found and found[-1][1] == number:
@@ -234,7 +236,7 @@ def _read_rank(told: Mapping[str, Any], part: int) -> RankFigures:
 
 
 def _numbers(told: Any, most: int) -> list[int]:
-    """What `_runs` has put together; there are no more steps than records."""
+    """The numbers of ranges that `_runs` made. Raises ValueError for more than `most` of them."""
     found: list[int] = []
     for start, stop in (map(step, items(one)) for one in items(told)):
         if stop - start > most - len(found):
