@@ -202,7 +202,7 @@ def _word(dtype: np.dtype[Any]) -> str:
 
 
 def _form_key(entry: Form) -> str:
-    """The group of a sealed form; a form of format 1, which shared a series' group, gets its own."""
+    """The group of a sealed form; forms of format 1, which shared groups, each get their own."""
     if entry.group.startswith("forms/"):
         return entry.group
     shape = "flat" if entry.shape is None else "x".join(map(str, entry.shape)) or "scalar"
