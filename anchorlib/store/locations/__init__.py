@@ -1,4 +1,4 @@
-"""Where stored bytes are read from: a directory, a collector, or several collectors as one."""
+"""Locations, which stored bytes are read from: a directory, a collector, several as one."""
 
 from anchorlib.store.locations.beneath import names_beneath, open_beneath
 from anchorlib.store.locations.listing import PartKey, listed_parts, listed_ranks

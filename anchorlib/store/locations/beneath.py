@@ -1,8 +1,8 @@
-"""Files below a folder, opened so that nothing in it leads elsewhere and nothing is waited for.
+"""Files below a folder, opened so that no name in it can lead elsewhere or make a reader wait.
 
-A run may come from anywhere, and whoever made it chose every name in it. So each folder on the way
-to a file is opened by itself, from the one above, and no link is followed; what is neither a file
-nor a folder (a pipe would wait for a writer, a device may never end) is refused.
+A run may come from anywhere, and its maker chose every name in it. So each folder on the way to a
+file is opened from the one above, and no link is followed. Anything but a file or a folder is
+refused: opening a pipe waits for a writer, and a device may never end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["names_beneath", "open_beneath"]
 
 _ROOT: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER: Final = _ROOT | os.O_NOFOLLOW
-# Without O_NONBLOCK the opening of a pipe waits until somebody writes into it.
+# Without O_NONBLOCK, opening a pipe waits until another process writes into it.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MISSING: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _KINDS: Final = {
@@ -35,7 +35,7 @@ def open_beneath(root: str, key: str) -> int | None:
     """A descriptor of the file at `key` below the folder `root`; None where there is no file.
 
     `root` itself may be a link. Raises StoreError for a link, pipe, socket or device at the key or
-    on the way to it, OSError for what the system refuses.
+    on the way to it, OSError where the system refuses.
     """
     folder, _, name = key.rpartition("/")
     above = _folder(root, folder)
@@ -62,8 +62,8 @@ def open_beneath(root: str, key: str) -> int | None:
 def names_beneath(root: str, folder: str) -> list[str]:
     """The names in a folder below `root` ("" is `root`), sorted; folders end in "/".
 
-    A name that begins with a dot is left out. A link to a folder is listed as a folder, so that
-    whoever opens it is told that it is a link. Empty where there is no folder; raises as
+    A name that begins with a dot is left out. A link to a folder is listed as a folder, so opening
+    it raises an error that says what it is. Empty where there is no folder; raises as
     `open_beneath`.
     """
     found = _folder(root, folder)
@@ -105,7 +105,10 @@ def _folder(root: str, key: str) -> int | None:
 
 
 def _refuse(above: int, name: str, key: str) -> None:
-    """Raises StoreError where `name` is no file and no folder: each system has its own errno."""
+    """Raises StoreError where `name` is a link, pipe, socket or device.
+
+    The errno of the failed open does not tell which: systems differ in it.
+    """
     try:
         kind = stat.S_IFMT(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which ranks a run has, and in which parts, as the names of their groups say."""
+"""The ranks and parts of a run, read from the names of their groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PartKey: TypeAlias = tuple[int, int]  # rank, part
 def listed_ranks(run: Location) -> list[int]:
     """The ranks of the run at a location, ascending.
 
-    Also what bears the name of a rank and is no folder: opening it says so.
+    A name of a rank counts even where it is no folder: opening that rank reports it.
     """
     return sorted({rank for rank, _ in listed_parts(run)})
 

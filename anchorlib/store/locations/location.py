@@ -1,7 +1,7 @@
-"""Where stored bytes are read from: a directory, or a collector that has one.
+"""Locations, which stored bytes are read from: a directory, or a collector that serves one.
 
-A location answers two questions about keys ("run1.zarr/rank0/catalog/c.0"), so that every query
-runs unchanged on either.
+A location reads the bytes of a key ("run1.zarr/rank0/catalog/c.0") and lists the names below one,
+so every query runs unchanged on a directory, a collector or an object store.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Location(Protocol):
     """Read access by key; keys never begin with a slash and never lead upwards."""
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """The bytes at `key` from `start` on, at most `length`; None where nothing is there."""
+        """The bytes of the file at `key` from `start` on, at most `length`; None for no file."""
         ...
 
     def list(self, prefix: str) -> list[str]:
@@ -45,16 +45,16 @@ class Location(Protocol):
 
 
 class RowSource(Protocol):
-    """The rows of one array, for a location that has them in another order or form than files."""
+    """The rows of one array, at a location that keeps them in another form than chunk files."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of its elements."""
+        """The dtype of the array's elements."""
         ...
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one row."""
+        """The shape of one row."""
         ...
 
     @property
@@ -76,7 +76,7 @@ class RowSource(Protocol):
 
 
 class RowLocation(ABC):
-    """A location that knows rows: `StoredRows` asks it for them, and not for bytes of files."""
+    """A location that `StoredRows` asks for rows, instead of for the bytes of chunk files."""
 
     @abstractmethod
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
@@ -94,8 +94,8 @@ class RowLocation(ABC):
 class LocalLocation:
     """A directory of this machine; hidden files are not part of it.
 
-    It may be a link itself, but no link in it is followed, and what is neither a file nor a folder
-    is refused: both are a StoreError.
+    It may be a link itself. A link in it is not followed, and neither is anything read but files
+    and folders: both raise StoreError.
     """
 
     def __init__(self, root: Path) -> None:
@@ -134,7 +134,7 @@ class LocalLocation:
         except StoreError as error:
             raise StoreError(f"{escape(str(self.root))}/{error}") from None
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # so no file can have it
+            if error.errno == errno.ENAMETOOLONG:  # no file can have such a name
                 return None
             raise self._unread(key, error) from error
 
@@ -163,7 +163,11 @@ class LocalLocation:
 
 
 class CollectorLocation:
-    """What a collector serves; `client` has the same two verbs, and raises CollectorError."""
+    """The store that a collector serves.
+
+    client: reads and lists keys at the collector, with the methods of `Location`; raises
+        CollectorError.
+    """
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -187,9 +191,10 @@ class CollectorLocation:
 
 
 def read_into(location: Location, key: str, start: int, out: memoryview) -> int | None:
-    """Fills `out` with the bytes at `key` from `start` on; how many there were, None for no file.
+    """Fills `out` with the bytes at `key` from `start` on.
 
-    From a directory they go straight to their place.
+    Returns how many bytes there were, None where there is no file. Bytes of a local file are read
+    straight into `out`, without a copy.
     """
     while isinstance(location, Within):
         key = location.prefix + key
@@ -203,7 +208,7 @@ def read_into(location: Location, key: str, start: int, out: memoryview) -> int 
 
 
 def rows_at(location: Location, key: str) -> RowSource | None:
-    """The rows of the array at `key`, of a location that knows rows; else None."""
+    """The row source of the array at `key`; None where the location keeps chunk files instead."""
     while isinstance(location, Within):
         key = location.prefix + key
         location = location.outer
@@ -231,7 +236,7 @@ class Within:
 
 def _read(descriptor: int, start: int, length: int | None) -> bytes:
     rest = max(os.fstat(descriptor).st_size - start, 0)
-    length = rest if length is None else min(length, rest)  # memory for what is there, no more
+    length = rest if length is None else min(length, rest)  # no memory for bytes that are not there
     data = os.pread(descriptor, length, start)
     # One call gives all a file has, up to 2 GiB.
     while len(data) < length:

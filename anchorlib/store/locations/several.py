@@ -1,7 +1,7 @@
-"""The stores of several collectors as one location: each rank's part is read where it is.
+"""The stores of several collectors as one location: each part of a rank is read from its collector.
 
-A folder of a run is listed by asking everyone, so an answer is whole or an error: of a collector
-that does not answer, a CollectorError that names it.
+A run's folder is listed by asking all collectors. So a listing is whole, or it is an error: a
+CollectorError that names the collector which does not answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["SeveralCollectors"]
 
 
 class SeveralCollectors:
-    """What several collectors serve together; they share runs, and no part of a rank."""
+    """The stores of several collectors, which may share runs, but no part of a rank."""
 
     def __init__(self, collectors: Sequence[CollectorLocation]) -> None:
         self.collectors = collectors
@@ -52,7 +52,7 @@ class SeveralCollectors:
     def _own(
         self, key: str, collector: CollectorLocation, found: dict[str, CollectorLocation]
     ) -> None:
-        """Remembers which collector has a part of a rank."""
+        """Remembers which collector has a part of a rank. Raises StoreError where two have it."""
         if _part(key) is None:
             return
         name = key.rpartition("/")[2]
@@ -71,6 +71,6 @@ class SeveralCollectors:
 
 
 def _part(key: str) -> str | None:
-    """`run1.zarr/rank3` of a key below it, None of others."""
+    """The part's group, "run1.zarr/rank3", that a key lies in; None for a key above all groups."""
     top, *rest = key.strip("/").split("/")
     return f"{top}/{rest[0]}" if rest and rank_of(rest[0]) is not None else None

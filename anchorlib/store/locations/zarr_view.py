@@ -1,4 +1,4 @@
-"""A location as a read-only zarr store, so that zarr and xarray open what a collector has.
+"""A location as a read-only zarr store, so that zarr and xarray open the runs of a collector.
 
 xarray.open_zarr(as_zarr(find_run("grpc://host:50051/run1").location),
                  group="rank0/tensors/fc1/grad", consolidated=False)
@@ -27,7 +27,7 @@ __all__ = ["LocationStore"]
 
 
 class LocationStore(Store):
-    """Reads keys of a location; what would write raises StoreError."""
+    """Reads keys of a location; methods that would write raise StoreError."""
 
     supports_writes = False
     supports_deletes = False
@@ -49,7 +49,7 @@ class LocationStore(Store):
         prototype: BufferPrototype,
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> list[Buffer | None]:
-        """Several ranges at once."""
+        """Several ranges of bytes at once; see `get`."""
         return list(await asyncio.gather(*(self.get(k, prototype, r) for k, r in key_ranges)))
 
     async def exists(self, key: str) -> bool:
@@ -78,11 +78,11 @@ class LocationStore(Store):
             yield name.rstrip("/")
 
     async def set(self, key: str, value: Buffer) -> NoReturn:  # noqa: ARG002 - zarr names it
-        """Refused."""
+        """Raises StoreError: the store is read-only."""
         raise StoreError(f"{key} cannot be written: this view of a run only reads")
 
     async def delete(self, key: str) -> NoReturn:
-        """Refused."""
+        """Raises StoreError: the store is read-only."""
         raise StoreError(f"{key} cannot be deleted: this view of a run only reads")
 
     def __eq__(self, other: object) -> bool:

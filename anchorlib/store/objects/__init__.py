@@ -1,13 +1,13 @@
 """Runs in an object store: S3, Google Cloud Storage, Azure; and folders that are read like one.
 
 address      what a URL names, and which are refused
-connection   a client with the cloud's own variables, its time limits, and its trouble in one line
+connection   a client with the cloud's own variables, its time limits, its errors in one line
 location     reading by key, as any other location
-shelf        what archiving asks of a place: objects put with conditions
+shelf        the interface that archiving needs: objects put with conditions
 bucket       a prefix of a bucket as a shelf
 folder       a directory as a shelf
 inside       a folder of a shelf as a shelf of its own
-places       which of them a text names
+places       the shelf or location that a text names
 """
 
 from anchorlib.store.objects.address import ObjectAddress, is_object_url, parse_object_url

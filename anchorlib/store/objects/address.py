@@ -22,7 +22,7 @@ _SUFFIX: Final = ".zarr"
 class ObjectAddress:
     """A bucket (of Azure: a container) and the prefix in it under which runs lie.
 
-    It holds nothing secret, and may be shown and kept.
+    It holds no secret, so it may be shown and kept.
     """
 
     scheme: str
@@ -33,7 +33,7 @@ class ObjectAddress:
         return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
 
     def split(self) -> tuple[ObjectAddress, str]:
-        """The store and the run that the last segment names; "" where there is no segment."""
+        """The address of the store, and the run that the last segment names; "" without one."""
         outer, _, last = self.prefix.rpartition("/")
         store = ObjectAddress(self.scheme, self.bucket, outer)
         return store, last.removesuffix(_SUFFIX)
@@ -47,8 +47,8 @@ def is_object_url(text: str) -> bool:
 def parse_object_url(text: str) -> ObjectAddress:
     """The bucket and prefix that a URL names.
 
-    Raises OptionError for every other form. One with a user, a key or a question in it is refused
-    without being shown: credentials come from the environment, and never from a URL.
+    Raises OptionError for every other form. A URL with a user, a key or a query ("?") is refused
+    without being shown: credentials come from the environment, never from a URL.
     """
     scheme, _, rest = text.partition("://")
     if "@" in rest or "?" in rest:

@@ -73,7 +73,7 @@ class ObjectShelf:
         try:
             self._put(key, data, "create")
         except (AlreadyExistsError, PreconditionError):
-            # Perhaps our own, whose answer was lost: then the client asked a second time.
+            # The object may be our own: where its answer was lost, the client has put it twice.
             found = self.fetch(key)
             return found is not None and found[0] == data
         return True
@@ -100,7 +100,7 @@ class ObjectShelf:
                 return
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """See `Shelf`; an ETag that is no MD5 of the bytes is no answer, and they are read."""
+        """See `Shelf`; where the ETag is not the MD5 of the bytes, the object is read."""
         if held.size != len(data):
             return False
         if held.tag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():
@@ -112,5 +112,5 @@ class ObjectShelf:
         import obstore
 
         with told(self._address, "cannot write", key):
-            # In one request whatever its size: of several parts the ETag is no MD5.
+            # In one request whatever its size: the ETag of a multipart upload is no MD5.
             obstore.put(self._client, key, data, mode=mode, use_multipart=False)

@@ -1,8 +1,8 @@
-"""A client of an object store, with limits of time, and its trouble in one line.
+"""A client of an object store, with limits of time, and its errors in one line.
 
-Credentials and endpoint come from the variables that the cloud's own tools read, and obstore reads
-them by itself. What it says of an error may hold addresses, keys and the store's whole answer: none
-of it is passed on but the status.
+Credentials and endpoint come from the variables that the cloud's own tools read; obstore reads them
+by itself. Its error texts may hold addresses, keys and the store's whole answer, so only the status
+in them is passed on.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ __all__ = ["Limits", "connected", "is_gone", "no_bucket", "told"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a store may take, in seconds, and how often it is asked again.
+    """How long an object store may take, in seconds, and how often a request is repeated.
 
-    request: one request with all of its body. connect: until it is connected.
-    again: how often a request is repeated that failed or was answered 5xx. retrying: in all.
+    request: for one request with all of its body. connect: for making a connection.
+    again: how often a request is repeated that failed or was answered with 5xx.
+    retrying: for all repetitions of a request together.
     """
 
     request: float = 120.0
@@ -62,9 +63,9 @@ def connected(
     *,
     config: Mapping[str, Any] = MappingProxyType({}),
 ) -> ObjectStore:
-    """A client whose keys begin at the address; nothing is asked yet.
+    """A client whose keys begin at the address; no request is made yet.
 
-    limits: None are the usual ones.
+    limits: None is DEFAULT.
     config: further settings of the store, as obstore names them.
     Raises MissingExtraError without obstore, OptionError for an endpoint that is refused or a
     setting that the client refuses.
@@ -101,8 +102,8 @@ def connected(
 def _endpoint(scheme: str, environment: Mapping[str, str]) -> str:
     """The endpoint that the environment names, "" for the cloud's own.
 
-    Raises OptionError for one without TLS that is not on this machine: what is read there could be
-    changed on the way, and what is asked shows who asks.
+    Raises OptionError for an endpoint without TLS that is not on this machine: answers could be
+    changed on the way, and requests read.
     """
     chosen = ""
     for variable in _ENDPOINTS[scheme]:
@@ -132,7 +133,7 @@ def _check_endpoint(variable: str, text: str) -> None:
 
 @contextmanager
 def told(address: ObjectAddress, doing: str, key: str = "") -> Iterator[None]:
-    """The client's errors as one line: what could not be done where, and what to do.
+    """Turns the client's errors into a CollectorError of one line: what failed, where, what to do.
 
     FileNotFoundError (no such object) and conditions that do not hold are left to the caller.
     """
@@ -150,14 +151,15 @@ def told(address: ObjectAddress, doing: str, key: str = "") -> Iterator[None]:
 
 
 def no_bucket(error: Exception) -> bool:
-    """Whether it is the bucket that is not there, and not the object."""
+    """Whether an error says that the bucket is missing, and not the object alone."""
     return re.search("<Code>(NoSuchBucket|ContainerNotFound)</Code>", str(error)) is not None
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether a range was asked for that begins where the object ends.
+    """Whether an error says that the requested range begins at or behind the object's end.
 
-    Azure's store answers one that begins right there with no byte (206), which the client refuses.
+    Azure's store answers a range that begins right at the end with 206 and no bytes, which the
+    client refuses as an error of its own.
     """
     return _status(error) == 416 or "StartTooLarge" in str(error)
 
@@ -168,7 +170,7 @@ def _status(error: Exception) -> int:
 
 
 def _reason(error: Exception, address: ObjectAddress) -> str:
-    """Why, in words of ours."""
+    """The reason of an error in our own words, without the client's text."""
     from obstore import exceptions as trouble
 
     status = _status(error)

@@ -1,4 +1,4 @@
-"""A directory that is used as an object store is: for archives on a file system."""
+"""A directory used like an object store, for archives on a file system."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _LOCK: Final = "archiving.lock"
 
 
 class FolderShelf:
-    """A directory; see `Shelf`. What it says is there survives power loss.
+    """A directory as a shelf; see `Shelf`. Objects survive power loss once they are put.
 
-    Writes with a condition are made one after the other, under a lock of the directory. The tag of
-    an object is a hash of its bytes.
+    All writes are made one after the other, under a lock of the directory. The tag of an object is
+    a hash of its bytes.
     """
 
     def __init__(self, root: Path) -> None:
@@ -85,7 +85,7 @@ class FolderShelf:
             (self.root / key).unlink(missing_ok=True)
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """See `Shelf`; always read again."""
+        """See `Shelf`; the file is always read to compare."""
         found = self.fetch(key) if held.size == len(data) else None
         return found is not None and found[0] == data
 
@@ -118,7 +118,7 @@ class FolderShelf:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """While nobody else writes there with a condition."""
+        """Holds the lock of the directory, so that no other process writes objects meanwhile."""
         with store_errors(f"cannot write into {quoted(str(self.root))}"):
             (folder := hidden(self.root)).mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

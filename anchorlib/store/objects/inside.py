@@ -9,7 +9,7 @@ __all__ = ["ShelfWithin"]
 
 
 class ShelfWithin:
-    """See `Shelf`; its keys begin below a folder of another one."""
+    """A folder of another shelf as a shelf, whose keys begin below that folder; see `Shelf`."""
 
     def __init__(self, outer: Shelf, folder: str) -> None:
         self._outer = outer

@@ -17,10 +17,10 @@ __all__ = ["ObjectLocation"]
 
 
 class ObjectLocation:
-    """What lies under a prefix of a bucket; see `Location`.
+    """The objects under a prefix of a bucket; see `Location`.
 
-    Each `get` is one request, and each `list` one for a thousand names. An answer that is shorter
-    than it says raises CollectorError: no part of an object is ever taken for the whole.
+    Each `get` is one request; a `list` is one request for every thousand names. An answer that is
+    shorter than it announced raises CollectorError: no part of an object is taken for the whole.
     """
 
     def __init__(self, client: ObjectStore, address: ObjectAddress) -> None:
@@ -69,7 +69,7 @@ class ObjectLocation:
             found = obstore.list_with_delimiter(self._client, key or None)
         folders = [f"{_last(path)}/" for path in found["common_prefixes"]]
         files = [_last(one["path"]) for one in found["objects"]]
-        # As in a directory, what is hidden is no part of it.
+        # As in a directory, names that begin with a dot are no part of the location.
         return sorted(name for name in {*folders, *files} if is_safe_key(name.rstrip("/")))
 
     def _check(self, key: str) -> None:

@@ -17,7 +17,7 @@ __all__ = ["object_location", "shelf_at"]
 
 
 def object_location(address: ObjectAddress, limits: Limits | None = None) -> ObjectLocation:
-    """What lies at an address, to be read. Raises MissingExtraError, OptionError."""
+    """The location of an address, for reading. Raises MissingExtraError, OptionError."""
     return ObjectLocation(connected(address, limits), address)
 
 
@@ -28,7 +28,7 @@ def shelf_at(text: str, limits: Limits | None = None) -> Shelf:
     """
     if is_object_url(text):
         address = parse_object_url(text)
-        # Each object is sent with its SHA-256, by which the store refuses what came damaged.
+        # Each object is sent with its SHA-256, so the store refuses one that arrives damaged.
         checked = {"checksum_algorithm": "SHA256"} if address.scheme == "s3" else {}
         return ObjectShelf(connected(address, limits, config=checked), address)
     if "://" in text:

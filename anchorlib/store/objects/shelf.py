@@ -1,4 +1,4 @@
-"""What archiving asks of a place where objects are put."""
+"""The interface that archiving needs of a place for objects: a shelf."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["Held", "Shelf"]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An object that is there.
+    """An object on a shelf, as its listing shows it.
 
-    tag: changes whenever the object does, as the store has it (an ETag).
+    tag: a text of the store that changes whenever the object does (an ETag).
     """
 
     size: int
@@ -22,16 +22,16 @@ class Held:
 
 
 class Shelf(Protocol):
-    """Objects by key; what each verb promises holds also where its answer was lost on the way."""
+    """Objects by key. A promise of a method holds even where the store's answer was lost."""
 
     @property
     def place(self) -> str:
-        """Where it is, as a `--store` takes it; holds nothing secret."""
+        """The address of the shelf, as `--store` takes it; it holds no secret."""
         ...
 
     @property
     def location(self) -> Location:
-        """The same objects, to be read."""
+        """The location of the shelf's objects, for reading."""
         ...
 
     def held(self, prefix: str) -> dict[str, Held]:
@@ -39,25 +39,28 @@ class Shelf(Protocol):
         ...
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """An object and its tag, None where there is none."""
+        """The bytes of an object and its tag; None where there is no object."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """Puts an object, in the place of one that is there."""
+        """Puts an object, and replaces one of that key."""
         ...
 
     def create(self, key: str, data: bytes) -> bool:
-        """Puts an object where there is none; False where there is another one."""
+        """Puts an object where there is none; returns False where there is one of other bytes."""
         ...
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """Puts an object in the place of the one with this tag; False where it is another now."""
+        """Replaces the object that has this tag; returns False where another one is there now.
+
+        Returns True where the object already has these bytes.
+        """
         ...
 
     def remove(self, key: str) -> None:
-        """Removes an object; one that is not there is none the less gone."""
+        """Removes an object; does nothing where there is none."""
         ...
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """Whether the object that is there is just these bytes; read again where it must be."""
+        """Whether the object has exactly these bytes; it is read where its tag cannot tell."""
         ...

@@ -1,6 +1,7 @@
-"""How another process, perhaps on another machine, finds a rank: by the words of whoever opened it.
+"""How another process, perhaps on another machine, finds a rank: by the run and store it was opened
+with.
 
-Nothing that is open travels, and no credentials: who finds the rank takes its own.
+Neither open files nor credentials travel: the other process uses credentials of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _GROWING: Final = threading.Lock()
 
 
 def asked(run: str | Path, store: str | Path | None) -> tuple[str, str | None]:
-    """What `find_run` needs for the same run, in another directory and with other defaults."""
+    """The run and store that `find_run` takes in a process with other defaults and directory."""
     text = str(run)
     if "://" in text:
         return text, None
@@ -40,10 +41,10 @@ def asked(run: str | Path, store: str | Path | None) -> tuple[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One rank, as any process finds it.
+    """One rank, as any process can find it.
 
     asked: the run and the store, as `find_run` takes them.
-    uid: tells the rank from another one of the same name.
+    uid: of the rank, which tells it from a later recording under its name.
     rows: how many rows it has at least.
     """
 
@@ -53,14 +54,14 @@ class Pin:
     rows: int
 
     def reader(self) -> RankReader:
-        """The rank, opened in this process, and kept open for the next question.
+        """The rank, opened in this process, and kept open for the next block that reads it.
 
         Raises RunNotFoundError, CollectorError, and StoreError where another rank is in its place.
         """
         run = _opened(self.asked, self.rank, self.uid)
         reader = run.rank(self.rank)
         if reader.catalogue.uid != self.uid or reader.committed < self.rows:
-            with _GROWING:  # the run looks: a rank in parts is joined anew
+            with _GROWING:  # one thread at a time: open_rank replaces readers of the shared run
                 reader = run.open_rank(self.rank)
         if reader.catalogue.uid != self.uid:
             raise RunNotFoundError(f"another run is called {escape(run.name)} there")
@@ -78,7 +79,7 @@ class Pin:
 
 @lru_cache(maxsize=OPENED)
 def _opened(asked: tuple[str, str | None], rank: int, _uid: str) -> RunReader:
-    """The run, with this rank of it open; a rank of another uid is looked for anew."""
+    """The run, with this rank open. `_uid` is a key of the cache: another uid opens it anew."""
     found = find_run(*asked)
     run = RunReader(found.location, found.name, asked)
     run.open_rank(rank)
@@ -96,7 +97,7 @@ def pin_of(reader: RankReader) -> Pin:
 
 
 def packed_rows(rows: Array) -> bytes:
-    """Row numbers in few bytes: those of a series mostly follow a pattern."""
+    """Row numbers compressed by their differences, which are mostly equal within a series."""
     return zlib.compress(np.diff(rows, prepend=0).astype("<i8").tobytes(), 1)
 
 

@@ -1,4 +1,4 @@
-"""Which store and which run a text means: a directory, a path to a run, or a URL.
+"""Which store and which run a text names: a directory, a path to a run, or a URL.
 
 anchors                      a directory of runs
 anchors/run1.zarr            one run, by its path
@@ -65,7 +65,7 @@ SUFFIX = ".zarr"
 class FoundRun:
     """A run's name and the location whose keys begin at its root.
 
-    archive: where it is, if the store that was asked has but a note of that.
+    archive: the archive that has it, where the store has nothing of it but a note; else "".
     """
 
     name: str
@@ -113,9 +113,10 @@ def list_runs(store: Location) -> list[str]:
 
 
 def archived_alone(run: str, store: str | Path | None = None) -> tuple[Path, ArchiveNote] | None:
-    """The directory and the note of a run whose files are in its archive alone, else None.
+    """The directory and the note of a run whose files are in its archive alone; None for others.
 
-    No archive is asked: it may have moved, or be gone. Raises StoreError for a damaged note.
+    The archive itself is not asked: it may have moved, or be gone. Raises StoreError for a damaged
+    note.
     """
     where = store_text(store)
     if "://" in run or "://" in where or names_path(run) or not _may_be_run(run):
@@ -126,7 +127,7 @@ def archived_alone(run: str, store: str | Path | None = None) -> tuple[Path, Arc
 
 
 def archived_location(store: Path, run: str) -> Location | None:
-    """Where a run is read whose files are in its archive alone; None for every other one.
+    """The location of a run whose files are in its archive alone; None for every other run.
 
     Raises as `find_run`.
     """
@@ -136,15 +137,15 @@ def archived_location(store: Path, run: str) -> Location | None:
 
 
 def has_run(store: Path, run: str) -> bool:
-    """Whether a run of just this name is in a directory. Raises StoreError as reading does."""
+    """Whether a run of exactly this name is in a directory. Raises StoreError as reading does."""
     check_stored_run_name(run)
     return _has_ranks(LocalLocation(store / f"{run}{SUFFIX}"))
 
 
 def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
-    """The run that `run` means: a name in `store`, a path, or an address that ends in a name.
+    """The run that `run` names: a name in `store`, a path, or an address that ends in a name.
 
-    Raises RunNotFoundError, with what may have been meant.
+    Raises RunNotFoundError, with suggestions.
     """
     text = str(run)
     if "://" in text:
@@ -160,12 +161,12 @@ def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
 
 
 def store_text(store: str | Path | None) -> str:
-    """The store that is meant; None means ANCHOR_STORE, else "anchors"."""
+    """The store as text; None means ANCHOR_STORE, else "anchors"."""
     return str(store if store is not None else os.environ.get("ANCHOR_STORE") or DEFAULT_STORE)
 
 
 def names_path(run: str) -> bool:
-    """Whether the name of a run is a path to it, which no store is looked through for."""
+    """Whether the text is a path to a run, so that no store is searched for it."""
     return os.sep in run or run.endswith(SUFFIX) or run in (".", "..")
 
 
@@ -205,7 +206,7 @@ def _in_store(name: str, store: Location, where: str) -> FoundRun:
     except InvalidNameError as error:
         raise RunNotFoundError(f"there is no such run: {error}") from error
     location = _within(store, f"{name}{SUFFIX}")
-    # An index is found by one request, a thousand ranks by two.
+    # To find an index takes one request; to list a thousand ranks takes two.
     is_indexed = isinstance(store, ObjectLocation) and location.get(INDEX, 0, 1) is not None
     if is_indexed or _has_ranks(location):
         return FoundRun(name, location)
@@ -219,7 +220,7 @@ def _in_store(name: str, store: Location, where: str) -> FoundRun:
 
 
 def _elsewhere(note: ArchiveNote) -> FoundRun:
-    """A run whose files are in its archive alone."""
+    """The run of a note, in the archive that the note names. Raises RunNotFoundError."""
     location = _within(locate_store(note.place), f"{note.run}{SUFFIX}")
     if _has_ranks(location):
         return FoundRun(note.run, location, note.place)
@@ -229,14 +230,14 @@ def _elsewhere(note: ArchiveNote) -> FoundRun:
 
 
 def _within(store: Location, folder: str) -> Location:
-    """The location of a run's folder, which may be a link where its user has put one."""
+    """The location of a run's folder; in a directory the user may have made that folder a link."""
     if isinstance(store, LocalLocation):
         return LocalLocation(store.root / folder)
     return Within(store, folder)
 
 
 def _is_run(location: Location) -> bool:
-    """Whether there are ranks; also where that cannot be read, which opening the run will say."""
+    """Whether there are ranks; True where that cannot be read, for opening the run reports it."""
     try:
         return _has_ranks(location)
     except StoreError:

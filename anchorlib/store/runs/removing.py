@@ -1,4 +1,4 @@
-"""Runs removed, renamed and put in place: whole or not at all, and never while they are written."""
+"""Runs removed, renamed, put in place: whole or not at all, never while a process writes them."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ __all__ = [
 
 
 def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int:
-    """Removes a run; the bytes of disk that are free again.
+    """Removes a run; returns the bytes of disk that this freed.
 
-    From one rename on nobody sees it any more; then it is deleted. Where the run's folder is a
-    link, the link is removed and what it leads to stays.
+    One rename takes the run out of the store, then its files are deleted. Where the run's folder is
+    a link, the link is removed and the folder that it leads to stays.
 
-    unless_after: nothing is removed where something was written after this time (nanoseconds
-        since the epoch, as `written_ns` says it).
+    unless_after: a run that was written to after this time stays, with RunBusyError (nanoseconds
+        since the epoch, as `written_ns` returns them).
 
     Raises RunNotFoundError, RunBusyError where a living process writes it, StoreError.
     """
@@ -78,10 +78,10 @@ def forget_run(store: Path, run: str) -> None:
 
 
 def evict_run(store: Path, note: ArchiveNote) -> int:
-    """Removes the files of an archived run, which its note still leads to; the bytes freed.
+    """Removes the files of an archived run and keeps its note; returns the bytes freed.
 
-    Raises RunBusyError where a living process writes it or it is not the run that was archived:
-    it was gone on with, or recorded anew. Else as `remove_run`.
+    Raises RunBusyError where a living process writes the run, or where it has changed since it was
+    archived (resumed, or recorded anew); otherwise as `remove_run`.
     """
     folder = run_directory(store, note.run)
     with store_errors(f"cannot remove run {note.run!r} of {escape(str(store))}"):
@@ -100,7 +100,7 @@ def _parts_of(folder: Path, run: str) -> dict[PartKey, tuple[str, int, int]]:
 
 
 def remove_rank(store: Path, run: str, rank: int) -> int:
-    """Removes one rank of a run, as `remove_run` does; the bytes that are free again."""
+    """Removes one rank of a run, as `remove_run` does; returns the bytes freed."""
     check_stored_run_name(run)
     folder = run_directory(store, run) / rank_name(rank)
     with store_errors(f"cannot remove rank {rank} of run {run!r} of {escape(str(store))}"):
@@ -126,14 +126,14 @@ def rename_run(store: Path, run: str, name: str) -> None:
         document = _renamed(old, new)
         _move(old, new, name)
         move_locks(store, run, name)
-        forget(store, run)  # the archive has it under its old name
+        forget(store, run)  # the archive has the run under its old name alone
         if document is not None and not new.is_symlink():
-            # The one place inside a run that says its name: for others than this library.
+            # The only document in a run that names it, for readers other than this library.
             Tree(store).replace(new, document)
 
 
 def place_run(store: Path, made: Path, name: str) -> None:
-    """Puts a run that was made elsewhere on the same file system into a store, under this name.
+    """Moves a finished run from elsewhere on the same file system into a store, under this name.
 
     Raises as `rename_run`.
     """
@@ -143,16 +143,16 @@ def place_run(store: Path, made: Path, name: str) -> None:
 
 
 def written_ns(run: RunReader) -> int:
-    """When something was last written to a run, nanoseconds since the epoch.
+    """When a run was last written to, nanoseconds since the epoch.
 
-    The newest of: a rank was made, an attempt began, a record was observed. A clock that is ahead
-    does not count: the answer is never in the future.
+    It is the newest time at which a rank was made, an attempt began or a rank's last record was
+    observed. It is never in the future, even where a recording machine's clock was ahead.
     """
     return newest_ns(map(run.rank, run.ranks))
 
 
 def newest_ns(readers: Iterable[RankReader]) -> int:
-    """The same, of ranks or parts of them."""
+    """When these ranks or parts were last written to; see `written_ns`."""
     times = [0]
     for reader in readers:
         times += [reader.catalogue.created_ns]
@@ -175,15 +175,15 @@ def _written(folder: Path, run: str) -> int:
     try:
         reader.refresh()
         return written_ns(reader)
-    except AnchorError:  # what cannot be read was not chosen by its age
+    except AnchorError:  # its age cannot be read, so it counts as written just now, and stays
         return time.time_ns()
 
 
 def _renamed(old: Path, new: Path) -> bytes | None:
-    """The run's zarr.json under its new name; None where the old one does not say whose run it is.
+    """The run's zarr.json under its new name; None where the old one does not name its author.
 
-    Such a document stays as it is: made again, it would say that nobody made the run, which then
-    anyone may go on with.
+    An unreadable document stays as it is: made again without an author, it would let anyone go on
+    with the run.
     """
     try:
         author = run_author(old)
@@ -193,7 +193,7 @@ def _renamed(old: Path, new: Path) -> bytes | None:
 
 
 def _move(old: Path, new: Path, name: str) -> None:
-    """Renames a folder; nothing that bears the new name is replaced."""
+    """Renames a folder. Raises RunExistsError where a run or a note has the new name."""
     if os.path.lexists(new) or note_of(new.parent, name) is not None:
         raise RunExistsError(
             f"there is a run {name!r} in {escape(str(new.parent))} already: take another name, or "

@@ -1,9 +1,9 @@
-"""One array a tensor: records of a run as zarr would keep them, made when they are read.
+"""A run as a zarr hierarchy with one array a tensor, made from its records when it is read.
 
     rank0/tensors/<name>/<kind>/value              (record, *shape); value_1 … for further shapes
                                /step pass_index call
 
-It is a location like a directory (nothing is copied), so `as_zarr` opens it as a zarr store.
+It is a location, like a directory, so `as_zarr` opens it as a zarr store; nothing is copied.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ INT64: Final = np.dtype("<i8")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A group or an array: its zarr.json, what is below it, and for an array its chunks."""
+    """A group or an array: its zarr.json, the nodes below it, and the chunks of an array."""
 
     document: bytes
     children: dict[str, Child] = field(default_factory=dict)
@@ -52,7 +52,10 @@ class Node:
 
 
 class TensorTree:
-    """A location of tensors; `parts` are the rows to show of each series, of one reader a rank."""
+    """A location with one array a tensor.
+
+    parts: for each series to show its rank's reader, its entry, and the rows.
+    """
 
     def __init__(self, run: str, parts: Iterable[tuple[RankReader, SeriesEntry, Array]]) -> None:
         self._run = run
@@ -95,7 +98,10 @@ class TensorTree:
         return Node(group_json(stamp(tensors_of=self._run)), ranks)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process opens the run itself; raises UnsupportedError where it cannot find it."""
+        """Pickles names and row numbers, by which another process opens the run itself.
+
+        Raises UnsupportedError where another process could not find the run.
+        """
         parts = [part for some in self._parts.values() for part in some]
         told = [(pin_of(one.reader), one.entry.id, packed_rows(one.rows)) for one in parts]
         return _opened, (self._run, told)
@@ -105,7 +111,7 @@ class TensorTree:
 
 
 def _opened(run: str, told: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
-    """A tree that another process told of."""
+    """Unpickles a tree: opens its ranks in this process."""
     parts = []
     for pin, number, rows in told:
         reader = pin.reader()
@@ -115,7 +121,7 @@ def _opened(run: str, told: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of one series."""
+    """The rows of one series that a tree shows."""
 
     reader: RankReader
     entry: SeriesEntry
@@ -139,7 +145,7 @@ def _rank(parts: Sequence[Part]) -> Node:
 
 
 def _tensors(parts: Sequence[Part]) -> Node:
-    """Tensors by their names as path segments."""
+    """The group of a rank's tensors, each under the path segment of its name."""
     named: dict[str, list[Part]] = {}
     for part in parts:
         named.setdefault(part.entry.name, []).append(part)
@@ -156,7 +162,7 @@ def _tensors(parts: Sequence[Part]) -> Node:
 
 
 def _tensor(parts: Sequence[Part]) -> Node:
-    """The series of one name: a group a kind, and a mode where that has several."""
+    """The group of one tensor: a group for each kind, and for each further mode of a kind."""
     children: dict[str, Child] = {}
     for part in parts:
         kind, mode = part.entry.kind, part.entry.mode
@@ -166,7 +172,7 @@ def _tensor(parts: Sequence[Part]) -> Node:
 
 
 def _series(part: Part) -> Node:
-    """The values of one series, an array for each dtype and shape, and their labels."""
+    """The group of one series: an array for each dtype and shape of values, and their labels."""
     reader, entry = part.reader, part.entry
     about = stamp(name=entry.name, kind=entry.kind, mode=entry.mode)
     kept = part.rows[reader.kept(part.rows)]
@@ -181,7 +187,7 @@ def _series(part: Part) -> Node:
 
 
 def _layouts(reader: RankReader, rows: Array) -> dict[tuple[str, tuple[int, ...]], Array]:
-    """Which of these rows have which dtype and shape, in order of appearance."""
+    """For each dtype and shape, in order of appearance, the places of the rows that have it."""
     shapes, codes = reader.shape_codes(rows)
     pairs = list(zip(reader.dtypes(rows), codes.tolist(), strict=True))
     numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
@@ -200,7 +206,7 @@ def _label(told: tuple[RankReader, str, Array, str]) -> Node:
 
 
 def rows_together(rows: int, nbytes: int) -> int:
-    """How many records of so many bytes make a chunk."""
+    """How many records of `nbytes` each share a chunk; at most `rows`, which is all there are."""
     return min(rows_per_chunk(nbytes), rows)
 
 

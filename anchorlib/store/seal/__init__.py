@@ -6,15 +6,16 @@
           catalog/zarr.json, c/0        the catalogue as it was written
           records/int64/…, float64/…    the table: all columns of a dtype are rows of one array
           forms/float32_8x8/value/…     (record, 8, 8), sorted by series: a tensor is one range
-                           /labels/…    series, step, … and where the record was before
+                           /labels/…    series, step, … and each record's row in the live rank
           ops/log/…                     traced operations, where any were
 
     seal(run, reader, FolderTarget(path)) ─▶ Sealed          the same rank gives the same bytes
     rank_location(run, 0)                 ─▶ Location        live or sealed: readers need not care
     read_sealed(run, 0), read_index(run, 0)                  one request each
 
-A rank without `sealed.json` was not sealed to its end, and does not exist for readers. Any zarr v3
-reader opens the arrays; ours find every row, value and checksum at the place where it was written.
+A folder without `sealed.json` was not sealed to its end, and is no rank for readers. Any zarr v3
+reader opens the arrays; our readers find every row, value and checksum under the row number with
+which it was written.
 """
 
 from anchorlib.store.seal.codecs import deflated

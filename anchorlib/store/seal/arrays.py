@@ -1,4 +1,4 @@
-"""One sealed array: what zarr has to know of it, what our readers do, and how it is written."""
+"""One sealed array: its description for our readers and for zarr, and how it is written."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ _MOST: Final = (1 << 63) - 1
 class SealedArray:
     """An array of a sealed rank.
 
-    key: of its folder, in the rank. serves: the arrays of the rank as it was written that it stands
-    for, by their keys: one, or, where it is a stack of columns, one for each entry of its first
-    axis, None where a column was none. columns: what these are called. rows: that a chunk file had.
-    sorted_by: the labels that say where each of its records was before; None where it was there.
+    key: of its folder, in the rank.
+    serves: the keys of the arrays of the live rank that it stands for: one, or for a stack of
+        columns one for each column, None for a column that was no array of the live rank.
+    columns: the names of a stack's columns.
+    rows: how many rows a chunk file of the live rank held.
+    sorted_by: the key of the labels that say in which row of the live rank each record was; None
+        where the order of the live rank is kept.
     """
 
     key: str
@@ -46,7 +49,7 @@ class SealedArray:
     sorted_by: str | None = None
 
     def told(self) -> dict[str, Any]:
-        """What `sealed.json` says of it."""
+        """The array's entry in `sealed.json`."""
         told: dict[str, Any] = {
             "dtype": self.dtype.str,
             "shape": self.grid.shape,
@@ -61,7 +64,10 @@ class SealedArray:
 
     @classmethod
     def read(cls, key: str, told: Mapping[str, Any]) -> SealedArray:
-        """The array of `told`. Raises ValueError, KeyError and TypeError for what says of none."""
+        """The array of an entry of `sealed.json`.
+
+        Raises ValueError, KeyError or TypeError for an entry that describes no array.
+        """
         dtype = np.dtype(text(told["dtype"]))
         grid = Grid(*(shape_of(told[name]) for name in ("shape", "chunk", "shard")))
         dims = {len(grid.shape), len(grid.chunk), len(grid.shard)}
@@ -83,7 +89,7 @@ class SealedArray:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How an array is written: what zarr calls its axes, what it says, and how it is compressed."""
+    """An array to be written, with its zarr dimension names, its attributes and its compressor."""
 
     array: SealedArray
     dimensions: tuple[str, ...]
@@ -91,7 +97,7 @@ class Written:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self) -> bytes:
-        """Its zarr.json."""
+        """The zarr.json of the array."""
         array, grid = self.array, self.array.grid
         shape = ArrayShape(array.dtype, grid.shape, grid.shard, self.dimensions, self.attributes)
         told = json.loads(array_json(shape))
@@ -100,9 +106,9 @@ class Written:
         return json.dumps(told, allow_nan=False, separators=(",", ":")).encode()
 
     def shards(self, elements: Elements) -> Iterator[tuple[str, Sequence[Buffer]]]:
-        """Each shard by its key in the rank, in order of its elements.
+        """Each shard's key in the rank and its bytes, in the order of the elements.
 
-        elements: gives those from one place to another, flat, in C order; asked for in order.
+        elements: returns the elements start … stop - 1, flat, in C order; called in that order.
         """
         grid, chunk = self.array.grid, 0
         while chunk < grid.chunks:
@@ -128,10 +134,10 @@ class Written:
 
 
 def _full(data: Array, grid: Grid) -> Array:
-    """A chunk's elements with zeros behind them, up to its end."""
+    """A chunk's elements, filled up with zeros to the size of a chunk."""
     if len(data) == grid.chunk_elements:
         return data
-    # The last one on a line: what lies beyond the array follows all that lies in it.
+    # Only the last chunk on a line is short, and its missing elements come behind the others.
     found = np.zeros(grid.chunk_elements, data.dtype)
     found[: len(data)] = data
     return found

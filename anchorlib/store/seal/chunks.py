@@ -1,8 +1,9 @@
 """Elements read from the shards of one sealed array, in as few requests as their places allow.
 
-Of a shard the index is read once, then what lies between the first and the last chunk that are
-wanted, in two parts at most. A reader that goes on where it stopped gets the rest of the shard with
-its second request. Each chunk is compared with its checksum before anybody sees it.
+The index of a shard is read once. Then one request reads from the first wanted chunk to the last
+one, or to a gap of more than 8 MiB between wanted chunks. A reader that goes on where it stopped
+gets the rest of the shard with its second request. Each chunk is compared with its checksum before
+its elements are returned.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ __all__ = ["Kept", "ShardedElements"]
 
 Array = np.ndarray[Any, Any]
 _INDEX_CHECK: Final = 4
-_WHOLE: Final = 1 << 20  # bytes of an object up to which it is read as a whole
-_GAP: Final = 8 << 20  # bytes that nobody wants, for which a request more is made
+_WHOLE: Final = 1 << 20  # objects up to this size are read as a whole
+_GAP: Final = 8 << 20  # more unwanted bytes than these between two chunks: one more request
 _CHUNKS_BYTES: Final = 32 << 20
 
 
 @dataclass(slots=True)
 class _Last:
-    """What was read last, up to so many bytes, but one entry at least."""
+    """A cache of the values used last: up to `limit` bytes, but always one value."""
 
     limit: int
     _entries: OrderedDict[tuple[str, int], tuple[Any, int]] = field(default_factory=OrderedDict)
     _bytes: int = 0
 
     def get(self, key: str, place: int = 0) -> Any:
-        """What was put there last, None where that was given up."""
-        found = self._entries.get((key, place))
-        if found is None:
+        """The value that was put there; None where there was none, or it was dropped."""
+        entry = self._entries.get((key, place))
+        if entry is None:
             return None
         self._entries.move_to_end((key, place))
-        return found[0]
+        return entry[0]
 
     def put(self, value: Any, nbytes: int, key: str, place: int = 0) -> None:
-        """Keeps a value, and gives up those that were not asked for for the longest."""
+        """Keeps a value, and drops those that were used longest ago."""
         self._bytes += nbytes - self._entries.pop((key, place), (None, 0))[1]
         self._entries[key, place] = value, nbytes
         while self._bytes > self.limit and len(self._entries) > 1:
@@ -56,7 +57,7 @@ class _Last:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was read of all arrays of a rank: decoded chunks, parts of shards, and indexes."""
+    """Caches for all arrays of a rank: decoded chunks, bytes of shards, and indexes of shards."""
 
     chunks: _Last = field(default_factory=lambda: _Last(_CHUNKS_BYTES))
     parts: _Last = field(default_factory=lambda: _Last(SHARD_BYTES))
@@ -79,8 +80,8 @@ class _Part:
 class ShardedElements:
     """The elements of one array, flat, in C order.
 
-    rank: the location of the rank's objects. sizes: of each object, by its key in the rank, as
-    `sealed.json` tells them. name: of the rank, for errors.
+    rank: the location of the rank's objects. name: of the rank's folder, for errors.
+    sizes: of each object, by its key in the rank, from `sealed.json`.
     """
 
     rank: Location
@@ -132,9 +133,9 @@ class ShardedElements:
     def _end(
         self, key: str, index: Array, place: int, wanted: list[int], before: _Part | None
     ) -> int:
-        """Where to stop reading that begins with the chunk at `place`."""
+        """The end of a read that begins with the chunk at `place`."""
         start, stop = self._extent(key, index, place)
-        if before is not None and before.stop == start:  # somebody goes through all of it
+        if before is not None and before.stop == start:  # a reader goes through the whole shard
             return self.sizes[key] - self._index_bytes
         for other in sorted(set(wanted)):
             if other > place:

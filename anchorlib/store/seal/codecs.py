@@ -1,8 +1,8 @@
 """How chunks of sealed arrays are compressed and checked: codecs that every zarr v3 reader has.
 
-A chunk is its elements in C order, through blosc (bits shuffled; lz4 for values, zstd for tables)
-and with its crc32c behind it; a shard is its chunks, then 16 bytes a chunk that say where it lies,
-then the crc32c of these.
+A chunk is its elements in C order, compressed by blosc (bits shuffled; lz4 for values, zstd for
+tables), then the crc32c of these bytes. A shard is its chunks, then an index of 16 bytes a chunk
+that say where the chunk lies, then the crc32c of the index.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 VALUES: Final = "lz4"
 TABLES: Final = "zstd"
-"""How blosc compresses what is read one tensor at a time, and what is read as a whole."""
+"""Blosc's compressors for values, which are read a tensor at a time, and for tables, which are read
+as a whole."""
 
 LEVEL: Final = 5
 CHECK: Final = 4  # bytes of a crc32c, little-endian
 INDEX_ENTRY: Final = 16  # offset and size of a chunk in its shard, "<u8" each
-_HEADER: Final = struct.Struct("<4xI4xI")  # blosc's: of its sixteen bytes, both sizes
+_HEADER: Final = struct.Struct("<4xI4xI")  # both sizes in blosc's header of sixteen bytes
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 NO_CHUNK: Final = (1 << 64) - 1
-"""Offset and size of a chunk that a shard does not hold: it lies beyond the array's end."""
+"""Offset and size, in a shard's index, of a chunk beyond the array's end, which is not stored."""
 
 
 def codec_chain(dtype: np.dtype[Any], name: str) -> list[dict[str, Any]]:
-    """What zarr.json says of the chunks of an array whose blosc compressor is `name`."""
+    """The codecs in zarr.json of the chunks of an array whose blosc compressor is `name`."""
     order: dict[str, Any] = {"name": "bytes"}
     if dtype.itemsize > 1:
         order["configuration"] = {"endian": "big" if dtype.str[0] == ">" else "little"}
@@ -61,7 +62,7 @@ def codec_chain(dtype: np.dtype[Any], name: str) -> list[dict[str, Any]]:
 
 
 def sharding(chunk: tuple[int, ...], codecs: list[dict[str, Any]]) -> dict[str, Any]:
-    """What zarr.json says of the shards themselves."""
+    """The codec in zarr.json of the shards of an array."""
     index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
     told = {
         "chunk_shape": chunk,
@@ -73,8 +74,8 @@ def sharding(chunk: tuple[int, ...], codecs: list[dict[str, Any]]) -> dict[str, 
 
 
 def compressed(data: Array, name: str) -> list[Buffer]:
-    """The bytes of one chunk, in parts: of contiguous elements, full to its end."""
-    # A view of bytes: blosc takes no array of every dtype, and what it makes depends on none.
+    """The stored bytes of one full chunk of contiguous elements: compressed data, checksum."""
+    # A view of bytes: blosc does not take arrays of all dtypes, and its output is the same.
     raw = data.reshape(-1).view(np.uint8)
     made: bytes = _blosc().compress(raw, name.encode(), LEVEL, 2, 0, data.dtype.itemsize)
     return [made, _check(made)]
@@ -85,7 +86,7 @@ def expanded(stored: Buffer, out: Array) -> None:
     body, check = memoryview(stored)[:-CHECK], bytes(memoryview(stored)[-CHECK:])
     if len(check) < CHECK or _check(body) != check:
         raise ValueError("does not fit its checksum")
-    # Its header says how much it is made of and makes; blosc believes it.
+    # The header names both sizes, and blosc trusts it: a false size could lead it out of bounds.
     if len(body) < _HEADER.size or _HEADER.unpack_from(body) != (len(out), len(body)):
         raise ValueError("is not a chunk of this array")
     try:
@@ -95,7 +96,7 @@ def expanded(stored: Buffer, out: Array) -> None:
 
 
 def index_bytes(entries: Array) -> bytes:
-    """The end of a shard, of (chunks, 2) offsets and sizes."""
+    """The bytes of a shard's index, of (chunks, 2) offsets and sizes, with their checksum."""
     told = entries.astype("<u8").tobytes()
     return told + _check(told)
 
@@ -109,7 +110,7 @@ def parsed_index(stored: Buffer) -> Array:
 
 
 def deflated(data: bytes) -> bytes:
-    """A frame of zstd with its checksum, as the tool of that name writes it."""
+    """A frame of zstd with its checksum, as the command `zstd` writes it."""
     from numcodecs import Zstd
 
     made: bytes = Zstd(level=LEVEL, checksum=True).encode(data)
@@ -117,10 +118,10 @@ def deflated(data: bytes) -> bytes:
 
 
 def inflated(frame: bytes, most: int) -> bytes:
-    """What is in a frame of zstd that says how large it is. Raises ValueError."""
+    """The content of a frame of zstd, which must state its size. Raises ValueError."""
     from numcodecs import Zstd
 
-    size = _frame_size(frame)  # looked at first: a few bytes may be made into any number
+    size = _frame_size(frame)  # checked first: a few bytes may expand to any size
     if size > most:
         raise ValueError(f"it is larger than {most} bytes")
     try:
@@ -133,11 +134,11 @@ def inflated(frame: bytes, most: int) -> bytes:
 
 
 def _frame_size(frame: bytes) -> int:
-    """The bytes that a frame of zstd says it makes: RFC 8878, 3.1.1.1. Raises ValueError."""
+    """The content size that a frame of zstd states: RFC 8878, 3.1.1.1. Raises ValueError."""
     if not frame.startswith(_ZSTD):
         raise ValueError("it is no frame of zstd")
     flags = frame[len(_ZSTD)] if len(frame) > len(_ZSTD) else 0
-    is_single = bool(flags & 0x20)  # one segment: no byte that says its window
+    is_single = bool(flags & 0x20)  # a single segment has no window descriptor byte
     width = (int(is_single), 2, 4, 8)[flags >> 6]
     start = len(_ZSTD) + 1 + (not is_single) + (0, 1, 2, 4)[flags & 3]
     told = frame[start : start + width]
@@ -147,7 +148,7 @@ def _frame_size(frame: bytes) -> int:
 
 
 def _check(data: Buffer) -> bytes:
-    # Of all views of bytes it takes arrays alone.
+    # google_crc32c takes bytes and arrays, but no memoryview.
     value: int = google_crc32c.value(np.frombuffer(data, np.uint8))
     return value.to_bytes(CHECK, "little")
 
@@ -156,7 +157,7 @@ def _check(data: Buffer) -> bytes:
 def _blosc() -> Any:
     from numcodecs import blosc
 
-    # Threads of blosc put blocks down in the order they are done with: bytes would differ from one
-    # sealing to the next. zarr sets the same when it is imported.
+    # Blosc's threads write blocks in the order in which they finish, so bytes would differ from one
+    # sealing to the next. zarr switches them off too when it is imported.
     blosc.use_threads = False
     return blosc

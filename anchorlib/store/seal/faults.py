@@ -1,4 +1,4 @@
-"""The objects of a sealed rank, compared with what `sealed.json` says of them."""
+"""The objects of a sealed rank compared with their sizes and SHA-256 in `sealed.json`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PART_BYTES = 16 << 20
 
 
 def sealed_faults(run: Location, sealed: Sealed) -> Iterator[str]:
-    """What is wrong with them: those that are missing, of another size, or of other bytes."""
+    """The faults of a sealed rank's objects, in words: missing, of another size, of other bytes."""
     for one in sealed.objects:
         try:
             why = _fault(run, one)

@@ -1,7 +1,8 @@
-"""How an array is cut: into chunks that are compressed by themselves, and shards of many chunks.
+"""How an array is cut into chunks, each compressed by itself, and into shards of many chunks.
 
-Both are cut along one axis and take all that comes after it, so the elements of a chunk, and those
-of a shard, follow one another in the array's C order: a run of elements is a run of chunks.
+Both are cut along one axis and are whole along all later axes. So the elements of a chunk, and
+those of a shard, are consecutive in the array's C order, and consecutive elements lie in
+consecutive chunks.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import numpy as np
 __all__ = ["CHUNK_BYTES", "SHARD_BYTES", "Grid"]
 
 CHUNK_BYTES: Final = 2 << 20
-"""The most of a chunk; one of a larger array has more than half of it."""
+"""The most bytes of a chunk; a chunk of a larger array has more than half of them."""
 
 SHARD_BYTES: Final = 64 << 20
-"""The most of a shard, before it is compressed."""
+"""The most bytes of a shard, before compression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,16 @@ class Grid:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], itemsize: int) -> Grid:
-        """The cuts of an array of this shape."""
+        """The grid of an array of this shape."""
         chunk = _cut(shape, (1,) * len(shape), CHUNK_BYTES // itemsize)
         whole = tuple(-(-size // step) * step for size, step in zip(shape, chunk, strict=True))
         return cls(shape, chunk, _cut(whole, chunk, SHARD_BYTES // itemsize))
 
     def check(self, itemsize: int) -> None:
-        """Raises ValueError where its parts are not cut as the head of this file says, or are
-        larger than any that are made: a chunk is unpacked as a whole.
+        """Raises ValueError where chunks or shards are not cut as the head of this file says.
+
+        Also where they are larger than allowed: a chunk is decompressed as a whole, so a forged
+        size could take any amount of memory.
         """
         whole = tuple(-(-n // max(k, 1)) * k for n, k in zip(self.shape, self.chunk, strict=True))
         ones = (1,) * len(self.shape)
@@ -55,7 +58,7 @@ class Grid:
 
     @property
     def chunks(self) -> int:
-        """How many chunks hold something."""
+        """How many chunks hold elements of the array."""
         return prod(self._counts)
 
     @property
@@ -64,7 +67,7 @@ class Grid:
         return prod(self._per_shard)
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """For elements start … stop - 1: in which chunk they are, from where in it, how many."""
+        """The chunks of elements start … stop - 1: number, first element in the chunk, how many."""
         slab, line = self._slab, self._line
         while start < stop:
             lines, at = divmod(start, line)
@@ -81,7 +84,7 @@ class Grid:
         return start, min(start + self._slab, begin + self._line)
 
     def place(self, chunk: int) -> tuple[str, int]:
-        """The file name of the shard that holds a chunk ("c/0/0"), and its place in there."""
+        """The file name of the shard that holds a chunk ("c/0/0"), and the chunk's place in it."""
         where = np.unravel_index(chunk, self._counts)
         shard, inside = np.divmod(where, self._per_shard)
         place = int(np.ravel_multi_index(tuple(inside), self._per_shard))
@@ -104,12 +107,12 @@ class Grid:
 
     @property
     def _slab(self) -> int:
-        """Elements that a chunk has room for, of which the last one on a line may be short."""
+        """How many elements a chunk has; the last chunk on a line may have fewer."""
         return self.chunk[self._axis] * prod(self.shape[self._axis + 1 :])
 
     @property
     def _line(self) -> int:
-        """Elements along the axis of the cut, with all that comes after it."""
+        """How many elements lie on one line: along the cut axis and all axes after it."""
         return prod(self.shape[self._axis :])
 
     @property
@@ -118,7 +121,9 @@ class Grid:
 
 
 def _cut(shape: tuple[int, ...], unit: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """The largest part of an array, in multiples of `unit`, of at most so many elements."""
+    """The shape of the largest part of an array, in multiples of `unit`, with at most `most`
+    elements.
+    """
     found = list(unit)
     room = most
     for axis in reversed(range(len(shape))):

@@ -1,8 +1,8 @@
-"""What a sealed rank says of each of its series, so that nobody has to read the table for it.
+"""The index of a sealed rank: figures of each series, so that readers need not read the table.
 
-It holds what listings and pooled histograms need, of the rows that readers see (of a coordinate
-that was recorded again after a resume, the last attempt's). What stands in it is counted from rows
-that fit their checksums, at the moment they are sealed.
+It holds the figures that listings and pooled histograms need, of the visible rows (of a coordinate
+that was recorded again after a resume, the last attempt's). They are counted when the rank is
+sealed, from rows that fit their checksums.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _AT_ONCE: Final = 1 << 14  # rows whose histograms are made at a time
 
 @dataclass(frozen=True, slots=True)
 class SeriesFigures:
-    """All records of one tensor, kind and mode on one rank.
+    """The figures of all records of one tensor, kind and mode on one rank.
 
-    dtypes, shapes: the different ones, in order of appearance. first_order: the place of its first
-    record in the rank's run. bytes: of stored values. minimum, maximum: over all finite elements,
-    None where there are none. histogram: of all elements together. scales: the different loss
-    scales that its records carry, ascending; 1.0 for none.
+    dtypes, shapes: the different ones, in order of appearance. first_order: the order of its first
+    record. bytes: of stored values. minimum, maximum: over all finite elements, None where there
+    are none. histogram: of all elements together. scales: the different loss scales that its
+    records carry, ascending; 1.0 stands for none.
     """
 
     name: str
@@ -85,12 +85,13 @@ class SeriesFigures:
 
 @dataclass(frozen=True, slots=True)
 class RankFigures:
-    """A sealed rank without its records.
+    """The figures of a sealed rank, without its records.
 
-    steps: those that have records, ascending. created_ns, written_ns: when the rank was made, and
-    its last record. bytes: of stored values, all attempts together. series: in order of execution.
-    gaps: what was not recorded. parts: what of the rank they are counted from. is_part: what was
-    counted is a part of a rank that lies in several, and no figures of the rank.
+    steps: steps that have records, ascending. created_ns, written_ns: when the rank was made, and
+    when its newest record was observed. bytes: of stored values, all attempts together.
+    series: in order of execution. gaps: observations that were not recorded.
+    parts: the parts of the rank that the figures are counted from.
+    is_part: whether they are figures of one part of several, and not of the rank.
     """
 
     rank: int
@@ -108,9 +109,9 @@ class RankFigures:
 
 
 def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
-    """The index of one sealed rank, or a part of it; None where it has none. One request.
+    """The index of one sealed rank, or of a part of it; None where it has none. One request.
 
-    Raises DamagedError where it is not what was written.
+    Raises DamagedError for a damaged index.
     """
     key = f"{rank_name(rank, part)}/{INDEX}"
     data = run.get(key, 0, MOST_BYTES)
@@ -126,7 +127,7 @@ def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
 
 
 def index_document(figures: RankFigures) -> bytes:
-    """The line that the object holds, before it is compressed."""
+    """The line of an index object, before it is compressed."""
     told = asdict(figures)
     del told["parts"]
     if not figures.is_part:
@@ -142,7 +143,7 @@ def index_document(figures: RankFigures) -> bytes:
 
 
 def figures_of(reader: RankReader) -> RankFigures:
-    """Counts a rank. Raises DamagedError where its rows are not those that were written."""
+    """Counts the figures of a rank. Raises DamagedError where its rows are damaged."""
     catalogue, rows = reader.catalogue, visible_rows(reader)
     owner = reader.series_ids[rows]
     order = np.argsort(owner, kind="stable")
@@ -189,7 +190,7 @@ def _series(reader: RankReader, entry: SeriesEntry, rows: Array) -> SeriesFigure
 def _histograms(reader: RankReader, rows: Array) -> Iterable[Log2Histogram]:
     own = reader.column("hist_length")[rows] >= 0
     yield reader.pooled_pairs(rows[own])
-    made = rows[~own]  # of few elements: made from their values
+    made = rows[~own]  # without a stored histogram: it is counted from their few values
     for start in range(0, len(made), _AT_ONCE):
         yield from reader.histograms(made[start : start + _AT_ONCE])
 

@@ -1,7 +1,7 @@
-"""A sealed rank as readers know a live one: the same keys, rows and bytes.
+"""A sealed rank with the keys, rows and bytes that it had as a live rank.
 
-Rows have the numbers they were written with; the arrays behind them are sorted by series. So the
-rows of a tensor are one range of them, and checksums that speak of places still fit.
+Rows keep the numbers with which they were written, so checksums that cover places still fit. The
+sealed arrays behind them are sorted by series, so the values of a tensor are one range.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ __all__ = ["SealedRank", "rank_location"]
 
 
 class SealedRank(RowLocation):
-    """The sealed rank that `sealed` tells of, of the run at `run`; keys begin at the rank.
+    """The location of a sealed rank of the run at `run`; keys begin at the rank.
 
-    What is not an array of the rank is read as it stands there.
+    sealed: the rank's `sealed.json`. Files that belong to no array of the live rank are read as
+    they are stored.
     """
 
     def __init__(self, run: Location, sealed: Sealed) -> None:
@@ -42,7 +43,7 @@ class SealedRank(RowLocation):
         self._sizes = {one.key[begin:]: one.size for one in sealed.objects}
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """See `Location.get`; a chunk file of the live rank is made of its rows."""
+        """See `Location.get`; a chunk file of the live rank is made anew from sealed rows."""
         folder, _, name = key.rpartition("/")
         source, array = self.rows_of(folder), self._serving.get(folder)
         if source is None or array is None:
@@ -77,7 +78,7 @@ class SealedRank(RowLocation):
         return self._sources[key]
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with its objects: each is read once more, as a whole."""
+        """The faults of the rank's objects, in words; reads each object as a whole."""
         return sealed_faults(self.run, self.sealed)
 
     def _source(self, array: SealedArray, key: str) -> RowSource:
@@ -91,7 +92,7 @@ class SealedRank(RowLocation):
         order = None
         if array.sorted_by is not None:
             order = inverse_of(self._label(array.sorted_by, "written_row"), key)
-        # One number a record is a column, several are the array of shapes of a flat form.
+        # Several columns make up the shapes of a flat form; any other array is a single column.
         is_wide = array.columns[places[0]].startswith("shape_")
         shape = (len(places),) if is_wide else ()
         return SealedRows(elements, rows, shape, order, places)
@@ -107,7 +108,7 @@ class SealedRank(RowLocation):
         return SealedRows(elements, shape[0], shape[1:], order)
 
     def _label(self, key: str, name: str) -> np.ndarray[Any, Any]:
-        """One column of the labels of a form, in their own order."""
+        """One column of the labels of a form, in sealed order."""
         array = self._array(key)
         if name not in array.columns:
             raise DamagedError(f"{self.sealed.key} is damaged: {key} has no column {name}")
@@ -137,7 +138,7 @@ class SealedRank(RowLocation):
 
     @cached_property
     def _serving(self) -> Mapping[str, SealedArray]:
-        """By the key of an array of the live rank, what has its rows."""
+        """For the key of each array of the live rank, the sealed array that has its rows."""
         arrays = self._arrays.values()
         return {key: array for array in arrays for key in array.serves if key is not None}
 
@@ -148,15 +149,15 @@ class SealedRank(RowLocation):
 def rank_location(run: Location, rank: int, part: int = 0) -> Location:
     """The location of one rank of the run at `run`, sealed or live: readers see no difference.
 
-    part: the piece of it that another collector than the first has.
-    Raises DamagedError where it says that it is sealed, and not how.
+    part: the number of the part of the rank; 0 where the rank is whole.
+    Raises DamagedError where its `sealed.json` is damaged.
     """
     sealed = read_sealed(run, rank, part)
     return Within(run, rank_name(rank, part)) if sealed is None else SealedRank(run, sealed)
 
 
 def _file(source: RowSource, first: int, rows: int, start: int, length: int | None) -> bytes:
-    """Bytes of a chunk file of so many rows: what is behind the last row is zero."""
+    """Bytes of a live rank's chunk file, made from its rows; bytes behind the last row are zero."""
     width = source.dtype.itemsize * prod(source.shape)
     stop = rows * width if length is None else min(start + length, rows * width)
     if start >= stop:

@@ -1,12 +1,12 @@
-"""sealed.json: what a sealed rank is made of, and that it is whole.
+"""sealed.json: the objects and arrays of a sealed rank, and the mark that the rank is whole.
 
     {"format": "anchor-sealed", "version": 1, "rank": 0, "uid": "9f…", "records": 120, "bytes": …,
      "arrays": {"records/int64": {…}, …},
      "objects": {"zarr.json": {"size": 512, "sha256": "…"}, "catalog/c/0": {…}, …},
      "check": "…"}
 
-Keys in it begin at the rank. It is one line that ends with its own checksum, as those of the
-catalogue do. It is written last, so a rank that has none was never sealed to its end.
+Keys in it begin at the rank. It is one line that ends with its own checksum, as catalogue lines do.
+It is written last, so a rank without it was never sealed to its end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MOST_BYTES: Final = 64 << 20  # of the document itself
 class SealedObject:
     """One object of a sealed rank.
 
-    key: from the run on ("rank0/catalog/c/0"). size: in bytes. sha256: of its bytes, in hex.
+    key: below the run ("rank0/catalog/c/0"). size: in bytes. sha256: of its bytes, in hex.
     """
 
     key: str
@@ -66,12 +66,12 @@ class SealedObject:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What sealing a rank, or a part of one, has made.
+    """A sealed rank, or part of a rank, as its `sealed.json` describes it.
 
-    uid: the rank's own, from its catalogue. records: committed rows. bytes: of their values, before
-    compression. arrays: what readers have to know of each array, by its key in the rank.
-    objects: all but `sealed.json` itself, in the order they were made. part: which part of the
-    rank it is, see `parts`.
+    uid: of the rank, from its catalogue. records: committed rows. bytes: of their values, before
+    compression. arrays: the entry of each array (see `SealedArray`), by its key in the rank.
+    objects: all but `sealed.json` itself, in the order in which they were made.
+    part: the number of the part of the rank, see `parts`.
     """
 
     rank: int
@@ -84,12 +84,12 @@ class Sealed:
 
     @property
     def folder(self) -> str:
-        """Where its objects are, from the run on."""
+        """The folder of its objects, below the run."""
         return rank_name(self.rank, self.part)
 
     @property
     def key(self) -> str:
-        """Of `sealed.json`, from the run on."""
+        """The key of its `sealed.json`, below the run."""
         return f"{self.folder}/{SEALED}"
 
     @property
@@ -115,10 +115,9 @@ class Sealed:
 
 
 def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
-    """What a rank of the run at `run`, or a part of it, is made of; None where it is not sealed.
+    """The `sealed.json` of a rank of the run at `run`, or of a part; None where it is not sealed.
 
-    One request. Raises DamagedError where `sealed.json` is not what was written, StoreError where a
-    later version wrote it.
+    One request. Raises DamagedError where it is damaged, StoreError where a later version wrote it.
     """
     key = f"{rank_name(rank, part)}/{SEALED}"
     data = run.get(key, 0, _MOST_BYTES)
@@ -132,7 +131,7 @@ def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
         if told["format"] == FORMAT and whole(told["version"]) > VERSION:
             raise StoreError(
                 f"{key} was written in version {told['version']} of sealed ranks, and this "
-                f"anchorlib knows {VERSION}: a newer one can read it"
+                f"anchorlib knows versions up to {VERSION}: read it with a newer anchorlib"
             )
         return _sealed(told, rank, part)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -140,16 +139,17 @@ def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
 
 
 def rank_document(catalogue: Catalogue) -> bytes:
-    """The zarr.json of a sealed rank: that of the live one, and that it is to be sealed."""
+    """The zarr.json of a sealed rank: that of the live rank, with the entry "sealed"."""
     attempts = [attempt_line(attempt) for attempt in catalogue.attempts]
     about = {"rank": catalogue.rank, "state": catalogue.state, "attempts": attempts}
     return group_json(stamp(**about, sealed=VERSION))
 
 
 def is_unfinished(run: Location, rank: int, part: int = 0) -> bool:
-    """Whether a rank was begun to be sealed here and never was to its end: it does not exist.
+    """Whether the sealing of a rank was begun here and never finished: then the rank is left out.
 
-    Its `zarr.json` is the first of its objects, and the only one that says so.
+    `zarr.json` is the first object that sealing writes, and its entry "sealed" tells the rest from
+    a live rank.
     """
     folder = rank_name(rank, part)
     if run.get(f"{folder}/{SEALED}", 0, 1) is not None:

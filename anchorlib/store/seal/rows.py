@@ -1,4 +1,4 @@
-"""Rows of a live rank, read from the sealed array that has them, wherever they are in it."""
+"""Rows of a live rank, by their numbers there, read from the sealed array that holds them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _FAR_BYTES: Final = 1 << 16  # between two rows: nearer ones are read together
 
 @dataclass(frozen=True, slots=True)
 class SealedRows(RowSource):
-    """Rows of `shape`, `count` of them.
+    """`count` rows of `shape`.
 
-    places: where in the sealed array each row is; None where it is where it was.
-    columns: of an array whose first axis are columns, those that a row has a number in.
+    places: the place of each row in the sealed array; None where rows kept their places.
+    columns: for a stack of columns, the columns that hold the numbers of a row; else None.
     """
 
     elements: ShardedElements
@@ -68,7 +68,7 @@ class SealedRows(RowSource):
         return next(self.elements.spans([(first + start, first + stop)]))
 
     def _take(self, places: Array, base: int, out: Array) -> None:
-        """Fills `out`, (rows, width), with the rows at these places of what begins at `base`."""
+        """Fills `out`, (rows, width), with the rows at these places; row 0 begins at `base`."""
         width = out.shape[1]
         if (np.diff(places) == 1).all():
             start = base + int(places[0]) * width
@@ -95,8 +95,8 @@ class SealedRows(RowSource):
 class FlatRows(RowSource):
     """The elements of a flat form, each of which is a row.
 
-    written, starts, sizes: of each record that has some, where they were in the live rank, where
-    they are, and how many; in the order of `written`.
+    written, starts, sizes: for each record with elements, their first element in the live rank, the
+    first one in the sealed array, and how many there are; in the order of `written`.
     """
 
     elements: ShardedElements
@@ -106,8 +106,8 @@ class FlatRows(RowSource):
 
     @classmethod
     def of(cls, elements: ShardedElements, starts: Array, written: Array) -> FlatRows:
-        """From the labels: where records begin in the sealed array, in ascending order, and where
-        they did before; -1 for those that have no elements.
+        """Made from labels: each record's first element in the sealed array, ascending (`starts`),
+        and in the live rank (`written`); -1 for records without elements.
         """
         kept = starts >= 0
         starts, written = starts[kept], written[kept]
@@ -155,7 +155,7 @@ class FlatRows(RowSource):
         return self.span(row + start, row + stop)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Where these elements are now."""
+        """The spans of the sealed array that hold elements start … stop - 1 of the live rank."""
         at = int(np.searchsorted(self.written, start, side="right")) - 1
         while start < stop:
             offset = start - int(self.written[at]) if 0 <= at < len(self.written) else -1
@@ -171,7 +171,10 @@ class FlatRows(RowSource):
 
 
 def inverse_of(written: Array, key: str) -> Array:
-    """Where each row is that was at `written` before. Raises DamagedError where two were there."""
+    """The sealed place of each row of the live rank; `written` has the live row of each place.
+
+    Raises DamagedError where two places have the same live row.
+    """
     count = len(written)
     if count and (int(written.min()) < 0 or int(written.max()) >= count):
         raise DamagedError(f"the labels of {escape(key)} speak of rows that there are not")

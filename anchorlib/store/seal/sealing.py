@@ -1,4 +1,4 @@
-"""A closed rank made into objects."""
+"""The sealing of a closed rank: its arrays and documents made into objects."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ BYTES: Final = np.dtype("u1")
 def seal(
     run: Location, reader: RankReader, into: Target, *, ended_elsewhere: bool = False
 ) -> Sealed:
-    """Puts the objects of one closed rank `into` a target, `sealed.json` last; what it has put.
+    """Puts the objects of one closed rank `into` a target, `sealed.json` last, and returns it.
 
     run: the location whose keys begin with "rank0/"; reader: reads the rank there, or a part of it,
     which becomes a sealed part of the same name.
     ended_elsewhere: the rank is a part whose session went on at another collector, and was closed
     there: its own catalogue never says so.
-    The same rank gives the same objects, byte by byte, so a target may leave alone what it has.
+    The same rank gives the same objects, byte by byte, so a target may keep objects that it has.
     Values are compared with their digests, rows with their checksums. The run's own `zarr.json` is
-    no part of a rank: whoever makes a run of sealed ranks copies it.
+    no part of a rank: the caller copies it.
 
     Memory: the values of one shard (64 MiB), the same compressed, and the table.
 
@@ -111,7 +111,7 @@ class _Sealing:
         self.arrays: dict[str, Mapping[str, Any]] = {}
 
     def put(self, key: str, *parts: Buffer) -> None:
-        """One object, and what `sealed.json` will say of it."""
+        """Puts one object, and keeps its size and SHA-256 for `sealed.json`."""
         key = f"{self._name}/{key}"
         hasher = hashlib.sha256()
         for part in parts:
@@ -121,13 +121,13 @@ class _Sealing:
         self.objects.append(SealedObject(key, size, hasher.hexdigest()))
 
     def log(self, key: str, end: int) -> None:
-        """Bytes that were written as lines."""
+        """Puts a log of lines, the catalogue or the operations, as an array of `end` bytes."""
         source = StoredRows(self._rank, key, BYTES, CATALOG_CHUNK)
         array = SealedArray(key, BYTES, Grid.of((end,), 1), (key,), CATALOG_CHUNK)
         self._array(Written(array, ("byte",), TABLES), source.span)
 
     def table(self) -> None:
-        """The columns of the table, and the pairs of all histograms beside them."""
+        """Puts the columns of the table, stacked by dtype, and the pairs of all histograms."""
         reader = self._reader
         self.put("records/zarr.json", group_json(stamp()))
         by_dtype: dict[np.dtype[Any], dict[str, Column]] = {}
@@ -149,7 +149,7 @@ class _Sealing:
             self._array(written, StoredRows(self._rank, key, dtype).span)
 
     def forms(self) -> None:
-        """The values, form by form."""
+        """Puts the values and labels, form by form."""
         self.put("forms/zarr.json", group_json(stamp()))
         for entry in self._reader.catalogue.forms:
             form = sorted_form(self._reader, self._rank, entry)
@@ -179,7 +179,7 @@ class _Sealing:
         self._array(Written(array, axes, VALUES, stamp(dtype=entry.dtype)), form.values())
 
     def operations(self) -> None:
-        """The log of operations, if there is one."""
+        """Puts the log of operations, if there is one."""
         end = operation_entries(self._rank)[1]
         if end:
             self.put("ops/zarr.json", group_json(stamp()))
@@ -202,7 +202,7 @@ def _word(dtype: np.dtype[Any]) -> str:
 
 
 def _form_key(entry: Form) -> str:
-    """Where a form is. Of format 1 each series has some, in a group that it shares."""
+    """The group of a sealed form; forms of format 1, which shared groups, each get their own."""
     if entry.group.startswith("forms/"):
         return entry.group
     shape = "flat" if entry.shape is None else "x".join(map(str, entry.shape)) or "scalar"
@@ -215,7 +215,7 @@ def _named(reader: RankReader, number: int) -> dict[str, str]:
 
 
 def _served(entry: Form) -> dict[str, str]:
-    """The arrays that the labels of a form stand for, by their names."""
+    """For each label of a form the key of the array of the live rank that it stands for."""
     served = {name: f"{entry.group}/{array}" for name, array in entry.labels}
     if entry.flat:
         served["written_start"] = f"{entry.group}/{entry.starts}"

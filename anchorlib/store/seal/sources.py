@@ -1,4 +1,4 @@
-"""The values of a form in the order of its series, read from a rank and compared with digests."""
+"""The values of a form sorted by series, read from a live rank and compared with their digests."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ __all__ = ["INT64", "SortedForm", "series_ranges", "sorted_form"]
 
 Array = np.ndarray[Any, Any]
 INT64: Final = np.dtype("<i8")
-_TOGETHER: Final = SHARD_BYTES // 2  # of a flat form, read in one go where records lie that near
+_TOGETHER: Final = SHARD_BYTES // 2  # records of a flat form within so many bytes: one read
 
 
 @dataclass(frozen=True, slots=True)
 class SortedForm:
-    """The records of one form that have a place in it, series by series.
+    """The records of one form that have a row in its arrays, series by series.
 
-    rows: in the table. places: in the form, as it was written. starts, sizes: of a flat form, where
-    the elements of each were and how many there are; -1 and 0 where none are kept.
-    shapes: of a flat form, as they are stored.
+    rows: their rows in the table. places: their rows in the form's arrays, as written.
+    starts, sizes: in a flat form, the first element of each record as written, and how many there
+        are; -1 and 0 where none are kept.
+    shapes: in a flat form, the shapes as they are stored.
     """
 
     reader: RankReader
@@ -46,31 +47,31 @@ class SortedForm:
 
     @property
     def entry(self) -> Form:
-        """What the catalogue says of it."""
+        """The form as the catalogue knows it."""
         return self.stored.entry
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of its values as they are stored."""
+        """The dtype of the stored values."""
         return self.stored.values.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the array of its values."""
+        """The shape of the sealed array of values."""
         if self.entry.shape is None:
             return (int(self.sizes.sum()),)
         return (len(self.rows), *self.entry.shape)
 
     @property
     def ends(self) -> Array:
-        """Behind which element of the array each record ends."""
+        """The end of each record among the elements of the sealed array."""
         if self.entry.shape is None:
             found: Array = np.cumsum(self.sizes)
             return found
         return np.arange(1, len(self.rows) + 1) * prod(self.entry.shape)
 
     def labels(self) -> dict[str, Array]:
-        """What stands beside the values, by name; several numbers a record make several names."""
+        """The labels of the records, by name; a shape is one label for each of its numbers."""
         reader = self.reader
         found = {name: reader.column(name)[self.rows].astype(INT64) for name in LABELS[1:]}
         found = {"series": reader.series_ids[self.rows].astype(INT64), **found}
@@ -83,12 +84,12 @@ class SortedForm:
         return found
 
     def values(self) -> Values:
-        """Its elements, to be asked for in order."""
+        """The elements of the sealed array, which must be asked for in order."""
         return Values(self)
 
 
 class Values:
-    """The elements of a form's array, each record compared with its digest as it goes by."""
+    """The elements of a form's sealed array; each record read is compared with its digest."""
 
     def __init__(self, form: SortedForm) -> None:
         self._form = form
@@ -98,7 +99,7 @@ class Values:
         self._hasher = xxhash.xxh3_128()
 
     def __call__(self, start: int, stop: int) -> Array:
-        """Elements start … stop - 1. Raises DamagedError for what does not fit its digest."""
+        """Elements start … stop - 1. Raises DamagedError where a record does not fit its digest."""
         form = self._form
         size = prod(form.entry.shape or ())
         if not form.entry.flat and not start % size and not stop % size:
@@ -113,7 +114,7 @@ class Values:
         return data
 
     def _parts(self, start: int, stop: int, size: int) -> Iterator[Array]:
-        """Of records too large for a shard."""
+        """Elements of records that are too large for one shard, read piece by piece."""
         while start < stop:
             record, first = divmod(start, size)
             count = min(size - first, stop - start)
@@ -122,7 +123,7 @@ class Values:
             start += count
 
     def _flat(self, start: int, stop: int) -> Iterator[Array]:
-        """Of records of a flat form: those of a series lie apart, others' between them."""
+        """Elements of a flat form; in the live rank records of other series lie between them."""
         form, values = self._form, self._form.stored.values
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
         ends = self._ends[first : last + 1]
@@ -140,7 +141,7 @@ class Values:
         yield from (values.span(at, at + n) for at, n in zip(source, counts, strict=True))
 
     def _check(self, data: Array) -> None:
-        """Compares the records that end in these elements."""
+        """Adds these elements to the digest; compares each record that ends among them."""
         raw = data.view(np.uint8).data
         at, width = 0, data.dtype.itemsize
         while at < len(data) or self._is_done():
@@ -167,9 +168,9 @@ class Values:
 
 
 def sorted_form(reader: RankReader, location: Location, entry: Form) -> SortedForm | None:
-    """A form by series, and in each by the order of writing; None where it keeps no values.
+    """A form sorted by series, then in the order of writing; None where it keeps no values.
 
-    location: of the rank. Raises DamagedError where places in it are missing or are two records'.
+    location: of the rank. Raises DamagedError where a row of its arrays has no record, or has two.
     """
     if entry.array is None:
         return None
@@ -193,6 +194,6 @@ def sorted_form(reader: RankReader, location: Location, entry: Form) -> SortedFo
 
 
 def series_ranges(numbers: Array) -> dict[int, tuple[int, int]]:
-    """Where the records of each series are among the sorted ones."""
+    """For each series the range [first, end) of its records among the sorted ones."""
     cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     return {int(numbers[a]): (a, b) for a, b in pairwise(cuts) if a < b}

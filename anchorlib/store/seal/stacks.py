@@ -1,4 +1,4 @@
-"""Columns of one dtype as one array, so that a table is a few objects instead of two a column."""
+"""Columns of one dtype stacked in one array: a table is a few objects instead of two a column."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where the entries of a column come from, and the array of the live rank that it stands for.
+    """One column of a stack: a function that returns its entries, and the array that it stands for.
 
-    serves: None where it is no array there.
+    serves: the key of that array in the live rank; None where the column was no array there.
     """
 
     entries: Elements
@@ -30,15 +30,16 @@ class Column:
 
     @classmethod
     def of(cls, entries: Array, serves: str | None) -> Column:
-        """A column that is in memory."""
+        """A column whose entries are in memory."""
         return cls(lambda start, stop: entries[start:stop], serves)
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Columns by their names, each of so many rows.
+    """Columns of one dtype by their names, each of `rows` entries.
 
-    is_sorted: whether it says itself where each of its records was in the live rank.
+    is_sorted: whether its records are sorted by series; one of its columns then has their live
+        rows.
     """
 
     key: str
@@ -48,7 +49,7 @@ class Stack:
     is_sorted: bool = False
 
     def written(self) -> Written:
-        """The array of shape (column, record)."""
+        """The sealed array of the stack, of shape (column, record)."""
         array = SealedArray(
             self.key,
             self.dtype,
@@ -63,7 +64,7 @@ class Stack:
     def elements(self, start: int, stop: int) -> Array:
         """The entries of all columns, one column after the other."""
         columns, at = list(self.columns.values()), 0
-        found = np.empty(stop - start, self.dtype)  # to concatenate would lose the byte order
+        found = np.empty(stop - start, self.dtype)  # np.concatenate would lose the byte order
         while start < stop:
             number, first = divmod(start, self.rows)
             last = min(first + stop - start, self.rows)

@@ -1,4 +1,4 @@
-"""Where sealed objects go: a folder of this machine, or whatever takes whole objects by key."""
+"""Targets of sealing: a folder of this machine, or anything else that takes objects by key."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Target(Protocol):
-    """Takes objects; each is whole when `put` returns, or not there at all."""
+    """Takes objects; an object is whole when `put` returns, and never there in part."""
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Store the parts, end to end, as the object at `key` ("rank0/catalog/c/0")."""
+        """Stores the parts, end to end, as the object at `key` ("rank0/catalog/c/0")."""
         ...
 
 
 class FolderTarget:
-    """A folder that keeps objects as files, and leaves alone what it has already.
+    """A folder that keeps objects as files; a file that has the same bytes already is not written.
 
-    root: the folder of the run ("run1.zarr"), made where it is not there. Each file is written
-    beside its place and put in place by one rename.
-    fsync: wait for the disk with each, so that objects survive power loss.
+    Each file is written beside its place and put in place by one rename.
+
+    root: the folder of the run ("run1.zarr"), made where it does not exist.
+    fsync: wait for the disk with each file, so that objects survive power loss.
     """
 
     def __init__(self, root: Path, *, fsync: bool = True) -> None:
@@ -53,7 +54,7 @@ class FolderTarget:
 
 
 def _holds(path: Path, parts: Sequence[Buffer]) -> bool:
-    """Whether a file has just these bytes."""
+    """Whether a file has exactly these bytes."""
     try:
         if path.stat().st_size != sum(map(len, parts)):
             return False
@@ -64,7 +65,7 @@ def _holds(path: Path, parts: Sequence[Buffer]) -> bool:
 
 
 def _pieces(parts: Sequence[Buffer]) -> Iterator[memoryview]:
-    """The parts in pieces that cost little memory to compare."""
+    """The parts in pieces of 1 MiB, which cost little memory to compare."""
     for part in parts:
         view = memoryview(part)
         yield from (view[at : at + (1 << 20)] for at in range(0, len(view), 1 << 20))
