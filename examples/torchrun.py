@@ -70,7 +70,7 @@ def save_checkpoint(path: Path | None, model: nn.Module, step: int) -> None:
 
 
 def main() -> None:
-    """Train as one of the ranks; at the end the first prints the last loss of every rank."""
+    """Train as one of the ranks; once all have recorded, rank 0 prints each rank's last loss."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--store", help="where runs live (default: anchors)")
     parser.add_argument("--steps", type=int, default=10)

@@ -1,4 +1,4 @@
-"""An object store on loopback, and a line to it that counts requests and breaks as it is told."""
+"""An object store on loopback, behind a proxy that counts requests and makes them fail."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _OWN = ("host", "connection", "transfer-encoding", "content-length")
 
 
 class Line(ThreadingHTTPServer):
-    """Passes requests on to an object store.
+    """A proxy that passes requests on to an object store.
 
     asked: each request as (method, path with question), in order.
-    trouble: says of a request what goes wrong with it, if anything:
-        "503"   it is refused, and not passed on
-        "stall" its answer begins and does not go on
-        "cut"   half of its answer comes, and the connection ends
-        "lost"  it is done, and its answer never comes
-        "blind" conditions are taken out of it, as by a store that does not know them
+    trouble: returns for a request what goes wrong with it, if anything:
+        "503"   the request is refused, and not passed on
+        "stall" the answer begins and does not go on
+        "cut"   half of the answer comes, then the connection ends
+        "lost"  the request is carried out, but its answer never comes
+        "blind" conditions are removed from the request, as by a store that does not know them
     """
 
     daemon_threads = True
@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @cache
 def _moto() -> ThreadedMotoServer:
-    """One for all tests of this process: it takes a second to start."""
+    """The server, one for all tests of this process, because it takes a second to start."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     atexit.register(server.stop)

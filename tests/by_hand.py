@@ -1,4 +1,4 @@
-"""Layers that are written by hand, and compute what torch's own do in another way."""
+"""Layers written by hand, which compute the functions of torch's own layers in another way."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ class TanhByHand(torch.autograd.Function):
 
 
 def tanh_by_hand() -> nn.Module:
-    """A layer of it."""
+    """A layer of `TanhByHand`."""
     return Applied(TanhByHand.apply)

@@ -1,4 +1,4 @@
-"""A device that is none: its copies run when a test says so: late, in any order, in part, never."""
+"""A simulated device, whose copies run when a test says so: late, in any order, in part, never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another way to the figures of a summary: Python floats, `math.frexp` and fractions.
+"""A second computation of a summary's figures: Python floats, `math.frexp` and fractions.
 
 Slow, obvious, and without a line of anchorlib's. Call it where subnormals are not flushed.
 """
@@ -36,7 +36,7 @@ SMALLEST_NORMAL = {
 
 @contextlib.contextmanager
 def flushing(flush: bool) -> Iterator[None]:
-    """This thread flushes subnormals inside, or does not."""
+    """Make this thread flush subnormals inside the context, or not."""
     torch.set_flush_denormal(flush)
     try:
         yield

@@ -23,7 +23,7 @@ class Recording:
         self.sink = sink
 
     def records(self, name: str, kind: str = "value", mode: str | None = None) -> list[Record]:
-        """What has reached memory of one tensor and kind, in order."""
+        """The records of one tensor and kind that have reached memory, in order."""
         if self.session.counters.records != len(self.sink.records) or not self.sink.closed:
             self.session._queue.flush(10)
         return [
@@ -33,11 +33,11 @@ class Recording:
         ]
 
     def arrays(self, name: str, kind: str = "value", mode: str | None = None) -> list[np.ndarray]:
-        """Their values."""
+        """The values of the records of one tensor and kind."""
         return [r.array for r in self.records(name, kind, mode)]
 
     def at(self, name: str, kind: str = "value") -> list[tuple[int, int, int]]:
-        """Their (step, pass, call)."""
+        """(step, pass, call) of the records of one tensor and kind."""
         found = [r.coordinates for r in self.records(name, kind)]
         return [(c.step, c.pass_index, c.call) for c in found]
 
@@ -48,7 +48,7 @@ class Recording:
 
 
 def trouble(stderr: str) -> str:
-    """What a program wrote on stderr beside the two lines in which a session says what it did."""
+    """The lines that a program wrote to stderr, without the two in which a session sums up."""
     told = ("anchorlib: a step of run ", "anchorlib: run ")
     lines = stderr.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith(told))

@@ -1,4 +1,4 @@
-"""Comparisons made by hand, for tests of what is said of them."""
+"""Comparisons made by hand, for tests of the texts about them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Made(Comparison):
 
 
 def pair(name: str, *, step: int = 0, equal: bool = True, **rest: Any) -> Pair:
-    """A pair; one that is not equal has MEASURE unless it is given another."""
+    """A pair of records; unless it is equal it has MEASURE, or the measure that is given."""
     fields = {
         "place": Place(step, 0, 0, 0, "train", name, "value"),
         "order": step,

@@ -88,7 +88,7 @@ def _ordered(one: Record, order: int) -> Record:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call of `anchor` did."""
+    """The result of a call of `anchor`: its exit code and its output."""
 
     code: int
     out: str
@@ -96,7 +96,7 @@ class Outcome:
 
     @property
     def json(self) -> Any:
-        """The one document on stdout."""
+        """The single JSON document on stdout, parsed."""
         return json.loads(self.out, parse_constant=_no_constant)
 
 

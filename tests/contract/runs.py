@@ -27,7 +27,7 @@ def recorded(
 
 
 def listed(run: anchorlib.Run) -> list[str]:
-    """`name@kind` of what a run holds, in its order."""
+    """`name@kind` of each tensor of a run, in the run's order."""
     return list(dict.fromkeys(f"{info.name}@{info.kind}" for info in run.tensors()))
 
 

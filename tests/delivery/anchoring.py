@@ -30,7 +30,7 @@ _CLOSE_SECONDS = 60
 
 
 def main(folder: Path) -> None:
-    """Anchor what the order says."""
+    """Anchor the records that the life's order names."""
     order, marks = Order.read(folder), Marks(folder)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _arrange(order, marks)
@@ -63,7 +63,7 @@ def main(folder: Path) -> None:
 
 
 def _arrange(order: Order, marks: Marks) -> None:
-    """Let whoever drains mark what its sink has taken, and die where the order says."""
+    """Make the recorder mark the records that its sink took, and die where the order says."""
     process, opening = anchorlib.recorder.process, anchorlib.capture.sessions.opening
     process._MODULE = "tests.delivery.mortal"  # type: ignore[misc]
     if order.place == "thread":

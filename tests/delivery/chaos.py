@@ -51,7 +51,7 @@ FAULTS = ("lost", "doubled", "wrong", "unordered", "unsound")
 class Outcome:
     """What one run of one seed came to.
 
-    owed: records that had to be stored.
+    owed: the number of records that had to be stored.
     unsound: rows and lines that do not fit their checksums, runs that nobody recorded, processes
         that ended for no reason, or never.
     """
@@ -75,9 +75,9 @@ class Outcome:
         *,
         late: bool = False,
     ) -> None:
-        """Compares what a store has of one rank with what it had to have, and what it may have.
+        """Compare the records of a rank in a store with those it must have and those it may have.
 
-        late: an earlier attempt was refused, and came when a later one was there.
+        late: whether an earlier attempt was refused and arrived only after a later one.
         """
         steps = [step for _, step, _ in found]
         counts = Counter(steps)
@@ -172,7 +172,7 @@ class Chaos:
         self._live(self.records, dies=False)
 
     def _live(self, most: int, *, dies: bool) -> None:
-        """One trainer, from its first record until all its processes have ended."""
+        """Run one trainer, from its first record until all its processes have ended."""
         order = self._order(most, dies=dies)
         folder = self.folder / "lives" / str(len(self.lives))
         life = Life(folder, order, {"ANCHOR_SPOOL": str(self.place)})
@@ -208,7 +208,7 @@ class Chaos:
         )
 
     def _point(self, place: str, *, dies: bool) -> str:
-        """Where a recorder dies, or its thread and with it the trainer."""
+        """A failpoint for a recorder process; a recorder thread takes the trainer with it."""
         process = place == "process"
         names = (FAILPOINTS if self.remote else ()) + (RING_POINTS if process else ())
         wanted = self.plan.random() < 0.6 and (dies or process)
@@ -221,7 +221,7 @@ class Chaos:
     # -- what is done to them
 
     def _await_begin(self, life: Life, chance: random.Random, *, dies: bool) -> None:
-        """Until it anchors; some die before."""
+        """Wait until the trainer anchors; some trainers are killed before."""
         early = dies and chance.random() < 0.1
         ends = time.monotonic() + (chance.uniform(0, 5) if early else _READY_SECONDS)
         while not life.has_begun and life.trainer.poll() is None and time.monotonic() < ends:
@@ -257,7 +257,7 @@ class Chaos:
             self._fault(fault)
 
     def _is_held(self) -> bool:
-        """Whether a process that is about to end has the rank's lock still, if nothing else."""
+        """Whether a process that is about to end still holds the rank's lock."""
         return not self.remote and is_locked(lock_path(self.store, "run1", 0))
 
     def _disturb(self, longest: float) -> None:
@@ -310,7 +310,7 @@ class Chaos:
     # -- what came of it
 
     def story(self) -> str:
-        """What is known of it where it came to no good end."""
+        """What is known of a run that came to no good end."""
         lives = [f"life {at}: {one.order}\n{one.errors}" for at, one in enumerate(self.lives)]
         return "\n".join([*self.told, *lives])
 
@@ -322,7 +322,7 @@ class Chaos:
         self.told.append(f"life {len(self.lives) - 1}: {told}")
 
     def _judge(self) -> Outcome:
-        """Every attempt begins where its trainer began; all that is owed is there, once."""
+        """Judge: every attempt begins where its trainer began; each owed record is there once."""
         outcome = self.outcome
         owed = set[int]().union(*(life.owed() for life in self.lives))
         begun = set[int]().union(*(life.marks.numbers("begun") for life in self.lives))
@@ -341,7 +341,7 @@ class Chaos:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the seeds; 1 where one of them lost, doubled or changed a record."""
+    """Run the seeds; return 1 if one of them lost, doubled or changed a record."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.delivery.chaos",
         description="Trainers, recorders and collectors that are killed at any moment, on a line "

@@ -31,7 +31,7 @@ LOSS = "/.power-lost-"
 
 @dataclass(eq=False)
 class File:
-    """Bytes as they are, and as the disk has them."""
+    """A file: its bytes as programs see them, and as the disk has them."""
 
     mode: int
     data: bytearray = field(default_factory=bytearray)
@@ -54,7 +54,7 @@ class File:
         self._keep(self.dirty, len(self.data))
 
     def lose(self, chance: random.Random | None) -> None:
-        """The power goes; without `chance` all that was not synced goes with it."""
+        """Lose power; without `chance` everything that was not synced is lost."""
         kept: set[int] = set()
         size = len(self.durable)
         if chance is not None:
@@ -74,7 +74,7 @@ class File:
 
 @dataclass(eq=False)
 class Folder:
-    """Names as they are, and as the disk has them."""
+    """A folder: its names as programs see them, and as the disk has them."""
 
     mode: int
     entries: dict[str, File | Folder] = field(default_factory=dict)
@@ -229,14 +229,14 @@ def operations(base: type) -> Any:  # noqa: C901  # one short method a call of t
 
 
 def lose_power(mounted: Path, seed: int) -> None:
-    """What was not synced is forgotten, all of it or (seed > 0) by chance."""
+    """Lose power: data that was not synced is forgotten, all of it or (seed > 0) by chance."""
     with contextlib.suppress(OSError):
         (mounted / f"{LOSS[1:]}{seed}").mkdir()
 
 
 @contextlib.contextmanager
 def forgetful(mountpoint: Path) -> Iterator[Path]:
-    """Mounts it for as long as the context lasts; skips the test where nothing can be mounted."""
+    """Mount the file system in this context; skip the test where nothing can be mounted."""
     if not Path("/dev/fuse").exists():
         pytest.skip("power loss is not tested: there is no /dev/fuse here")
     try:
@@ -263,7 +263,7 @@ def forgetful(mountpoint: Path) -> Iterator[Path]:
 
 
 def main(mountpoint: str) -> None:
-    """Serve it until it is unmounted."""
+    """Serve the file system until it is unmounted."""
     from mfusepy import FUSE, Operations  # where it is missing, tests skip
 
     options: dict[str, Any] = {"direct_io": True, "attr_timeout": 0, "entry_timeout": 0}

@@ -1,4 +1,4 @@
-"""What the delivery tests share: records by number, sinks with a spool, a line that misbehaves."""
+"""Shared by the delivery tests: records by number, sinks with a spool, a proxy that misbehaves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def told(record: Record) -> tuple[str, int, bytes]:
 
 
 def check_store(store: Path, least: int, most: int = 600, run: str = "run1", rank: int = 0) -> int:
-    """Everything from 0 on is there once, in order, bit for bit, up to `least` or beyond."""
+    """Check that a store has each record from 0 on once, in order, bit for bit, `least` or more.
+
+    Returns how many there are.
+    """
     found = stored(store, run, rank)
     assert found == [told(numbered(number, most)) for number in range(len(found))]
     assert len(found) >= least, (len(found), least)
@@ -54,7 +57,7 @@ def sink_to(address: str, place: Path, **options) -> RemoteSink:
 
 
 def push(folder: Path, to: object, patience: float = 20.0) -> Delivered:
-    """As `anchor push` does."""
+    """Deliver a spool as `anchor push` does."""
     return deliver(folder, str(to), patience=patience, progress=lambda done, total: None)
 
 

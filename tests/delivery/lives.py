@@ -35,7 +35,7 @@ EXIT = 3  # of a trainer that is out without a word
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a trainer is to do: anchor records FIRST … LAST - 1 within `seconds`, more or less.
+    """The order of a trainer: anchor records FIRST … LAST - 1 within about `seconds`.
 
     death: of itself, see `DEATHS`, when it comes to record `dies_at`; "" is none.
     point: where its first recorder dies, or it itself if a thread records: POINT:COUNT, or "".
@@ -79,14 +79,14 @@ class Marks:
             self._memory[base + number] = 1
 
     def numbers(self, plane: str) -> set[int]:
-        """Those that have the mark."""
+        """The numbers of the records that have the mark."""
         start = PLANES.index(plane) * self._count
         found = self._memory[start : start + self._count]
         return {self._first + at for at, mark in enumerate(found) if mark}
 
 
 def note(folder: Path, what: str) -> bool:
-    """A recorder process says something of itself; whether nobody had said anything before."""
+    """Note what a recorder process says of itself; return whether it is the first note."""
     file = os.open(folder / "recorders", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     before = os.fstat(file).st_size
     os.write(file, f"{what} {os.getpid()}\n".encode())
@@ -129,7 +129,7 @@ class Life:
         return ours and pid != self.trainer.pid
 
     def kill_recorder(self) -> bool:
-        """Kill what records for this trainer; whether there was anything."""
+        """Kill the recorders of this trainer; return whether there were any."""
         found = self.recorders()
         for pid in found:
             self.killed.add(pid)
@@ -149,7 +149,7 @@ class Life:
         return self.trainer.returncode == 0 or any(what == "ended" for what, _ in self._said())
 
     def owed(self) -> set[int]:
-        """Records that must be stored."""
+        """The numbers of the records that must be stored."""
         put = self.marks.numbers("put")
         return put | self.marks.numbers("anchored") if self.has_drained else put
 
@@ -159,11 +159,11 @@ class Life:
 
     @property
     def aborts(self) -> int:
-        """How many of its processes gRPC aborted."""
+        """How many of the life's processes gRPC aborted."""
         return self.errors.count(_GRPC_ABORTS)
 
     def faults(self) -> list[str]:
-        """Ends that nobody had caused."""
+        """The ends of processes that the test did not cause."""
         code, said = self.trainer.returncode, self._said()
         found = ["an exception came through"] * self.errors.count("Traceback")
         if code not in {0, EXIT, *(-one for one in DEATHS.values())}:

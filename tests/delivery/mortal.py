@@ -58,7 +58,7 @@ class Countdown:
 
 
 class MortalDisk(Disk):
-    """Kills the process where the countdown says."""
+    """A disk that kills the process when the countdown ends."""
 
     def __init__(self, countdown: Countdown) -> None:
         self._countdown = countdown
@@ -89,13 +89,13 @@ class MortalDisk(Disk):
 
 
 def spool_mortally(countdown: Countdown) -> None:
-    """Spools of this process are on a mortal disk, in small segments."""
+    """Put the spools of this process on a mortal disk, in small segments."""
     spools.Disk = lambda: MortalDisk(countdown)  # type: ignore[assignment,misc]
     spools.SEGMENT_SIZE = type(spools.SEGMENT_SIZE)(_SEGMENT_BYTES, _SEGMENT_BYTES)  # type: ignore[misc]
 
 
 def mark_mortally(countdown: Countdown) -> None:
-    """Drains of this process may die around a mark."""
+    """Let the drains of this process die around a mark."""
     advance = Ring.advance
 
     def mortal(ring: Ring, mark: Sequence[int]) -> None:
@@ -107,7 +107,7 @@ def mark_mortally(countdown: Countdown) -> None:
 
 
 def watched(sink: Sink, marks: Marks) -> Sink:
-    """`sink`, which marks what it has taken."""
+    """`sink`, wrapped so that it marks the records that it has taken."""
     put = sink.put
 
     def putting(block):

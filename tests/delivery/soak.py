@@ -293,7 +293,7 @@ class Soak:
         return self._say()
 
     def _settled(self) -> Vitals:
-        """Once the last connections are gone."""
+        """The collector's vitals once the last connections are gone."""
         for _ in range(100):
             last = Vitals.of(self._site.process.pid)
             if last.descriptors <= self._watch.first.descriptors + SPARE_FILES:
@@ -302,7 +302,7 @@ class Soak:
         return last
 
     def laws(self) -> list[tuple[str, str, str, bool]]:
-        """Each: what, the figure, what it may be, and whether it is."""
+        """For each law its name, the figure, the limit, and whether the law holds."""
         outcome, first, last = self.outcome, self._watch.first, self._last
         laws = [
             (name, str(getattr(outcome, name)), "0", not getattr(outcome, name)) for name in FAULTS
@@ -338,7 +338,7 @@ class Soak:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Soak; 1 where a law is broken."""
+    """Soak; return 1 if a law is broken."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.delivery.soak",
         description="Many ranks that come, go, die and resume against one collector. Ends with 1 "

@@ -44,7 +44,7 @@ class Rank:
         return self._next >= self.order.last
 
     def put(self) -> None:
-        """Some records."""
+        """Put the next few records."""
         end = min(self._next + self._chance.randrange(1, _MOST), self.order.last)
         numbers = range(self._next, end)
         self._marks.set("begun", numbers)
@@ -56,7 +56,10 @@ class Rank:
 
 
 def main(folders: Sequence[str]) -> int:
-    """Put what the orders say, then close, each rank for itself; how many records are nowhere."""
+    """Put the records of the orders and close each rank.
+
+    Returns how many records are neither stored nor spooled.
+    """
     first = int(os.environ[RANK])
     ranks = [Rank(Path(folder), first + at) for at, folder in enumerate(folders)]
     seconds = ranks[0].order.seconds

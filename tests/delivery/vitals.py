@@ -1,4 +1,4 @@
-"""What a process takes of its machine, looked at from outside while it lives."""
+"""The memory, descriptors and threads of a process, read from outside while it lives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """At one moment; memory in bytes, that it really has."""
+    """The figures of a process at one moment; memory is the resident set, in bytes."""
 
     memory: int
     descriptors: int

@@ -1,4 +1,4 @@
-"""What compare finds of known differences, and how often it raises a false alarm: the tables.
+"""Prints how many known differences compare finds, and how often it raises a false alarm.
 
 python -m tests.diagnosis                       # all that may be tuned by: make diagnosis
 python -m tests.diagnosis --part 1/2            # every second part of it
@@ -27,7 +27,7 @@ from tests.diagnosis.pairs import Judged, Pair, held_out, judge, pairs
 
 
 def main() -> int:
-    """Train, compare, count; 1 where a target is missed."""
+    """Train, compare and count; return 1 if a target is missed."""
     options = _options()
     chosen = _chosen(options)
     if options.list:
@@ -67,7 +67,7 @@ def _options() -> argparse.Namespace:
 
 
 def _operations(seeds: range) -> bool:
-    """What is said of operations: of nets of modules, of one large module, of two compilers."""
+    """Score the answers about operations: nets of modules, one large module, two compilers."""
     found = [
         *operations.scores(seeds, large=False),
         *operations.scores(seeds, large=True),
@@ -91,7 +91,7 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def _chosen(options: argparse.Namespace) -> list[Pair]:
-    """The pairs that were asked for; those of one workload and seed stay together."""
+    """The pairs that the options select; pairs of one workload and seed stay together."""
     found = [
         pair
         for pair in pairs()

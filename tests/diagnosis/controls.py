@@ -1,4 +1,4 @@
-"""Pairs of runs of which it is known that nothing is wrong with them, in scenes that share runs.
+"""Controls: pairs of runs that are known to be correct, in scenes that share runs.
 
 A scene is one training, three perturbed reruns of it, and others that differ from it in one way:
 
@@ -36,7 +36,7 @@ ZERO_BY_THEORY = {"conv": ("conv0.bias", "conv1.bias"), "transformer": ("k.bias"
 
 @dataclass(frozen=True)
 class Alarm:
-    """One control, and what was wrong about what compare said; nothing, if all is well."""
+    """One control, compare's answer, and the faults of the answer; none if all is well."""
 
     seed: int
     kind: str
@@ -72,7 +72,7 @@ def judge_scene(seed: int, store: Path, kinds: tuple[str, ...] = KINDS) -> Itera
 
 
 def judge_autocast(seed: int, store: Path) -> Iterator[Alarm]:
-    """A float32 training against the same under autocast."""
+    """Judge a float32 training against itself under autocast."""
     training = draw_scene(seed).but(precision="float32")
     train(training, "a", store)
     for number in (1, 2, 3):
@@ -81,7 +81,7 @@ def judge_autocast(seed: int, store: Path) -> Iterator[Alarm]:
 
 
 def _eps(training: Training) -> str:
-    """What `anchor noise` takes by itself: the coarsest type that the run computed in."""
+    """The epsilon that `anchor noise` chooses: that of the coarsest type the run computed in."""
     return "float32" if training.precision == "float32" else "bfloat16"
 
 

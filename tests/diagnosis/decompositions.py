@@ -1,4 +1,4 @@
-"""One compiler backend with two tables of decompositions, as the runs differed that began this.
+"""One compiler backend with two tables of decompositions, so that two runs differ in operations.
 
 Both runs go through AOT autograd; B's backend is told to take one operation apart. What the two
 graphs run is seen operation by operation, since nothing compiles them further.
@@ -95,7 +95,7 @@ def _backend(*apart: str) -> Callable[..., Any]:
 
 
 def exact(name: str, plain: Sequence[Op]) -> bool:
-    """Whether B, which takes this operation apart, is told from A in the modules that run it.
+    """Whether compare finds that B decomposes this operation, in the modules that run it.
 
     A is said to run it there, B to run what it was decomposed to; and no other module is named.
     """

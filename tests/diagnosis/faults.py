@@ -1,4 +1,4 @@
-"""Planted faults, drawn by seed: which formula of which layer changes in which training, from when.
+"""Planted faults, drawn by seed: a formula of a layer, a training, and the step it changes from.
 
 python -m tests.diagnosis faults 7 12        # these seeds alone, and what was found
 """
@@ -50,7 +50,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What compare said of one fault.
+    """Compare's answer about one fault.
 
     state: "scored"; "no bit" where the fault changed no recorded bit; "unclear" where a bug is so
         small that it cannot be told from rounding.
@@ -128,7 +128,7 @@ def shows_in(name: str, layer: Any, change: Change) -> tuple[str, str] | None:
 
 
 def judge_fault(fault: Fault, store: Path) -> Outcome:
-    """Train both, compare, and hold what compare says against what was planted."""
+    """Train both runs, and judge compare's answer by what was planted."""
     train(fault.reference, "a", store)
     plant = train(fault.changed, "b", store)
     assert plant is not None
@@ -152,7 +152,7 @@ def judge_fault(fault: Fault, store: Path) -> Outcome:
 
 
 def true_class(change: Change, seen: Seen) -> str | None:
-    """What a difference is; None where nobody could tell."""
+    """The true class of a difference; None where it is too small to tell."""
     if change.exact:
         return "rounding"
     return "not_rounding" if seen.mathematics > _CLEAR * seen.rounding else None
@@ -168,9 +168,9 @@ def first_difference(
 
 
 def _is_origin(found: Any, place: tuple[int, int], receiver: tuple[str, str]) -> bool:
-    """Whether the place is named first, and nothing else is named.
+    """Whether the place is named first, and no other place is named.
 
-    But for where one run alone overflows later, which is told beside its cause.
+    An overflow of one run alone in a later step may be named beside its cause.
     """
     if found.first is None or not found.origins:
         return False

@@ -1,4 +1,4 @@
-"""Operations written down by hand, and other ways to write them: what a planted fault puts in.
+"""Operations written by hand, and the other formulas that planted faults put in their place.
 
 Each `Change` swaps one formula of one kind of layer for another. By construction it is either
 another way to round the same mathematics (`exact`), or different mathematics (a bug).
@@ -31,7 +31,7 @@ class Change:
     exact: whether the new formula is algebraically the old one.
     forward: the new forward, of the layer's inputs; None: the old one.
     gradient: the new gradient (g, *inputs, y) of input number `of`; None: the old one.
-    dtypes: of what it computes in, those where it makes a difference worth planting.
+    dtypes: the dtypes in which the new formula makes a difference worth planting.
     """
 
     kind: str
@@ -63,7 +63,7 @@ REFERENCE: dict[str, Forward] = {
 
 
 def wide(formula: Forward) -> Forward:
-    """The same in float64, rounded once: what a fused kernel would give at best."""
+    """`formula` in float64, rounded once: the best that a fused kernel could give."""
     return lambda *xs: formula(*(x.double() for x in xs)).to(xs[0].dtype)
 
 

@@ -52,7 +52,7 @@ class Grafted:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a grafted rerun said.
+    """The result of a grafted rerun.
 
     seen: the faults that change a bit. named: where compare found origins. plain: how many of
     `seen` compare names without a graft.
@@ -115,7 +115,7 @@ def judge_grafted(grafted: Grafted, store: Path) -> Outcome:
 
 
 def outcomes(seeds: Iterable[int]) -> Iterable[Outcome]:
-    """What grafted reruns say of these; what is hidden or wrong is told on the way."""
+    """The outcomes of these seeds; hidden faults and wrong names are printed on the way."""
     for seed in seeds:
         with tempfile.TemporaryDirectory() as store:
             outcome = judge_grafted(draw_grafted(seed), Path(store))

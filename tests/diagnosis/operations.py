@@ -1,4 +1,4 @@
-"""How often what is said of operations is right: scores, and the least that is wanted of each."""
+"""Scores of the answers about operations, each with the least that is wanted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def scores(seeds: Iterable[int], *, large: bool) -> list[Score]:
 
 
 def decomposed() -> Score:
-    """Every operation that one of two tables takes apart."""
+    """The score over every operation that one of two tables decomposes."""
     plain = compiled()
     right = [exact(name, plain) for name in DECOMPOSED]
     return _score("one backend, two tables of decompositions", right, 1.0)
@@ -53,7 +53,7 @@ _LOSS = frozenset(("MeanBackward0", "PowBackward0"))
 
 
 def _joined(run: Traced) -> list[bool]:
-    """Of each record that an operation made whether it is known which."""
+    """For each record that an operation made, whether the operation is found by its digest."""
     joined = Joined(run.ops)
     given = {record.name for record in run.records if record.kind == "pass_grad"} | {"input"}
     found = []

@@ -1,4 +1,4 @@
-"""Pairs of whole trainings of which the difference is known, and what compare says of them.
+"""Pairs of whole trainings whose difference is known, and compare's answers about them.
 
 Each case of a workload is trained at two of three seeds. A hash of workload and seed keeps about a
 third of the pairs aside: rules and thresholds are made by the others alone (`held_out`).
@@ -58,7 +58,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one comparison said: its verdict and sentence, and where an expert would look.
+    """The answer of one comparison: its verdict, its sentence and the place it names.
 
     place: selector and step of the first origin that is no rounding, else of the first one.
     """
@@ -83,7 +83,7 @@ class Judged:
 
     @property
     def kind(self) -> str:
-        """What the pair is."""
+        """The kind of the pair's case."""
         return self.pair.case.kind
 
     def origin(self, answer: Answer) -> bool:
@@ -101,12 +101,12 @@ class Judged:
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """What is wrong about it; nothing, if all is well."""
+        """The faults of the answers; none if all is well."""
         return tuple(_WRONG[self.kind](self))
 
 
 def pairs() -> list[Pair]:
-    """All of them."""
+    """All pairs of all workloads."""
     return [
         Pair(workload, seed, case)
         for workload, (_, cases) in WORKLOADS.items()
@@ -117,7 +117,7 @@ def pairs() -> list[Pair]:
 
 
 def held_out(pair: Pair) -> bool:
-    """Whether nothing may be tuned by it."""
+    """Whether the pair is held out: no rule and no threshold may be tuned by it."""
     return _hash(f"{pair.workload} {pair.seed}") % 3 == 0
 
 
@@ -170,7 +170,7 @@ def _record(workload: Workload, seed: int, run: str, store: Path, perturb: str =
 
 
 def answer(a: str, b: str, store: Path, noise: Sequence[str] = ()) -> Answer:
-    """What compare says of two runs."""
+    """Compare's answer about two runs."""
     began = time.perf_counter()
     found = anchorlib.compare(a, b, store=store, noise=noise)
     seconds = time.perf_counter() - began
@@ -194,7 +194,7 @@ def answer(a: str, b: str, store: Path, noise: Sequence[str] = ()) -> Answer:
 
 
 def _told(found: Any) -> str:
-    """All that is said in words."""
+    """All texts of a comparison, joined."""
     config = [f"{name} {pair[0]} | {pair[1]}" for name, pair in found.config_diff.items()]
     return "\n".join([found.sentence, repr(found), *found.notes, *config])
 

@@ -15,7 +15,7 @@ __all__ = ["alarms", "missed", "outcomes", "report"]
 
 
 def outcomes(seeds: Iterable[int]) -> Iterable[Outcome]:
-    """What compare says of these faults; what is wrong is told on the way."""
+    """The outcomes of these faults; wrong answers are printed on the way."""
     for seed in seeds:
         with tempfile.TemporaryDirectory() as store:
             outcome = judge_fault(draw_fault(seed), Path(store))
@@ -32,7 +32,7 @@ def outcomes(seeds: Iterable[int]) -> Iterable[Outcome]:
 
 
 def alarms(scenes: Sequence[int], autocast: Sequence[int], compiled: int) -> Iterable[Alarm]:
-    """What compare says of the controls of these scenes; the first `compiled` are compiled too."""
+    """The controls of these scenes, judged; the first `compiled` scenes are compiled too."""
     for seed in scenes:
         kinds = (*KINDS, "compiled") if seed < compiled else KINDS
         with tempfile.TemporaryDirectory() as store:

@@ -29,7 +29,7 @@ class Seen:
     """The first difference.
 
     mathematics: ‖new − old‖ / (‖old‖ eps) of the formulas in float64.
-    rounding: the same of old and new formula against themselves in float64, added up.
+    rounding: the distances of the old and of the new formula from themselves in float64, added up.
     """
 
     step: int
@@ -40,7 +40,7 @@ class Seen:
 
 @dataclass
 class Plant:
-    """What stands in a layer.
+    """The formula that a layer computes.
 
     change: None: the layer's own formula, written as a custom Function.
     since: (step, pass) from which the change is in force.
@@ -54,12 +54,12 @@ class Plant:
 
     @property
     def forward_changed(self) -> bool:
-        """Whether the forward is another now."""
+        """Whether the forward is changed at this step and pass."""
         return self._on and self.change is not None and self.change.forward is not None
 
     @property
     def gradient_changed(self) -> bool:
-        """Whether a gradient is another now."""
+        """Whether a gradient is changed at this step and pass."""
         return self._on and self.change is not None and self.change.gradient is not None
 
     @property
@@ -81,7 +81,7 @@ class Plant:
 
 
 class Planted(torch.autograd.Function):
-    """One layer, by its plant."""
+    """The autograd Function of one layer, computed by its plant."""
 
     @staticmethod
     def forward(ctx, plant, *xs):

@@ -215,7 +215,7 @@ class PortedRecurrent(nn.Module):
 
 
 def fault_of(fault: Fault, layer: int) -> str:
-    """What is wrong in one layer, "" for nothing."""
+    """The fault in one layer; "" for none."""
     return fault[0] if fault and fault[1] == layer else ""
 
 
@@ -328,7 +328,7 @@ class Ported:
         return PORTS[self.net].faults[self.fault[0]].format(n=self.fault[1])
 
     def record(self, store: Any) -> None:
-        """Both runs, "a" and "b"."""
+        """Train and record both runs, "a" and "b"."""
         kind = PORTS[self.net]
         torch.manual_seed(self.seed)
         one, two = kind.net(), kind.port(self.fault)

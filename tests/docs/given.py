@@ -1,4 +1,4 @@
-"""What a page takes for granted: the reader's own model and data, and what runs he has."""
+"""The names that a page takes for granted: the reader's own model, optimizer and data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody who does what a page says: in a folder of his own, block by block.
+"""A reader who follows a page block by block, in a folder of his own.
 
 Python runs in this process; so do `anchor …` and `python FILE.py …`, as they would from a shell
 but for the seconds that importing torch takes. Everything else is a line of bash. A collector is
@@ -39,7 +39,7 @@ FOR_A_SHELL = re.compile(r"[|;&<>$`(){}~]|…")
 
 
 def free_address() -> str:
-    """One of this machine where nobody listens just now."""
+    """An address of this machine where nobody listens at present."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
@@ -56,7 +56,7 @@ class Reader:
     metrics: str = field(default_factory=free_address)
 
     def follow(self, block: Block) -> None:
-        """Do what the block says; AssertionError where a command ends otherwise than it shows."""
+        """Run a block; raise AssertionError if a command's exit code is not that on the page."""
         if block.file is not None:
             Path(block.file).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
@@ -85,7 +85,7 @@ class Reader:
             assert self._run(text) == command.code, command.text
 
     def leave(self) -> None:
-        """End what the page started: collectors answer SIGTERM with 0."""
+        """End the processes that the page started; collectors answer SIGTERM with 0."""
         for one in reversed(self.others):
             with one:
                 one.terminate()

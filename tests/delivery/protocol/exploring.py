@@ -31,7 +31,7 @@ class Found:
 
 
 def explored(bounds: Bounds, rules: Rules | None = None) -> Found:
-    """All states, until a law is broken."""
+    """Explore all states, until a law is broken."""
     rules = rules or Rules()
     moves, found = Moves(rules, bounds), Found()
     first = moves.first()
@@ -61,7 +61,7 @@ def explored(bounds: Bounds, rules: Rules | None = None) -> Found:
 
 
 def _broken(before: State, move: Move) -> str:
-    """The law that this step breaks, "" where it breaks none."""
+    """The law that this step breaks; "" if it breaks none."""
     after = move.state
     own = [row for row in after.stored if row != OTHER]
     if any(not _in_order(one.rows) for one in after.attempts) or len(set(own)) < len(own):

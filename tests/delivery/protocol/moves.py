@@ -1,4 +1,4 @@
-"""All that may happen next: each party's own steps, and what befalls them.
+"""The moves of the model: each party's own steps, and the faults that befall them.
 
 Faults come as often as they like, at any moment; of new writers, and of those who take the run away
 by right, there are as many as `Bounds` says, for else there would be no last state.
@@ -44,7 +44,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What there is of everything.
+    """The limits of an exploration, which keep the number of states finite.
 
     frames: that the trainer makes, as rows. writers: trainers, or recorders, one after the other.
     resumes: whether the first writer too was told to resume.

@@ -74,7 +74,7 @@ class Session:
 
 
 class Delivery:
-    """A spool that was left, on its way; RunExistsError where it may not begin there."""
+    """The delivery of a spool that was left; raises RunExistsError where it may not begin there."""
 
     def __init__(self, folder: Path, store: Path) -> None:
         self._work = OwnedSpool.take(folder)
@@ -111,7 +111,7 @@ class Served:
         return PushReply(resume=Resume(committed=writer.committed, attempt=writer.attempt))
 
     def deal(self, bundle: list[bytes]) -> list[PushReply]:
-        """As PushService does it."""
+        """Deal with a request as PushService does."""
         replies = list(self._stream.replies(bundle))
         if not self._stream.closed:
             ack = Ack(committed=self._stream.committed, frames=self._stream.frames)
@@ -166,7 +166,7 @@ class Real:
         self._settle(before, after)
 
     def _settle(self, before: State, after: State) -> None:
-        """Who has ended, in the model, ends."""
+        """End the parties that have ended in the model."""
         for number, session in list(self._sessions.items()):
             asleep = after.asleep is not None and after.asleep.live
             if number == after.live or (asleep and after.asleep.spool == number):
@@ -338,7 +338,7 @@ class Real:
         return [int(name.split(".")[1]) for name in names]
 
     def check(self, state: State) -> None:
-        """Whether this is what the model says."""
+        """Check that the real parties are in the state that the model says."""
         assert self.attempts() == [one.rows for one in state.attempts]
         for number, spool in enumerate(state.spools):
             if spool is None:
@@ -351,7 +351,7 @@ class Real:
             assert mine == (state.outbox.committed, state.outbox.resumed)
 
     def close(self) -> None:
-        """End all of it."""
+        """End all parties."""
         for one in (self._serving, self._old[1] if self._old else None):
             if one is not None:
                 one.end()

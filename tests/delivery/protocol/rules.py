@@ -1,6 +1,6 @@
-"""The rules of delivery, one method each: what a planted fault leaves out, it overrides.
+"""The rules of delivery, one method each; a planted fault overrides the rule that it breaks.
 
-Each says where the program has the same rule; what needs no disk and no line is called itself.
+Each method names the program's code for its rule. Code that needs no disk and no line is called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.delivery.protocol.states import (
 
 
 class Rules:
-    """As the program has them."""
+    """The rules as the program has them."""
 
     # -- the collector: anchor_server.ranks, anchor_server.stream, anchorlib.store.write.opening
 

@@ -1,4 +1,4 @@
-"""What the protocol of a push is at one moment: trainer, spools, line, collector, store.
+"""The state of a push at one moment: trainer, spools, line, collector, store.
 
     ring ─put─▶ Spool ─Outbox─▶ Line ─▶ Serving ─▶ attempts in the store
                   ▲                │
@@ -61,7 +61,7 @@ class Hello(NamedTuple):
 
 
 class Confirm(NamedTuple):
-    """Asks what records of an attempt are; `rows`, what they have to be, stay with the writer."""
+    """Asks for the records of an attempt; `rows`, which they must equal, stay with the writer."""
 
     attempt: int
     first: int
@@ -83,20 +83,20 @@ class Resume(NamedTuple):
 
 
 class Confirmed(NamedTuple):
-    """How it answers Confirm."""
+    """How a collector answers Confirm."""
 
     rows: tuple[int, ...]
 
 
 class Ack(NamedTuple):
-    """How it answers a frame; frames: dealt with on this stream."""
+    """How a collector answers a frame; frames: how many were dealt with on this stream."""
 
     committed: int
     frames: int
 
 
 class Done(NamedTuple):
-    """How it answers Last."""
+    """How a collector answers Last."""
 
     committed: int
 
@@ -135,7 +135,7 @@ class Outbox(NamedTuple):
     refused: bool = False
 
     def restarted(self) -> Outbox:
-        """As a new stream finds it."""
+        """The outbox as a new stream finds it."""
         return self._replace(
             resumed=False,
             resume_at=None,
@@ -170,7 +170,7 @@ class Line(NamedTuple):
 
 
 class State(NamedTuple):
-    """All of it.
+    """The state of all parties.
 
     ring: records that are in spools; those behind it wait in the trainer's memory. marked: as many
         as the ring's mark knows of.
