@@ -328,7 +328,7 @@ def _values(record: Record) -> Buffer | None:
         return None
     if raw.dtype != dtypes.dtype(record.dtype).storage or raw.shape != record.shape:
         raise StoreError(
-            f"the record claims {record.dtype} {record.shape}, but has {raw.dtype} {raw.shape}"
+            f"the record claims {record.dtype} {record.shape}, but carries {raw.dtype} {raw.shape}"
         )
     return np.ascontiguousarray(raw).reshape(-1).view(np.uint8).data
 
