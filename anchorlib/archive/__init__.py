@@ -17,7 +17,7 @@ and names the size and SHA-256 of every other object. An archiver may be killed 
 next one finds the objects that are there, and does not send them again.
 """
 
-from anchorlib.archive.endings import is_spread, open_ranks
+from anchorlib.archive.endings import NotEndedError, is_spread, open_ranks
 from anchorlib.archive.evicting import Keep, leaving, make_room
 from anchorlib.archive.moved import lead_elsewhere
 from anchorlib.archive.probing import HASTY, checked_shelf
@@ -35,6 +35,7 @@ __all__ = [
     "HASTY",
     "Archived",
     "Keep",
+    "NotEndedError",
     "Planned",
     "Shelf",
     "archive_run",

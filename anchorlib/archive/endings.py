@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from anchorlib.errors import StoreError
+from anchorlib.errors import RunExistsError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import (
     Location,
@@ -20,9 +20,14 @@ from anchorlib.store import (
     listed_parts,
     read_sealed,
 )
+from anchorlib.store.format import ANEW
 from anchorlib.store.objects import Shelf
 
-__all__ = ["check_ended", "is_spread", "open_ranks"]
+__all__ = ["NotEndedError", "check_ended", "check_recording", "is_spread", "open_ranks"]
+
+
+class NotEndedError(StoreError):
+    """A rank was not closed yet, as far as these parts and the archive tell."""
 
 
 def open_ranks(run: str, parts: Sequence[RankReader], shelf: Shelf) -> list[int]:
@@ -32,10 +37,37 @@ def open_ranks(run: str, parts: Sequence[RankReader], shelf: Shelf) -> list[int]
     CollectorError.
     """
     there = Within(shelf.location, f"{run}.zarr")
+    return [rank for rank, here in _by_rank(parts).items() if not _has_ended(here, there)]
+
+
+def _by_rank(parts: Sequence[RankReader]) -> dict[int, list[RankReader]]:
     own: dict[int, list[RankReader]] = {}
     for part in parts:
         own.setdefault(part.rank, []).append(part)
-    return [rank for rank, here in own.items() if not _has_ended(here, there)]
+    return own
+
+
+def check_recording(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None:
+    """Raises RunExistsError where the archive has parts of another recording of this name.
+
+    Parts of two recordings have different keys, so neither would be in the way of the other, and
+    the rank that readers put together of both could not be read.
+    """
+    if not is_spread(parts):
+        return
+    there = Within(shelf.location, f"{run}.zarr")
+    for here in _by_rank(parts).values():
+        together = [*here, *_others(here, there)]
+        news = {
+            one.claim for part in together for one in part.catalogue.attempts if one.begins == "new"
+        }
+        is_anew = any(one.begins == ANEW for part in here for one in part.catalogue.attempts)
+        if len(news) > 1 and not is_anew:
+            raise RunExistsError(
+                f"{escape(shelf.place)} has another recording of rank {here[0].rank} of "
+                f"{escape(run)}: what is archived never changes; take another --to, or rename one "
+                "of the two (anchor mv)"
+            )
 
 
 def is_spread(parts: Sequence[RankReader]) -> bool:
@@ -44,7 +76,11 @@ def is_spread(parts: Sequence[RankReader]) -> bool:
 
 
 def check_ended(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None:
-    """Raises StoreError where a rank was not closed, so that its training may still add records."""
+    """Raises NotEndedError where a rank was not closed: its training may still add records.
+
+    Raises RunExistsError as `check_recording`.
+    """
+    check_recording(run, parts, shelf)
     for rank in open_ranks(run, parts, shelf):
         todo = f"make a closed run of it (anchor repair {escape(run)} --as NAME) and archive that"
         if is_spread(parts):
@@ -52,7 +88,7 @@ def check_ended(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None:
                 "archive it from all of its collectors (--store grpc://a,b,c); if its training "
                 f"died, make one run of it first (anchor push {escape(run)} --to DIR)"
             )
-        raise StoreError(
+        raise NotEndedError(
             f"rank {rank} of {escape(run)} was not closed: wait until its training ends, or {todo}"
         )
 
@@ -62,7 +98,22 @@ def _has_ended(here: Sequence[RankReader], there: Location) -> bool:
         return True
     if has_ended(here):
         return True
-    return is_spread(here) and has_ended([*here, *_others(here, there)])
+    if not is_spread(here):
+        return False
+    return has_ended([*here, *(one for one in _others(here, there) if _goes_on(one, here))])
+
+
+def _goes_on(other: RankReader, here: Sequence[RankReader]) -> bool:
+    """Whether a part holds the rest of a session that `here` has the beginning of, or later ones.
+
+    A part of an earlier recording with the same name says nothing of this one.
+    """
+    own = [one for part in here for one in part.catalogue.attempts]
+    claims, newest = {one.claim for one in own}, max(one.started_ns for one in own)
+    theirs = other.catalogue.attempts
+    return any(one.claim in claims for one in theirs) or all(
+        one.begins == "resumed" and one.started_ns > newest for one in theirs
+    )
 
 
 def _others(here: Sequence[RankReader], there: Location) -> Iterator[RankReader]:

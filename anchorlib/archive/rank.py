@@ -9,11 +9,11 @@ from pathlib import Path
 import xxhash
 
 from anchorlib.archive.claiming import claimed
-from anchorlib.errors import DamagedError, RunExistsError, StoreError
+from anchorlib.errors import DamagedError, OptionError, RunExistsError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import Location, PartKey, RankReader
 from anchorlib.store.disk import RankNote
-from anchorlib.store.format import claim_key, rank_name
+from anchorlib.store.format import chunk_key, claim_key, rank_name
 from anchorlib.store.objects import Held, Shelf
 from anchorlib.store.seal import FolderTarget, Sealed, read_sealed, seal
 
@@ -43,9 +43,12 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
     scratch: an empty folder with room for the sealed rank.
 
     Raises RunExistsError where the archive has another recording under this name, RunBusyError
-    where another recording is being put there, StoreError, CollectorError, and as `seal`.
+    where another recording is being put there, OptionError where a run is recorded in that place,
+    StoreError, CollectorError, and as `seal`.
     """
     marked = read_sealed(shelf.location, reader.rank, reader.part)
+    if marked is None:
+        _check_not_live(reader, shelf)
     sealed = _made(run, reader, FolderTarget(scratch))
     if marked is not None and marked.document != sealed.document:
         return _other(marked, sealed, reader, shelf)
@@ -63,6 +66,20 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
     shelf.remove(claim_key(reader.rank, reader.part))
     objects = len(sealed.objects) + 1
     return SentRank((reader.rank, reader.part), objects, _size(sealed), sent, note, marked is None)
+
+
+def _check_not_live(reader: RankReader, shelf: Shelf) -> None:
+    """Raises OptionError where the place holds this rank as a writer wrote it, not as an archive.
+
+    The place may be the collector's own directory, by another name. Sealed objects would replace
+    the rank's only files there.
+    """
+    folder = rank_name(reader.rank, reader.part)
+    if f"{folder}/catalog/{chunk_key(0, 0)}" in shelf.held(folder):
+        raise OptionError(
+            f"{escape(shelf.place)}/{folder} is where rank {reader.rank} was recorded: an archive "
+            "is another place than a store; take another --to"
+        )
 
 
 def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anchorlib.archive.apart import check_apart
-from anchorlib.archive.endings import check_ended
+from anchorlib.archive.endings import check_ended, check_recording, is_spread, open_ranks
 from anchorlib.archive.index import put_index
 from anchorlib.archive.rank import SentRank, archive_rank, is_archived
 from anchorlib.errors import RunBusyError, RunNotFoundError, StoreError
@@ -149,19 +149,29 @@ def _sent(  # each is another thing's
     scratch: Scratch,
     progress: Progress | None,
 ) -> list[SentRank]:
-    """Puts all parts into the archive, then the run's zarr.json and its index."""
+    """Puts all parts into the archive, then the run's zarr.json and its index.
+
+    Of a run of several collectors the ranks that have ended are sent although others have not: a
+    collector may wait for the part that tells it so, while this part's collector waits for another.
+    """
     folder = ShelfWithin(shelf, f"{run}.zarr")
-    check_ended(run, parts, shelf)
+    check_recording(run, parts, shelf)
+    waiting = set(open_ranks(run, parts, shelf))
+    ended = [one for one in parts if one.rank not in waiting]
+    if not ended or (waiting and not is_spread(parts)):
+        check_ended(run, parts, shelf)
     sent: list[SentRank] = []
-    for number, part in enumerate(parts):
+    for number, part in enumerate(ended):
         if progress is not None:
-            progress(number, len(parts))
+            progress(number, len(ended))
         with scratch() as place:
             sent.append(archive_rank(location, part, folder, Path(place)))
     document = location.get("zarr.json")
     if document is not None:
         folder.create("zarr.json", document)
-    put_index(folder, _ranks(parts), anew=[one.key[0] for one in sent if one.marked])
+    put_index(folder, _ranks(ended), anew=[one.key[0] for one in sent if one.marked])
+    if waiting:
+        check_ended(run, parts, shelf)
     return sent
 
 

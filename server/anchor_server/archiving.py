@@ -19,6 +19,7 @@ from typing import Final
 from anchor_server.tally import ArchiveTally
 from anchorlib.archive import (
     Keep,
+    NotEndedError,
     Shelf,
     archive_run,
     checked_shelf,
@@ -162,16 +163,20 @@ class Archiver:
             return False
 
     def _has_ended(self, run: str, parts: Sequence[RankReader], shelf: Shelf) -> bool:
-        """Whether all sessions of a run have closed, here or at another collector."""
+        """Whether the sessions of a run have closed, here or at another collector.
+
+        Of a run of several collectors it is enough that some rank has ended: its last part may be
+        what another collector waits for.
+        """
         if all(one.catalogue.state == "closed" for one in parts):
             return True
         asking = self._asking.setdefault(run, _Pause())
         if not (is_spread(parts) and asking.is_over):
             return False
-        has_ended = not open_ranks(run, parts, shelf)
-        if not has_ended:
+        waiting = open_ranks(run, parts, shelf)
+        if waiting:
             asking.longer()  # each answer costs a request to the archive
-        return has_ended
+        return len(waiting) < len({part.rank for part in parts})
 
     def _archive(self, run: str, shelf: Shelf) -> None:
         pause = self._runs.setdefault(run, _Pause())
@@ -182,6 +187,8 @@ class Archiver:
         except CollectorError:
             raise
         except (_EndedError, RunNotFoundError):  # finished by the next archiver, or removed
+            return
+        except NotEndedError:  # the ranks that have ended are there; the others are asked again
             return
         except Exception as error:  # noqa: BLE001  # other runs can be archived all the same
             self._failed(pause, run, error)

@@ -3,8 +3,6 @@
 sign   zeros of another sign, or other bits of a NaN
 scale  gradients that are equal once each is divided by the loss scale that its record states
 dtype  equal values in two element types, after both are rounded to the coarser type
-name   a part of a gradient that is recorded whole under another name of its tensor
-cut    other shapes in the two runs, which cut one piece of work otherwise: what follows is equal
 
 A dead end is a scalar, mostly the loss, from which nothing follows: the gradients of its step are
 equal, since they do not depend on the number that the scalar comes to.
@@ -18,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement.aliases import second_names
-from anchorlib.diagnosis.judgement.cuts import cut_otherwise
 from anchorlib.diagnosis.judgement.severity import TOLERANCE
 from anchorlib.diagnosis.pairing import Alignment, shared_codes
 from anchorlib.diagnosis.sizes import Measures
@@ -27,21 +23,19 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["Benign", "benign", "only_dead_ends"]
 
 Array = np.ndarray[Any, Any]
-SIGN, SCALE, DTYPE, NAME, CUT = "sign", "scale", "dtype", "name", "cut"
+SIGN, SCALE, DTYPE = "sign", "scale", "dtype"
 _WORDS = {
     SIGN: "in the sign of zero alone",
     SCALE: "by the loss scale alone that both state",
     DTYPE: "in their element type alone",
-    CUT: "as the runs cut their work otherwise, which ends in the same",
-    NAME: "as one run parts two names of a tensor, whose first one has the whole gradient",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Benign:
-    """The measured pairs that differ in no value, or only in values that other pairs compare.
+    """The measured pairs that differ in no value.
 
-    pairs: indices into the alignment. why: "sign", "scale", "dtype", "name" or "cut", one a pair.
+    pairs: indices into the alignment. why: "sign", "scale" or "dtype", one a pair.
     """
 
     pairs: Array
@@ -72,11 +66,7 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
     same = (measures["measured"] == "values") & (measures["nonfinite"] == 0)
     same &= (most == 0) | np.isnan(most) | (retyped & (measures["share_differing"] == 0))
     why = np.where(retyped, DTYPE, np.where(a.scale[rows_a] != b.scale[rows_b], SCALE, SIGN))
-    named = second_names(alignment, measures.pair)
-    cut = cut_otherwise(alignment, measures)
-    why = np.where(same, why, np.where(cut, CUT, NAME))
-    some = same | named | cut
-    return Benign(measures.pair[some], why[some])
+    return Benign(measures.pair[same], why[same])
 
 
 def only_dead_ends(alignment: Alignment, measures: Measures) -> bool:

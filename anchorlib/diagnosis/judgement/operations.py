@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -110,6 +111,8 @@ def _is_other(a: str, b: str) -> bool:
         one, two = float(a), float(b)
     except ValueError:
         return True
+    if math.isinf(one) or math.isinf(two):
+        return one != two
     return abs(one - two) > NEAR * max(abs(one), abs(two))
 
 

@@ -31,16 +31,27 @@ def stepped_again(frontier: Frontier, row: int) -> str:
     row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
     a, b = _passes(alignment.a, row), _passes(alignment.b, row_b)
     step_a, step_b = alignment.a.step[row], alignment.b.step[row_b]
-    if step_a in a and step_b not in b and (b < step_b).any():
+    if step_a in a and _is_between(b, step_b):
         return "B"
-    return "A" if step_b in b and step_a not in a and (a < step_a).any() else ""
+    return "A" if step_b in b and _is_between(a, step_a) else ""
+
+
+def _is_between(passes: Array, step: int) -> bool:
+    """Whether no pass is of this step, although some are of steps before and after it.
+
+    Behind its last recorded pass a run may have been told to record passes no more (`steps=`).
+    """
+    return bool((passes < step).any() and (passes > step).any() and step not in passes)
 
 
 def _passes(table: Table, row: int) -> Array:
     """The steps of the row's rank in which a gradient came back from a backward pass.
 
-    Empty where a mode leaves passes out: a step without a record may then have had a backward.
+    Empty where a mode leaves passes out or records were lost: a step without a record may then have
+    had a backward.
     """
+    if table.gaps:
+        return table.step[:0]
     rank = table.tensors[table.tensor[row]].rank
     gradients = [one.kind == "pass_grad" and one.rank == rank for one in table.tensors]
     modes = {one.mode for one in table.tensors if one.kind == "pass_grad" and one.rank == rank}

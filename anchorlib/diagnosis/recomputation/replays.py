@@ -41,10 +41,10 @@ def replay(origin: Origin) -> Replay | None:
     told = operands(found, row)
     if told is None or told.own.dtype not in PRECISIONS:
         return None
-    how = _recipe(origin, found, row, told)
-    if how is None:
-        return None
     try:
+        how = _recipe(origin, found, row, told)
+        if how is None:
+            return None
         one, two = (_fit(how, told, side) for side in "ab")
     except StoreError:
         return None
