@@ -2,7 +2,8 @@
 
 A record that follows the samples has an axis as long as the batch, or a multiple of that where a
 module flattens samples and positions. Values tell which axis it is, and whether a record follows
-the samples at all: of all orders, the one nearest to the other run's record is taken.
+the samples at all: B's record is moved along each such axis, and the move that brings it nearest to
+A's record is taken, if it brings it clearly nearer.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ __all__ = ["arranged"]
 
 Array = np.ndarray[Any, Any]
 KINDS = ("value", "grad")
-CLEARLY = 0.1  # of the distance that a record has in its own order
+CLEARLY = 0.1  # of the distance in B's own order: a move must leave less
 MOST_ELEMENTS = 1 << 26
 
 
 class Move(NamedTuple):
-    """How a record is reordered: along `axis`, reshaped to `split` where samples are flattened."""
+    """How a record is reordered.
+
+    split: the shape to which the record is reshaped first, in which samples have their own axis.
+    axis: that axis. order: for each of A's samples, its place in B.
+    """
 
     axis: int
     order: Array
@@ -47,7 +52,7 @@ class Move(NamedTuple):
 
 
 def arranged(alignment: Alignment) -> Alignment:
-    """The alignment with B's samples in A's order; unchanged where the order is the same."""
+    """The alignment with B's samples in A's order; unchanged where no other order is found."""
     told = orders(alignment)
     if not told:
         return alignment
@@ -82,7 +87,8 @@ def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
             continue
         tensor = a.tensors[a.tensor[row_a]]
         place = (pass_of(a, row_a), tensor.name, int(a.call[row_a]), int(b.shape[row_b]))
-        if move is None and tensor.kind == "grad":  # as far off as it is, it goes with its value
+        # A gradient that differs too much to tell its order has the order of its value.
+        if move is None and tensor.kind == "grad":
             move = values.get(place)
         if move is not None:
             moves[row_b] = move
@@ -91,7 +97,11 @@ def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
 
 
 def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Array) -> Move | None:
-    """The move that brings B's record clearly nearer to A's; None where none does."""
+    """The move that brings B's record clearly nearer to A's; None where no move does.
+
+    None also for records of different shape or dtype, or with too many elements.
+    Raises StoreError where a record cannot be read.
+    """
     shape = a.shapes[a.shape[row_a]]
     tried = list(_tried(shape, order))
     same = (
@@ -110,7 +120,10 @@ def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Array) -> Move |
 
 
 def _tried(shape: tuple[int, ...], order: Array) -> Iterator[Move]:
-    """The moves along all axes along which a record may follow the samples."""
+    """The moves along all axes along which a record of this shape may follow the samples.
+
+    A flattened axis may have the samples outside or inside: both moves are tried.
+    """
     count = len(order)
     for axis, size in enumerate(shape):
         if size == count:
@@ -129,13 +142,16 @@ def _wide(raw: Array, kind: str) -> Array:
 
 
 def _apart(one: Array, two: Array) -> float:
-    """The distance of two arrays over the elements that are finite."""
+    """The distance of two arrays, over the elements whose difference is finite."""
     apart = np.abs(one.reshape(-1) - two)
     return float(np.linalg.norm(apart[np.isfinite(apart)]))
 
 
 def _moved(b: Table, moves: Mapping[int, Move]) -> Table:
-    """The table with these rows read in the new order; figures do not depend on the order."""
+    """The table with these rows read in the new order, and the digests of that order.
+
+    Figures stay as recorded: the order changes sums and norms by rounding alone.
+    """
     digests = b.digest.copy()
     for row, move in moves.items():
         digests[row] = halves_of(digest(move.of(whole(b, row))))

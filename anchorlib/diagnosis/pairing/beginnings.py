@@ -13,12 +13,16 @@ from anchorlib.diagnosis.pairing.names import Shapes
 __all__ = ["Side", "beginnings"]
 
 Pairs = list[tuple[str, str]]
-DEPTHS = (4, 1, 0)  # neighbours of neighbours that tell a name
-MOST = 20_000_000  # comparisons of names told alike, beyond which difflib takes minutes
+DEPTHS = (4, 1, 0)  # how far the neighbours reach that a description includes; tried in turn
+MOST = 20_000_000  # pairs of names of equal descriptions; with more, difflib takes minutes
 
 
 class Side(NamedTuple):
-    """One run's matched names, each with B's name, and its free names."""
+    """One run: its graph, and which of its names are matched.
+
+    known: matched names -> B's name of the match (for B its own name). free: the names without a
+    match -> their places in the order of execution.
+    """
 
     graph: Graph
     shapes: Shapes
@@ -27,7 +31,11 @@ class Side(NamedTuple):
 
 
 def beginnings(a: Side, b: Side) -> Pairs:
-    """Pairs of names whose description is unique in both runs; else pairs told by their order."""
+    """Pairs of free names whose description is unique in both runs; else pairs told by their order.
+
+    A description holds a name's operations, kinds, shapes and neighbours; the farthest neighbours
+    that give any pair are taken.
+    """
     if not a.free or not b.free:
         return []
     for depth in DEPTHS:
@@ -43,7 +51,7 @@ def beginnings(a: Side, b: Side) -> Pairs:
 
 
 def _classes(side: Side, depth: int) -> dict[Hashable, list[str]]:
-    """The free names grouped by their descriptions, in order of execution."""
+    """The free names of each description, in order of execution."""
 
     def first(name: str, node: Node) -> Hashable:
         return (node.parameter, node.ops, kinds_of(side.shapes, name))
@@ -56,9 +64,10 @@ def _classes(side: Side, depth: int) -> dict[Hashable, list[str]]:
 
 
 def _in_order(a: Side, b: Side) -> Pairs:
-    """Pairs of computed names of equal descriptions, where one order of execution pairs all.
+    """Pairs of free computed names that have equal descriptions at the same place of the order.
 
-    Both runs have as many of them, and matched names between them hold the two sequences together.
+    Both orders of execution are laid beside each other by difflib; matched names hold them
+    together. A description counts only where all names that have it, in both runs, are paired.
     """
     told_a, told_b = _sequence(a), _sequence(b)
     counts = Counter(told_a.values()), Counter(told_b.values())
@@ -71,7 +80,10 @@ def _in_order(a: Side, b: Side) -> Pairs:
 
 
 def _sequence(side: Side) -> dict[str, Hashable]:
-    """The description of each computed name, in order of execution; B's name if it is matched."""
+    """What each computed name is compared by, in order of execution.
+
+    A matched name is compared by B's name; a free one by its shapes and those of its parameters.
+    """
     return {
         name: (node.holds, kinds_of(side.shapes, name)) if name in side.free else side.known[name]
         for name, node in side.graph.nodes.items()
@@ -80,7 +92,11 @@ def _sequence(side: Side) -> dict[str, Hashable]:
 
 
 def _common(a: Mapping[str, Hashable], b: Mapping[str, Hashable]) -> Pairs:
-    """The names at the same places of a longest common subsequence."""
+    """The names in difflib's matching blocks of two sequences.
+
+    difflib takes the longest block that both have, then continues before and after it. So
+    the names may be fewer than those of a longest common subsequence.
+    """
     one: Sequence[Hashable] = list(a.values())
     two: Sequence[Hashable] = list(b.values())
     names_a, names_b = list(a), list(b)

@@ -63,7 +63,7 @@ def _state(run: Run) -> State:
 def _chosen(
     run: Run, selectors: Sequence[str], readers: Sequence[RankReader]
 ) -> set[tuple[str, str]] | None:
-    """The (name, kind) pairs to take; None takes all."""
+    """The (name, kind) pairs that the selectors name; None where they name all."""
     if tuple(selectors) in ((), ("*",)):
         return None
     pairs = [(one.name, one.kind) for reader in readers for one in reader.catalogue.series]
@@ -72,7 +72,11 @@ def _chosen(
 
 @dataclass(slots=True)
 class _Making:
-    """A table in the making: what the codes mean, and each rank's columns."""
+    """A table in the making.
+
+    tensors, phases, dtypes, shapes: what the codes in the columns stand for. parts: the columns of
+    each rank. readers: each rank's reader, with the rows taken from it.
+    """
 
     tensors: list[Tensor] = field(default_factory=list)
     phases: dict[str, int] = field(default_factory=dict)
@@ -82,7 +86,7 @@ class _Making:
     readers: list[tuple[RankReader, Array]] = field(default_factory=list)
 
     def add(self, reader: RankReader, rows: Array, chosen: set[tuple[str, str]] | None) -> None:
-        """The chosen rows of one rank."""
+        """Adds the columns of one rank, in the rows of the chosen tensors."""
         catalogue = reader.catalogue
         series = catalogue.series[:]
         taken = np.array([chosen is None or (one.name, one.kind) in chosen for one in series], bool)
@@ -161,14 +165,17 @@ class _Making:
 
 
 def _taken(column: Array, rows: Array, dtype: type[np.int64] | type[np.float64]) -> Array:
-    """These rows of a stored column; the reader's own array, not a copy, where they are all."""
+    """These rows of a stored column, in a dtype.
+
+    The reader's own array, not a copy, where they are all its rows and the dtype is its own.
+    """
     every = len(rows) == len(column) and bool((rows == np.arange(len(rows))).all())
     found: Array = (column if every else column[rows]).astype(dtype, copy=False)
     return found
 
 
 def _spared(column: Array) -> Array:
-    """The column, broadcast from one entry where all are equal, as is common: saves memory."""
+    """The column; broadcast from a single entry where all are equal, which saves memory."""
     if len(column) < 2 or column.ndim > 1 or not (column == column[0]).all():
         return column
     return np.broadcast_to(column[0].copy(), len(column))

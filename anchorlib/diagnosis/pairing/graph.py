@@ -16,7 +16,14 @@ Way = Literal["parent", "parameter", "child", "user"]
 
 
 class Beside(NamedTuple):
-    """One neighbour: `name` is the number-th parent or parameter, or it is the number-th of its."""
+    """One neighbour of a node.
+
+    way: what the neighbour is to the node. A "child" is computed from the node; a "user" is
+        computed from the node as its parameter.
+    number: the place of the parent among the child's parents, or of the parameter among the user's
+        parameters.
+    name: the neighbour's.
+    """
 
     way: Way
     number: int
@@ -27,9 +34,10 @@ class Beside(NamedTuple):
 class Node:
     """One name.
 
-    parameter: whether it is what computed values are made of and lasts.
-    ops: the operations that made it, sorted. holds: the shapes of the parameters that it is made
-    of, sorted. beside: its neighbours.
+    parameter: whether other names are computed from this one as a parameter.
+    ops: the operations that made the tensor, sorted. holds: the shapes of the parameters that it
+        is computed from, sorted.
+    beside: the neighbours; a dict in place of an ordered set.
     """
 
     parameter: bool = False
@@ -40,10 +48,10 @@ class Node:
 
 @dataclass(slots=True)
 class Graph:
-    """The names of which anything is known, in order of execution.
+    """The names that have operations or neighbours, in order of execution.
 
-    again: names that are another tensor once more (what a container gives is what its last member
-        gave), and that tensor's. They are no nodes.
+    again: the second names of tensors -> their first names. A container's output, for one, is its
+        last member's output. Second names are no nodes.
     """
 
     nodes: dict[str, Node]
@@ -65,6 +73,7 @@ def graph_of(table: Table, shapes: Shapes) -> Graph:
 
 
 def _again(told: Iterable[Edges], shapes: Shapes) -> dict[str, str]:
+    """The second names of tensors -> their first names: one parent, and no operation between."""
     found: dict[str, str] = {}
     for edges in told:
         if edges.name not in shapes or edges.name in found:
@@ -78,6 +87,7 @@ def _again(told: Iterable[Edges], shapes: Shapes) -> dict[str, str]:
 
 
 def _add(nodes: dict[str, Node], edges: Edges, again: Mapping[str, str]) -> None:
+    """Adds the operations of a child, and the child and its parents as each other's neighbours."""
     node = nodes[edges.name]
     node.ops = node.ops or tuple(sorted(edges.ops))
     counts = {"parent": 0, "parameter": 0}
@@ -96,6 +106,7 @@ def _add(nodes: dict[str, Node], edges: Edges, again: Mapping[str, str]) -> None
 
 
 def _shape(kinds: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape of the kind of a name that was recorded first."""
     return next(iter(kinds.values()))
 
 
@@ -107,9 +118,12 @@ def kinds_of(shapes: Shapes, name: str) -> Hashable:
 def colours(
     graph: Graph, first: Callable[[str, Node], Hashable], known: Mapping[str, str], depth: int
 ) -> list[dict[str, Hashable]]:
-    """What each name is told by: alone, and with its neighbours up to 1, 2, … `depth` away.
+    """The colours of all names, without neighbours, then with those up to 1, 2, … `depth` away.
 
-    first: what a name is told by alone. known: names that are told by another.
+    Two names have equal colours where they and their neighbours, up to that distance, look alike.
+    This is colour refinement (Weisfeiler-Leman).
+    first: the colour of a name without its neighbours. known: matched names -> B's names, which are
+    their colours at every depth.
     """
     found: list[dict[str, Hashable]] = [
         {
@@ -129,6 +143,6 @@ def colours(
 
 
 def _around(node: Node, found: Mapping[str, Hashable]) -> Hashable:
-    """The neighbours' colours; not at which place they stand, which a port may choose."""
+    """The neighbours' colours, without their numbers: a port may order operands otherwise."""
     near = {(one.way, one.name) for one in node.beside}
     return tuple(sorted((way, hash(found[name])) for way, name in near))

@@ -3,6 +3,7 @@
 Tensors that follow the batch are concatenated along the axis on which the parts are smaller. Sums
 over the batch (a parameter's gradient of a pass) are added up. Tensors of which every part holds a
 replica are taken once. Losses are means or sums of parts, whichever is nearer to the other run's.
+Other groups are left out. Of a group without a record in the other run, the first row is taken.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from anchorlib.diagnosis.pairing.table import Table, Tensor
 __all__ = ["Group", "Groups", "Key", "grouped", "members", "parameters_of"]
 
 PLACEMENTS, PARTIAL = ":placements", 2
-"""What is recorded beside a DTensor: how it lies on its mesh, a row for each of its dimensions."""
+"""The suffix of the record of a DTensor's placements, and the number there, in the first column,
+for a dimension of the mesh along which each rank holds a summand."""
 Way = Literal["first", "concatenated", "summed", "left out"]
 Key = tuple[Hashable, ...]
 
@@ -28,9 +30,11 @@ Key = tuple[Hashable, ...]
 class Group(NamedTuple):
     """Rows that make up one record.
 
-    partner: the other run's row of that record, -1 where it has none. way: how rows become one.
-    axis: along which parts are concatenated. gradient: whether the record is a gradient, which
-    carries the scale of its part's loss. factor: by which the result is multiplied.
+    partner: the other run's row of that record, -1 where it has none.
+    way: how rows become one; "first" takes the first row for all.
+    axis: along which parts are concatenated.
+    gradient: whether the rows are gradients that carry the scale of their own part's loss.
+    factor: by which the sum or concatenation is multiplied.
     """
 
     rows: tuple[int, ...]
@@ -46,8 +50,8 @@ class Groups:
     """The groups of a run, in the order of their first rows.
 
     replicas: pairs of rows of ranks that should hold equal values and do not.
-    parts: how many records have shapes that are parts of the other run's. others: how many have
-    shapes that do not fit.
+    parts: how many groups have shapes that add up to the other run's along one axis.
+    others: how many groups of a pass have other shapes, or lack parts, and are left out.
     """
 
     found: list[Group] = field(default_factory=list)
@@ -58,7 +62,7 @@ class Groups:
 
     @property
     def split(self) -> bool:
-        """Whether more records have shapes that fit the split than shapes that do not."""
+        """Whether more groups have shapes that fit the split than shapes that do not."""
         return self.parts > self.others
 
 
@@ -87,10 +91,11 @@ def grouped(
 def members(
     table: Table, split: Split, names: Mapping[str, str], offset: int
 ) -> dict[Key, list[int]]:
-    """The rows of a run that one record of the other stands for, by its coordinates.
+    """The rows of a run, by the coordinates of the merged record of which they are parts.
 
-    names: this run's names -> the other's. offset: what to add to its steps. A key's last entry is
-    the mode; of ranks and passes the rows are in order.
+    The rows of a record are in the order of ranks, and of execution within a rank. A key's last
+    entry is the mode's text.
+    names: this run's names -> the other's. offset: what to add to its steps to get the other's.
     """
     found: dict[Key, list[int]] = {}
     for row, key in enumerate(_keys(table)):
@@ -104,7 +109,7 @@ def members(
 
 
 def _keys(table: Table) -> Iterator[Any]:
-    """Coordinates of each row, its rank, name and kind first, its mode last."""
+    """The key of each row: rank, name and kind first, then coordinates, the mode's text last."""
     columns = (table.step, table.pass_index, table.call, repeats(table))
     lists = zip(*(column.tolist() for column in columns), strict=True)
     whose = zip(table.tensor.tolist(), table.phase.tolist(), strict=True)
@@ -115,7 +120,7 @@ def _keys(table: Table) -> Iterator[Any]:
 
 
 def parameters_of(table: Table) -> set[str]:
-    """The names of a run's parameters."""
+    """The names of a run's parameters, as kinds of their records, or edges, tell."""
     found = {
         tensor.name
         for tensor in table.tensors
@@ -127,7 +132,7 @@ def parameters_of(table: Table) -> set[str]:
 
 
 def _partial(table: Table) -> set[tuple[str, str]]:
-    """The names and kinds of DTensors of which each rank holds a summand."""
+    """The names and kinds of DTensors whose ranks hold summands, by their last placements."""
     found = set()
     for number, tensor in enumerate(table.tensors):
         name, mark, _ = tensor.name.rpartition(PLACEMENTS)
@@ -144,7 +149,8 @@ def _partial(table: Table) -> set[tuple[str, str]]:
 class _Grouping:
     """Groups in the making.
 
-    parameters: their names. partial: names and kinds of which each rank holds a summand.
+    parameters: names of the finer run's parameters. partial: the names and kinds of its tensors of
+    which each rank holds a summand.
     """
 
     fine: Table
@@ -156,6 +162,7 @@ class _Grouping:
     groups: Groups = field(default_factory=Groups)
 
     def add(self, rows: list[int], partner: int) -> None:
+        """Adds the group of these rows; records of placements are skipped."""
         tensor = self.fine.tensors[self.fine.tensor[rows[0]]]
         if tensor.name.endswith(PLACEMENTS):
             return
@@ -166,7 +173,7 @@ class _Grouping:
         self.groups.found.append(group)
 
     def _whole(self, group: Group) -> Group:
-        """What belongs to a step: replicas of it, or shards."""
+        """The group of a tensor that a step has once, as a parameter: shards, or replicas."""
         if (axis := self._axis(group)) is not None:
             return self._kept(group._replace(way="concatenated", axis=axis))
         digests = self.fine.digest[list(group.rows)]
@@ -175,15 +182,15 @@ class _Grouping:
         if len(other) and len(ranks) == len(group.rows):
             row = group.rows[int(other[0])]
             self.groups.replicas.append((group.rows[0], row))
-            # A replica that has gone astray is what is to be seen.
+            # The replica that differs stands for all: the others would hide the difference.
             return group._replace(rows=(row,))
         return group
 
     def _part(self, group: Group, tensor: Tensor) -> Group:
-        """What belongs to a pass: parts of a batch, or what each part has."""
+        """The group of a tensor that each pass has: parts of a batch, summands, or replicas."""
         axis = self._axis(group)
         if axis is not None:
-            # Shards of a parameter's gradient are shards of what was reduced already.
+            # Shards of a parameter's gradient are reduced already: no part's scale is left in them.
             gradient = tensor.kind != "value" and tensor.name not in self.parameters
             return self._kept(group._replace(way="concatenated", axis=axis, gradient=gradient))
         if not self._complete(group):
@@ -200,7 +207,7 @@ class _Grouping:
         return self._kept(group._replace(way="summed", gradient=True))
 
     def _complete(self, group: Group) -> bool:
-        """Whether there is a record of each part, and each as large as the whole."""
+        """Whether each part has a record, of the shape of the other run's record."""
         fine, rows = self.fine, list(group.rows)
         phase = fine.phases[fine.phase[rows[0]]]
         passes = self.split.passes if phase in self.split.phases else 1
@@ -209,7 +216,10 @@ class _Grouping:
         return alike and len(rows) == self.split.together * passes
 
     def _is_replica(self, group: Group) -> bool:
-        """Whether all parts have the same bits, and one of them is as large as the whole."""
+        """Whether all parts have equal bits, and are replicas of the whole rather than summands.
+
+        They are where one part's norm is as near to the other run's as the norm of their sum.
+        """
         fine, rows = self.fine, list(group.rows)
         if not (fine.digest[rows] == fine.digest[rows[0]]).all():
             return False
@@ -217,7 +227,10 @@ class _Grouping:
         return bool(abs(own - goal) <= abs(len(rows) * own - goal))
 
     def _number(self, group: Group) -> Group:
-        """A scalar: the parts' sum, or a mean of it, whichever is nearer to the other run's."""
+        """The group of a scalar: the sum of parts, times the factor that comes nearest to the goal.
+
+        Parts that all have the other run's bits are replicas.
+        """
         rows = list(group.rows)
         if (self.fine.digest[rows] == self.coarse.digest[group.partner]).all():
             return group
@@ -227,7 +240,7 @@ class _Grouping:
         return self._kept(group._replace(way="summed", factor=factor))
 
     def _kept(self, group: Group) -> Group:
-        """Left out, unless all parts have values and one element type."""
+        """The group; left out unless its rows have values, of one dtype and one loss scale."""
         rows = list(group.rows)
         kept = self.fine.kept[rows].astype(bool).all()
         kept &= (self.fine.dtype[rows] == self.fine.dtype[rows[0]]).all()
@@ -235,11 +248,15 @@ class _Grouping:
         return group if kept else group._replace(way="left out")
 
     def _target(self, group: Group) -> tuple[int, ...]:
+        """The shape of the other run's record."""
         found: tuple[int, ...] = self.coarse.shapes[self.coarse.shape[group.partner]]
         return found
 
     def _axis(self, group: Group) -> int | None:
-        """The axis along which the parts make up the whole; None where there is not one."""
+        """The axis along which the parts add up to the other run's shape; None where none does.
+
+        Groups that have such an axis are counted in `parts`.
+        """
         target = self._target(group)
         shapes = [self.fine.shapes[code] for code in self.fine.shape[list(group.rows)].tolist()]
         if any(len(shape) != len(target) for shape in shapes):

@@ -21,9 +21,10 @@ class Identities:
     """The keys of two tables' rows; within a table each key occurs once.
 
     row_a, row_b: the rows that have a key, ascending. Where a run holds one observation in two
-        modes, the record with values has it, and the other none.
-    key_a, key_b: their keys.
-    eval_since: the step from which A, and B, trained in eval mode where the other did not.
+        modes, one record has the key, that with values first, and the other has none.
+    key_a, key_b: the keys of these rows.
+    eval_since: the step, in the run's own count, from which A, and B, ran in eval mode while the
+        other trained; None where it never did.
     """
 
     def __init__(self, a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> None:
@@ -43,11 +44,14 @@ class Identities:
 
 
 def series_codes(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
-    """A number for each tensor, shared where rank, kind, kind of mode and (B's) name are."""
+    """A number for each tensor of A, and of B; those with equal numbers are one series.
+
+    They have the same rank, kind and `mode_class`, and names that are matched.
+    """
     known: dict[Hashable, int] = {}
     found: tuple[list[int], list[int]] = ([], [])
     for one in a.tensors:
-        # A name of A's that stands for nothing is not B's, even where both are spelt alike.
+        # A name of A without a match is not the name of B that is spelt alike.
         name = to_b.get(one.name)
         key = (one.rank, one.kind, mode_class(one.mode), name, one.name if name is None else "")
         found[0].append(known.setdefault(key, len(known)))
@@ -58,12 +62,12 @@ def series_codes(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Ar
 
 
 def mode_class(mode: str) -> str:
-    """ "" for modes whose records are the tensor itself, else the mode's own text."""
+    """The mode's text; empty for the modes whose records are the tensor itself."""
     return "" if mode.split(":")[0] in ("all", "summary", "every_n", "final") else mode
 
 
 def shared_codes(a: Any, b: Any) -> tuple[Array, Array]:
-    """Numbers for the values of two lists; equal values have equal numbers."""
+    """Numbers for the values of two lists; exactly equal values have equal numbers."""
     known: dict[Hashable, int] = {}
     one, two = ([known.setdefault(value, len(known)) for value in values] for values in (a, b))
     return np.array(one, np.int64), np.array(two, np.int64)
@@ -80,7 +84,7 @@ def same_bits(a: Table, b: Table, a_row: Array, b_row: Array) -> Array:
 
 
 def repeats(table: Table) -> Array:
-    """How many records of the same series and coordinates were made before each."""
+    """For each row, how many rows before it have the same tensor, phase, step, pass and call."""
     places = (getattr(table, name) for name in PLACE)
     return occurrences(packed([table.tensor, table.phase, *places]))
 

@@ -23,18 +23,18 @@ LAYOUTS = ("block", "strided")
 """How a batch may be dealt out: in blocks, or one sample after the other in turn."""
 Held = Mapping[int, Array]
 NOTHING: Held = MappingProxyType({})
-MUCH = 1 << 22  # elements that are read together
+MUCH = 1 << 22  # elements of records that are read at once, about
 BFLOAT16 = "bfloat16"
 
 
 def summable(dtype: str) -> bool:
-    """Whether sums can be rounded to this element type."""
+    """Whether `joined` can round a sum to this dtype: bfloat16 and numpy's dtypes, except bool."""
     kind = dtypes.dtype(dtype)
     return dtype == BFLOAT16 or (kind.storage == kind.decoded and kind.family != "bool")
 
 
 def intact(table: Table, group: Group, layout: str = "block", held: Held = NOTHING) -> Array | None:
-    """What `joined` gives; None where a part cannot be read or is not what was recorded."""
+    """The array that `joined` gives; None where a part cannot be read or is not as recorded."""
     try:
         return joined(table, group, layout, held)
     except StoreError:
@@ -42,11 +42,13 @@ def intact(table: Table, group: Group, layout: str = "block", held: Held = NOTHI
 
 
 def joined(table: Table, group: Group, layout: str = "block", held: Held = NOTHING) -> Array:
-    """The raw storage of the one record that these rows are, flat.
+    """The raw storage of the record that a group's rows make up, flat.
 
-    held: what was read of some rows already.
-    Sums are those of float64 numbers, rounded once.
-    Raises StoreError where a part cannot be read or is not what was recorded.
+    held: the values of rows that were read already.
+    Floats are added in float64 and complex numbers in complex128, then rounded to the record's
+    dtype (to bfloat16 by way of float32); integers are added in their own dtype,
+    then multiplied by the factor in float64.
+    Raises StoreError where a part cannot be read or does not have its digest.
     """
     name = table.dtypes[table.dtype[group.rows[0]]]
     parts = [_whole(table, row, held) for row in group.rows]
@@ -58,7 +60,10 @@ def joined(table: Table, group: Group, layout: str = "block", held: Held = NOTHI
 
 
 def together(table: Table, groups: Iterable[Group]) -> Iterator[tuple[Group, Held]]:
-    """Groups of several rows with what was read of them: many small records at once."""
+    """Each group, with those values of its rows that were read together with other small records.
+
+    The groups come in the order of their tensors, not in the order given.
+    """
     numel = table.figures["numel"]
     some: list[Group] = []
     elements = 0
@@ -74,7 +79,7 @@ def together(table: Table, groups: Iterable[Group]) -> Iterator[tuple[Group, Hel
 
 
 def _held(table: Table, groups: Iterable[Group]) -> Held:
-    """The values of all rows that `stack` can read together."""
+    """The values of the rows that `table.stack` can read at once; others are left to `joined`."""
     alike: dict[tuple[int, int], list[int]] = {}
     for row in (row for group in groups for row in group.rows):
         key = (int(table.dtype[row]), int(table.figures["numel"][row]))
@@ -83,13 +88,13 @@ def _held(table: Table, groups: Iterable[Group]) -> Held:
     for (_, numel), rows in alike.items():
         if table.stack is None or not numel or numel * len(rows) > 2 * MUCH:
             continue
-        with suppress(StoreError):  # each is read by itself then, and told of
+        with suppress(StoreError):  # `joined` reads each alone then, and tells the damaged
             found.update(zip(rows, table.stack(np.array(rows, np.int64)), strict=True))
     return found
 
 
 def norm_of_parts(table: Table, group: Group) -> float:
-    """How large what was summed is, whatever of it cancels; 0 where nothing was."""
+    """The size of a sum's terms, of which much may cancel: their root sum square; 0 if no sum."""
     if group.way != "summed":
         return 0.0
     norms = table.figures["l2"][list(group.rows)]
@@ -97,6 +102,7 @@ def norm_of_parts(table: Table, group: Group) -> float:
 
 
 def _whole(table: Table, row: int, held: Held) -> Array:
+    """The values of one part in its shape. Raises StoreError where they lack their digest."""
     shape = table.shapes[table.shape[row]]
     raw = held[row] if row in held else whole(table, row)
     if halves_of(digest(raw)) != tuple(table.digest[row].tolist()):
@@ -105,6 +111,7 @@ def _whole(table: Table, row: int, held: Held) -> Array:
 
 
 def _together(parts: Sequence[Array], axis: int, layout: str) -> Array:
+    """The parts concatenated; interleaved where the layout is "strided" and shapes are equal."""
     if layout == "strided" and len({part.shape for part in parts}) == 1:
         stacked = np.stack(parts, axis=axis + 1)
         shape = parts[0].shape
@@ -113,6 +120,7 @@ def _together(parts: Sequence[Array], axis: int, layout: str) -> Array:
 
 
 def _wide(raw: Array, name: str) -> Array:
+    """The decoded values, floats and complex numbers in double precision."""
     values = dtypes.decode(np.ascontiguousarray(raw), name)
     whole = dtypes.dtype(name).family
     wide = {"complex": np.complex128, "float": np.float64}.get(whole)
@@ -120,6 +128,10 @@ def _wide(raw: Array, name: str) -> Array:
 
 
 def _encoded(values: Array, name: str) -> Array:
+    """The raw storage of values: floats rounded to nearest even, integers towards zero.
+
+    Floats that are too large become inf.
+    """
     kind = dtypes.dtype(name)
     with np.errstate(over="ignore"):
         if name != BFLOAT16:
@@ -131,5 +143,5 @@ def _encoded(values: Array, name: str) -> Array:
 
 
 def halves_of(one: bytes) -> tuple[int, int]:
-    """A digest as a table holds it."""
+    """A digest as `Table.digest` holds it: the high half, then the low one."""
     return int.from_bytes(one[:8]), int.from_bytes(one[8:])

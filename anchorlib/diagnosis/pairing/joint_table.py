@@ -1,7 +1,7 @@
 """A run whose passes or ranks are merged, as a table like any other.
 
-The rows of several passes or ranks become one row, whose values are computed when they are read.
-The edges of the merged row are those of its first pass or rank.
+The rows of several passes or ranks become one row, whose values are computed anew at each reading.
+The edges and the header are those of the lowest rank, and of the first pass, of those merged.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ COLUMNS = (
     *("step", "call", "phase", "attempt", "order", "count", "scale", "dtype", "shape", "digest"),
     "kept",
 )
-READ = 1 << 24  # bytes of one record that are read at once
+READ = 1 << 24  # bytes of a block of a record
 
 
 class JointTable:
-    """The table in the making.
+    """The merged table of the finer run, in the making.
 
     layout: how the batch was dealt out to the parts.
-    damaged: the first rows of what could not be put together, as a part's values are no good.
+    damaged: the first row of each group that is left out, as values of a part are damaged.
     """
 
     def __init__(
@@ -52,7 +52,10 @@ class JointTable:
         return self.split.ranks[self.fine.tensors[self.fine.tensor[row]].rank]
 
     def made(self) -> Table:
-        """It, with the digests and figures of what was put together."""
+        """The merged table, sorted by (rank, order), with digests and figures of the joined values.
+
+        Groups with damaged values are left out; see `damaged`.
+        """
         fine = self.fine
         told = self._told()
         if self.damaged:
@@ -89,7 +92,7 @@ class JointTable:
         )
 
     def _told(self) -> dict[int, Summary]:
-        """The summary of each record that was put together, by its first row."""
+        """The summary of each concatenated or summed record, by its first row; fills `damaged`."""
         found = {}
         joint = (group for group in self.groups if group.way != "first")
         for group, held in together(self.fine, joint):
@@ -102,12 +105,12 @@ class JointTable:
         return found
 
     def _keep(self, whole: Array) -> None:
-        """Only these rows."""
+        """Keeps only the groups that `whole` marks."""
         self.first = self.first[whole]
         self.groups = [self.groups[number] for number in np.flatnonzero(whole).tolist()]
 
     def _tensors(self) -> tuple[Array, list[Tensor]]:
-        """The tensor of each row, of those that there are once ranks are one."""
+        """The tensor code of each row, and the tensors: those of merged ranks are one tensor."""
         known: dict[Tensor, int] = {}
         found = []
         for row in self.first.tolist():
@@ -157,7 +160,7 @@ class JointTable:
 
 
 def _first_of(told: Mapping[int, Any], split: Split) -> dict[int, Any]:
-    """Of the ranks that are one, what the first of them says."""
+    """For each merged rank, the entry of the lowest of its ranks that has an entry."""
     found: dict[int, Any] = {}
     for rank in sorted(told):
         found.setdefault(split.ranks.get(rank, rank), told[rank])
@@ -165,7 +168,7 @@ def _first_of(told: Mapping[int, Any], split: Split) -> dict[int, Any]:
 
 
 def _edges(fine: Table, split: Split) -> dict[int, list[Edges]]:
-    """What the first of the passes that are one say."""
+    """The edges of each merged rank: those of its lowest rank, in the first of merged passes."""
     told = _first_of(fine.edges, split)
     return {
         rank: [_told(one, split) for one in edges if _is_first(one, split)]
@@ -178,6 +181,7 @@ def _is_first(edges: Edges, split: Split) -> bool:
 
 
 def _told(edges: Edges, split: Split) -> Edges:
+    """The edges with the numbers of the merged passes."""
     phase = edges.phase
     parents = tuple(
         parent

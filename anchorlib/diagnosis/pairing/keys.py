@@ -24,7 +24,7 @@ def packed(columns: Sequence[Array]) -> Array:
         low = int(column.min())
         span = int(column.max()) - low + 1
         if span * size >= LIMIT:
-            # Far apart: numbered by rank, of which there are no more than rows.
+            # Numbers for values that are far apart: there are no more of them than rows.
             column, low = _numbered(column), 0
             span = int(column.max()) + 1
         if span * size >= LIMIT:
@@ -36,7 +36,7 @@ def packed(columns: Sequence[Array]) -> Array:
 
 
 def joined(a: Array, b: Array) -> tuple[Array, Array]:
-    """The places of equal keys in a (ascending) and in b; keys are unique on each side."""
+    """The places of shared keys, in a (ascending) and in b; keys are unique in each of the two."""
     order = np.argsort(b, kind="stable")
     ascending = b[order]
     place = np.searchsorted(ascending, a)
@@ -58,5 +58,6 @@ def occurrences(keys: Array) -> Array:
 
 
 def _numbered(column: Array) -> Array:
+    """For each entry, its place among the sorted distinct entries."""
     numbers: Array = np.unique(column, return_inverse=True)[1].reshape(-1)
     return numbers.astype(np.int64)

@@ -13,13 +13,17 @@ from anchorlib.diagnosis.pairing.table import Table
 __all__ = ["match_bits", "match_figures"]
 
 STEPPED, MANY = ("updated", "delta"), 64
-"""Kinds of which the first step tells little: Adam's first step has one size everywhere, and two
-tensors of few elements may well have the same signs."""
-LIKE = 0.02  # of the norms of what may be the same tensor, by how much they may differ
+"""Records of these kinds, and of `opt.*`, tell a name only with at least so many elements. Adam's
+first step has one size everywhere, and two small tensors may well have the same signs."""
+LIKE = 0.02  # of the larger norm: by how much the norms of like records may differ
 
 
 class _Record(NamedTuple):
-    """One record of a free name at a run's first step."""
+    """One record of a free name at a run's first step.
+
+    place: the rank, kind, phase, pass, call, dtype and shape. telling: whether the values can tell
+    one tensor from another.
+    """
 
     name: str
     place: Hashable
@@ -29,9 +33,11 @@ class _Record(NamedTuple):
 
 
 def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
-    """Matches free names that have a record with equal bits at the first step.
+    """Matches free names that have a record with equal bits at the same place of the first step.
 
-    Bits tell a name only if no other name has them there, and if they are not one repeated number.
+    Bits tell a name only if no other free name has them at that place, and if they are neither one
+    repeated number nor a single 0, 1 or -1.
+    offset: what to add to A's steps to get B's.
     """
     told = [_by_bits(records) for records in _first_records(naming, a, b, offset)]
     pairs = [
@@ -43,9 +49,9 @@ def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
 
 
 def match_figures(naming: Naming, a: Table, b: Table, offset: int) -> None:
-    """Guesses which free names are one: kinds and shapes the same, norms within a fiftieth.
+    """Guesses matches of free names of equal kinds and shapes, whose norms are within a fiftieth.
 
-    Only where no other name would do as well.
+    The norms are those of the first step. Names are matched only where neither fits a third name.
     """
     sides = []
     for records in _first_records(naming, a, b, offset):
@@ -67,6 +73,7 @@ def match_figures(naming: Naming, a: Table, b: Table, offset: int) -> None:
 
 
 def _like(one: dict[Hashable, float], two: dict[Hashable, float]) -> bool:
+    """Whether two names have records at common places, and like norms at all of these."""
     shared = one.keys() & two.keys()
     return bool(shared) and all(
         abs(one[place] - two[place]) <= LIKE * max(one[place], two[place]) for place in shared
@@ -74,6 +81,7 @@ def _like(one: dict[Hashable, float], two: dict[Hashable, float]) -> bool:
 
 
 def _by_bits(records: Iterator[_Record]) -> dict[Hashable, set[str]]:
+    """The names that have each (place, digest) of the telling records."""
     found: dict[Hashable, set[str]] = {}
     for one in records:
         if one.telling:
@@ -84,7 +92,10 @@ def _by_bits(records: Iterator[_Record]) -> dict[Hashable, set[str]]:
 def _first_records(
     naming: Naming, a: Table, b: Table, offset: int
 ) -> tuple[Iterator[_Record], Iterator[_Record]]:
-    """The records of free names at A's first step, and at the step of B that stands for it."""
+    """The records of free names at A's first step, and at the step of B that stands for it.
+
+    Where B lacks that step, the next of its steps is taken.
+    """
     first_a = int(a.step.min()) if len(a) else 0
     steps_b = np.unique(b.step)
     matching = steps_b[steps_b >= first_a + offset]

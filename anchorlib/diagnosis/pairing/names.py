@@ -22,20 +22,21 @@ WRAPPERS = frozenset(
 )
 """Path segments that wrappers add: DDP, torch.compile, FSDP, checkpointing, DeepSpeed."""
 
-PREFIXES = 20  # the most that are looked for; every watched model has one
+PREFIXES = 20  # the most that are looked for: each watched model may have another
 
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 """For each name and kind, the shape of its first record; names in order of execution."""
 
 Made = Mapping[str, Sequence[str]]
-"""For each name the operations that made it; not where they are unknown."""
+"""For each name the operations that made it; names of which they are unknown are left out."""
 
 
 @dataclass(slots=True)
 class Naming:
     """Names of two runs, matched one to one.
 
-    a, b: the names there are. to_b: A's name -> B's.
+    a, b: all names of the two runs. to_b: the matches, A's name -> B's. renamed: the matches of
+    names that are not equal.
     """
 
     a: Shapes
@@ -46,12 +47,12 @@ class Naming:
 
     @property
     def left_a(self) -> list[str]:
-        """A's names that stand for none of B's, in A's order."""
+        """A's names without a match, in A's order of execution."""
         return [name for name in self.a if name not in self.to_b]
 
     @property
     def left_b(self) -> list[str]:
-        """B's names for which none of A's stands, in B's order."""
+        """B's names without a match, in B's order of execution."""
         return [name for name in self.b if name not in self._taken]
 
     def match(self, a: str, b: str, how: str = "") -> None:
@@ -90,13 +91,14 @@ def by_name(
     names: Mapping[str, str],
     made: tuple[Made, Made] = ({}, {}),
 ) -> Naming:
-    """The names that can be matched by how they are spelt.
+    """The two runs' names, matched as far as the user's map and their spelling tell.
 
-    names: the user's map.
-    made: of A's and of B's names the operations that made them, as far as they are known.
+    Equal names stay free where shapes or operations show two different tensors.
+    names: the user's map, A's name -> B's.
+    made: the operations that made A's names, and B's.
     """
     naming = Naming(a, b)
-    # Several names for one: the last word holds.
+    # Where the map gives several names of A the same name of B, the last of them holds.
     said = {two: one for one, two in names.items() if one in a and two in b}
     for two, one in said.items():
         naming.match(one, two, "map")
@@ -111,13 +113,14 @@ def by_name(
 
 
 def _made(name: str, one: Made, two: Made) -> bool:
-    """Whether the same operations may have made a name in both runs."""
+    """Whether a name's operations are unknown in a run, equal in both, or have one in common."""
     if name not in one or name not in two:
         return True
     return one[name] == two[name] or bool(set(one[name]) & set(two[name]))
 
 
 def _match_wrapped(naming: Naming) -> None:
+    """Matches names that are equal without the segments of wrappers."""
     bare: dict[str, list[str]] = {}
     for name in naming.left_b:
         bare.setdefault(_bare(name), []).append(name)
@@ -126,7 +129,7 @@ def _match_wrapped(naming: Naming) -> None:
 
 
 def _match_prefixed(naming: Naming) -> None:
-    """Matches names that have a prefix in one run alone."""
+    """Matches names that have a prefix in one run alone, one prefix after the other."""
     for _ in range(PREFIXES):
         longer = _prefix(naming, naming.left_a, naming.left_b)
         if not longer:
@@ -141,7 +144,12 @@ def _match_prefixed(naming: Naming) -> None:
 def _prefix(
     naming: Naming, long: list[str], short: list[str], *, turned: bool = False
 ) -> list[tuple[str, str]]:
-    """The pairs (name in `long`, name in `short`) that differ by the prefix most of them have."""
+    """The pairs (name in `long`, name in `short`) that differ by the most frequent prefix.
+
+    Empty where another prefix has more than half as many of the same names, or where the prefix
+    has a single pair though `short` has more names.
+    turned: whether `long` holds B's names.
+    """
     ends = {_bare(name): name for name in short}
     votes: dict[str, list[tuple[str, str]]] = {}
     for name in long:
@@ -157,7 +165,7 @@ def _prefix(
     best = ranked[0]
     wanted = {other for _, other in best}
     rivals = (len(wanted & {other for _, other in votes}) for votes in ranked[1:])
-    # A student and a teacher of one shape: neither is meant more than the other.
+    # A student and a teacher of equal shapes: nothing tells which of them `short` names.
     contested = max(rivals, default=0) * 2 > len(best)
     seldom = len(best) < 2 and len(best) < len(short)
     return [] if contested or seldom else best

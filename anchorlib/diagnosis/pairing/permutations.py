@@ -1,9 +1,9 @@
 """Samples that one run has in another order within a batch, told by the bits of their rows.
 
-A batch in another order is no other batch: what is made of each sample is the same, and what is
-summed over them differs by the order of addition alone. Which sample stands where is read from the
-first value of each pass that has the same rows in both runs, in another order; extremes and counts
-of its elements, which no order changes, say beforehand where that may be so.
+A batch in another order is the same batch: results of single samples are equal, and sums over
+samples differ by the order of addition alone. The order is read from the first value of each pass
+that has the same rows in both runs, in another order. Figures that no order changes (extremes,
+counts, nearly the norm) choose the values whose rows are worth reading.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ __all__ = ["Orders", "orders", "pass_of"]
 
 Array = np.ndarray[Any, Any]
 Orders = Mapping[Hashable, Array]
-"""By pass: for each sample of A, where B has it."""
+"""For each pass (`pass_of` of A): the place in B of each of A's samples."""
 UNORDERED = ("zero", "nan", "inf", "subnormal", "min", "max")
-NEAR = 1e-9  # of a norm, which is a sum over all elements in their order
-TRIED = 3  # values of a pass, and passes in which nothing is found
-MOST = 1 << 16  # samples
-ELEMENTS = 4  # of a sample
+NEAR = 1e-9  # of the norm: by so much the order of addition may change it
+TRIED = 3  # values that are tried in a pass, and passes before the search is given up
+MOST = 1 << 16  # samples of a batch
+ELEMENTS = 4  # that a sample has at least
 _DROPPING = re.compile(r"Dropout\w*\((?!p=0(\.0)?[,)])|DropoutBackward|dropout(_p)?=0?\.\d*[1-9]")
 
 
 def orders(alignment: Alignment) -> Orders:
-    """The passes whose samples B has in another order; none where either run drops elements out.
+    """The order of each pass whose samples B has in another order; none in runs with dropout.
 
-    What drops out is drawn by place: another order is then another mask for each sample.
+    Dropout masks are drawn by place, so a sample at another place has another mask, and no order
+    makes the runs equal.
     """
     told: dict[Hashable, Array] = {}
     failed = 0
@@ -55,7 +56,7 @@ def orders(alignment: Alignment) -> Orders:
 
 
 def pass_of(table: Table, row: int) -> Hashable:
-    """The key that the records of one pass have in common."""
+    """The rank, phase, step and pass of a row."""
     rank = table.tensors[table.tensor[row]].rank
     return (
         rank,
@@ -66,7 +67,10 @@ def pass_of(table: Table, row: int) -> Hashable:
 
 
 def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
-    """The first pairs of each pass whose elements may be the same ones, in order of execution."""
+    """For each pass, the first TRIED pairs that may have the same elements in another order.
+
+    They are differing values, no parameters, with stored values and equal unordered figures.
+    """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing
     parameters = parameters_of(a)
@@ -90,13 +94,16 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
 
 
 def _order(alignment: Alignment, pair: int) -> Array | None:
-    """Where B has each of A's rows; None unless both have the same rows, all of them different."""
+    """The place in B of each of A's rows, along the first or second axis; None without an order.
+
+    Both records must have the same rows, in another order, more than half of them distinct.
+    """
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
     shape = a.shapes[a.shape[row_a]]
     if shape != b.shapes[b.shape[row_b]] or a.dtypes[a.dtype[row_a]] != b.dtypes[b.dtype[row_b]]:
         return None
-    # Indices and decisions are no samples: a sample is told by several elements.
+    # Rows of one or two elements, as class indices, do not tell samples: ELEMENTS are needed.
     for axis, size in enumerate(shape[: max(len(shape) - 1, 0)][:2]):
         if not 1 < size <= MOST or a.figures["numel"][row_a] < ELEMENTS * size:
             continue
@@ -104,7 +111,7 @@ def _order(alignment: Alignment, pair: int) -> Array | None:
             one, two = row_digests(a, row_a, axis), row_digests(b, row_b, axis)
         except StoreError:
             return None
-        # A sample that a batch holds twice stands first where it stood first.
+        # Equal rows keep their order: the first of them in A is the first of them in B.
         places: dict[bytes, list[int]] = {}
         for place, digest in enumerate(two):
             places.setdefault(digest, []).append(place)
@@ -114,7 +121,10 @@ def _order(alignment: Alignment, pair: int) -> Array | None:
 
 
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
-    """Whether code made this order: a parent with as many samples has equal bits in both runs."""
+    """Whether the operation made this order, not the batch.
+
+    Then a parent's value of the same pass, with an axis as long, has equal bits in both runs.
+    """
     a, row = alignment.a, int(alignment.a_row[pair])
     tensor = a.tensors[a.tensor[row]]
     own = (tensor.name, a.phases[a.phase[row]], int(a.call[row]))
@@ -134,7 +144,7 @@ def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
 
 
 def _drops(*tables: Table) -> bool:
-    """Whether modules, or operations, say that they drop elements out."""
+    """Whether descriptions of modules, or the operations of edges, tell of dropout."""
     return any(_DROPPING.search(text) for table in tables for text in _texts(table))
 
 

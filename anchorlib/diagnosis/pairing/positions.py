@@ -1,8 +1,8 @@
 """Names matched by their place in the graph of operations, where spelling does not help.
 
-What is matched already holds the graphs together, and from there matches spread. Where nothing
-spreads any more, a name that alone is told by its shapes, operations and surroundings is a new
-beginning; then the order of execution is, where it pairs all that are told alike.
+Matches spread from the names that are matched already. Where they spread no farther, names that are
+unique in both runs by their operations, shapes and surroundings are matched, and matches spread
+from these. Where no name is unique, the order of execution pairs names that look alike.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from anchorlib.diagnosis.pairing.table import Table
 
 __all__ = ["match_positions"]
 
-BEGINNINGS = 200  # looked for; each costs a look at all names
+BEGINNINGS = 200  # searches for names to spread from; each looks at all names
 
 
 def match_positions(naming: Naming, a: Table, b: Table) -> None:
-    """Matches free names that stand at the same place among what is computed of what.
+    """Matches free names that stand at the same place of the two runs' graphs of operations.
 
-    A name of which no operation is known is not told at all.
+    A name without edges has no place there: it is matched only as the member of a matched module.
     """
     if not naming.left_a or not naming.left_b:
         return
@@ -35,6 +35,7 @@ def match_positions(naming: Naming, a: Table, b: Table) -> None:
 
 
 def _match(spreading: Spreading) -> None:
+    """Matches names by spreading, and where that ends, by new beginnings."""
     spreading.begin()
     for _ in range(BEGINNINGS):
         spreading.spread()
@@ -46,7 +47,10 @@ def _match(spreading: Spreading) -> None:
 
 
 def _same_tensors(naming: Naming, a: Graph, b: Graph) -> None:
-    """Names of tensors once more: of matched tensors, as many in both runs, in order."""
+    """Matches the free second names of matched tensors, in order.
+
+    A tensor must have as many of them in both runs.
+    """
     taken = set(naming.to_b.values())
     own = _free(a, naming.to_b)
     others = _free(b, taken)
@@ -59,7 +63,7 @@ def _same_tensors(naming: Naming, a: Graph, b: Graph) -> None:
 
 
 def _free(graph: Graph, taken: Mapping[str, str] | set[str]) -> dict[str, list[str]]:
-    """For each tensor the free names that it has once more."""
+    """The free second names of each tensor, by its first name."""
     found: dict[str, list[str]] = {}
     for name, whole in graph.again.items():
         if name not in taken:
@@ -68,7 +72,7 @@ def _free(graph: Graph, taken: Mapping[str, str] | set[str]) -> dict[str, list[s
 
 
 def _members(naming: Naming) -> None:
-    """What else matched modules hold under one name: buffers, of which autograd knows nothing."""
+    """Matches members of equal names of matched modules: buffers, which autograd does not know."""
     free = set(naming.left_b)
     for one in naming.left_a:
         whole, _, own = one.rpartition(".")

@@ -1,7 +1,7 @@
 """The alignment of two runs of which some tensors are selected, by the names that A has for them.
 
 A tensor that B calls otherwise is found only by looking at all names. Then both runs are aligned
-whole, and the partners of the selected tensors are taken from B.
+whole, and B gives the partners of the selected tensors, and what the selectors name in B itself.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Pairs = set[tuple[str, str]]
 
 
 def aligned_runs(a: Run, b: Run, selectors: Sequence[str], names: Mapping[str, str]) -> Alignment:
-    """The alignment of what the selectors name.
+    """The alignment of the tensors that the selectors name in A, or in B, and of their partners.
 
     names: the user's map, A's name -> B's.
-    Raises UnknownTensorError for a selector that names nothing in A, and where B has nothing that
-    it names or that stands for what it names in A.
+    Raises UnknownTensorError for a selector that names nothing in A; and for one that names nothing
+    in B, if B has no partner of any selected tensor of A either.
     """
     one = table_of(a, selectors)
     missing: UnknownTensorError | None = None
@@ -45,6 +45,7 @@ def aligned_runs(a: Run, b: Run, selectors: Sequence[str], names: Mapping[str, s
     if missing is not None and not wanted:
         raise missing
     found = align(one, table_of(b, chosen=wanted | own), names=_map(whole, one))
+    # The renamings were given as a map; how they were told stands in the alignment of all.
     how = {(each.a, each.b): each.how for each in whole.renamed}
     renamed = (replace(each, how=how.get((each.a, each.b), each.how)) for each in found.renamed)
     return replace(found, renamed=tuple(renamed))
@@ -55,6 +56,7 @@ def _pairs(table: Table) -> Pairs:
 
 
 def _map(whole: Alignment, one: Table) -> dict[str, str]:
+    """The renamings of the names in a table of A, A's name -> B's."""
     names = {tensor.name for tensor in one.tensors}
     return {each.a: each.b for each in whole.renamed if each.a in names}
 

@@ -1,8 +1,9 @@
-"""Matches that spread from names that are matched to those beside them.
+"""Matches that spread from matched names to their neighbours in the graphs.
 
-Two free names that stand beside matched names in the same way are a candidate, the more such
-neighbours the better, and the best that has no rival is taken. A difference that was planted in one
-place therefore costs its neighbours some votes, not the matches of all that lies behind it.
+Two free names are a candidate where each is the same kind of neighbour of a matched pair. Every
+such pair gives the candidate votes, and the best candidate without a rival is matched. So a
+difference in one place of a graph costs the names beside it some votes, and does not prevent
+matches farther on.
 """
 
 from __future__ import annotations
@@ -18,21 +19,24 @@ from anchorlib.diagnosis.pairing.names import Naming, Shapes
 __all__ = ["HOW", "Spreading"]
 
 HOW = "operations"
-NEAR = 3  # neighbours of neighbours whose likeness speaks for a pair
+NEAR = 3  # how far the neighbours reach whose likeness gives a candidate votes
 MOSTLY = 0.6
-"""The share of what could speak for two names that must, where they are made otherwise."""
-CROWD = 4096  # candidates that one pair may propose; more say nothing of any
+"""The share of the possible votes that a candidate needs where its operations may differ."""
+CROWD = 4096  # candidates of one matched pair; a pair with more of them gives no votes
 SAME, OTHER = 2.0, 1.0
-"""Votes of a neighbour at the same place among the operands, and at another."""
+"""Votes of a matched pair whose operands stand at the same place, and at different places."""
 
 
 @dataclass(slots=True)
 class Spreading:
-    """Free names of two graphs, and what speaks for pairs of them.
+    """The free names of two graphs, and the votes for pairs of them.
 
-    strict: whether two names must be made of parameters of the same shapes, by operations of which
-        one at least is the same; else most of their neighbours must be.
-    around: what the names of both graphs are told by with their neighbours, near and farther.
+    strict: whether two names must be computed from parameters of equal shapes, by operations of
+        which at least one is the same, or by none. Otherwise a pair needs the share MOSTLY of the
+        possible votes.
+    votes: the candidates, A's name and B's, with their votes.
+    around: for A and for B, the colours of names with neighbours up to 1, 2, … NEAR away.
+    free_a, free_b: free names -> their places in the order of execution.
     """
 
     naming: Naming
@@ -52,7 +56,11 @@ class Spreading:
         self.free_b = {n: at for at, n in enumerate(self.b.nodes) if n not in taken}
 
     def begin(self) -> None:
-        """Let all that is matched speak for its neighbours."""
+        """Gives the votes of all matched pairs to their neighbours.
+
+        Where matched names are second names of tensors, as of a container's output, the first names
+        of these tensors are matched too, if they fit.
+        """
         for one, two in list(self.naming.to_b.items()):
             x, y = self.a.again.get(one, ""), self.b.again.get(two, "")
             if x in self.free_a and y in self.free_b and self._fit(x, y):
@@ -60,13 +68,13 @@ class Spreading:
             self._propose(one, two)
 
     def take(self, one: str, two: str) -> None:
-        """Let two free names stand for each other, and speak for their neighbours."""
+        """Matches two free names, and gives their votes to their neighbours."""
         self.naming.match(one, two, HOW)
         del self.free_a[one], self.free_b[two]
         self._propose(one, two)
 
     def sides(self) -> tuple[Side, Side]:
-        """Both runs as far as they are matched."""
+        """The two runs as `beginnings` takes them, with the matches so far."""
         known = {two: two for two in self.naming.to_b.values()}
         return (
             Side(self.a, self.naming.a, self.naming.to_b, self.free_a),
@@ -74,7 +82,7 @@ class Spreading:
         )
 
     def _propose(self, one: str, two: str) -> None:
-        """Lets a matched pair speak for the neighbours that both have in the same way."""
+        """Gives votes of a matched pair to each pair of their free neighbours of the same way."""
         if one not in self.a.nodes or two not in self.b.nodes:
             return
         near_a, near_b = (
@@ -93,7 +101,7 @@ class Spreading:
                     self.votes[x, y] = self.votes.get((x, y), self._alike(x, y)) + vote
 
     def _fit(self, one: str, two: str) -> bool:
-        """Whether the two may be the same tensor."""
+        """Whether two names may be the same tensor; see `strict`."""
         x, y = self.a.nodes[one], self.b.nodes[two]
         if x.parameter != y.parameter or not self.naming.alike(one, two):
             return False
@@ -102,7 +110,11 @@ class Spreading:
         return x.holds == y.holds and (x.ops == y.ops or not set(x.ops).isdisjoint(y.ops))
 
     def _alike(self, one: str, two: str) -> float:
-        """What speaks for the two beside their neighbours: their operations and surroundings."""
+        """The votes that a candidate begins with, before those of matched neighbours.
+
+        One for each distance at which surroundings look alike, and less than one in all for common
+        operations, equal last segments and equal names.
+        """
         x, y = Counter(self.a.nodes[one].ops), Counter(self.b.nodes[two].ops)
         share = (x & y).total() / max((x | y).total(), 1)
         near = zip(*self.around, strict=True)
@@ -110,7 +122,10 @@ class Spreading:
         return around + 0.4 * share + 0.4 * (_last(one) == _last(two)) + 0.1 * (one == two)
 
     def spread(self) -> None:
-        """Takes candidates, the surest first, until there is none that is better than others."""
+        """Matches candidates, those with the largest share of votes first, while any is clear.
+
+        If strict, ties are broken by the order of execution where no candidate is clear.
+        """
         while True:
             self.votes = {
                 pair: votes
@@ -124,7 +139,10 @@ class Spreading:
                 self.take(one, two)
 
     def _best(self) -> list[tuple[str, str]]:
-        """The pairs without a rival of which the largest share of neighbours speaks."""
+        """The candidates without a rival that have the largest share of the possible votes.
+
+        A rival has one name of the candidate and at least as many votes.
+        """
         ranked: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
         for pair, votes in self.votes.items():
             for name, side in zip(pair, ranked, strict=True):
@@ -146,13 +164,16 @@ class Spreading:
         return [pair for pair, share in found.items() if share >= most]
 
     def _share(self, pair: tuple[str, str], votes: float) -> float:
-        """How much of all that could speak for the two does."""
+        """The votes of a candidate, relative to those that all its neighbours could give."""
         sides = (self.a.nodes[pair[0]], self.b.nodes[pair[1]])
         most = max(len({(one.way, one.name) for one in node.beside}) for node in sides)
         return votes / (SAME * max(most, 1))
 
     def _first_of_ties(self) -> list[tuple[str, str]]:
-        """Of names for which the same speaks, as many in both runs, the first of each."""
+        """The first candidate whose names lead two tied groups of one size, in order of execution.
+
+        Empty where there are no such groups.
+        """
         for one in sorted({pair[0] for pair in self.votes}, key=self.free_a.__getitem__):
             group_b = self._tied(one, 0)
             group_a = self._tied(group_b[0], 1)
@@ -161,7 +182,7 @@ class Spreading:
         return []
 
     def _tied(self, name: str, side: int) -> list[str]:
-        """The partners for which most speaks, in their order of execution."""
+        """The other names that have the most votes with this name, in order of execution."""
         found = {pair[1 - side]: votes for pair, votes in self.votes.items() if pair[side] == name}
         most = max(found.values())
         order = self.free_a if side else self.free_b
@@ -169,7 +190,7 @@ class Spreading:
 
 
 def _near(node: Node, free: Mapping[str, int]) -> dict[tuple[str, str], set[int]]:
-    """The free neighbours and the way in which they are, with their places among the operands."""
+    """The free neighbours of a node, as (way, name), with their places among the operands."""
     found: dict[tuple[str, str], set[int]] = {}
     for one in node.beside:
         if one.name in free:
@@ -178,6 +199,7 @@ def _near(node: Node, free: Mapping[str, int]) -> dict[tuple[str, str], set[int]
 
 
 def _around(graph: Graph, shapes: Shapes) -> list[dict[str, Hashable]]:
+    """The colours of names with neighbours up to 1, 2, … NEAR away, by kinds and shapes alone."""
     return colours(graph, lambda name, node: (node.parameter, kinds_of(shapes, name)), {}, NEAR)[1:]
 
 

@@ -1,4 +1,4 @@
-"""The edges of A, completed by those of B, told in A's names."""
+"""The edges of A, completed by those of B, in A's names and steps."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def compiled(ops: Iterable[str]) -> bool:
 
 
 def statements(alignment: Alignment, rank: int) -> list[Edges]:
-    """The edges of one rank: A's, and B's for places where A's say nothing or less.
+    """The edges of one rank: A's, and B's for places where A has none, or only poor ones.
 
-    A compiled run knows one node for all that it compiled, or none; its eager partner knows all.
+    Compiled code has a single autograd node, or none; the edges of an eager partner name its
+    operations. B's edges are given for A's attempts: those with edges, the first and the last.
     """
     own = list(alignment.a.edges.get(rank, ()))
     attempts = {edges.attempt for edges in own} | set(alignment.a.attempt.tolist()[-1:]) | {0}
@@ -40,6 +41,7 @@ def statements(alignment: Alignment, rank: int) -> list[Edges]:
 
 
 def _translated(alignment: Alignment, rank: int) -> Iterable[Edges]:
+    """B's edges of a rank, of its lowest rank if B lacks this one, in A's names and steps."""
     b = alignment.b.edges
     other = rank if rank in b else min(b, default=rank)
     names = {one.b: one.a for one in alignment.renamed}
@@ -54,6 +56,7 @@ def _renamed(edges: Edges, names: Mapping[str, str]) -> Edges:
 
 
 def _by_place(told: Iterable[Edges]) -> dict[Place, list[Edges]]:
+    """The edges of each phase, name and call."""
     found: dict[Place, list[Edges]] = {}
     for edges in told:
         found.setdefault((edges.phase, edges.name, edges.call), []).append(edges)
@@ -61,4 +64,5 @@ def _by_place(told: Iterable[Edges]) -> dict[Place, list[Edges]]:
 
 
 def _poor(told: Sequence[Edges]) -> bool:
+    """Whether all these edges may miss parents, or include compiled code."""
     return all(edges.missing or compiled(edges.ops) for edges in told)

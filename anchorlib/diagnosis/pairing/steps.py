@@ -1,7 +1,7 @@
 """The offset between the step numbers of two runs, told by digests.
 
-A resumed run may count its steps on or anew. Its first batch, its parameters and its other records
-then have the bits that the other run's records have at another step.
+A run that resumes from a checkpoint may count its steps anew. Its batches, parameters and other
+records then have the bits that the other run's records have at another step.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from anchorlib.diagnosis.pairing.table import Table
 __all__ = ["step_offset"]
 
 Array = np.ndarray[Any, Any]
-ENOUGH = 200_000  # records to look at
+ENOUGH = 200_000  # records of a run that are looked at
 CLEAR = 3
-"""Steps that must agree on an offset before runs that have steps in common are shifted."""
+"""Steps that must agree on an offset before runs that have coordinates in common are shifted."""
 
 
 def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) -> int:
-    """What to add to A's steps to get B's; 0 unless the digests clearly say another.
+    """What to add to A's steps to get B's; 0 unless the digests clearly tell another offset.
 
-    plain: the identities of records whose steps are taken as they are.
+    plain: the identities of both runs' records, with steps as they are.
 
-    Where runs have coordinates in common they are believed, unless not one record has its
-    counterpart's bits there, and elsewhere those of at least three steps, and of half of all that
-    would be compared, do.
+    An offset counts a vote for each step of A at which a record has the bits of B's record so many
+    steps later. Runs without common coordinates take the offset with most votes; 0 in a tie.
+    Runs with common coordinates keep 0 where most records are equal there, or where any that
+    occurs at one step alone is. Otherwise an offset must have at least CLEAR votes, half of the
+    steps that it makes common, and twice the votes of any other.
     """
     one, two = joined(plain.key_a, plain.key_b)
     common = len(one)
@@ -51,9 +53,9 @@ def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) 
 
 
 def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
-    """The steps of records that have the same bits and all but the step in common.
+    """The steps, in A and in B, of records with equal bits and equal coordinates but for the step.
 
-    Only bits that a tensor has at one step of its run alone: constants say nothing of steps.
+    Only bits that occur at one step alone of their run are paired: constants do not tell steps.
     """
     rows = [_telling(table) for table in (a, b)]
     series, phases = series_codes(a, b, to_b), shared_codes(a.phases, b.phases)
@@ -72,9 +74,10 @@ def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Arr
 
 
 def _telling(table: Table) -> Array:
-    """The rows to look at: enough of the tensors that are recorded first, as inputs are.
+    """The rows to look at: those of the tensors recorded first, as inputs are.
 
-    Single numbers and constants are left out: a counter, for one, tells only its own count.
+    They are at most ENOUGH, unless the first tensor alone has more. Single numbers and constants
+    are left out: a counter tells its own count, not the step of the run.
     """
     figures = table.figures
     rows = np.flatnonzero((figures["numel"] > 1) & (figures["min"] < figures["max"]))
@@ -82,14 +85,14 @@ def _telling(table: Table) -> Array:
         return rows
     tensors, first, count = np.unique(table.tensor[rows], return_index=True, return_counts=True)
     order = np.argsort(first, kind="stable")
-    # Those of the lowest rank come first; all ranks count their steps alike.
+    # Tensors of the lowest rank come first and may fill it: all ranks count their steps alike.
     many = max(int(np.searchsorted(np.cumsum(count[order]), ENOUGH)), 1)
     found: Array = rows[np.isin(table.tensor[rows], tensors[order[:many]])]
     return found
 
 
 def _at_one_step(keys: Array, steps: Array) -> tuple[Array, Array]:
-    """The keys that are found at one step alone, and that step."""
+    """The keys that occur at one step alone, ascending, and the step of each."""
     if not len(keys):
         return keys, steps
     order = np.lexsort((steps, keys))
@@ -100,7 +103,7 @@ def _at_one_step(keys: Array, steps: Array) -> tuple[Array, Array]:
 
 
 def _votes(step_a: Array, step_b: Array) -> tuple[Array, Array]:
-    """Each offset between equal records, and how many of A's steps have such a record."""
+    """The offsets between equal records, and how many of A's steps have a record at each offset."""
     if not len(step_a):
         return step_a, step_a
     told = np.unique(np.stack([step_b - step_a, step_a]), axis=1)

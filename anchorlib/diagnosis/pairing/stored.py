@@ -18,7 +18,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoredValues:
-    """The values of records: of each the rank that has it, among `readers`, and its row there."""
+    """The stored values of a table's records.
+
+    owner: for each record the place in `readers` of its rank's reader. rows: its row there.
+    """
 
     readers: Sequence[RankReader]
     owner: Array
@@ -29,7 +32,7 @@ class StoredValues:
         return self.readers[int(self.owner[row])].raw_blocks(int(self.rows[row]), nbytes)
 
     def stack(self, some: Array, size: int, storage: np.dtype[Any]) -> Array:
-        """Raw storage of some records of one size and dtype, (len(some), size)."""
+        """The raw storage of some records of one size and dtype: (len(some), size)."""
         found = np.empty((len(some), size), storage)
         for number in np.unique(self.owner[some]):
             places = np.flatnonzero(self.owner[some] == number)
@@ -39,7 +42,7 @@ class StoredValues:
         return found
 
     def far(self, some: Array) -> FarValues:
-        """The values of some records for another process; raises UnsupportedError as `pin_of`."""
+        """These records' values, for another process. Raises UnsupportedError as `pin_of` does."""
         numbers, owner = np.unique(self.owner[some], return_inverse=True)
         pins = tuple(pin_of(self.readers[number]) for number in numbers.tolist())
         return FarValues(pins, packed_rows(owner.reshape(-1)), packed_rows(self.rows[some]))
@@ -47,19 +50,22 @@ class StoredValues:
 
 @dataclass(frozen=True, slots=True)
 class FarValues:
-    """The stored values as plain values, which other processes can open."""
+    """Stored values by the names and numbers of their rows, from which any process can open them.
+
+    pins: the ranks. owner, rows: those of `StoredValues`, packed by `packed_rows`.
+    """
 
     pins: tuple[Pin, ...]
     owner: bytes
     rows: bytes
 
     def near(self) -> StoredValues:
-        """The values, opened in this process; raises as `Pin.reader`."""
+        """The values, opened in this process. Raises what `Pin.reader` raises."""
         readers = [pin.reader() for pin in self.pins]
         return StoredValues(readers, told_rows(self.owner), told_rows(self.rows))
 
 
 def stored_values(table: Table) -> StoredValues | None:
-    """Where the values of a table are stored; None where the comparison computed some of them."""
+    """Where the values of a table are stored; None where the comparison computes some of them."""
     made = getattr(table.read, "__self__", None)
     return made if isinstance(made, StoredValues) else None

@@ -1,4 +1,4 @@
-"""The records of one run as columns: what alignment and the join work on, a million at a time."""
+"""The records of one run as columns, so that millions are aligned without a loop over records."""
 
 from __future__ import annotations
 
@@ -31,28 +31,31 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The records of one run, last attempt of each coordinate, sorted by (rank, order).
+    """The records of one run, sorted by (rank, order).
 
-    Every array has one entry a record.
+    Where an attempt recorded coordinates again, only the records of the last attempt are rows.
+    Each array has one entry for each record; the entries of `tensor`, `phase`, `dtype` and `shape`
+    are indices into `tensors`, `phases`, `dtypes` and `shapes`.
 
-    tensors: what `tensor` counts in; phases, dtypes, shapes likewise.
-    count: how many observations the record folds (1 but for Sum).
-    scale: the loss scale that its values carry (float64; 1.0: none).
-    digest: (n, 2) uint64, the two halves of xxh3-128 over the raw bytes.
-    kept: whether values are stored.
+    order: the record's place in the order of execution of its rank.
+    count: how many observations the record folds (1 except in mode Sum).
+    scale: the loss scale by which the record's values are multiplied (float64; 1.0 without one).
+    digest: (n, 2) uint64, the high and the low half of xxh3-128 over the raw bytes.
+    kept: whether the record's values are stored.
     figures: zero nan inf subnormal numel (int64) and min max sum l2 (float64), by name.
-    edges: what is known of how values were computed, by rank.
-    header: what the last attempt of each rank kept about itself, by rank.
-    gaps: how many records were not recorded or lost their values, by (name, kind).
-    state: "closed"; "died" where the process that wrote it has; "open" where it writes still, or
-        nothing is known of it.
-    summed: how large that is which comparing made each record of, as a sum; 0 where it did not.
-    flags: what else is true of each record (`anchorlib.record.Flag`); None where nothing is known.
-    gaps_from: the first step of any gap; None without gaps, or where it is not known.
-    read: the raw storage of one record whose values are kept, in C order, in blocks of at most
-        that many bytes; never the whole of a large record at once.
-    stack: the raw storage of several small records of one dtype and size whose values are kept,
-        (len(rows), elements); None where only `read` is there.
+    edges: the edges of each rank, which tell how its values were computed.
+    header: for each rank the header of its last attempt, as the descriptions of its modules.
+    gaps: how many observations were not recorded, or without values, by (name, kind).
+    read: yields the raw storage of one record with stored values, in C order. Takes the row, and
+        the most bytes that a block may have.
+    stack: gives the raw storage of several small records with stored values, of one dtype and
+        size: (len(rows), elements). None where records can only be read one by one.
+    gaps_from: the first step of any gap; None without gaps, or where that step is not known.
+    flags: the flags (`anchorlib.record.Flag`) of each record; None where none are known.
+    summed: the norm of the terms of each record that the comparison summed of several, 0 for any
+        other; None where it summed none.
+    state: of the run: "closed"; "died" where it was left open by a process that died; "open" where
+        a process still writes it, or where that is not known.
     """
 
     run: str

@@ -1,7 +1,7 @@
-"""The rule of each operation: the functions that it may be, and the operands that they take.
+"""The rules, one for each operation: its candidate functions, and the operands that they take.
 
-An operation is recognised by its autograd node in one run; the other run may have written it by
-hand. Where the operands do not fit the rule, there is no replay: nothing is guessed.
+An operation is recognised by its autograd nodes in one run; the other run may compute the same by
+other operations. Operands that do not fit the rule give no recipe, so that nothing is guessed.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ _EPS: Final = re.compile(r"\beps=([0-9.e+-]+)")
 
 
 def recipe(ops: Sequence[str], told: Operands, texts: Sequence[str]) -> Recipe | None:
-    """The recipe for `told.own` where these operations made it; None where there is no rule.
+    """The recipe for `told.own` as the result of these operations.
 
-    ops: without operations that only move bits. texts: the descriptions of the two modules, which
-    state the eps that they were made with.
+    None where they have no rule, or where the operands do not fit it.
+    ops: the autograd nodes, without those that only move bits. texts: the descriptions of the
+    modules of both runs, which state settings as eps and strides.
     """
     name = _single(ops)
     if name == "Convolution":
@@ -66,7 +67,7 @@ def recipe(ops: Sequence[str], told: Operands, texts: Sequence[str]) -> Recipe |
 
 
 def _single(ops: Sequence[str]) -> str:
-    """The name of the one operation that these autograd nodes make up; "" where that is unknown."""
+    """The name of the one operation that these autograd nodes make up; "" if they are several."""
     bases = [_node(one) for one in ops]
     if {"Rsqrt", "Mean", "Pow"} <= set(bases) <= {"Rsqrt", "Mean", "Pow", "Mul", "Add"}:
         return "RmsNorm"
@@ -76,7 +77,7 @@ def _single(ops: Sequence[str]) -> str:
 
 
 def _node(op: str) -> str:
-    """The name of an autograd node without "Backward0"; traced names are turned into a node's."""
+    """The operation of an autograd node ("TanhBackward0") or of a traced name ("tanh_backward")."""
     if op[:1].isupper():
         return re.sub(r"Backward\d*$", "", op)
     words = re.sub(r"_backward(_data)?$", "", op).split("_")
@@ -84,14 +85,17 @@ def _node(op: str) -> str:
 
 
 def _eps(texts: Sequence[str], precision: str) -> tuple[float, ...]:
-    """The eps that the modules name, those in common use, and the element type's (RMSNorm's)."""
+    """The eps to try: those that the modules state, those in common use, and the dtype's own.
+
+    The last is the default of `torch.nn.RMSNorm`.
+    """
     named = [float(one) for text in texts for one in _EPS.findall(text)]
     own = [kind.eps] if (kind := dtypes.dtype(precision)).eps else []
     return tuple(dict.fromkeys([*named, *COMMON_EPS, *own]))
 
 
 def _flat(functions: Sequence[Function], operands: Sequence[Operand]) -> Recipe:
-    """The recipe for functions that work element by element, applied to the first elements."""
+    """The recipe for functions of single elements, which computes the first ELEMENTS of them."""
 
     def inputs(side: str) -> list[Array]:
         return [one.read(side).reshape(-1)[:ELEMENTS] for one in operands]
@@ -102,7 +106,10 @@ def _flat(functions: Sequence[Function], operands: Sequence[Operand]) -> Recipe:
 def _rows(
     functions: Sequence[Function], operands: Sequence[Operand], weights: Sequence[Operand] = ()
 ) -> Recipe | None:
-    """The recipe for functions along the last axis, applied to the first rows."""
+    """The recipe for functions along the last axis, which computes ELEMENTS in whole rows.
+
+    weights: operands that all rows share. None unless these are as long as the last axis.
+    """
     size = operands[0].shape[-1] if operands[0].shape else 0
     if not size or any(one.shape != (size,) for one in weights):
         return None
@@ -116,6 +123,8 @@ def _rows(
 
 
 def _forward(*names: str) -> Callable[[Operands, Any], Recipe | None]:
+    """The rule for an activation that is one of these functions."""
+
     def rule(told: Operands, _: Any) -> Recipe | None:
         x = alike(told)
         return None if x is None else _flat([ACTIVATIONS[one] for one in names], [x])
@@ -124,7 +133,10 @@ def _forward(*names: str) -> Callable[[Operands, Any], Recipe | None]:
 
 
 def _backward(*names: str, saved: str) -> Callable[[Operands, Any], Recipe | None]:
-    """saved: "output" or "input", of the operation, whichever its gradient is made of."""
+    """The rule for the gradient of an activation.
+
+    saved: what of the operation its backward reads: "output" or "input".
+    """
 
     def rule(told: Operands, _: Any) -> Recipe | None:
         kept = told.output if saved == "output" else named(told, told.own.name)
@@ -149,13 +161,15 @@ def _softmax_backward(told: Operands, _: Any) -> Recipe | None:
 
 
 def _scale_and_shift(told: Operands) -> list[Operand]:
-    """The weight, and the bias, of a norm."""
+    """The weight and the bias of a norm, in this order, as far as it has them."""
     order = {"weight": 0, "bias": 1}
     known = [one for one in told.weights if one.name.rpartition(".")[2] in order]
     return sorted(known, key=lambda one: order[one.name.rpartition(".")[2]])
 
 
 def _norm(make: Callable[[float], Function]) -> Callable[..., Recipe | None]:
+    """The rule for a norm. make: gives the norm's function for an eps."""
+
     def rule(told: Operands, eps: Sequence[float]) -> Recipe | None:
         x, weights = alike(told), _scale_and_shift(told)
         if x is None or len(weights) != len(told.weights):
@@ -166,6 +180,7 @@ def _norm(make: Callable[[float], Function]) -> Callable[..., Recipe | None]:
 
 
 def _norm_backward(told: Operands, eps: Sequence[float]) -> Recipe | None:
+    """The recipe for the gradient of a layer norm's input."""
     x, weights = named(told, told.own.name), _scale_and_shift(told)[:1]
     if told.child is None or x is None or told.child.shape != x.shape:
         return None
@@ -173,7 +188,7 @@ def _norm_backward(told: Operands, eps: Sequence[float]) -> Recipe | None:
 
 
 def _product(told: Operands, _: Any) -> Recipe | None:
-    """x · Wᵀ + b, as `nn.Linear` has it."""
+    """The recipe for x · Wᵀ + b, which `nn.Linear` computes; b may be missing."""
     x = next(iter(told.inputs), None)
     weights = [one for one in told.weights if len(one.shape) == 2]
     bias = [one for one in told.weights if len(one.shape) == 1]
@@ -192,7 +207,10 @@ def _product(told: Operands, _: Any) -> Recipe | None:
 
 
 def _product_backward(told: Operands, _: Any) -> Recipe | None:
-    """g · W for the input; gᵀ · x for the weight; the sum of g for the bias."""
+    """The recipe for a gradient of `nn.Linear`, from the gradient g of its output.
+
+    The input's is g · W, the weight's is gᵀ · x, and the bias's is the sum of g over its rows.
+    """
     g = told.child
     if g is None or not g.shape:
         return None
@@ -212,11 +230,12 @@ def _product_backward(told: Operands, _: Any) -> Recipe | None:
 
 
 def _ones_and(g: Operand, side: str, terms: int) -> list[Array]:
-    """A sum over rows, as a product with ones."""
+    """The operands of the sum of g over its rows, written as the product of ones and g."""
     return [np.ones((1, terms), np.float32), g.read(side).reshape(terms, -1)]
 
 
 def _of_input(told: Operands, g: Operand) -> Recipe | None:
+    """The recipe for g · W, the gradient of the input of `nn.Linear`."""
     weights = [one for one in told.weights if len(one.shape) == 2]
     if len(weights) != 1 or weights[0].shape != (g.shape[-1], *told.own.shape[-1:]):
         return None
@@ -231,7 +250,11 @@ def _of_input(told: Operands, g: Operand) -> Recipe | None:
 def _of_part(
     inputs: Callable[[str], Sequence[Array]], shape: tuple[int, ...], terms: int
 ) -> Recipe | None:
-    """A product of which some rows and columns are looked at, evenly spread."""
+    """The recipe for a product, which computes some rows and columns, evenly spread.
+
+    shape: the product's. terms: how many terms an element sums; None where they are too many, or
+    where the product is empty.
+    """
     rows, columns = shape
     if not (rows and columns and 0 < terms <= LONGEST):
         return None
@@ -267,4 +290,4 @@ _RULES: Final[Mapping[tuple[str, bool], Callable[..., Recipe | None]]] = {
     **{(name, True): _product for name in ("Addmm", "Mm", "Linear")},
     **{(name, False): _product_backward for name in ("Addmm", "Mm", "Linear")},
 }
-"""The rules, by the autograd node without "Backward0", and whether the record is a value."""
+"""The rules, by the name that `_single` gives, and whether the record is a value or a gradient."""
