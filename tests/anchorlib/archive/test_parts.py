@@ -13,7 +13,7 @@ import pytest
 from anchor_server import Archiver, Archiving
 from anchor_server.tally import ArchiveTally
 from anchorlib.archive import Keep, archive_run, archive_served, make_room, plan_archive
-from anchorlib.errors import AnchorError, StoreError
+from anchorlib.errors import AnchorError, OptionError, RunExistsError, StoreError
 from anchorlib.reading import open_run
 from anchorlib.store import RunReader, Writer, find_run
 from anchorlib.store.disk.archived import note_of
@@ -173,3 +173,42 @@ def test_a_run_of_another_place_is_archived_as_it_is_there(
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
     with pytest.raises(StoreError, match="is not what was sealed"):
         archive_served(find_run("run1", first.place).location, "run1", FolderShelf(tmp_path / "x"))
+
+
+def test_the_place_where_a_run_is_recorded_is_no_archive_of_it(tmp_path: Path) -> None:
+    """By whatever name it is found: nothing is written there, and nothing removed."""
+    store = tmp_path / "store"
+    write(store, 0, 0, 60, closes=True)
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    with pytest.raises(OptionError, match="is where rank 0 was recorded"):
+        archive_served(find_run("run1", store).location, "run1", FolderShelf(store))
+    kept = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    assert {path: kept.get(path) for path in before} == before
+
+
+def test_a_part_of_an_earlier_recording_does_not_end_a_later_one(tmp_path: Path) -> None:
+    shelf = FolderShelf(tmp_path / "archive")
+    earlier, later = tmp_path / "earlier", tmp_path / "later"
+    write(earlier, 1, 0, 20, writer_id=OTHER, restart=1, closes=True)
+    archive_run(earlier, "run1", shelf)
+    write(later, 0, 0, 60, restart=0)
+    assert look(later, shelf, most=0).runs == 0
+    with pytest.raises(RunExistsError, match="another recording of rank 0"):
+        archive_run(later, "run1", shelf)
+    assert open_run("run1", later).state == "open"
+
+
+def test_collectors_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Each has the last part of a rank, of which the other one has an earlier part."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    for rank, (begun, ended) in enumerate([(one, other), (other, one)]):
+        write(begun, 0, 0, 60, rank=rank)
+        write(ended, 1, 50, 90, rank=rank, closes=True)
+    here = recorded(together([one, other], tmp_path / "all"))
+    shelf = FolderShelf(tmp_path / "archive")
+    for _ in range(2):
+        for store in (one, other):
+            look(store, shelf)
+    assert note_of(one, "run1") is not None
+    assert note_of(other, "run1") is not None
+    assert recorded(shelf.place) == here

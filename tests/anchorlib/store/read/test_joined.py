@@ -27,8 +27,8 @@ WRITER, OTHER = b"w" * 16, b"o" * 16
 def write(store: Path, number: int, first: int, end: int, *, closes: bool = False, **told) -> None:
     """One collector's share of a session: it is given records first … end - 1."""
     part = Part(number, first, told.pop("restart", None))
-    who = told.pop("writer_id", WRITER)
-    with Writer.open(store, "run1", 0, writer_id=who, part=part, **told) as writer:
+    who, rank = told.pop("writer_id", WRITER), told.pop("rank", 0)
+    with Writer.open(store, "run1", rank, writer_id=who, part=part, **told) as writer:
         assert writer.committed >= first
         writer.write_block(block_of([numbered(n) for n in range(writer.committed, end)]))
         if not closes:
