@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anchorlib.errors import StoreError
 from anchorlib.names import escape
 from anchorlib.store import note_of, noted_runs, run_directory
 
@@ -55,10 +56,18 @@ class ArchiveState:
 def archives_in(store: Path) -> list[ArchiveState]:
     """The archives that runs of a directory went to, from its notes.
 
-    Raises StoreError for a damaged note.
+    A damaged note is told as a failure of its run, under an archive without a place.
     """
-    notes = [note for run in noted_runs(store) if (note := note_of(store, run)) is not None]
-    found = []
+    notes, damaged = [], {}
+    for run in noted_runs(store):
+        try:
+            note = note_of(store, run)
+        except StoreError as error:
+            damaged[run] = str(error)
+            continue
+        if note is not None:
+            notes.append(note)
+    found = [ArchiveState(str(store), "", 0, (), failing=damaged)] if damaged else []
     for place in sorted({note.place for note in notes}):
         runs = [note.run for note in notes if note.place == place]
         alone = tuple(run for run in runs if not run_directory(store, run).is_dir())

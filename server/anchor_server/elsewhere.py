@@ -68,6 +68,8 @@ class Elsewhere:
         if found is None:
             return []
         location, note = found
+        if inside and not _is_ours(inside.partition("/")[0], note):
+            return []
         names = location.list(inside)
         return names if inside else [one for one in names if _is_ours(one.rstrip("/"), note)]
 

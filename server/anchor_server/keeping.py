@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -21,7 +22,7 @@ from anchor_server.refusals import Refusal
 from anchor_server.roster import Sight
 from anchor_server.tally import ArchiveTally, Tally
 from anchor_server.trouble import Caller, Trouble
-from anchorlib.errors import OptionError, RunNotFoundError
+from anchorlib.errors import OptionError, RunNotFoundError, StoreError
 from anchorlib.names import check_run_name, check_stored_run_name
 from anchorlib.store import (
     disk_bytes,
@@ -208,13 +209,17 @@ def _archiving(store: Path, tally: ArchiveTally | None, grant: Grant) -> Archivi
 
 
 def _noted_place(store: Path, runs: Sequence[str]) -> str:
-    """The archive of the first of these runs, "" where there are no runs.
+    """The archive of the first of these runs that has a sound note, "" where none has.
 
     Asked where this collector archives nothing itself: the runs were archived by hand or by an
     earlier collector.
     """
-    note = note_of(store, runs[0]) if runs else None
-    return "" if note is None else note.place
+    for run in runs:
+        with suppress(StoreError):  # a damaged note, of which `anchor doctor` and readers tell
+            note = note_of(store, run)
+            if note is not None:
+                return note.place
+    return ""
 
 
 def _writing(one: Sight) -> Writing:

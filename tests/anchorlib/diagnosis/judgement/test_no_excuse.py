@@ -1,4 +1,4 @@
-"""Faults that look benign: equal bits of two tensors, other shapes, passes that were not asked for."""
+"""Faults that look benign: equal bits of two tensors, other shapes, passes nobody asked for."""
 
 from __future__ import annotations
 
