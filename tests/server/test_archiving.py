@@ -233,6 +233,7 @@ def test_a_collector_says_what_became_of_closed_runs(tmp_path: Path) -> None:
             "a": None,
             "b": how.shelf.place,
         }
+        assert anchor("gc", "--keep-last", "9", "--dry-run", "--store", address).code == 0
 
 
 def test_an_archive_that_leads_elsewhere_gives_nothing_of_it_out(tmp_path: Path) -> None:
