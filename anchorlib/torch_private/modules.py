@@ -137,9 +137,9 @@ def is_wrapper_link(module: nn.Module, name: str) -> bool:
     """Whether `module` wraps another one, which it calls `name`."""
     if name in WRAPPER_LINKS:
         return True
-    if WRAPPER_LINKS.isdisjoint(children_of(module)) and any(
-        one.__module__ in _WRAPPING for one in type(module).__mro__
-    ):
+    # The class first: the children of a TorchScript module cannot be iterated over.
+    is_wrapper = any(one.__module__ in _WRAPPING for one in type(module).__mro__)
+    if is_wrapper and WRAPPER_LINKS.isdisjoint(children_of(module)):
         tell(_links)
     return False
 

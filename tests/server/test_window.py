@@ -16,7 +16,7 @@ from anchor_cli.main import main
 from anchor_server import serve
 from anchorlib.block import block_of
 from anchorlib.reading import open_run
-from anchorlib.spool.format import Stored, entries
+from anchorlib.spool.format import Stored
 from anchorlib.spool.load import Load
 from anchorlib.spool.spools import OwnedSpool, make_spool
 from anchorlib.spool.target import Target
@@ -32,6 +32,7 @@ from anchorlib.wire import (
     parse_address,
 )
 from anchorlib.wire.services import parse_reply, push_call
+from tests.anchorlib.spool.spooling import entries
 from tests.anchorlib.store.records import assert_holds
 from tests.fixtures.protocol2 import EDGE, GAP, HEADER, LEARNED, SAID, messages
 from tests.server.pushing import Pusher

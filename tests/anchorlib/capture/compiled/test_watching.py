@@ -315,7 +315,6 @@ def test_a_gradient_that_is_recorded_as_seen_from_outside_is_no_gap(tmp_path, fo
     assert run.header()["grad.from_outside"] == seen
     assert run.gaps() == []
     found = anchorlib.compare("a", "b", store=tmp_path)
-    assert (found.verdict, found.incomplete) == ("expected", False), found.sentence
     assert found.complete
     assert any("b saw the gradient of output" in note for note in found.notes)
     assert "grad.from_outside" not in found.config_diff

@@ -131,7 +131,7 @@ def test_a_catalogue_that_is_damaged_is_one_line_and_may_be_overwritten(tmp_path
 def test_a_run_of_a_later_format_is_not_guessed_at(tmp_path: Path) -> None:
     written(tmp_path, [record("x", 0, floats(1))])
     break_catalogue(tmp_path, b'"version":2', b'"version":3')
-    with pytest.raises(StoreError, match=r"format 3.*a newer one"):
+    with pytest.raises(StoreError, match=r"format 3.*a newer anchorlib"):
         reader(tmp_path)
 
 

@@ -184,7 +184,7 @@ def bad_records() -> list[tuple[Record, str]]:
         (replace(good, shape=(-1,), raw=None), "no tensor"),
         (replace(good, shape=(2**40, 2**40), raw=None), "too large"),
         (replace(good, shape=(1,) * 99, raw=None), "no tensor"),
-        (replace(good, summary=None), "has no summary"),
+        (replace(good, summary=None), "came to the store without its summary"),
         (replace(good, count=-1), "out of range"),
         (replace(good, time_ns=2**63), "out of range"),
         (replace(good, summary=summary), "digest"),
