@@ -255,3 +255,4 @@ def test_an_archive_that_leads_elsewhere_gives_nothing_of_it_out(tmp_path: Path)
         with pytest.raises(StoreError, match="is a link"):
             there.get("run1.zarr/rank0/c.0")
         assert there.list("run1.zarr") == ["rank0/"]
+        assert there.list("run1.zarr/rank1") == []

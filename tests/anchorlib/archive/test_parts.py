@@ -12,10 +12,17 @@ import pytest
 
 from anchor_server import Archiver, Archiving
 from anchor_server.tally import ArchiveTally
-from anchorlib.archive import Keep, archive_run, archive_served, make_room, plan_archive
+from anchorlib.archive import (
+    Keep,
+    archive_run,
+    archive_served,
+    make_room,
+    open_ranks,
+    plan_archive,
+)
 from anchorlib.errors import AnchorError, OptionError, RunExistsError, StoreError
 from anchorlib.reading import open_run
-from anchorlib.store import RunReader, Writer, find_run
+from anchorlib.store import RunReader, Writer, find_run, open_parts
 from anchorlib.store.disk.archived import note_of
 from anchorlib.store.objects import FolderShelf
 from tests.anchorlib.archive.test_archiving import Mortal
@@ -196,6 +203,17 @@ def test_a_part_of_an_earlier_recording_does_not_end_a_later_one(tmp_path: Path)
     with pytest.raises(RunExistsError, match="another recording of rank 0"):
         archive_run(later, "run1", shelf)
     assert open_run("run1", later).state == "open"
+
+
+def test_nor_does_it_end_a_recording_that_replaces_it(tmp_path: Path) -> None:
+    shelf = FolderShelf(tmp_path / "archive")
+    earlier, later = tmp_path / "earlier", tmp_path / "later"
+    write(earlier, 1, 0, 20, writer_id=OTHER, restart=1, closes=True)
+    archive_run(earlier, "run1", shelf)
+    write(later, 0, 0, 60, restart=0, overwrite=True)
+    assert open_ranks("run1", open_parts(find_run("run1", later).location, "run1"), shelf) == [0]
+    with pytest.raises(StoreError, match="was not closed"):
+        archive_run(later, "run1", shelf)
 
 
 def test_collectors_do_not_wait_for_each_other(tmp_path: Path) -> None:
