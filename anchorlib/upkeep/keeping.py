@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from anchorlib.errors import OptionError, RunNotFoundError
+from anchorlib.errors import CollectorError, OptionError, RunNotFoundError
 from anchorlib.names import escape
 from anchorlib.store import (
     CollectorLocation,
@@ -50,7 +50,11 @@ class Keeper(Protocol):
         ...
 
     def measure(self, run: str) -> tuple[int, bool]:
-        """Bytes of disk that a run takes, and whether a living process writes it."""
+        """Bytes of disk that a run takes, and whether a living process writes it.
+
+        Raises OptionError for a run of which a collector has no files, since they are in its
+        archive alone, RunNotFoundError, StoreError, CollectorError.
+        """
         ...
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
@@ -108,7 +112,15 @@ class _RemoteKeeper:
         return archives_at(self._client)
 
     def measure(self, run: str) -> tuple[int, bool]:
-        return self._client.measure(run)
+        from anchorlib.wire import Kind
+
+        try:
+            return self._client.measure(run)
+        except CollectorError as error:
+            # The run's name was found sound before, so that what is refused is the archived run.
+            if error.kind != Kind.INVALID:
+                raise
+            raise OptionError(str(error)) from error
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
         return self._client.remove(run, unless_after=unless_after)

@@ -7,11 +7,10 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from anchorlib.errors import CollectorError, OptionError, RunNotFoundError
+from anchorlib.errors import RunNotFoundError
 from anchorlib.wire.address import Address
 from anchorlib.wire.asking import Line, NotThereError
 from anchorlib.wire.credentials import Credentials
-from anchorlib.wire.kinds import Kind
 from anchorlib.wire.services import keep_call
 from anchorlib.wire.v1.collector_pb2 import (
     ArchivingTold,
@@ -63,15 +62,10 @@ class KeeperClient:
     def measure(self, run: str) -> tuple[int, bool]:
         """Bytes of disk that a run takes, and whether a living process writes it.
 
-        Raises OptionError for a run of which the collector has no files, since they are in its
-        archive alone, RunNotFoundError, CollectorError, StoreError.
+        Raises RunNotFoundError, CollectorError (of Kind.INVALID for a run whose files are in the
+        collector's archive alone), StoreError.
         """
-        try:
-            reply = self._ask("Measure", MeasureRequest(run=run), MeasureReply, run, again=True)
-        except CollectorError as error:
-            if error.kind != Kind.INVALID:
-                raise
-            raise OptionError(str(error)) from error
+        reply = self._ask("Measure", MeasureRequest(run=run), MeasureReply, run, again=True)
         return reply.bytes, reply.written
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
