@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import anchorlib
-from anchorlib.capture.sessions.opening import active_session
+from anchorlib.capture.sessions.active import active_session
 from benchmarks.figures import Figure, figure
 from benchmarks.timing import Ratio
 

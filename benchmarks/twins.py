@@ -20,10 +20,10 @@ import torch
 
 import anchorlib
 from anchorlib.capture.compiled import define
-from anchorlib.capture.compiled import operators as operators_module
+from anchorlib.capture.compiled import kept_operators as operators_module
 from anchorlib.capture.eager.observer import Observer
 from anchorlib.capture.recording.streams import NO_NOTE
-from anchorlib.capture.sessions.opening import open_session
+from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.session import Session
 from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.sinks import MemorySink

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.capture.sessions.opening import open_session
+from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.session import Session
 from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.record import Record

@@ -1,20 +1,20 @@
 """Recording: the only part of anchorlib that knows torch.
 
-sessions    sessions by start, the environment or `anchor run`: their settings and watches
-models      a watched model: outputs, inputs, parameters, buffers
-optimizers  a watched optimizer: gradients, updates and state around its steps
-inline      functions that programs call in their models: anchor, print_tensor; and the loss
-compiled    anchors in code that torch.compile compiles
-eager       anchors in eager code: the value at once, the gradient in backward
-tracing     every operation of some steps
-ancestry    the tensors from which a value was computed
-recording   from observations to records: streams, folds, the weight of a step
-counting    how an observation gets its step, pass, call and phase
-naming      names of the parts of a model and of its optimizer's state
-headers     facts that a run depends on besides its tensors
-tensors     where the values of a tensor lie, and how they are copied
-own_hooks   our entries in torch's dicts of hooks, left out of saved and copied objects
-frames      how dynamo treats functions of ours
+sessions      sessions by start, the environment or `anchor run`: their settings and watches
+models        a watched model: outputs, inputs, parameters, buffers
+optimizers    a watched optimizer: gradients, updates and state around its steps
+inline        functions that programs call in their models: anchor, print_tensor; and the loss
+compiled      anchors in code that torch.compile compiles
+eager         anchors in eager code: the value at once, the gradient in backward
+tracing       every operation of some steps
+ancestry      the tensors from which a value was computed
+recording     from observations to records: streams, folds, the weight of a step
+counting      how an observation gets its step, pass, call and phase
+naming        names of the parts of a model and of its optimizer's state
+headers       facts that a run depends on besides its tensors
+tensors       where the values of a tensor lie, and how they are copied
+own_hooks     our entries in torch's dicts of hooks, left out of saved and copied objects
+dynamo_marks  how dynamo treats functions of ours
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     anchor run ──▶ the command, with ANCHOR_LAUNCH and the folder hook/ in its environment
                      └─▶ hook/sitecustomize   runs in every Python: waits until torch is imported
-                           └─▶ observing      is called for each optimizer that is constructed
+                           └─▶ noticing       is called for each optimizer that is constructed
                                  └─▶ trainer  opens a session, and watches the optimizers' models
     ANCHOR_WATCH ──▶ anchorlib_watch.pth, which is installed beside the packages, runs the same hook
 
@@ -18,7 +18,7 @@ Python that `anchor run` starts.
 from __future__ import annotations
 
 from anchorlib.launch.command import Launch, launch
-from anchorlib.launch.observing import observe_trainers
+from anchorlib.launch.noticing import observe_trainers
 from anchorlib.launch.request import Request, selectors_of_environment
 
 __all__ = [

@@ -17,8 +17,8 @@ from anchorlib.operations.asking import traced_steps
 from anchorlib.operations.differences import OpAlignment, OpDifference
 from anchorlib.operations.entries import Entry, check_entry, entry_key, gap_entry
 from anchorlib.operations.gaps import OpGap, gaps_of
-from anchorlib.operations.joining import Joined, segment
 from anchorlib.operations.log import FLOAT, OperandForm, OpForm, OpLog, TracedOp
+from anchorlib.operations.makers import Joined, segment
 from anchorlib.operations.op import Op, Operand
 from anchorlib.operations.reading import read_entries
 from anchorlib.operations.selection import STAGES, select_ops

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from anchorlib.operations.blocks import Block, Group, Part, blocks
 from anchorlib.operations.boundaries import Boundaries, Side
 from anchorlib.operations.differences import OpAlignment, OpDifference
 from anchorlib.operations.flow import Flow, place_of
 from anchorlib.operations.moving import without_moved
 from anchorlib.operations.op import Op
 from anchorlib.operations.spelling import computes, is_alike, settings_of, subtraction
+from anchorlib.operations.stretches import Block, Group, Part, blocks
 
 __all__ = ["align_ops"]
 

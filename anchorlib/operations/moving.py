@@ -6,9 +6,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from anchorlib.operations.blocks import Block, Part
 from anchorlib.operations.op import Op
 from anchorlib.operations.spelling import base_name
+from anchorlib.operations.stretches import Block, Part
 
 __all__ = ["without_moved"]
 

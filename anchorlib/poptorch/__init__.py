@@ -6,12 +6,12 @@
     output, loss = model(data, labels)
     model.getAnchoredTensor("grad_bias")
 
-options    Options                             batching   micro-batches in, outputs out
-groups     the parts of Options                anchors    which tensor an anchor means
-executor   trainingModel, inferenceModel       recording  the session that anchors are recorded in
-modes      output modes as anchorlib's         tracing    names in the order of execution
-data       DataLoader                          ops        ipu_print_tensor, identity_loss, …
-optim      optimizers                          enums      OutputMode, …
+options    Options                             batching      micro-batches in, outputs out
+groups     the parts of Options                anchors       which tensor an anchor means
+executor   trainingModel, inferenceModel       recording     the session that records anchors
+modes      output modes as anchorlib's         tensor_names  names in the order of execution
+data       DataLoader                          ops           ipu_print_tensor, identity_loss, …
+optim      optimizers                          enums         OutputMode, …
 errors     Error, …
 
 Anchors are recorded by anchorlib's session: into the run that `anchorlib.start` (or ANCHOR_RUN) has

@@ -29,7 +29,7 @@ from anchorlib.poptorch.modes import mode_for
 from anchorlib.poptorch.ops import loss_of, marked_losses
 from anchorlib.poptorch.options import Options
 from anchorlib.poptorch.recording import Recording
-from anchorlib.poptorch.tracing import Trace, Traced
+from anchorlib.poptorch.tensor_names import Trace, Traced
 
 __all__ = ["PoplarExecutor", "inferenceModel", "trainingModel"]
 

@@ -12,7 +12,7 @@ from anchorlib.errors import AmbiguousTensorError, DamagedError, OptionError, Un
 from anchorlib.modes import Mode, parse_mode
 from anchorlib.names import join, quoted, select
 from anchorlib.operations import Joined, Op, OpGap, gaps_of, read_entries, select_ops
-from anchorlib.reading.frames import run_dataset, run_frame
+from anchorlib.reading.dataframes import run_dataset, run_frame
 from anchorlib.reading.histogram import TensorHistogram, gradients_first
 from anchorlib.reading.index import RankIndex, listed_figures, listing
 from anchorlib.reading.series import Series, tensor_tree

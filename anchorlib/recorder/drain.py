@@ -18,12 +18,12 @@ import numpy as np
 
 from anchorlib.block import Buffer, RowBlock, payloads_of
 from anchorlib.recorder.asks import Ask, Asks, Host
-from anchorlib.recorder.known import Known
+from anchorlib.recorder.definitions import Known
 from anchorlib.recorder.layout import KIND_SHIFT, VOID, SlotKind, Word
-from anchorlib.recorder.losses import LATE, NEVER, Losses
+from anchorlib.recorder.lost_records import LATE, NEVER, Losses
 from anchorlib.recorder.ring import Ring, aligned
+from anchorlib.recorder.statement_json import edges_of, gaps_of, operations_of
 from anchorlib.recorder.statements import Statements
-from anchorlib.recorder.told import edges_of, gaps_of, operations_of
 from anchorlib.sinks import Admission, Sink
 from anchorlib.summary import figures_of
 

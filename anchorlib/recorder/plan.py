@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from anchorlib.block import RowBlock
+from anchorlib.recorder.definitions import Known
 from anchorlib.recorder.drain import Before
-from anchorlib.recorder.known import Known
 from anchorlib.recorder.layout import Mark, Word
 from anchorlib.recorder.ring import Ring
 from anchorlib.sinks import EmbeddedSink, MemorySink, RunOptions, Sink, open_writer

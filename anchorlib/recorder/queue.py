@@ -23,7 +23,7 @@ from anchorlib.operations import Entry
 from anchorlib.record import UNKNOWN, Edges, Gap
 from anchorlib.recorder.copies import Copier, Copies, Later
 from anchorlib.recorder.layout import SLOT_BYTES, SlotKind, Word
-from anchorlib.recorder.losses import LATE, Losses
+from anchorlib.recorder.lost_records import LATE, Losses
 from anchorlib.recorder.ring import Producer, Ring, aligned, move
 from anchorlib.recorder.statements import Statements
 from anchorlib.recorder.teller import TOLD_BYTES, Teller

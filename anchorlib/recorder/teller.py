@@ -9,10 +9,10 @@ from typing import Final
 
 from anchorlib.record import Edges
 from anchorlib.recorder.layout import SlotKind, Word
-from anchorlib.recorder.losses import Losses
+from anchorlib.recorder.lost_records import Losses
 from anchorlib.recorder.ring import Producer, Ring
+from anchorlib.recorder.statement_json import layout_definition, statement, stream_definition
 from anchorlib.recorder.statements import Statements
-from anchorlib.recorder.told import layout_definition, statement, stream_definition
 from anchorlib.recorder.worker import Worker
 
 __all__ = ["TOLD_BYTES", "Teller"]

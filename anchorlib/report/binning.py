@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.reading import Series
-from anchorlib.report.values import Bins
+from anchorlib.report.run_view import Bins
 
 __all__ = ["BinCache", "binned"]
 

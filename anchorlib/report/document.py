@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from anchorlib.names import escape
-from anchorlib.report.attention import attention
-from anchorlib.report.contrasting import Contrast
+from anchorlib.report.comparison_view import Contrast
 from anchorlib.report.footprint import Footprint
 from anchorlib.report.formats import format_limits
+from anchorlib.report.noteworthy import attention
 from anchorlib.report.packing import Packer
-from anchorlib.report.values import Bins, Line, RunView, Unclipped
+from anchorlib.report.run_view import Bins, Line, RunView, Unclipped
 
 __all__ = ["document_text"]
 

@@ -14,7 +14,7 @@ from anchorlib.report.binning import BinCache
 from anchorlib.report.document import document_text
 from anchorlib.report.gathering import gather
 from anchorlib.report.rendering import contrasted
-from anchorlib.report.values import Budget
+from anchorlib.report.run_view import Budget
 
 __all__ = ["Followed"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.diagnosis.sizes import EQUAL, NONFINITE, apart, read, where
-from anchorlib.report.values import Budget
+from anchorlib.report.run_view import Budget
 
 __all__ = ["Footprint", "footprints"]
 

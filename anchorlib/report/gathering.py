@@ -16,8 +16,8 @@ from anchorlib.peers import outlier_text, outliers
 from anchorlib.reading import Run, Series
 from anchorlib.record import TensorInfo
 from anchorlib.report.binning import BinCache, binned
+from anchorlib.report.run_view import Budget, Line, Nonfinite, RunView
 from anchorlib.report.unclipped import unclipped_norm
-from anchorlib.report.values import Budget, Line, Nonfinite, RunView
 
 __all__ = ["Part", "gather"]
 

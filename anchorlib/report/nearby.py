@@ -9,7 +9,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing import Alignment, Table
-from anchorlib.report.values import Budget
+from anchorlib.report.run_view import Budget
 
 __all__ = ["nearby_values"]
 

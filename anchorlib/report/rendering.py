@@ -14,10 +14,10 @@ from pathlib import Path
 
 from anchorlib.diagnosis import Comparison
 from anchorlib.reading import Run
-from anchorlib.report.contrasting import Contrast, contrast
+from anchorlib.report.comparison_view import Contrast, contrast
 from anchorlib.report.document import document_text
 from anchorlib.report.gathering import gather
-from anchorlib.report.values import Budget, RunView
+from anchorlib.report.run_view import Budget, RunView
 
 __all__ = ["assembled", "contrasted", "hashed", "page", "policy", "style", "write_page"]
 

@@ -22,7 +22,7 @@ from anchorlib.diagnosis.judgement import computing
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.names import escape
 from anchorlib.record import Edges
-from anchorlib.report.values import RunView
+from anchorlib.report.run_view import RunView
 
 __all__ = ["Node", "structure"]
 

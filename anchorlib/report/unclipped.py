@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anchorlib.report.values import Unclipped
+from anchorlib.report.run_view import Unclipped
 
 if TYPE_CHECKING:
     from anchorlib.report.gathering import Part

@@ -1,17 +1,18 @@
 """Records on this machine's disk until the collector, or another store, has them.
 
-place      where spools are, and which process owns a spool; `limit`: how large a spool may grow
-spools     the spool that a session writes, and the spool that a dead process left
-writer     adds frames to segments, and brings them to the disk
-segments   the files of one spool; `format`: their entries; `disk`: the system's calls
-reader     reads frames from segments; `holes`: the numbers of records that were lost
-frames     a spool as an outbox sees it: frames in order, most of them on disk
-sending    an outbox's thread: sends to a collector that comes and goes
-delivery   delivers the spool of a dead process to a collector or, by `directory`, to a directory
-load       a spool's content, to be delivered; `past`: the attempts that the target has already;
-           `target`: the store, and the run's name there
-earlier    delivers the spools of a rank's earlier attempts, before the present attempt is sent
-left       the spools of this machine, as `anchor status` shows them
+place             where spools are, and which process owns a spool
+limit             how large a spool may grow
+spools            the spool that a session writes, and the spool that a dead process left
+writer            adds frames to segments, and brings them to the disk
+segments          the files of one spool; `format`: their entries; `disk`: the system's calls
+reader            reads frames from segments; `holes`: the numbers of records that were lost
+spooled_frames    a spool as an outbox sees it: frames in order, most of them on disk
+sending           an outbox's thread: sends to a collector that comes and goes
+delivery          delivers the spool of a dead process to a collector; `directory`: to a directory
+load              a spool's content, to be delivered; `target`: the store, and the run's name there
+stored_attempts   the attempts that the target of a delivery has already
+earlier_attempts  delivers a rank's earlier attempts, before the present attempt is sent
+waiting           the spools of this machine, as `anchor status` shows them
 
 Importing this package imports neither gRPC nor zarr: they come with the first name that needs them.
 """
@@ -21,13 +22,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from anchorlib.spool.left import LeftSpool, SpoolRoom, spool_room, spools_here
 from anchorlib.spool.limit import parse_bytes
 from anchorlib.spool.place import is_spool, spool_place, was_spool
+from anchorlib.spool.waiting import LeftSpool, SpoolRoom, spool_room, spools_here
 
 if TYPE_CHECKING:
     from anchorlib.spool.delivery import deliver
-    from anchorlib.spool.earlier import Earlier
+    from anchorlib.spool.earlier_attempts import Earlier
     from anchorlib.spool.load import Delivered
     from anchorlib.spool.sending import Sender
     from anchorlib.spool.spools import WrittenSpool, make_spool, spooled_by
@@ -52,7 +53,7 @@ __all__ = [
 
 _LAZY = {
     "Delivered": "load",
-    "Earlier": "earlier",
+    "Earlier": "earlier_attempts",
     "Sender": "sending",
     "WrittenSpool": "spools",
     "deliver": "delivery",

@@ -11,8 +11,8 @@ from pathlib import Path
 from anchorlib.errors import RunExistsError, StoreError
 from anchorlib.names import escape
 from anchorlib.spool.load import Delivered, Load
-from anchorlib.spool.past import past_attempts
 from anchorlib.spool.spools import OwnedSpool
+from anchorlib.spool.stored_attempts import past_attempts
 from anchorlib.spool.target import Target
 from anchorlib.store import Writer
 from anchorlib.wire import (

@@ -16,18 +16,18 @@ import numpy as np
 
 from anchorlib.dtypes import DTYPES
 from anchorlib.summary import layouts
-from anchorlib.summary.compiling import Compiling, linked
 from anchorlib.summary.layouts import BLOCK, DOUBLE, SCRATCH, SINGLE, blocks, elements
 from anchorlib.summary.moments import NONE, SAFE, FloatMoments
+from anchorlib.summary.object_file import Compiling, linked
 from anchorlib.summary.tally import FloatTally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anchorlib.dtypes import DType
-    from anchorlib.summary.compiling import Function
     from anchorlib.summary.layouts import Layout
     from anchorlib.summary.moments import Moments
+    from anchorlib.summary.object_file import Function
 
 __all__ = ["SCANS", "Pieces", "Scan", "Scans", "compared"]
 

@@ -22,7 +22,6 @@ from grpc_health.v1 import health_pb2_grpc
 from anchor_server.access import Access
 from anchor_server.access_file import AccessFile
 from anchor_server.archiving import Archiver, Archiving
-from anchor_server.door import Door
 from anchor_server.files import ReaderService
 from anchor_server.gate import Gate
 from anchor_server.handshakes import Calls, Handshakes
@@ -33,9 +32,10 @@ from anchor_server.memory import keep_memory
 from anchor_server.premises import checked_host, end_removals, port_taken, take_store
 from anchor_server.push import PushService, StreamLimits
 from anchor_server.ranks import Ranks
+from anchor_server.refusal_counts import Trouble
 from anchor_server.tally import ArchiveTally, Tally
 from anchor_server.tls import Certificates, ServerTLS
-from anchor_server.trouble import Trouble
+from anchor_server.turned_away import Door
 from anchorlib.errors import CollectorError, OptionError
 from anchorlib.wire import (
     HANDSHAKE_SECONDS,

@@ -15,11 +15,11 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from anchor_server.access import Access, Grant, Right
-from anchor_server.door import Door
 from anchor_server.handlers import Handler, behind
 from anchor_server.readers import Readers
+from anchor_server.refusal_counts import Caller, Trouble
 from anchor_server.refusals import Refusal, abort
-from anchor_server.trouble import Caller, Trouble
+from anchor_server.turned_away import Door
 from anchorlib.wire import Kind
 
 __all__ = ["CALLS", "Gate", "Open"]

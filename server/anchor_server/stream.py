@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from anchor_server.fragment_memory import Room
 from anchor_server.inbox import Patience
 from anchor_server.ranks import Tenancy
 from anchor_server.refusals import Refusal
-from anchor_server.room import Room
 from anchor_server.roster import Seat
 from anchor_server.tally import Tally
 from anchorlib.block import RowBlock, joined_blocks

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anchorlib.diagnosis
-from anchor_cli.comparisons.compared import report
-from anchor_cli.comparisons.grown import spread
-from anchor_cli.comparisons.onward import next_commands
+from anchor_cli.comparisons.growth_table import spread
+from anchor_cli.comparisons.suggested_commands import next_commands
+from anchor_cli.comparisons.terminal_report import report
 from anchor_cli.terminal import Screen
 from anchor_cli.terminal.table import width_of
 from anchorlib.diagnosis import Divergence, Growth, Nearness, Origin, Place

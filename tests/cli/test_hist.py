@@ -11,7 +11,7 @@ import pytest
 
 import anchorlib
 from anchor_cli.histograms.bars import bar, drawn, percent, strip
-from anchor_cli.histograms.limits import limits_of, limits_within
+from anchor_cli.histograms.format_limits import limits_of, limits_within
 from anchor_cli.terminal import Screen
 from anchorlib.record import Flag, Gap
 from anchorlib.summary import Log2Histogram, shares_as

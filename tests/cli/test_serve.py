@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from anchor_cli.arguments.amounts import parse_seconds
-from anchor_cli.collector.showing import Shown
+from anchor_cli.collector.shown_credentials import Shown
 from anchorlib.errors import OptionError
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import Kind

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from anchorlib.capture.sessions.opening import active_session
+from anchorlib.capture.sessions.active import active_session
 
 SPEAKING = ("ANCHOR_", "TORCHELASTIC_", "SLURM_")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 import anchorlib
-import anchorlib.capture.sessions.opening
+import anchorlib.capture.sessions.active
 import anchorlib.recorder.process
 from anchorlib.errors import FlushTimeoutError
 from tests.delivery import mortal
@@ -64,7 +64,7 @@ def main(folder: Path) -> None:
 
 def _arrange(order: Order, marks: Marks) -> None:
     """Make the recorder mark the records that its sink took, and die where the order says."""
-    process, opening = anchorlib.recorder.process, anchorlib.capture.sessions.opening
+    process, opening = anchorlib.recorder.process, anchorlib.capture.sessions.active
     process._MODULE = "tests.delivery.mortal"  # type: ignore[misc]
     if order.place == "thread":
         mortal.spool_mortally(mortal.Countdown.of(order.point))

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from anchor_cli.main import main
-from anchorlib.capture.sessions.opening import active_session
+from anchorlib.capture.sessions.active import active_session
 from tests.docs.blocks import Block, Command
 
 __all__ = ["Reader", "reading_in"]

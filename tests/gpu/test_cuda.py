@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import anchorlib
-from anchorlib.capture.sessions.opening import active_session
+from anchorlib.capture.sessions.active import active_session
 from anchorlib.dtypes import DTYPES as STORED
 from anchorlib.recorder import default_place
 from anchorlib.store.disk.lock import is_locked, lock_path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from anchorlib.report.contrasting import MEASURES, Contrast
+from anchorlib.report.comparison_view import MEASURES, Contrast
 from anchorlib.report.document import document_text
 from anchorlib.report.rendering import assembled
-from anchorlib.report.values import Bins, Line, RunView
+from anchorlib.report.run_view import Bins, Line, RunView
 
 
 def large_page(lines: int = 1000, steps: int = 1000, runs: int = 2) -> str:

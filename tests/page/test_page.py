@@ -15,7 +15,7 @@ from anchorlib.diagnosis import Nearness
 from anchorlib.operations import OpAlignment, OpDifference
 from anchorlib.reading import open_run
 from anchorlib.report import page, show
-from anchorlib.report.values import Budget
+from anchorlib.report.run_view import Budget
 from anchorlib.store import Writer
 from anchorlib.summary import FORMATS, shares_as
 from tests.anchorlib.operations.made import made

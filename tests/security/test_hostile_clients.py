@@ -15,9 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from anchor_server import collector as collector_module
 from anchor_server import serve
+from anchor_server.fragment_memory import Room
 from anchor_server.health import WATCHERS
 from anchor_server.refusals import Refusal
-from anchor_server.room import Room
 from anchorlib import open_run
 from anchorlib.record import UNKNOWN, Gap
 from anchorlib.wire import MESSAGE_BYTES, PushRequest, ReaderClient, sealed

@@ -14,8 +14,8 @@ import pytest
 
 from anchor_server import Collector, MetricsPort, serve
 from anchor_server import refusals as refusals_module
+from anchor_server.refusal_counts import Caller, Trouble
 from anchor_server.tally import Tally
-from anchor_server.trouble import Caller, Trouble
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError
 from anchorlib.sinks import RunOptions
@@ -126,7 +126,7 @@ def _wordless(monkeypatch):
     def silent(error: Exception) -> refusals_module.Refusal:
         return refusals_module.Refusal(real(error).kind, "")
 
-    monkeypatch.setattr("anchor_server.trouble.refusal_of", silent)
+    monkeypatch.setattr("anchor_server.refusal_counts.refusal_of", silent)
 
 
 @pytest.mark.usefixtures("_wordless")
@@ -229,7 +229,7 @@ def test_the_same_refusal_is_told_once_a_reason_a_machine_and_a_run(caplog):
 
 def test_what_passed_is_news_when_it_comes_again(caplog, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("anchor_server.trouble.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("anchor_server.refusal_counts.time.monotonic", lambda: clock[0])
     trouble, no = Trouble(Tally()), refusals_module.Refusal(Kind.DISK, "full")
     for at in (0.0, 10.0, 20.0):  # full again and again: a storm of another sort
         clock[0] = at
@@ -244,7 +244,7 @@ def test_what_passed_is_news_when_it_comes_again(caplog, monkeypatch):
 
 def test_names_of_runs_do_not_flood_the_log(caplog, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("anchor_server.trouble.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("anchor_server.refusal_counts.time.monotonic", lambda: clock[0])
     tally = Tally()
     trouble, no = Trouble(tally), refusals_module.Refusal(Kind.EXISTS, "there")
     for number in range(5000):

@@ -1,18 +1,23 @@
 """Anchors in code that `torch.compile` compiles.
 
-    anchors     what dynamo traces at an anchor        tracing    constants in the graph
-    ops         operators left in the graph            operators  how compiled code keeps operators
-    observing   what the operators do when they run    programs   a graph's anchors, in code order
-    executions  coordinates of each operator's run     inorder    observations put into code order
-    leaves      gradients of graph inputs              outside    gradients of graph outputs
-    caches      code compiled without our hooks        prints     print_tensor
+    anchors           what dynamo traces at an anchor
+    traced_constants  functions whose results dynamo puts into the graph as constants
+    anchor_operators  operators that anchors leave in the graph
+    kept_operators    how operators stay in the graph
+    print_operators   operators that `print_tensor` leaves in the graph
+    observer          what the operators do when they run
+    executions        coordinates of each operator's run
+    programs          a graph's anchors, in code order; `inorder`: observations put into that order
+    leaves            gradients of graph inputs; `outside`: gradients of graph outputs
+    caches            code compiled without our hooks
 
 The rest of `capture` imports from this `__init__` alone. These files use the observer, recorder,
-clock, snapshot and frames of `capture`, and nothing above those.
+clock, snapshot and marks for dynamo of `capture`, and nothing above those.
 """
 
 from __future__ import annotations
 
+from anchorlib.capture.compiled.anchor_operators import connect
 from anchorlib.capture.compiled.anchors import (
     TracedPhase,
     anchor_compiled,
@@ -22,11 +27,10 @@ from anchorlib.capture.compiled.anchors import (
 )
 from anchorlib.capture.compiled.caches import forget_compiled_code, take_hooks_inside
 from anchorlib.capture.compiled.executions import Watched
-from anchorlib.capture.compiled.observing import CompiledObserver
-from anchorlib.capture.compiled.operators import define
-from anchorlib.capture.compiled.ops import connect
-from anchorlib.capture.compiled.prints import connect_printer, print_compiled
-from anchorlib.capture.compiled.tracing import not_a_tensor
+from anchorlib.capture.compiled.kept_operators import define
+from anchorlib.capture.compiled.observer import CompiledObserver
+from anchorlib.capture.compiled.print_operators import connect_printer, print_compiled
+from anchorlib.capture.compiled.traced_constants import not_a_tensor
 
 __all__ = [
     "CompiledObserver",

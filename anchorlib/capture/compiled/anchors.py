@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from anchorlib.capture.compiled import ops, tracing
+from anchorlib.capture.compiled import anchor_operators, traced_constants
 from anchorlib.capture.compiled.leaves import leaf_hook, see_input
-from anchorlib.capture.compiled.tracing import MadeMode
+from anchorlib.capture.compiled.traced_constants import MadeMode
 from anchorlib.modes import All, EveryN, Final, ModeSpec, Sum, Summary
 
 __all__ = [
@@ -39,17 +39,17 @@ _CONSTANTS = (str, int, float, bytes, bool, NoneType)
 def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
     """Leave an anchor in the graph that is being traced."""
     if torch.compiler.is_exporting():
-        tracing.count_skipped(name, "torch.export")
+        traced_constants.count_skipped(name, "torch.export")
         return
     other = "" if isinstance(x, torch.Tensor) else type(x).__name__  # type: ignore[redundant-expr]
     known = name if isinstance(name, _CONSTANTS) else type(name)  # type: ignore[redundant-expr]
     gradients = torch.is_grad_enabled()
-    spot, refusal = tracing.place_anchor(known, _described(mode), other, gradients)
+    spot, refusal = traced_constants.place_anchor(known, _described(mode), other, gradients)
     if refusal is None:
-        _follow(x, ops.value(x, *spot), spot, "gradient" if grad else "notice")
+        _follow(x, anchor_operators.value(x, *spot), spot, "gradient" if grad else "notice")
     else:
         # dynamo would wrap an exception raised here; one that an operator raises arrives as it is.
-        ops.refuse(*refusal)
+        anchor_operators.refuse(*refusal)
 
 
 def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False) -> None:
@@ -57,16 +57,16 @@ def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False
 
     root: whether `x` is an output of the watched root, where a gradient is noticed in any case.
     """
-    value, grad = tracing.chosen(watch, name)
+    value, grad = traced_constants.chosen(watch, name)
     if not (value or grad or root):
         return
     if torch.compiler.is_exporting():
         if value or grad:
-            tracing.count_skipped(name, "torch.export")
+            traced_constants.count_skipped(name, "torch.export")
         return
     counted = name if value or grad else ""
-    spot = tracing.place_watched(counted, watch, torch.is_grad_enabled())
-    where = ops.value(x, *spot) if value else ops.call(*spot)
+    spot = traced_constants.place_watched(counted, watch, torch.is_grad_enabled())
+    where = anchor_operators.value(x, *spot) if value else anchor_operators.call(*spot)
     _follow(x, where, spot, "gradient" if grad else "notice" if root else "")
 
 
@@ -75,16 +75,16 @@ def enter_root(watch: int, *, training: bool) -> None:
     if torch.compiler.is_exporting():
         return
     # The operator runs even if the forward has no anchor, so that such a forward counts as a pass.
-    ops.call(*tracing.enter(watch, training, torch.is_grad_enabled()))
+    anchor_operators.call(*traced_constants.enter(watch, training, torch.is_grad_enabled()))
 
 
 def leave_root(watch: int) -> None:
     """The forward of a watched root has ended."""
     if torch.compiler.is_exporting():
         return
-    spot = tracing.leave(watch)
+    spot = traced_constants.leave(watch)
     if spot[-1] == 0:  # the first place of a graph that begins after a graph break
-        ops.call(*spot)
+        anchor_operators.call(*spot)
 
 
 class TracedPhase:
@@ -95,42 +95,42 @@ class TracedPhase:
 
     def __enter__(self) -> None:
         """Records carry the phase `name` from here on."""
-        refusal = tracing.add_phase(self._name)
+        refusal = traced_constants.add_phase(self._name)
         if refusal is not None:
-            ops.refuse(*refusal)
+            anchor_operators.refuse(*refusal)
 
     def __exit__(self, *_exception: object) -> None:
         """Records carry the phase again that was open before."""
-        tracing.add_phase(None)
+        traced_constants.add_phase(None)
 
 
 def follow(x: torch.Tensor, hook: Hook) -> None:
     """Let dynamo trace `hook` into the backward graph, where it takes the gradient of `x`."""
-    hidden = tracing.hide_compiled_autograd()
+    hidden = traced_constants.hide_compiled_autograd()
     x.register_hook(hook)
-    tracing.show_compiled_autograd(hidden)
+    traced_constants.show_compiled_autograd(hidden)
 
 
-def _follow(x: torch.Tensor, where: torch.Tensor, spot: tracing.Spelled, use: str) -> None:
+def _follow(x: torch.Tensor, where: torch.Tensor, spot: traced_constants.Spelled, use: str) -> None:
     """Hook the gradient of `x`. use: "gradient" records it, "notice" notes that it came."""
     name, modes, program, site = spot
     if not x.requires_grad or not use:
         return
     if not x.is_leaf:
-        if tracing.followed(site if use == "gradient" else -1):
+        if traced_constants.followed(site if use == "gradient" else -1):
             follow(x, _recording(where, spot) if use == "gradient" else _noticing(where))
     elif use == "gradient":
         x.register_hook(partial(leaf_hook, name=name, modes=modes, program=program, site=site))
 
 
-def _recording(where: torch.Tensor, spot: tracing.Spelled) -> Hook:
+def _recording(where: torch.Tensor, spot: traced_constants.Spelled) -> Hook:
     name, modes, program, site = spot
 
     def record(g: torch.Tensor | None) -> torch.Tensor | None:
         if not torch.compiler.is_compiling():
             see_input(g, name, modes)
         if g is not None:
-            ops.gradient(g, where, name, modes, program, site)
+            anchor_operators.gradient(g, where, name, modes, program, site)
         return g  # compiled autograd would take None to mean that there is no gradient
 
     return record
@@ -139,7 +139,7 @@ def _recording(where: torch.Tensor, spot: tracing.Spelled) -> Hook:
 def _noticing(where: torch.Tensor) -> Hook:
     def notice(g: torch.Tensor | None) -> torch.Tensor | None:
         if g is not None:
-            ops.notice(
+            anchor_operators.notice(
                 g.reshape(-1)[:1], where
             )  # one element, so that no large tensor is kept alive
         return g

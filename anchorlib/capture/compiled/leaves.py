@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from anchorlib.capture.compiled import ops
+from anchorlib.capture.compiled import anchor_operators
 from anchorlib.capture.compiled.programs import Spot
-from anchorlib.capture.frames import natively
+from anchorlib.capture.dynamo_marks import natively
 from anchorlib.torch_private import current_node, hooks_of, leaf_of
 
 __all__ = ["leaf_hook", "newest", "see_input"]
@@ -24,9 +24,9 @@ __all__ = ["leaf_hook", "newest", "see_input"]
 def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -> torch.Tensor:
     """Observe the gradient of a leaf; hung on it as a partial with every argument but `g`."""
     if torch.compiler.is_compiling():  # by compiled autograd
-        ops.leaf(g, name, modes, program, site)
+        anchor_operators.leaf(g, name, modes, program, site)
         return g
-    observer = ops.current()
+    observer = anchor_operators.current()
     given, leaf = newest(leaf_hook, keep=observer is not None, name=name, modes=modes)
     if observer is not None:
         spot = Spot(**given) if given else Spot(name, modes, program, site)
@@ -37,7 +37,7 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
 @natively
 def see_input(g: torch.Tensor | None, name: str, modes: str) -> None:
     """Tell the observer what the gradient hook of an input that is no leaf was given."""
-    observer = ops.current()
+    observer = anchor_operators.current()
     if observer is not None:
         observer.see_from_outside(current_node(), (name, modes), g)
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from anchorlib.capture.counting import At
+from anchorlib.capture.dynamo_marks import never_traced
 from anchorlib.capture.eager import COMPILED_NODE, Observer
-from anchorlib.capture.frames import never_traced
 from anchorlib.capture.recording import Plan
 from anchorlib.names import escape
 from anchorlib.torch_private import compiled_outputs, register_hook

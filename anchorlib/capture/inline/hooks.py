@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from anchorlib.capture import compiled
+from anchorlib.capture.dynamo_marks import natively
 from anchorlib.capture.eager import Observer
-from anchorlib.capture.frames import natively
 from anchorlib.capture.recording import NEW, QUIET, Plan, Stream
 from anchorlib.capture.tensors import stands_for_a_tensor
 from anchorlib.errors import NotATensorError

@@ -15,7 +15,7 @@ from anchorlib.capture.compiled import (
     print_compiled,
 )
 from anchorlib.capture.counting import recomputing
-from anchorlib.capture.frames import natively, never_traced
+from anchorlib.capture.dynamo_marks import natively, never_traced
 from anchorlib.capture.inline.array_text import PrintFormat, format_edges
 from anchorlib.capture.tensors import (
     is_plain,

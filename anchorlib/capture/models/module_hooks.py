@@ -9,8 +9,8 @@ from weakref import ref
 import torch
 from torch import nn
 
+from anchorlib.capture.dynamo_marks import natively, never_traced
 from anchorlib.capture.eager import Observer
-from anchorlib.capture.frames import natively, never_traced
 from anchorlib.capture.own_hooks import OwnHook
 from anchorlib.capture.recording import Plan
 

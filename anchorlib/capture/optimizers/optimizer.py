@@ -15,8 +15,8 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from anchorlib.capture.counting import At
+from anchorlib.capture.dynamo_marks import never_traced
 from anchorlib.capture.eager import Observer
-from anchorlib.capture.frames import never_traced
 from anchorlib.capture.naming import state_values, tensor_of, why_no_tensor
 from anchorlib.capture.optimizers.amp import ScalerHooks, fused_note
 from anchorlib.capture.own_hooks import OwnHook, hang_after_steps, hang_before_step

@@ -1,5 +1,6 @@
 """From observations to records: streams, their folds, and the bytes that a step records."""
 
+from anchorlib.capture.recording.log_lines import tell
 from anchorlib.capture.recording.recorder import Recorder
 from anchorlib.capture.recording.streams import (
     MIXED,
@@ -11,7 +12,6 @@ from anchorlib.capture.recording.streams import (
     Plan,
     Stream,
 )
-from anchorlib.capture.recording.telling import tell
 from anchorlib.capture.recording.weighing import Weighing, size_text
 
 __all__ = [

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from anchorlib.capture.recording.telling import tell
+from anchorlib.capture.recording.log_lines import tell
 from anchorlib.names import escape
 from anchorlib.scope import TRAIN
 

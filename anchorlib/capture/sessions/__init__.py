@@ -1,6 +1,6 @@
 """Sessions: opened by `start`, the environment or `anchor run`; their settings and watches."""
 
-from anchorlib.capture.sessions.opening import active_session
+from anchorlib.capture.sessions.active import active_session
 from anchorlib.capture.sessions.session import Counters, Session, leaves_out, sharing_names
 from anchorlib.capture.sessions.starting import graft, record_into, start, tensor_names
 from anchorlib.capture.sessions.starting_by_itself import start_where_the_environment_asks

@@ -12,7 +12,7 @@ from torch import nn
 
 from anchorlib.capture.naming import parts_of, state_keys, tensor_kinds
 from anchorlib.capture.optimizers import unwrap_all
-from anchorlib.capture.sessions.opening import active_session, open_session
+from anchorlib.capture.sessions.active import active_session, open_session
 from anchorlib.capture.sessions.session import Session
 from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.errors import SessionError

@@ -6,7 +6,7 @@ import logging
 import os
 
 from anchorlib.capture.inline import hooks
-from anchorlib.capture.sessions.opening import active_session, open_session
+from anchorlib.capture.sessions.active import active_session, open_session
 from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.errors import AnchorError
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from anchorlib.capture.frames import never_traced
+from anchorlib.capture.dynamo_marks import never_traced
 from anchorlib.capture.headers import command
 from anchorlib.capture.inline import Losses
 from anchorlib.capture.models import hook_called_parts
 from anchorlib.capture.own_hooks import hang_after_steps, hang_before_steps
-from anchorlib.capture.sessions.opening import open_session
+from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.session import Session
 from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.modes import ModeSpec

@@ -14,6 +14,6 @@ gap.
 """
 
 from anchorlib.capture.tracing.request import Digests, TraceSteps
-from anchorlib.capture.tracing.traces import Traces
+from anchorlib.capture.tracing.session_traces import Traces
 
 __all__ = ["Digests", "TraceSteps", "Traces"]

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
-from anchorlib.capture.frames import natively
+from anchorlib.capture.dynamo_marks import natively
 from anchorlib.capture.tracing.arrivals import Arrivals
-from anchorlib.capture.tracing.graphs import Graph, read_graph
+from anchorlib.capture.tracing.compiler_graphs import Graph, read_graph
 from anchorlib.torch_private import (
     AOT_LOGS,
     AOT_MODULE,

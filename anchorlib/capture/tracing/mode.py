@@ -13,13 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from anchorlib.capture.frames import IS_TOLD, natively
+from anchorlib.capture.dynamo_marks import IS_TOLD, natively
 from anchorlib.capture.tensors import dtype_name
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
+from anchorlib.capture.tracing.code_places import OURS, place_of
 from anchorlib.capture.tracing.digests import Digester, Near
 from anchorlib.capture.tracing.doors import GraphKey
-from anchorlib.capture.tracing.kernels import Kernels, Running
-from anchorlib.capture.tracing.places import OURS, place_of
+from anchorlib.capture.tracing.inductor import Kernels, Running
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts, facts_of
 from anchorlib.capture.tracing.sights import Sight, Sights

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from torch.fx import Node
 
-from anchorlib.capture.tracing.places import is_torchs
+from anchorlib.capture.tracing.code_places import is_torchs
 from anchorlib.capture.tracing.schemas import facts_of
 from anchorlib.torch_private import CHILDREN, Overload
 

@@ -17,12 +17,12 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import fx
 
+from anchorlib.capture.tracing.code_places import Place
 from anchorlib.capture.tracing.digests import Digester
 from anchorlib.capture.tracing.insides import Insides
 from anchorlib.capture.tracing.lines import Lines
 from anchorlib.capture.tracing.nodes import NodeFacts, facts_of_node
 from anchorlib.capture.tracing.owners import Names
-from anchorlib.capture.tracing.places import Place
 from anchorlib.capture.tracing.schemas import OpFacts
 from anchorlib.capture.tracing.storages import Makers
 from anchorlib.operations import TracedOp

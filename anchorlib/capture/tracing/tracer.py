@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from anchorlib.capture.naming import Parts
+from anchorlib.capture.tracing.code_places import is_called_compiled
 from anchorlib.capture.tracing.doors import Doors, GraphKey
-from anchorlib.capture.tracing.kernels import Kernels
+from anchorlib.capture.tracing.inductor import Kernels
 from anchorlib.capture.tracing.mode import OpMode
 from anchorlib.capture.tracing.owners import Names
-from anchorlib.capture.tracing.places import is_called_compiled
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.sights import Sights
 from anchorlib.capture.tracing.unseen import Unseen, signature

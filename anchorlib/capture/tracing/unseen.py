@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import fx
 
-from anchorlib.capture.tracing.graphs import Graph, read_graph
+from anchorlib.capture.tracing.compiler_graphs import Graph, read_graph
 from anchorlib.torch_private import CompileContext
 
 __all__ = ["Unseen", "compile_id", "signature"]

@@ -1,13 +1,13 @@
 """Runs in an object store: S3, Google Cloud Storage, Azure; and folders that are read like one.
 
-address      what a URL names, and which are refused
-connection   a client with the cloud's own variables, its time limits, its errors in one line
-location     reading by key, as any other location
-shelf        the interface that archiving needs: objects put with conditions
-bucket       a prefix of a bucket as a shelf
-folder       a directory as a shelf
-inside       a folder of a shelf as a shelf of its own
-places       the shelf or location that a text names
+address          what a URL names, and which are refused
+connection       a client with the cloud's own variables, its time limits, its errors in one line
+object_location  reading by key, as any other location
+shelf            the interface that archiving needs: objects put with conditions
+bucket           a prefix of a bucket as a shelf
+folder           a directory as a shelf
+inside           a folder of a shelf as a shelf of its own
+lookup           the shelf or location that a text names
 """
 
 from anchorlib.store.objects.address import ObjectAddress, is_object_url, parse_object_url
@@ -15,8 +15,8 @@ from anchorlib.store.objects.bucket import ObjectShelf
 from anchorlib.store.objects.connection import Limits
 from anchorlib.store.objects.folder import FolderShelf
 from anchorlib.store.objects.inside import ShelfWithin
-from anchorlib.store.objects.location import ObjectLocation
-from anchorlib.store.objects.places import object_location, shelf_at
+from anchorlib.store.objects.lookup import object_location, shelf_at
+from anchorlib.store.objects.object_location import ObjectLocation
 from anchorlib.store.objects.shelf import Held, Shelf
 
 __all__ = [

@@ -10,7 +10,7 @@ from anchorlib.names import escape
 from anchorlib.store.locations import Location
 from anchorlib.store.objects.address import ObjectAddress
 from anchorlib.store.objects.connection import told
-from anchorlib.store.objects.location import ObjectLocation
+from anchorlib.store.objects.object_location import ObjectLocation
 from anchorlib.store.objects.shelf import Held
 
 if TYPE_CHECKING:

@@ -2,14 +2,14 @@
 recorded it.
 """
 
-from anchorlib.store.read.prints import stored_fingerprint
 from anchorlib.store.read.rank import RankReader
-from anchorlib.store.read.reader import RunReader, end_copy, open_parts
 from anchorlib.store.read.remnants import Remnants
 from anchorlib.store.read.rereading import stored_records
+from anchorlib.store.read.run import RunReader, end_copy, open_parts
 from anchorlib.store.read.run_figures import MergedSeries, RunFigures, common_shape
 from anchorlib.store.read.run_index import index_bytes, parsed_index, sealed_figures
 from anchorlib.store.read.sessions import has_ended
+from anchorlib.store.read.stored_fingerprints import stored_fingerprint
 
 __all__ = [
     "MergedSeries",

@@ -22,7 +22,7 @@ from anchorlib.store.runs.removing import (
     rename_run,
     written_ns,
 )
-from anchorlib.store.runs.tensors import TensorTree, rows_together
+from anchorlib.store.runs.tensor_tree import TensorTree, rows_together
 
 __all__ = [
     "DEFAULT_STORE",

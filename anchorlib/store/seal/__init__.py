@@ -29,8 +29,8 @@ from anchorlib.store.seal.index_format import (
     ranges_of,
     read_line,
 )
-from anchorlib.store.seal.location import SealedRank, rank_location
 from anchorlib.store.seal.manifest import Sealed, SealedObject, is_unfinished, read_sealed
+from anchorlib.store.seal.sealed_location import SealedRank, rank_location
 from anchorlib.store.seal.sealing import seal
 from anchorlib.store.seal.target import FolderTarget, Target
 

@@ -2,8 +2,8 @@
 
 from anchorlib.store.write.forms import OpenForm
 from anchorlib.store.write.open_files import ChunkFiles
-from anchorlib.store.write.opening import store_errors
 from anchorlib.store.write.publishing import catalogue_json, rank_json, tell_series
+from anchorlib.store.write.rank_opening import store_errors
 from anchorlib.store.write.register import check_series
 from anchorlib.store.write.slots import write_all
 from anchorlib.store.write.table import column_shape

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from anchor_cli.arguments import parse_rate, parse_seconds, parse_size
 from anchor_cli.collector.archiving import archiving, try_archive
-from anchor_cli.collector.showing import Shown
+from anchor_cli.collector.shown_credentials import Shown
 
 if TYPE_CHECKING:
     from anchor_server import Archiving, Identity, ServerTLS

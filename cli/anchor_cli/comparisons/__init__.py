@@ -1,11 +1,11 @@
 """The outputs of `anchor compare`: a report for a terminal, files for CI, rows of records."""
 
-from anchor_cli.comparisons.compared import report
 from anchor_cli.comparisons.github import annotated, guarded, summarise
 from anchor_cli.comparisons.junit import write_junit
-from anchor_cli.comparisons.onward import next_commands
-from anchor_cli.comparisons.paired import write_csv, write_jsonl
-from anchor_cli.comparisons.renamed import read_names
+from anchor_cli.comparisons.name_map import read_names
+from anchor_cli.comparisons.pair_rows import write_csv, write_jsonl
+from anchor_cli.comparisons.suggested_commands import next_commands
+from anchor_cli.comparisons.terminal_report import report
 
 __all__ = [
     "annotated",

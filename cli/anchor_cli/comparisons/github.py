@@ -17,7 +17,7 @@ from html import escape as literal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anchor_cli.comparisons.compared import DOUBTED
+from anchor_cli.comparisons.terminal_report import DOUBTED
 from anchor_cli.exits import ExitCode
 from anchor_cli.terminal import cut, note
 from anchorlib.diagnosis import described, selector, where

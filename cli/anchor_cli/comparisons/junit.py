@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from anchor_cli.comparisons.compared import DOUBTED
+from anchor_cli.comparisons.terminal_report import DOUBTED
 from anchor_cli.exits import ExitCode
 from anchor_cli.terminal import counted
 from anchorlib.diagnosis import described, where

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anchor_cli.histograms.limits import Limit, limits_within
+from anchor_cli.histograms.format_limits import Limit, limits_within
 from anchor_cli.terminal import Screen
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anchor_cli.histograms.limits import Limit, limits_within
+from anchor_cli.histograms.format_limits import Limit, limits_within
 
 if TYPE_CHECKING:
     from anchorlib.summary import Log2Histogram

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import IO
 
-from anchor_cli.histograms.limits import Limit
+from anchor_cli.histograms.format_limits import Limit
 from anchor_cli.histograms.panel import BAR, Panel, Picture, color_of, ticks
 
 __all__ = ["page", "write_html"]

@@ -1,6 +1,6 @@
 """The screen that a person sees: tables, trees and sentences, as wide as it is."""
 
-from anchor_cli.terminal.layout import MORE, Block, fitted, listed, titled, wrapped
+from anchor_cli.terminal.height import MORE, Block, fitted, listed, titled, wrapped
 from anchor_cli.terminal.screen import (
     Screen,
     age,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import anchorlib
-from anchorlib.capture.sessions.opening import open_session
+from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.sinks import MemorySink
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anchor_cli.comparisons.compared import report
+from anchor_cli.comparisons.terminal_report import report
 from anchor_cli.terminal import Screen
 from anchorlib.diagnosis import Comparison, Place, compare, sections
 from anchorlib.errors import MissingExtraError, UnsupportedError

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import anchorlib
-from anchorlib.capture.sessions.opening import active_session
+from anchorlib.capture.sessions.active import active_session
 from anchorlib.errors import FlushTimeoutError, StoreError
 from anchorlib.record import Edges
 from anchorlib.recorder import default_place, process

@@ -7,8 +7,8 @@ import pytest
 
 from anchorlib.reading import open_run
 from anchorlib.record import Flag, Gap
-from anchorlib.report.attention import attention
 from anchorlib.report.gathering import gather
+from anchorlib.report.noteworthy import attention
 from tests.cli.made import make_run, record
 
 FINE = np.array([1.0, -0.5, 0.25], np.float32)

@@ -7,9 +7,9 @@ import pytest
 
 from anchorlib.diagnosis import Origin, Place
 from anchorlib.reading import open_run
-from anchorlib.report.contrasting import EQUAL, NONFINITE, UNMEASURED, contrast
+from anchorlib.report.comparison_view import EQUAL, NONFINITE, UNMEASURED, contrast
 from anchorlib.report.gathering import gather
-from anchorlib.report.values import Budget
+from anchorlib.report.run_view import Budget
 from tests.anchorlib.report.compared import compared
 from tests.cli.made import make_run, record
 

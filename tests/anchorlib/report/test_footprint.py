@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from anchorlib.reading import open_run
-from anchorlib.report.contrasting import EQUAL, NONFINITE, contrast
+from anchorlib.report.comparison_view import EQUAL, NONFINITE, contrast
 from anchorlib.report.footprint import SIDE
 from anchorlib.report.gathering import gather
-from anchorlib.report.values import Budget
+from anchorlib.report.run_view import Budget
 from tests.anchorlib.report.compared import compared
 from tests.cli.made import make_run, record
 

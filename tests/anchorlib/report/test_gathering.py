@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from anchorlib.reading import open_run
 from anchorlib.record import Edges, Flag, Gap, Parent
-from anchorlib.report.attention import line_histogram
 from anchorlib.report.binning import BinCache
 from anchorlib.report.gathering import gather
-from anchorlib.report.values import Budget
+from anchorlib.report.noteworthy import line_histogram
+from anchorlib.report.run_view import Budget
 from anchorlib.store import Writer
 from anchorlib.summary import Log2Histogram
 from tests.cli.made import make_run, record

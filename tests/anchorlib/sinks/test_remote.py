@@ -26,7 +26,8 @@ from anchorlib.errors import CollectorError, FlushTimeoutError
 from anchorlib.record import Flag, Gap
 from anchorlib.sinks import RunOptions
 from anchorlib.sinks.remote import RemoteSink
-from anchorlib.spool import delivery, earlier
+from anchorlib.spool import delivery
+from anchorlib.spool import earlier_attempts as earlier
 from anchorlib.store import LocalLocation, RankReader, Writer
 from anchorlib.wire import Failure, Kind
 from tests.server.pushing import expected, record, stored

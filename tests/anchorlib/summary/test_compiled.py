@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorlib.dtypes import DTYPES
-from anchorlib.summary import compiled, compiling, layouts, log2_histogram, summarise
+from anchorlib.summary import compiled, layouts, log2_histogram, summarise
+from anchorlib.summary import object_file as compiling
 from anchorlib.summary.layouts import BLOCK, CHUNK, SINGLE
 from tests import oracle
 from tests.anchorlib.summary.conftest import LOADED, path

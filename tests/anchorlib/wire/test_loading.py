@@ -24,7 +24,7 @@ class Asked:
             print(os.environ.get("GRPC_VERBOSITY"))
 
 sys.meta_path.insert(0, Asked())
-import anchorlib.spool.earlier
+import anchorlib.spool.earlier_attempts
 """
 
 

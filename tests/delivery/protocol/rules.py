@@ -6,7 +6,7 @@ Each method names the program's code for its rule. Code that needs no disk and n
 from __future__ import annotations
 
 from anchorlib.claims import claim_of
-from anchorlib.spool.past import Heir, PastAttempt, heir_among
+from anchorlib.spool.stored_attempts import Heir, PastAttempt, heir_among
 from anchorlib.wire import Kind, Link
 from tests.delivery.protocol.states import (
     WINDOW,
@@ -28,7 +28,7 @@ from tests.delivery.protocol.states import (
 class Rules:
     """The rules as the program has them."""
 
-    # -- the collector: anchor_server.ranks, anchor_server.stream, anchorlib.store.write.opening
+    # -- the collector: anchor_server ranks, stream; anchorlib.store.write.rank_opening
 
     def admit(self, attempts: tuple[Attempt, ...], hello: Hello) -> tuple[Attempt, ...] | Kind:
         """The attempts that there are once a writer was let in, or why he is not (Place.take)."""
@@ -108,7 +108,7 @@ class Rules:
         """Whether Last is due, every frame being sent."""
         return outbox.ends and not outbox.said_last
 
-    # -- the spool: anchorlib.spool.frames, segments, load, past
+    # -- the spool: anchorlib.spool: spooled_frames, segments, load, stored_attempts
 
     def place(self, outbox: Outbox, spool: Spool, number: int) -> int:
         """A record's number on the wire (Holes.place)."""

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from anchorlib import EveryN, UnsupportedError, anchor
-from anchorlib.capture.compiled import tracing
+from anchorlib.capture.compiled import traced_constants as tracing
 from anchorlib.capture.inline import hooks
 from anchorlib.capture.recording import recorder
-from anchorlib.capture.sessions.opening import active_session, open_session
+from anchorlib.capture.sessions.active import active_session, open_session
 from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.sinks import MemorySink
 from tests.anchorlib.capture.compiled.observing import (
@@ -226,7 +226,7 @@ def test_what_the_first_anchor_starts_may_be_compiled(monkeypatch):
 
 @pytest.mark.parametrize("backend", BACKENDS[:2])
 def test_a_graph_of_another_process_is_numbered_as_it_runs(backend, monkeypatch):
-    from anchorlib.capture.compiled import observing
+    from anchorlib.capture.compiled import observer as observing
 
     function = torch.compile(simple, fullgraph=True, backend=backend)
     with recording() as run:

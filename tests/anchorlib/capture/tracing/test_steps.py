@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import anchorlib
-from anchorlib.capture.sessions.opening import open_session
+from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.capture.tracing import digests, tracer
 from anchorlib.errors import OptionError

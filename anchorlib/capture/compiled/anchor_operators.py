@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from anchorlib import errors
-from anchorlib.capture.compiled.observing import NOWHERE, WHERE, CompiledObserver
-from anchorlib.capture.compiled.operators import define
+from anchorlib.capture.compiled.kept_operators import define
+from anchorlib.capture.compiled.observer import NOWHERE, WHERE, CompiledObserver
 from anchorlib.capture.compiled.programs import Spot
 
 __all__ = ["call", "connect", "current", "gradient", "leaf", "notice", "refuse", "value"]

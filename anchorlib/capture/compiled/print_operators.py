@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from anchorlib.capture.compiled import ops, tracing
+from anchorlib.capture.compiled import anchor_operators, traced_constants
 from anchorlib.capture.compiled.anchors import follow
 from anchorlib.capture.compiled.executions import in_backward
+from anchorlib.capture.compiled.kept_operators import define
 from anchorlib.capture.compiled.leaves import newest
-from anchorlib.capture.compiled.operators import define
-from anchorlib.capture.frames import constant, natively
+from anchorlib.capture.dynamo_marks import constant, natively
 from anchorlib.errors import AnchorError
 from anchorlib.torch_private import graph_task
 
@@ -44,14 +44,14 @@ def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: Form
     other = "" if isinstance(x, torch.Tensor) else type(x).__name__  # type: ignore[redundant-expr]
     spelled, site, refusal = _spelled(form, other)
     if refusal is not None:
-        ops.refuse(*refusal)
+        anchor_operators.refuse(*refusal)
         return
     _value(x, title, spelled, site, torch.is_grad_enabled())
     if not x.requires_grad:
         return
     if x.is_leaf:
         x.register_hook(partial(_leaf_hook, title=title, spelled=spelled, wanted=print_gradient))
-    elif print_gradient and tracing.followed():
+    elif print_gradient and traced_constants.followed():
 
         def show(g: torch.Tensor | None) -> torch.Tensor | None:
             if g is not None:
@@ -64,7 +64,7 @@ def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: Form
 @constant
 def _spelled(form: Form, other: str) -> tuple[str, int, tuple[str, str] | None]:
     if other:
-        return "", 0, ("NotATensorError", tracing.not_a_tensor("print_tensor", other))
+        return "", 0, ("NotATensorError", traced_constants.not_a_tensor("print_tensor", other))
     try:
         _connected["check"](form)
     except AnchorError as fault:

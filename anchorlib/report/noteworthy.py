@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from anchorlib.report.values import Bins, Finding, RunView
+from anchorlib.report.run_view import Bins, Finding, RunView
 from anchorlib.summary import FORMATS, Log2Histogram, shares_as
 
 __all__ = ["attention", "gradient_lines", "line_histogram"]

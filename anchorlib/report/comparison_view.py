@@ -16,8 +16,8 @@ from anchorlib.diagnosis.sizes import Measures
 from anchorlib.names import escape, join
 from anchorlib.report.footprint import Footprint, footprints
 from anchorlib.report.nearby import nearby_values
+from anchorlib.report.run_view import Budget, Line, RunView
 from anchorlib.report.structure import structure
-from anchorlib.report.values import Budget, Line, RunView
 from anchorlib.report.vicinity import vicinities
 
 __all__ = ["EQUAL", "NONFINITE", "UNMEASURED", "Contrast", "contrast"]

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import torch
 
+from anchorlib.capture.dynamo_marks import never_traced
 from anchorlib.capture.eager import Observer
-from anchorlib.capture.frames import never_traced
 from anchorlib.capture.inline.hooks import Anchors
 from anchorlib.torch_private import graph_task
 

@@ -19,8 +19,8 @@ from anchorlib.store.locations import Location, RowLocation, RowSource, Within
 from anchorlib.store.seal.arrays import SealedArray
 from anchorlib.store.seal.chunks import Kept, ShardedElements
 from anchorlib.store.seal.faults import sealed_faults
+from anchorlib.store.seal.live_rows import FlatRows, SealedRows, inverse_of
 from anchorlib.store.seal.manifest import Sealed, read_sealed
-from anchorlib.store.seal.rows import FlatRows, SealedRows, inverse_of
 
 __all__ = ["SealedRank", "rank_location"]
 

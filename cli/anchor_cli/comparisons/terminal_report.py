@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anchor_cli.comparisons.grown import growth
-from anchor_cli.comparisons.referred import reference
+from anchor_cli.comparisons.growth_table import growth
+from anchor_cli.comparisons.reference_table import reference
 from anchor_cli.terminal import (
     MORE,
     Block,

@@ -10,7 +10,7 @@ from anchorlib.store.objects.address import ObjectAddress, is_object_url, parse_
 from anchorlib.store.objects.bucket import ObjectShelf
 from anchorlib.store.objects.connection import Limits, connected
 from anchorlib.store.objects.folder import FolderShelf
-from anchorlib.store.objects.location import ObjectLocation
+from anchorlib.store.objects.object_location import ObjectLocation
 from anchorlib.store.objects.shelf import Shelf
 
 __all__ = ["object_location", "shelf_at"]

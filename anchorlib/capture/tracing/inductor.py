@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
+from anchorlib.capture.tracing.code_places import is_observing, place_of
+from anchorlib.capture.tracing.compiler_graphs import OUR_OPERATORS, Graph, GraphOp, NodeOutput
 from anchorlib.capture.tracing.digests import digest_of
 from anchorlib.capture.tracing.doors import GraphKey
-from anchorlib.capture.tracing.graphs import OUR_OPERATORS, Graph, GraphOp, NodeOutput
-from anchorlib.capture.tracing.places import is_observing, place_of
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts
 from anchorlib.capture.tracing.sights import Sight, Sights

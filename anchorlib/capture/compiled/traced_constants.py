@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from anchorlib import torch_private
-from anchorlib.capture.compiled import ops
+from anchorlib.capture.compiled import anchor_operators
 from anchorlib.capture.compiled.programs import (
     Enter,
     Leave,
@@ -20,7 +20,7 @@ from anchorlib.capture.compiled.programs import (
     enclosing,
     traced_in_backward,
 )
-from anchorlib.capture.frames import constant
+from anchorlib.capture.dynamo_marks import constant
 from anchorlib.capture.headers import autocast
 from anchorlib.errors import AnchorError, NotATensorError, UnsupportedError
 from anchorlib.modes import ModeSpec, parse_modes
@@ -71,7 +71,7 @@ def place_anchor(
         modes = "" if described is None else ",".join(map(str, parse_modes(_restored(described))))
     except AnchorError as fault:
         return ("", "", 0, 0), (type(fault).__name__, str(fault))
-    observer = ops.current()
+    observer = anchor_operators.current()
     if observer is not None:
         observer.declare(name)
     return _placed(name, modes, gradients), None
@@ -80,7 +80,7 @@ def place_anchor(
 @constant
 def chosen(watch: int, name: str) -> tuple[bool, bool]:
     """Whether a watch chose the value and the gradient of `name`."""
-    observer = ops.current()
+    observer = anchor_operators.current()
     watched = None if observer is None else observer.watched.get(watch)
     return (False, False) if watched is None else watched.wants(name)
 
@@ -130,7 +130,7 @@ def add_phase(name: Any) -> tuple[str, str] | None:
 @constant
 def count_skipped(name: str, reason: str) -> None:
     """Count an anchor that leaves no operator in the code being traced."""
-    observer = ops.current()
+    observer = anchor_operators.current()
     if observer is not None:
         observer.skip(name, "value", reason)
 
