@@ -21,9 +21,9 @@ import numpy as np
 
 import anchorlib
 from anchorlib.block import block_of
-from anchorlib.diagnosis.pairing.columns import table_of
 from anchorlib.diagnosis.pairing.join import align
-from anchorlib.diagnosis.pairing.table import Table, Tensor
+from anchorlib.diagnosis.pairing.tables.making import table_of
+from anchorlib.diagnosis.pairing.tables.table import Table, Tensor
 from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.reading import open_run
 from anchorlib.record import Coordinates, Record

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anchorlib
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.tables.table import Table
 from anchorlib.noise_runs import coarsest, compare_line, noise_line
 from anchorlib.store import Writer
 from tests.cli.made import make_run, record

@@ -2,18 +2,32 @@
 
 Each run becomes a table with a row for each record. Two rows are paired by their names and
 coordinates, never by the order in which they arrived.
+
+tables     the records of each run as a table, a row for each record
+identity   the key of a row, which its counterpart has too
+splits     work that one run does in several passes or ranks, and the other at once
+alignment  the pairs of rows, and the renamings that led to them
+renaming   names of one run that stand for other names of the other
+orders     samples that one run has in another order within a batch
+join       two tables, joined by all of these
+selected   the same for some tensors, by the names that A has for them
+edges      what each tensor of A was computed from, completed by what B knows
 """
 
 from anchorlib.diagnosis.pairing.alignment import Alignment, Counts, Renaming
-from anchorlib.diagnosis.pairing.columns import table_of
-from anchorlib.diagnosis.pairing.identity import shared_codes
+from anchorlib.diagnosis.pairing.edges import compiled, statements
+from anchorlib.diagnosis.pairing.identity import packed, shared_codes
 from anchorlib.diagnosis.pairing.join import align
-from anchorlib.diagnosis.pairing.keys import packed
-from anchorlib.diagnosis.pairing.places import Place, place_at
-from anchorlib.diagnosis.pairing.selection import aligned_runs
-from anchorlib.diagnosis.pairing.statements import compiled, statements
-from anchorlib.diagnosis.pairing.stored import FarValues, StoredValues, stored_values
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.selected import aligned_runs
+from anchorlib.diagnosis.pairing.tables import (
+    FarValues,
+    Place,
+    StoredValues,
+    Table,
+    place_at,
+    stored_values,
+    table_of,
+)
 
 __all__ = [
     "Alignment",

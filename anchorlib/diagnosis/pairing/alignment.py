@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.pairing.merging import Merged
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.splits import Merged
+from anchorlib.diagnosis.pairing.tables import Table
 
 __all__ = ["Alignment", "Counts", "Renaming"]
 

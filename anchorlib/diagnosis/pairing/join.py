@@ -14,18 +14,19 @@ from types import MappingProxyType
 import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
-from anchorlib.diagnosis.pairing.arrangement import arranged
-from anchorlib.diagnosis.pairing.identity import Identities, same_bits
-from anchorlib.diagnosis.pairing.keys import joined
-from anchorlib.diagnosis.pairing.likeness import match_bits, match_figures
-from anchorlib.diagnosis.pairing.meetings import met
-from anchorlib.diagnosis.pairing.merging import merged
-from anchorlib.diagnosis.pairing.names import Made, Shapes, by_name
-from anchorlib.diagnosis.pairing.positions import match_positions
-from anchorlib.diagnosis.pairing.splits import splits
-from anchorlib.diagnosis.pairing.statements import compiled
-from anchorlib.diagnosis.pairing.steps import step_offset
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.edges import compiled
+from anchorlib.diagnosis.pairing.identity import Identities, joined, same_bits, step_offset
+from anchorlib.diagnosis.pairing.orders import arranged
+from anchorlib.diagnosis.pairing.renaming import (
+    Made,
+    Shapes,
+    by_name,
+    match_bits,
+    match_figures,
+    match_positions,
+)
+from anchorlib.diagnosis.pairing.splits import merged, met, splits
+from anchorlib.diagnosis.pairing.tables import Table
 
 __all__ = ["align"]
 

@@ -18,7 +18,7 @@ import numpy as np
 from anchorlib.diagnosis.comparison import Comparison
 from anchorlib.diagnosis.investigation import compare_tables
 from anchorlib.diagnosis.pairing.join import align
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.tables.table import Table
 from anchorlib.record import Edges, Parent, Record
 from tests.anchorlib.diagnosis.tables import table
 from tests.anchorlib.store.records import record

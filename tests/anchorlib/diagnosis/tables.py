@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.pairing.table import Table, Tensor
+from anchorlib.diagnosis.pairing.tables.table import Table, Tensor
 from anchorlib.record import Edges, Record
 
 Array = np.ndarray[Any, Any]

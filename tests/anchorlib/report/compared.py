@@ -7,8 +7,8 @@ from typing import Any
 
 from anchorlib.diagnosis import Comparison, Counts, Divergence, Losses, Origin, Place
 from anchorlib.diagnosis.pairing.alignment import Alignment
-from anchorlib.diagnosis.pairing.columns import table_of
 from anchorlib.diagnosis.pairing.join import align
+from anchorlib.diagnosis.pairing.tables.making import table_of
 from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.reading import Run
 

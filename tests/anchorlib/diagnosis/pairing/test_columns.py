@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchor_server import Collector
-from anchorlib.diagnosis.pairing.columns import table_of
 from anchorlib.diagnosis.pairing.join import align
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.tables.making import table_of
+from anchorlib.diagnosis.pairing.tables.table import Table
 from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.errors import OptionError, UnknownTensorError
 from anchorlib.reading import open_run

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorlib.diagnosis.pairing.alignment import Alignment, Renaming
-from anchorlib.diagnosis.pairing.identity import mode_class
+from anchorlib.diagnosis.pairing.identity.identity import mode_class
 from anchorlib.diagnosis.pairing.join import align
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.tables.table import Table
 from anchorlib.record import Edges, Parent, Record
 from tests.anchorlib.diagnosis.strategies import again, records
 from tests.anchorlib.diagnosis.tables import table

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlib.diagnosis.pairing.keys import joined, occurrences, packed
+from anchorlib.diagnosis.pairing.identity.keys import joined, occurrences, packed
 
 far = st.sampled_from([0, 1, 2, -1, 2**40, -(2**63), 2**63 - 1])
 rows = st.integers(1, 4).flatmap(lambda width: st.lists(st.tuples(*[far] * width), max_size=20))

@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anchorlib.diagnosis.pairing.groups import Key, members, parameters_of
-from anchorlib.diagnosis.pairing.merging import Merged, merged
-from anchorlib.diagnosis.pairing.rows import row_digests
-from anchorlib.diagnosis.pairing.splits import Split, meetings
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.splits.groups import Key, members, parameters_of
+from anchorlib.diagnosis.pairing.splits.merging import Merged, merged
+from anchorlib.diagnosis.pairing.splits.splits import Split, meetings
+from anchorlib.diagnosis.pairing.tables import Table, row_digests
 from anchorlib.errors import StoreError
 
 __all__ = ["met"]

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from anchorlib.diagnosis.pairing.beginnings import Side
-from anchorlib.diagnosis.pairing.graph import Graph, Node, colours, kinds_of
-from anchorlib.diagnosis.pairing.names import Naming, Shapes
+from anchorlib.diagnosis.pairing.renaming.beginnings import Side
+from anchorlib.diagnosis.pairing.renaming.name_graph import Graph, Node, colours, kinds_of
+from anchorlib.diagnosis.pairing.renaming.names import Naming, Shapes
 
 __all__ = ["HOW", "Spreading"]
 

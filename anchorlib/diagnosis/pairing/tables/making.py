@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing.stored import StoredValues
-from anchorlib.diagnosis.pairing.table import State, Table, Tensor
+from anchorlib.diagnosis.pairing.tables.stored import StoredValues
+from anchorlib.diagnosis.pairing.tables.table import State, Table, Tensor
 from anchorlib.names import select
 from anchorlib.reading import Run
 from anchorlib.store import RankReader

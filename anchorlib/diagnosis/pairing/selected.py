@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
-from anchorlib.diagnosis.pairing.columns import table_of
 from anchorlib.diagnosis.pairing.join import align
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.tables import Table, table_of
 from anchorlib.errors import UnknownTensorError
 from anchorlib.reading import Run
 

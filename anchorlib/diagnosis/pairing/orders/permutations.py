@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
-from anchorlib.diagnosis.pairing.groups import parameters_of
-from anchorlib.diagnosis.pairing.rows import row_digests
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.splits import parameters_of
+from anchorlib.diagnosis.pairing.tables import Table, row_digests
 from anchorlib.errors import StoreError
 
 __all__ = ["Orders", "orders", "pass_of"]

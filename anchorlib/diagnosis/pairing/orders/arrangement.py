@@ -16,12 +16,10 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.alignment import Alignment
-from anchorlib.diagnosis.pairing.groups import parameters_of
 from anchorlib.diagnosis.pairing.identity import same_bits
-from anchorlib.diagnosis.pairing.joining import halves_of
-from anchorlib.diagnosis.pairing.permutations import Orders, orders, pass_of
-from anchorlib.diagnosis.pairing.rows import whole
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.orders.permutations import Orders, orders, pass_of
+from anchorlib.diagnosis.pairing.splits import halves_of, parameters_of
+from anchorlib.diagnosis.pairing.tables import Table, whole
 from anchorlib.errors import StoreError
 from anchorlib.summary import digest
 

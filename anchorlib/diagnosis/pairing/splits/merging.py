@@ -13,11 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing.groups import Group, Groups, grouped
-from anchorlib.diagnosis.pairing.joining import LAYOUTS, halves_of, intact, summable
-from anchorlib.diagnosis.pairing.joint_table import JointTable
-from anchorlib.diagnosis.pairing.splits import Split
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.splits.groups import Group, Groups, grouped
+from anchorlib.diagnosis.pairing.splits.joined_values import (
+    LAYOUTS,
+    halves_of,
+    intact,
+    summable,
+)
+from anchorlib.diagnosis.pairing.splits.joint_table import JointTable
+from anchorlib.diagnosis.pairing.splits.splits import Split
+from anchorlib.diagnosis.pairing.tables import Table
 from anchorlib.names import escape, join
 from anchorlib.summary import digest
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from anchorlib.diagnosis.pairing.names import Shapes
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.renaming.names import Shapes
+from anchorlib.diagnosis.pairing.tables import Table
 from anchorlib.record import Edges
 
 __all__ = ["Beside", "Graph", "Node", "colours", "graph_of", "kinds_of"]

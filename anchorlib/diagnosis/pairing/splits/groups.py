@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from anchorlib.diagnosis.pairing.identity import mode_class, repeats
-from anchorlib.diagnosis.pairing.splits import Split
-from anchorlib.diagnosis.pairing.table import Table, Tensor
+from anchorlib.diagnosis.pairing.splits.splits import Split
+from anchorlib.diagnosis.pairing.tables import Table, Tensor
 
 __all__ = ["Group", "Groups", "Key", "grouped", "members", "parameters_of"]
 

@@ -12,10 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.pairing.groups import Group
-from anchorlib.diagnosis.pairing.joining import halves_of, intact, joined, norm_of_parts, together
-from anchorlib.diagnosis.pairing.splits import Split
-from anchorlib.diagnosis.pairing.table import Table, Tensor
+from anchorlib.diagnosis.pairing.splits.groups import Group
+from anchorlib.diagnosis.pairing.splits.joined_values import (
+    halves_of,
+    intact,
+    joined,
+    norm_of_parts,
+    together,
+)
+from anchorlib.diagnosis.pairing.splits.splits import Split
+from anchorlib.diagnosis.pairing.tables import Table, Tensor
 from anchorlib.record import Edges
 from anchorlib.summary import Summary, summarise
 

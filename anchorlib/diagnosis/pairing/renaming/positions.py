@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anchorlib.diagnosis.pairing.beginnings import beginnings
-from anchorlib.diagnosis.pairing.graph import Graph, graph_of
-from anchorlib.diagnosis.pairing.names import Naming
-from anchorlib.diagnosis.pairing.spreading import HOW, Spreading
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.renaming.beginnings import beginnings
+from anchorlib.diagnosis.pairing.renaming.name_graph import Graph, graph_of
+from anchorlib.diagnosis.pairing.renaming.names import Naming
+from anchorlib.diagnosis.pairing.renaming.spreading import HOW, Spreading
+from anchorlib.diagnosis.pairing.tables import Table
 
 __all__ = ["match_positions"]
 

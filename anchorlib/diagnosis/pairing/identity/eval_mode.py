@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.pairing.keys import packed
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.identity.keys import packed
+from anchorlib.diagnosis.pairing.tables import Table
 from anchorlib.scope import EVAL, TRAIN
 
 __all__ = ["Modes", "modes"]

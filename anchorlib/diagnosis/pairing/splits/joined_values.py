@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing.groups import Group
-from anchorlib.diagnosis.pairing.rows import whole
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.splits.groups import Group
+from anchorlib.diagnosis.pairing.tables import Table, whole
 from anchorlib.errors import StoreError
 from anchorlib.summary import digest
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.tables.table import Table
 from anchorlib.store import Pin, RankReader, packed_rows, pin_of, told_rows
 
 __all__ = ["FarValues", "StoredValues", "stored_values"]

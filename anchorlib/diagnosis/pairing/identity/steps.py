@@ -11,9 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.pairing.identity import Identities, same_bits, series_codes, shared_codes
-from anchorlib.diagnosis.pairing.keys import joined, packed
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.identity.identity import (
+    Identities,
+    same_bits,
+    series_codes,
+    shared_codes,
+)
+from anchorlib.diagnosis.pairing.identity.keys import joined, packed
+from anchorlib.diagnosis.pairing.tables import Table
 
 __all__ = ["step_offset"]
 

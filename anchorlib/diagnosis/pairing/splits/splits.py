@@ -8,7 +8,7 @@ from math import gcd
 
 import numpy as np
 
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.tables import Table
 
 __all__ = ["Split", "meetings", "splits"]
 

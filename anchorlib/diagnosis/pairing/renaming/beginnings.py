@@ -7,8 +7,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from anchorlib.diagnosis.pairing.graph import Graph, Node, colours, kinds_of
-from anchorlib.diagnosis.pairing.names import Shapes
+from anchorlib.diagnosis.pairing.renaming.name_graph import Graph, Node, colours, kinds_of
+from anchorlib.diagnosis.pairing.renaming.names import Shapes
 
 __all__ = ["Side", "beginnings"]
 

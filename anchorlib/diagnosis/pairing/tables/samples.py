@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.tables.table import Table
 
 __all__ = ["row_digests", "whole"]
 

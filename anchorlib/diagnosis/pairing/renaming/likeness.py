@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anchorlib.diagnosis.pairing.names import Naming
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.renaming.names import Naming
+from anchorlib.diagnosis.pairing.tables import Table
 
 __all__ = ["match_bits", "match_figures"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.pairing.keys import occurrences, packed
-from anchorlib.diagnosis.pairing.modes import modes
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.identity.eval_mode import modes
+from anchorlib.diagnosis.pairing.identity.keys import occurrences, packed
+from anchorlib.diagnosis.pairing.tables import Table
 
 __all__ = ["Identities", "repeats", "same_bits", "series_codes", "shared_codes"]
 

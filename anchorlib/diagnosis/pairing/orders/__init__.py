@@ -1,0 +1,11 @@
+"""Samples that one run has in another order within a batch.
+
+permutations  finds the other order by the bits of the samples
+arrangement   the run with its samples put into the order of the other run
+"""
+
+from anchorlib.diagnosis.pairing.orders.arrangement import arranged
+
+__all__ = [
+    "arranged",
+]

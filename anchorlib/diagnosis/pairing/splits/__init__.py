@@ -1,0 +1,24 @@
+"""Work that one run does in several passes or ranks, and the other run at once.
+
+splits         finds such work by the weights and shapes of both runs
+groups         the records of the finer run that make up one record of the other run
+joined_values  the values of a group, joined into those of one record
+joint_table    the finer run with its passes or ranks merged, as a table like any other
+merging        one run merged until it is split as the other run is
+meetings       two runs that both split their work, each merged until they meet
+"""
+
+from anchorlib.diagnosis.pairing.splits.groups import parameters_of
+from anchorlib.diagnosis.pairing.splits.joined_values import halves_of
+from anchorlib.diagnosis.pairing.splits.meetings import met
+from anchorlib.diagnosis.pairing.splits.merging import Merged, merged
+from anchorlib.diagnosis.pairing.splits.splits import splits
+
+__all__ = [
+    "Merged",
+    "halves_of",
+    "merged",
+    "met",
+    "parameters_of",
+    "splits",
+]

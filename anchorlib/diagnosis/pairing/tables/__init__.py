@@ -1,0 +1,27 @@
+"""The records of one run as a table: a row for each record, and where the values of each lie.
+
+table        the table itself: columns, names, digests
+making       makes a table of a run's records, column by column
+coordinates  the coordinates of a row
+stored       where the values of rows are stored, for this process and for others
+samples      digests of the samples within a record
+"""
+
+from anchorlib.diagnosis.pairing.tables.coordinates import Place, place_at
+from anchorlib.diagnosis.pairing.tables.making import table_of
+from anchorlib.diagnosis.pairing.tables.samples import row_digests, whole
+from anchorlib.diagnosis.pairing.tables.stored import FarValues, StoredValues, stored_values
+from anchorlib.diagnosis.pairing.tables.table import Table, Tensor
+
+__all__ = [
+    "FarValues",
+    "Place",
+    "StoredValues",
+    "Table",
+    "Tensor",
+    "place_at",
+    "row_digests",
+    "stored_values",
+    "table_of",
+    "whole",
+]
