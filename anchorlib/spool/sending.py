@@ -24,7 +24,7 @@ from anchorlib.wire import (
     failure,
     open_channel,
 )
-from anchorlib.wire.loading import grpc
+from anchorlib.wire.connection import grpc
 
 __all__ = ["AWAY", "Sender"]
 

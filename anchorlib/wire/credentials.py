@@ -13,7 +13,7 @@ from pathlib import Path
 
 from anchorlib.errors import OptionError
 from anchorlib.wire.address import Address, is_loopback
-from anchorlib.wire.private import check_private
+from anchorlib.wire.secret_files import check_private
 
 __all__ = ["Credentials", "Metadata", "check_credentials"]
 

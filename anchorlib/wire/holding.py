@@ -17,11 +17,8 @@ import numpy as np
 
 from anchorlib.errors import RunExistsError
 from anchorlib.fingerprints import RECORD, fingerprint_of, tensor_code
-from anchorlib.wire.blocks import entries
-from anchorlib.wire.decoder import Framed, parse_request
 from anchorlib.wire.limits import WINDOW
-from anchorlib.wire.malformed import FrameError
-from anchorlib.wire.sealing import sealed
+from anchorlib.wire.messages import Framed, FrameError, entries, parse_request, sealed
 from anchorlib.wire.v1.collector_pb2 import Columns, Confirm, Confirmed, PushRequest
 
 __all__ = ["OTHERS", "Doubt", "Held", "Link", "Questions", "doubts", "held_frame"]

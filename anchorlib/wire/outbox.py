@@ -17,13 +17,19 @@ from typing import Any, Protocol
 from anchorlib.block import RowBlock
 from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
-from anchorlib.wire.encoder import Encoded, Encoder
-from anchorlib.wire.gaps import gaps_message
 from anchorlib.wire.holding import Held, Link, Questions, doubts, held_frame
 from anchorlib.wire.limits import WINDOW
-from anchorlib.wire.lineage import header_message, lineage_messages, operations_messages
-from anchorlib.wire.malformed import FrameError
-from anchorlib.wire.sealing import DamagedError, sealed
+from anchorlib.wire.messages import (
+    DamagedError,
+    Encoded,
+    Encoder,
+    FrameError,
+    gaps_message,
+    header_message,
+    lineage_messages,
+    operations_messages,
+    sealed,
+)
 from anchorlib.wire.v1.collector_pb2 import (
     DURABILITY_PROCESS,
     Backlog,

@@ -74,7 +74,7 @@ class Limited:
 def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     anchor("runs", "--help")  # loads what every command needs
-    import_module("anchorlib.wire.loading")  # and gRPC, which comes late otherwise
+    import_module("anchorlib.wire.connection.loading")  # and gRPC, which comes late otherwise
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -15,7 +15,7 @@ from anchor_server import serve
 from anchorlib.reading import open_run
 from anchorlib.store import LocalLocation, list_runs
 from anchorlib.wire import PushRequest, sealed
-from anchorlib.wire.sealing import SEAL_BYTES, sealed_bytes
+from anchorlib.wire.messages.checksum import SEAL_BYTES, sealed_bytes
 from anchorlib.wire.v1 import collector_pb2 as wire
 from tests.seeds import examples
 from tests.server.pushing import Pusher, expected, record, stored

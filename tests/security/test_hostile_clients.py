@@ -21,7 +21,7 @@ from anchor_server.refusals import Refusal
 from anchorlib import open_run
 from anchorlib.record import UNKNOWN, Gap
 from anchorlib.wire import MESSAGE_BYTES, PushRequest, ReaderClient, sealed
-from anchorlib.wire.gaps import gaps_message
+from anchorlib.wire.messages.gaps import gaps_message
 from anchorlib.wire.v1.collector_pb2 import (
     Columns,
     Define,

@@ -33,7 +33,7 @@ from anchorlib.wire import (
     ReaderClient,
     sealed,
 )
-from anchorlib.wire.services import keep_call
+from anchorlib.wire.connection.services import keep_call
 from anchorlib.wire.v1.collector_pb2 import DESCRIPTOR, Close
 from tests.cli.made import anchor
 from tests.delivery.lines import sink_to, spools

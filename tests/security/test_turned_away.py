@@ -264,7 +264,7 @@ def test_a_key_that_others_can_read_is_refused_at_both_ends(tmp_path, root, mode
 def test_a_secret_of_another_owner_may_be_lent_to_a_group_and_to_no_one_else(tmp_path, monkeypatch):
     file = tmp_path / "key"
     file.touch()
-    monkeypatch.setattr("anchorlib.wire.private.os.geteuid", lambda: file.stat().st_uid + 1)
+    monkeypatch.setattr("anchorlib.wire.secret_files.os.geteuid", lambda: file.stat().st_uid + 1)
     for mode, fine in ((0o440, True), (0o640, True), (0o660, False), (0o644, False)):
         file.chmod(mode)
         if fine:

@@ -31,7 +31,7 @@ from anchorlib.wire import (
     parse_address,
     sealed,
 )
-from anchorlib.wire.services import parse_reply, push_call
+from anchorlib.wire.connection.services import parse_reply, push_call
 
 WRITER = b"w" * 16
 

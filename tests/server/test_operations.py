@@ -17,8 +17,8 @@ from anchorlib.claims import claim_of
 from anchorlib.errors import CollectorError, MissingExtraError, OptionError
 from anchorlib.record import Gap
 from anchorlib.wire import Credentials, KeeperClient, PushRequest, ReaderClient, sealed
-from anchorlib.wire.gaps import gaps_message
-from anchorlib.wire.sealing import SEAL_BYTES, sealed_bytes
+from anchorlib.wire.messages.checksum import SEAL_BYTES, sealed_bytes
+from anchorlib.wire.messages.gaps import gaps_message
 from anchorlib.wire.v1.collector_pb2 import Backlog, Close
 from tests.cli.made import anchor
 from tests.server.processes import served

@@ -25,9 +25,9 @@ from anchorlib.wire import (
     parse_address,
     sealed,
 )
-from anchorlib.wire.gaps import gaps_message
-from anchorlib.wire.sealing import SEAL_BYTES, sealed_bytes
-from anchorlib.wire.services import push_call
+from anchorlib.wire.connection.services import push_call
+from anchorlib.wire.messages.checksum import SEAL_BYTES, sealed_bytes
+from anchorlib.wire.messages.gaps import gaps_message
 from anchorlib.wire.v1.collector_pb2 import (
     Close,
     Columns,

@@ -31,7 +31,7 @@ from anchorlib.wire import (
     open_channel,
     parse_address,
 )
-from anchorlib.wire.services import parse_reply, push_call
+from anchorlib.wire.connection.services import parse_reply, push_call
 from tests.anchorlib.spool.spooling import entries
 from tests.anchorlib.store.records import assert_holds
 from tests.fixtures.protocol2 import EDGE, GAP, HEADER, LEARNED, SAID, messages

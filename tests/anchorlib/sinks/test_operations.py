@@ -12,8 +12,8 @@ from anchorlib.recorder import thread_queue
 from anchorlib.sinks import MemorySink, RunOptions, open_sink, push
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.spool.delivery import deliver
-from anchorlib.wire.lineage import operations_messages, read_operations
-from anchorlib.wire.malformed import FrameError
+from anchorlib.wire.messages.lineage import operations_messages, read_operations
+from anchorlib.wire.messages.malformed import FrameError
 from anchorlib.wire.v1.collector_pb2 import Lineage
 
 KEY = "0" * 32

@@ -306,7 +306,7 @@ def test_several_ranks_join_one_run(tmp_path):
 
 def test_a_stream_that_is_not_answered_any_more_is_begun_anew(tmp_path, monkeypatch):
     # As where a bit flips in what the line says to itself: both ends are there, and both wait.
-    monkeypatch.setattr("anchorlib.wire.push.ANSWER_SECONDS", 0.4)
+    monkeypatch.setattr("anchorlib.wire.clients.push.ANSWER_SECONDS", 0.4)
     real = Stream.replies
     stuck = threading.Event()
 

@@ -9,7 +9,7 @@ import pytest
 
 from anchorlib.errors import CollectorError
 from anchorlib.wire import ReaderClient, ask_health, check_of, parse_address
-from anchorlib.wire.sealing import sealed_bytes
+from anchorlib.wire.messages.checksum import sealed_bytes
 from anchorlib.wire.v1.collector_pb2 import ListReply
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from anchorlib.block import COLUMNS, block_of, joined_blocks
 from anchorlib.errors import AnchorError
 from anchorlib.wire import DamagedError, Decoder, Encoder, Framed, FrameError, parse_request
-from anchorlib.wire.sealing import SEAL_BYTES, sealed_bytes
+from anchorlib.wire.messages.checksum import SEAL_BYTES, sealed_bytes
 from tests.anchorlib.wire.strategies import records
 from tests.anchorlib.wire.test_codec import bits, messages, record
 from tests.writing import records_of

@@ -14,7 +14,7 @@ from anchorlib.block import block_of
 from anchorlib.record import Coordinates, Record
 from anchorlib.summary import summarise
 from anchorlib.wire import DamagedError, Decoder, Encoder, Framed, parse_request
-from anchorlib.wire.sealing import SEAL_BYTES, check_of, check_seal, sealed, sealed_bytes
+from anchorlib.wire.messages.checksum import SEAL_BYTES, check_of, check_seal, sealed, sealed_bytes
 from anchorlib.wire.v1.collector_pb2 import GetReply, GetRequest, PushRequest
 from tests.anchorlib.wire.strategies import bits, records
 from tests.writing import records_of

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from anchorlib.wire.address import parse_address
-from anchorlib.wire.failures import failure
-from anchorlib.wire.kinds import KIND_KEY, Kind, code_of
+from anchorlib.wire.connection.failures import failure
+from anchorlib.wire.connection.kinds import KIND_KEY, Kind, code_of
 
 ADDRESS = parse_address("grpc://127.0.0.1:50051")
 BROKEN = "Stream removed (Failed parsing HTTP/2 (frame of size 70000))"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from anchorlib.errors import AnchorError
 from anchorlib.record import Edges, Parent
 from anchorlib.wire import FrameError, Outbox, PushReply, parse_request, read_lineage
-from anchorlib.wire.lineage import lineage_messages
+from anchorlib.wire.messages.lineage import lineage_messages
 from anchorlib.wire.v1.collector_pb2 import Edges as WireEdges
 from anchorlib.wire.v1.collector_pb2 import Lineage, Resume
 

@@ -45,7 +45,7 @@ def test_no_other_module_of_the_package_loads_grpc():
         for file in PACKAGE.rglob("*.py")
         if "grpc" in imported(file) and "v1" not in file.parts
     }
-    assert loading == {"wire/loading.py"}
+    assert loading == {"wire/connection/loading.py"}
 
 
 @pytest.mark.slow

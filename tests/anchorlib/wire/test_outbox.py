@@ -24,7 +24,7 @@ from anchorlib.wire import (
     PushReply,
     parse_request,
 )
-from anchorlib.wire.gaps import read_gaps
+from anchorlib.wire.messages.gaps import read_gaps
 from anchorlib.wire.v1.collector_pb2 import Ack, Closed, Flushed, Resume
 from tests.server.pushing import answer, record
 from tests.writing import records_of

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from anchorlib.modes import All
 from anchorlib.record import Gap
-from anchorlib.wire.texts import check_reason, check_series
+from anchorlib.wire.messages.texts import check_reason, check_series
 from anchorlib.wire.v1.collector_pb2 import Gap as WireGap
 from anchorlib.wire.v1.collector_pb2 import Gaps
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from anchorlib.wire.address import Address, is_loopback
+from anchorlib.wire.connection.loading import grpc
 from anchorlib.wire.credentials import Credentials, check_credentials, read_file
 from anchorlib.wire.limits import MESSAGE_BYTES
-from anchorlib.wire.loading import grpc
 
 __all__ = ["KEEPALIVE_SECONDS", "PING_SECONDS", "open_channel"]
 

@@ -8,8 +8,8 @@ from typing import Final
 from anchorlib.errors import CollectorError
 from anchorlib.names import escape
 from anchorlib.wire.address import Address
-from anchorlib.wire.kinds import Kind, kind_of
-from anchorlib.wire.loading import grpc
+from anchorlib.wire.connection.kinds import Kind, kind_of
+from anchorlib.wire.connection.loading import grpc
 
 __all__ = ["Failure", "failure"]
 

@@ -11,8 +11,8 @@ from anchorlib.names import check_name
 from anchorlib.operations import Entry, check_entry
 from anchorlib.record import Edges, Parent
 from anchorlib.wire.limits import HEADER_BYTES, MAX_DIMS, OPERATIONS_BYTES
-from anchorlib.wire.malformed import FrameError
-from anchorlib.wire.texts import check_phase, check_reason
+from anchorlib.wire.messages.malformed import FrameError
+from anchorlib.wire.messages.texts import check_phase, check_reason
 from anchorlib.wire.v1.collector_pb2 import Edges as WireEdges
 from anchorlib.wire.v1.collector_pb2 import Lineage
 from anchorlib.wire.v1.collector_pb2 import Parent as WireParent

@@ -9,9 +9,9 @@ from google.protobuf.message import Message
 
 from anchorlib.errors import RunNotFoundError
 from anchorlib.wire.address import Address
-from anchorlib.wire.asking import Line, NotThereError
+from anchorlib.wire.clients.asking import Line, NotThereError
+from anchorlib.wire.connection import keep_call
 from anchorlib.wire.credentials import Credentials
-from anchorlib.wire.services import keep_call
 from anchorlib.wire.v1.collector_pb2 import (
     ArchivingTold,
     MeasureReply,

@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 
 from anchorlib.wire.address import Address
-from anchorlib.wire.channel import open_channel
+from anchorlib.wire.connection import Failure, Kind, failure, grpc, open_channel
 from anchorlib.wire.credentials import Credentials
-from anchorlib.wire.failures import Failure, failure
-from anchorlib.wire.kinds import Kind
-from anchorlib.wire.loading import grpc
 
 __all__ = ["ask_health"]
 

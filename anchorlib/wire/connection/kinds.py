@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from anchorlib.wire.loading import grpc
+from anchorlib.wire.connection.loading import grpc
 
 __all__ = ["KIND_KEY", "Kind", "code_of", "kind_of"]
 

@@ -10,13 +10,9 @@ from google.protobuf.message import Message
 from anchorlib.errors import StoreError
 from anchorlib.names import escape
 from anchorlib.wire.address import Address, parse_address
-from anchorlib.wire.channel import open_channel
+from anchorlib.wire.connection import Failure, Kind, ReadCall, failure, grpc, open_channel
 from anchorlib.wire.credentials import Credentials
-from anchorlib.wire.failures import Failure, failure
-from anchorlib.wire.kinds import Kind
-from anchorlib.wire.loading import grpc
-from anchorlib.wire.sealing import DamagedError, check_of, check_seal, sealed
-from anchorlib.wire.services import ReadCall
+from anchorlib.wire.messages import DamagedError, check_of, check_seal, sealed
 
 __all__ = ["Line", "NotThereError"]
 

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from anchorlib.block import RowBlock
-from anchorlib.wire.framing import Buffer, join
 from anchorlib.wire.limits import FRAME_BYTES
-from anchorlib.wire.sealing import sealed
+from anchorlib.wire.messages.checksum import sealed
+from anchorlib.wire.messages.framing import Buffer, join
 from anchorlib.wire.v1.collector_pb2 import (
     Columns,
     Define,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from anchorlib.wire.loading import grpc
-from anchorlib.wire.sealing import check_seal, sealed
+from anchorlib.wire.connection.loading import grpc
+from anchorlib.wire.messages import check_seal, sealed
 from anchorlib.wire.v1.collector_pb2 import DESCRIPTOR, PushReply
 
 __all__ = [

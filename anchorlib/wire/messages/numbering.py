@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from anchorlib.wire.decoder import Framed, parse_request
-from anchorlib.wire.framing import join
-from anchorlib.wire.malformed import FrameError
+from anchorlib.wire.messages.decoder import Framed, parse_request
+from anchorlib.wire.messages.framing import join
+from anchorlib.wire.messages.malformed import FrameError
 from anchorlib.wire.v1.collector_pb2 import Columns
 
 __all__ = ["Row", "defined", "first_of", "renumbered"]

@@ -10,12 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from anchorlib.wire.connection import grpc, parse_reply, push_call
 from anchorlib.wire.limits import ANSWER_SECONDS
-from anchorlib.wire.loading import grpc
-from anchorlib.wire.malformed import FrameError
+from anchorlib.wire.messages import FrameError, sealed
 from anchorlib.wire.outbox import Outbox
-from anchorlib.wire.sealing import sealed
-from anchorlib.wire.services import parse_reply, push_call
 from anchorlib.wire.v1.collector_pb2 import Hello, PushReply, PushRequest
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import xxhash
 
-from anchorlib.wire.sealing import SEAL_BYTES, seal, sealed_bytes
+from anchorlib.wire.messages.checksum import SEAL_BYTES, seal, sealed_bytes
 from anchorlib.wire.v1.collector_pb2 import Frame, PushRequest
 
 __all__ = ["Buffer", "join", "split"]

@@ -11,8 +11,8 @@ import numpy as np
 import xxhash
 
 from anchorlib.block import RowBlock, Tables
-from anchorlib.wire.malformed import FrameError
-from anchorlib.wire.sealing import DamagedError
+from anchorlib.wire.messages.checksum import DamagedError
+from anchorlib.wire.messages.malformed import FrameError
 from anchorlib.wire.v1.collector_pb2 import Columns
 
 __all__ = ["entries", "read_block"]

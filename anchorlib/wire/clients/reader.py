@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Self, TypeVar
 
 from anchorlib.wire.address import Address
-from anchorlib.wire.asking import Line, NotThereError
+from anchorlib.wire.clients.asking import Line, NotThereError
+from anchorlib.wire.connection import ReadCall, read_calls
 from anchorlib.wire.credentials import Credentials
 from anchorlib.wire.limits import READ_BYTES
-from anchorlib.wire.services import ReadCall, read_calls
 from anchorlib.wire.v1.collector_pb2 import GetReply, GetRequest, ListReply, ListRequest
 
 __all__ = ["ReaderClient"]

@@ -2,7 +2,7 @@
 
 A message may come from anybody: every length, number and shape in it is checked before memory is
 taken for it, and the values of each record are checked against their digest before the record is
-handed on (see `anchorlib.wire.blocks`).
+handed on (see `anchorlib.wire.messages.row_columns`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from google.protobuf.message import DecodeError
 
 from anchorlib.block import RowBlock, Tables, layout_bytes
 from anchorlib.errors import AnchorError
-from anchorlib.wire.blocks import read_block
-from anchorlib.wire.framing import split
 from anchorlib.wire.limits import MAX_DIMS, MAX_ELEMENTS, RECORD_BYTES, TABLE_ENTRIES
-from anchorlib.wire.malformed import FrameError
-from anchorlib.wire.sealing import check_seal
-from anchorlib.wire.texts import check_phase, check_series
+from anchorlib.wire.messages.checksum import check_seal
+from anchorlib.wire.messages.framing import split
+from anchorlib.wire.messages.malformed import FrameError
+from anchorlib.wire.messages.row_columns import read_block
+from anchorlib.wire.messages.texts import check_phase, check_series
 from anchorlib.wire.v1.collector_pb2 import Columns, Define, Fragment, Frame, Layout, PushRequest
 
 __all__ = ["Decoder", "FrameError", "Framed", "parse_request"]

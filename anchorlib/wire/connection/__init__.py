@@ -1,0 +1,44 @@
+"""gRPC between a collector and its clients: channels, the three services, and how calls fail.
+
+loading   gRPC, loaded so that it writes nothing to stderr
+channel   channels to a collector
+services  the three services, to serve and to call
+kinds     the kinds of failure
+failures  what a failed call means
+"""
+
+from anchorlib.wire.connection.channel import KEEPALIVE_SECONDS, PING_SECONDS, open_channel
+from anchorlib.wire.connection.failures import Failure, failure
+from anchorlib.wire.connection.kinds import KIND_KEY, Kind, code_of, kind_of
+from anchorlib.wire.connection.loading import grpc
+from anchorlib.wire.connection.services import (
+    ReadCall,
+    keep_call,
+    keeper_handler,
+    parse_reply,
+    push_call,
+    push_handler,
+    read_calls,
+    reader_handler,
+)
+
+__all__ = [
+    "KEEPALIVE_SECONDS",
+    "KIND_KEY",
+    "PING_SECONDS",
+    "Failure",
+    "Kind",
+    "ReadCall",
+    "code_of",
+    "failure",
+    "grpc",
+    "keep_call",
+    "keeper_handler",
+    "kind_of",
+    "open_channel",
+    "parse_reply",
+    "push_call",
+    "push_handler",
+    "read_calls",
+    "reader_handler",
+]

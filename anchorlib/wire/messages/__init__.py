@@ -1,0 +1,58 @@
+"""Messages as bytes: frames of records, statements beside them, and the checksum of each message.
+
+framing      a frame as bytes, its payload in place
+encoder      blocks of records to frames
+decoder      frames to blocks of records, nothing trusted
+row_columns  the rows of a frame as columns
+numbering    finished frames under other record numbers
+gaps         gap statements
+lineage      what values were computed from, entries of headers, and traced operations
+texts        names, kinds, modes, phases and reasons, checked
+checksum     the checksum that ends each message: a flipped bit on the wire is found here
+malformed    the error of a message that cannot be
+"""
+
+from anchorlib.wire.messages.checksum import DamagedError, check_of, check_seal, sealed
+from anchorlib.wire.messages.decoder import Decoder, Framed, parse_request
+from anchorlib.wire.messages.encoder import Encoded, Encoder, frame_weights
+from anchorlib.wire.messages.framing import Buffer
+from anchorlib.wire.messages.gaps import gaps_message, read_gaps
+from anchorlib.wire.messages.lineage import (
+    header_message,
+    lineage_messages,
+    operations_messages,
+    read_header,
+    read_lineage,
+    read_operations,
+)
+from anchorlib.wire.messages.malformed import FrameError
+from anchorlib.wire.messages.numbering import Row, defined, first_of, renumbered
+from anchorlib.wire.messages.row_columns import entries
+
+__all__ = [
+    "Buffer",
+    "DamagedError",
+    "Decoder",
+    "Encoded",
+    "Encoder",
+    "FrameError",
+    "Framed",
+    "Row",
+    "check_of",
+    "check_seal",
+    "defined",
+    "entries",
+    "first_of",
+    "frame_weights",
+    "gaps_message",
+    "header_message",
+    "lineage_messages",
+    "operations_messages",
+    "parse_request",
+    "read_gaps",
+    "read_header",
+    "read_lineage",
+    "read_operations",
+    "renumbered",
+    "sealed",
+]
