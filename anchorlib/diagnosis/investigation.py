@@ -26,6 +26,7 @@ from anchorlib.diagnosis.judgement import (
     losses,
     measured_from,
     only_dead_ends,
+    partials,
     preceding,
     scores,
     verdict,
@@ -110,22 +111,21 @@ def compare_tables(
     alignment = alignment.settled()
     asked: Any = {"progress": progress, "over": over}
     every = measure(alignment, alignment.differing, **asked)
-    alike = benign(alignment, every)
-    judged, measures = alike.without(alignment), every.without(alike.pairs)
+    alike, parts = benign(alignment, every), partials(alignment)
+    judged = parts.without(alike.without(alignment))
+    measures = every.without(np.flatnonzero(judged.equal & ~alignment.equal))
     around = envelope(judged, measures, noise, **asked) if noise else None
     scored = None if around is None else scores(measures, around)
-    found = frontier(judged)
+    found = frontier(judged, parts.rows)
     judge = Judge(found, measures, around)
     origins = judge.origins()
     damaged = [line for one in alignment.merged for line in one.damaged]
     damaged += [one.line for one in every.damaged] + list(around.damaged if around else ())
-    first, told, leaving = _first(judged), None, None
-    if around is not None and scored is not None and len(measures):
-        told, leaving = _judged(judged, measures, scored, around)
-        if told.covered is False and too_fine(judged, noise):
-            told, leaving = told._replace(covered=None), None
-    ends = only_dead_ends(judged, measures)
-    answer = verdict(_counts(alignment), origins, told, harmless=ends or first is None)
+    first, ends = _first(judged), only_dead_ends(judged, measures)
+    told, leaving = _judged(judged, measures, scored, around, noise)
+    depends = parts.unknown(None if first is None else first.place, origins)
+    harmless = ends or (first is None and not depends)
+    answer = verdict(_counts(alignment), origins, told, harmless=harmless)
     if traces is not None:
         origins = traces.told(origins)  # after the verdict, which traces must not change
     config, parted, complete = config_diff(alignment), losses(judged), completeness(alignment)
@@ -142,6 +142,7 @@ def compare_tables(
         merged=[*(one.clause for one in alignment.merged), *reordering(alignment)],
         drawn=drawn_otherwise(alignment),
         config=config,
+        partial=parts.clause,
     )
     return Comparison(
         a=alignment.a.run,
@@ -165,7 +166,7 @@ def compare_tables(
         ),
         leaves_noise=leaving,
         complete=complete,
-        incomplete=incomplete(complete, alignment, None if answer in SETTLED else first),
+        incomplete=depends or incomplete(complete, alignment, None if answer in SETTLED else first),
         damaged=tuple(damaged),
         noise=tuple(table.run for table in noise),
         ops=None if traces is None else traces.found,
@@ -178,12 +179,24 @@ def compare_tables(
 
 
 def _judged(
-    judged: Alignment, measures: Measures, scored: Array, around: Envelope
-) -> tuple[Drift, Leaving | None]:
-    """The drift, and the first record that leaves the noise: where one does, nothing is covered."""
+    judged: Alignment,
+    measures: Measures,
+    scored: Array | None,
+    around: Envelope | None,
+    noise: Sequence[Table],
+) -> tuple[Drift | None, Leaving | None]:
+    """The drift, and the first record that leaves the noise: where one does, nothing is covered.
+
+    None for both where there are no noise runs, or nothing that they could cover.
+    """
+    if scored is None or around is None or not len(measures):
+        return None, None
     leaving = leaves_noise(judged, measures, scored)
     told = drift(judged, measures, scored, around)
-    return (told if leaving is None else told._replace(covered=False)), leaving
+    covered = told.covered if leaving is None else False
+    if covered is False and too_fine(judged, noise):
+        return told._replace(covered=None), None
+    return told._replace(covered=covered), leaving
 
 
 def _spread(scored: Array, measures: Measures, every: Measures) -> Array:

@@ -180,9 +180,6 @@ def incomplete(complete: Completeness, alignment: Alignment, first: Divergence |
     """
     if first is None:
         return not complete
-    partial = from_outside(alignment.a) ^ from_outside(alignment.b)
-    if first.place.kind == "grad" and first.place.name in partial:
-        return True
     # A gap of unknown beginning may be anywhere, so it counts as one from step 0 on.
     tables = [table for table in (alignment.a, alignment.b) if table.gaps]
     return any((table.gaps_from or 0) <= first.place.step for table in tables)

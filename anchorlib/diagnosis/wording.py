@@ -44,6 +44,7 @@ class Beside(NamedTuple):
     merged: records that were merged for the comparison, a clause for each sort.
     drawn: the first step that began with another random state in B; None without one.
     config: header entries that differ.
+    partial: the gradients that differ and of which one run saw a part alone; "" without any.
     """
 
     benign: Sequence[str]
@@ -57,6 +58,7 @@ class Beside(NamedTuple):
     merged: Sequence[str] = ()
     drawn: int | None = None
     config: Mapping[str, tuple[Any, Any]] = MappingProxyType({})
+    partial: str = ""
 
     @property
     def modes(self) -> list[str]:
@@ -85,7 +87,8 @@ def sentence(
         told = "; but ".join(filter(None, (equal, *beside.modes, lacking)))
         return "; ".join((told, *beside.merged)) + "."
     if first is None:
-        parts = ["No value differs", *beside.benign, *beside.modes, lacking, *beside.merged]
+        equal = f"No value differs{f' but {beside.partial}' * bool(beside.partial)}"
+        parts = [equal, *beside.benign, *beside.modes, lacking, *beside.merged]
         return "; ".join(filter(None, parts)) + "."
     parts = [f"The runs part at {_begin(first, origins)}"]
     if beside.preceding:

@@ -40,6 +40,7 @@ _EXTRA = frozenset(
 class _Extended(torch.optim.Optimizer):
     """Removes PopTorch's arguments before torch's class sees the others."""
 
+    heeded: ClassVar[frozenset[str]] = frozenset({"max_grad_norm"})
     # Arguments with values for which torch's class would make other updates than PopTorch.
     unavailable: ClassVar[Mapping[str, object]] = {}
 
@@ -51,7 +52,7 @@ class _Extended(torch.optim.Optimizer):
         self.poptorch_arguments = extra
         norm = extra.get("max_grad_norm")
         self.max_grad_norm = float("inf") if norm is None else float(norm)
-        unheeded = sorted(extra.keys() - {"max_grad_norm", "max_weight_norm"})
+        unheeded = sorted(extra.keys() - self.heeded)
         if unheeded:
             _log.debug(
                 "anchorlib: %s: %s not needed here", type(self).__name__, ", ".join(unheeded)
@@ -140,6 +141,8 @@ class _Lamb(torch.optim.Optimizer):
 
 class LAMB(_Extended, _Lamb):
     """Layer-wise adaptive moments; `max_weight_norm` bounds the norm to which a step is scaled."""
+
+    heeded = frozenset({"max_grad_norm", "max_weight_norm", "bias_correction"})
 
     def __init__(self, params: Any, *args: Any, **kwargs: Any) -> None:
         correct = kwargs.get("bias_correction")

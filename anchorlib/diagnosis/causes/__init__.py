@@ -21,6 +21,7 @@ from anchorlib.diagnosis.causes.histories import (
 from anchorlib.diagnosis.causes.lineage import Lineage
 from anchorlib.diagnosis.causes.parentage import Role, plain
 from anchorlib.diagnosis.causes.skips import Skips, skips
+from anchorlib.diagnosis.causes.upstream import upstream
 
 __all__ = [
     "EQUAL",
@@ -46,4 +47,5 @@ __all__ = [
     "plain",
     "settings",
     "skips",
+    "upstream",
 ]

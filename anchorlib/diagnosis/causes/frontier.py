@@ -7,7 +7,7 @@ is read here, and there is no tolerance.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,8 +128,11 @@ class Frontier:
         return list(dict.fromkeys(found))
 
 
-def frontier(alignment: Alignment) -> Frontier:
-    """Tells origins from receivers among the pairs that differ."""
+def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Frontier:
+    """Tells origins from receivers among the pairs that differ.
+
+    unknown: rows of A that are judged as if they had no partner, whatever their pairs say.
+    """
     a = alignment.a
     ranks = sorted({tensor.rank for tensor in a.tensors})
     told = {rank: statements(alignment, rank) for rank in ranks}
@@ -137,6 +140,7 @@ def frontier(alignment: Alignment) -> Frontier:
     blocks = blocks_of(a, lambda rank, steps: np.searchsorted(turns[rank], steps, "right"))
     status = np.full(len(a), UNMATCHED, np.uint8)
     status[alignment.a_row] = np.where(alignment.equal, EQUAL, DIFFERS)
+    status[np.asarray(unknown, np.int64)] = UNMATCHED
     size = np.diff(blocks.starts)
     block_of, place_of = np.empty(len(a), np.int64), np.empty(len(a), np.int64)
     block_of[blocks.rows] = np.repeat(np.arange(len(blocks)), size)

@@ -11,6 +11,7 @@ from anchorlib.diagnosis.judgement.losses import Losses, losses
 from anchorlib.diagnosis.judgement.nearness import Nearness
 from anchorlib.diagnosis.judgement.operations import computing
 from anchorlib.diagnosis.judgement.origins import Origin, Replay
+from anchorlib.diagnosis.judgement.partials import Partials, partials
 from anchorlib.diagnosis.judgement.preceding import preceding
 from anchorlib.diagnosis.judgement.reference import measured_from
 from anchorlib.diagnosis.judgement.verdict import Drift, drift, verdict
@@ -27,6 +28,7 @@ __all__ = [
     "Losses",
     "Nearness",
     "Origin",
+    "Partials",
     "Replay",
     "benign",
     "completeness",
@@ -38,6 +40,7 @@ __all__ = [
     "losses",
     "measured_from",
     "only_dead_ends",
+    "partials",
     "perturbation",
     "preceding",
     "scores",

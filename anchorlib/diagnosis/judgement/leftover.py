@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.diagnosis.judgement.series import series, values
 from anchorlib.diagnosis.pairing import Alignment, Table
-from anchorlib.diagnosis.sizes import read
 from anchorlib.errors import StoreError
 
 __all__ = ["leftover"]
@@ -44,25 +44,25 @@ def leftover(alignment: Alignment, pair: int, eps: float) -> str:
     if len(shapes) > 1 or any(table.figures["numel"][row] > MOST_ELEMENTS for table, row in sides):
         return ""
     try:
-        values = [_values(table, row) for table, row in sides]
-        if values[0] is None or values[1] is None:
+        held = [values(table, row) for table, row in sides]
+        if held[0] is None or held[1] is None:
             return ""
-        few = len(values[0]) < FEW
+        few = len(held[0]) < FEW
         if few and eps > CERTAIN:
             return ""
         near = NEAR * (not few) + ROUNDINGS * eps
-        return _added(sides, values, near) or _not_summed(sides, values, near)
+        return _added(sides, held, near) or _not_summed(sides, held, near)
     except StoreError:
         return ""
 
 
-def _added(sides: list[tuple[Table, int]], values: list[Any], near: float) -> str:
+def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
     """The clause where one run's gradient is the other's plus its own of the last step; else ""."""
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
         table, row = sides[own]
-        more = values[own] - values[other]
+        more = held[own] - held[other]
         added = any(_close(more, before, near) for before in _before(table, row))
-        holds = [_holds(sides[at], values[at], near) for at in (own, other)]
+        holds = [_holds(sides[at], held[at], near) for at in (own, other)]
         if added or holds == [True, False]:
             one = "A" if which == "B" else "B"
             return f"zero_grad? {which} takes {one}'s gradient and its own of the step before"
@@ -88,12 +88,12 @@ def _is_both(value: Array, summed: Array | None, before: Array, near: float) -> 
     return factor > 0 and bool(large) and _close(value, factor * both, near)
 
 
-def _not_summed(sides: list[tuple[Table, int]], values: list[Any], near: float) -> str:
+def _not_summed(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
     """The clause where one run's gradient alone is no multiple of its passes' sum; else ""."""
     if any(len({tensor.rank for tensor in table.tensors}) > 1 for table, _ in sides):
         return ""  # a reduction over ranks is no sum of one rank's passes
     sums = [_passes(table, row) for table, row in sides]
-    known = [(value, one) for value, one in zip(values, sums, strict=True) if one is not None]
+    known = [(value, one) for value, one in zip(held, sums, strict=True) if one is not None]
     summed = [_close(value, one, near) for value, one in known]
     if len(summed) < 2 or all(summed) or not any(summed):
         return ""
@@ -120,15 +120,16 @@ def _before(table: Table, row: int) -> Iterator[Array]:
     Then with the contribution of each pass since: of two optimizers in one step, the first leaves
     its gradients to the passes of the second.
     """
-    same = _of_series(table, row, table.tensors[table.tensor[row]].kind)
-    rows = np.flatnonzero(same & (table.step == table.step[row] - 1))
-    held = _values(table, int(rows[-1])) if len(rows) else None
+    rows = series(table, row, table.tensors[table.tensor[row]].kind)
+    rows = rows[table.step[rows] == table.step[row] - 1]
+    held = values(table, int(rows[-1])) if len(rows) else None
     if held is None:
         return
     yield held
-    since = (table.order > table.order[rows[-1]]) & (table.order < table.order[row])
-    for one in np.flatnonzero(_of_series(table, row, "pass_grad") & since)[:MOST_PASSES].tolist():
-        part = _values(table, one)
+    added = series(table, row, "pass_grad")
+    since = (table.order[added] > table.order[rows[-1]]) & (table.order[added] < table.order[row])
+    for one in added[since][:MOST_PASSES].tolist():
+        part = values(table, one)
         if part is None:
             return
         held = held + part
@@ -137,35 +138,14 @@ def _before(table: Table, row: int) -> Iterator[Array]:
 
 def _passes(table: Table, row: int) -> Array | None:
     """The sum of a tensor's pass_grads in a step; None without any, or where one lacks values."""
-    which = _of_series(table, row, "pass_grad") & (table.step == table.step[row])
+    added = series(table, row, "pass_grad")
     total: Array | None = None
-    for one in np.flatnonzero(which).tolist():
-        part = _values(table, one)
+    for one in added[table.step[added] == table.step[row]].tolist():
+        part = values(table, one)
         if part is None:
             return None
         total = part if total is None else total + part
     return total
-
-
-def _of_series(table: Table, row: int, kind: str) -> Array:
-    """Whether each record has this kind and the row's tensor, phase and attempt."""
-    own = table.tensors[table.tensor[row]]
-    series = [
-        number
-        for number, one in enumerate(table.tensors)
-        if (one.name, one.kind, one.rank) == (own.name, kind, own.rank)
-    ]
-    which: Array = np.isin(table.tensor, series)
-    which &= (table.phase == table.phase[row]) & (table.attempt == table.attempt[row])
-    return which
-
-
-def _values(table: Table, row: int) -> Array | None:
-    """The values of a record in float64, without its loss scale; None where they were not kept."""
-    if not table.kept[row]:
-        return None
-    values: Array = read(table, row).astype(np.float64) / float(table.scale[row])
-    return values if np.isfinite(values).all() else None
 
 
 def _close(one: Array, two: Array, near: float) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import EQUAL, Frontier
-from anchorlib.diagnosis.pairing import Alignment, Table
-from anchorlib.diagnosis.sizes import read
+from anchorlib.diagnosis.judgement.series import series, values
+from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.errors import StoreError
 
 __all__ = ["moved"]
@@ -47,12 +47,12 @@ def moved(frontier: Frontier, row: int) -> list[str]:
 def _since(frontier: Frontier, row: int) -> Iterator[str]:
     """Compares the two moves of a value since its record before, which was equal in both runs."""
     alignment, a = frontier.alignment, frontier.alignment.a
-    before = _records(a, row, "value")
+    before = series(a, row, "value")
     before = before[a.order[before] < a.order[row]]
     if not len(before) or frontier.status[before[-1]] != EQUAL:
         return
-    start = _values(a, int(before[-1]))
-    one, two = _values(a, row), _values(alignment.b, _partner(alignment, row))
+    start = values(a, int(before[-1]))
+    one, two = values(a, row), values(alignment.b, _partner(alignment, row))
     if start is None or one is None or two is None or not len(start) == len(one) == len(two):
         return
     # A value that is made anew in each pass was not moved.
@@ -71,14 +71,14 @@ def _since(frontier: Frontier, row: int) -> Iterator[str]:
 def _left_there(frontier: Frontier, row: int) -> Iterator[str]:
     """Says that a parameter moved within a step was not put back before the optimizer's step."""
     alignment, a = frontier.alignment, frontier.alignment.a
-    within = _records(a, row, "value")
+    within = series(a, row, "value")
     within = within[(a.step[within] == a.step[row]) & (a.order[within] < a.order[row])]
-    made = _records(a, row, "updated")
+    made = series(a, row, "updated")
     made = made[(a.step[made] == a.step[row]) & (a.pass_index[made] == a.pass_index[row])]
     if len(within) < 2 or not len(made) or (frontier.status[within] != EQUAL).any():
         return
-    start, last = (_values(a, int(one)) for one in (within[0], within[-1]))
-    one, two = _values(a, int(made[-1])), _values(alignment.b, _partner(alignment, int(made[-1])))
+    start, last = (values(a, int(one)) for one in (within[0], within[-1]))
+    one, two = values(a, int(made[-1])), values(alignment.b, _partner(alignment, int(made[-1])))
     if start is None or last is None or one is None or two is None or len(two) != len(start):
         return
     factor = _factor(last - start, two - one, EPS * float(np.linalg.norm(start)))
@@ -114,27 +114,5 @@ def _power(one: Array, two: Array, size: Array, slack: float) -> str:
     return ""
 
 
-def _records(table: Table, row: int, kind: str) -> Array:
-    """The rows of this kind of the row's tensor, in order of execution."""
-    own = table.tensors[table.tensor[row]]
-    series = [
-        number
-        for number, one in enumerate(table.tensors)
-        if (one.name, one.kind, one.rank) == (own.name, kind, own.rank)
-    ]
-    which = np.isin(table.tensor, series) & (table.phase == table.phase[row])
-    which &= table.attempt == table.attempt[row]
-    rows = np.flatnonzero(which)
-    found: Array = rows[np.argsort(table.order[rows], kind="stable")]
-    return found
-
-
 def _partner(alignment: Alignment, row: int) -> int:
     return int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
-
-
-def _values(table: Table, row: int) -> Array | None:
-    if not table.kept[row]:
-        return None
-    values: Array = read(table, row).astype(np.float64).reshape(-1)
-    return values if np.isfinite(values).all() else None

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Link
+from anchorlib.diagnosis.judgement.series import series, values
 from anchorlib.diagnosis.pairing import Table
-from anchorlib.diagnosis.sizes import read
 from anchorlib.errors import StoreError
 
 __all__ = ["targets"]
@@ -64,8 +64,8 @@ def _gradient_of(frontier: Frontier, row: int, link: Link) -> int | None:
     if link.kind != "value" or link.steps_back:
         return None
     a = frontier.alignment.a
-    which = _records(a, row, link.name, "grad") & (a.step == a.step[row])
-    rows = np.flatnonzero(which & (a.call == (link.call or 0)))
+    rows = series(a, row, "grad", link.name)
+    rows = rows[(a.step[rows] == a.step[row]) & (a.call[rows] == (link.call or 0))]
     rows = rows[a.pass_index[rows] == link.pass_index]
     matched = rows[np.isin(rows, frontier.alignment.a_row)]
     return int(matched[0]) if len(matched) else None
@@ -74,13 +74,13 @@ def _gradient_of(frontier: Frontier, row: int, link: Link) -> int | None:
 def _of_logits(frontier: Frontier, gradient: int, name: str) -> Iterator[str]:
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
-    which = _records(a, gradient, name, "value") & (a.step == a.step[gradient])
-    which &= (a.pass_index == a.pass_index[gradient]) & (a.call == a.call[gradient])
-    values = np.flatnonzero(which)
-    values = values[np.isin(values, alignment.a_row)]
-    if not len(values) or not FEW <= a.figures["numel"][gradient] <= MOST_ELEMENTS:
+    logits = series(a, gradient, "value", name)
+    for place in (a.step, a.pass_index, a.call):
+        logits = logits[place[logits] == place[gradient]]
+    logits = logits[np.isin(logits, alignment.a_row)]
+    if not len(logits) or not FEW <= a.figures["numel"][gradient] <= MOST_ELEMENTS:
         return
-    rows = [int(values[0]), gradient]
+    rows = [int(logits[0]), gradient]
     partners = [int(alignment.b_row[np.searchsorted(alignment.a_row, one)]) for one in rows]
     one, two = _target(a, *rows), _target(b, *partners)
     if one is not None and two is not None and (one.labels is None) == (two.labels is None):
@@ -116,16 +116,13 @@ def _shown(label: int) -> str:
 
 def _target(table: Table, logits: int, gradient: int) -> _Target | None:
     """The target that explains a gradient by its logits; None where none does."""
-    if not (table.kept[logits] and table.kept[gradient]):
-        return None
     shape = table.shapes[table.shape[gradient]]
     if not shape or table.shapes[table.shape[logits]] != shape:
         return None
-    x, g = (
-        read(table, one).astype(np.float64).reshape(-1, shape[-1]) for one in (logits, gradient)
-    )
-    if not (np.isfinite(x).all() and np.isfinite(g).all()):
+    x, g = values(table, logits), values(table, gradient)
+    if x is None or g is None:
         return None
+    x, g = x.reshape(-1, shape[-1]), g.reshape(-1, shape[-1])
     if shape[-1] > 2:
         return _softmax(x, g)
     used = (g != 0).any(axis=1)
@@ -170,11 +167,3 @@ def _line(g: Array, p: Array) -> tuple[float, float] | None:
     level = float(p.mean() - slope * g.mean())
     left = np.abs(p - slope * g - level).max()
     return (level, slope) if left <= EXACT * float(p.std()) else None
-
-
-def _records(table: Table, row: int, name: str, kind: str) -> Array:
-    rank = table.tensors[table.tensor[row]].rank
-    series = [n for n, one in enumerate(table.tensors) if one[:2] == (name, kind)]
-    series = [n for n in series if table.tensors[n].rank == rank]
-    found: Array = np.isin(table.tensor, series) & (table.phase == table.phase[row])
-    return found

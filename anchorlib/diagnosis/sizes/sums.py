@@ -37,19 +37,21 @@ class Sum(NamedTuple):
     """A tensor of sums, computed in float64.
 
     total: the sums. spread: the root of the sum of the squares of all terms of all elements.
-    terms: how many terms each element has.
+    terms: how many terms each element has. times: how many times the usual rounding of its
+        additions is allowed.
     """
 
     total: Array
     spread: float
     terms: int
+    times: float = 1.0
 
     def rounding(self, eps: float) -> float:
         """The ‖r − total‖₂ that rounding may give a result r computed in a precision of this eps.
 
         Low precision rounds the operands and the result; kernels add up in float32.
         """
-        adding = min(eps, EPS32) * math.sqrt(self.terms) * self.spread
+        adding = self.times * min(eps, EPS32) * math.sqrt(self.terms) * self.spread
         low = eps * self.spread if eps > EPS32 else 0.0
         return 0.5 * (adding + low + eps * float(np.linalg.norm(self.total)))
 
@@ -76,11 +78,10 @@ def task_of(form: Form, p: Array, q: Array, terms: int, elements: int) -> Task:
 
 
 def certain(task: Task) -> Task:
-    """The task with a `CERTAIN` times larger spread, as for sums that are added up term by term."""
+    """The task with additions that may round `CERTAIN` times as much, being made term by term."""
 
     def compute() -> Sum:
-        told = task.compute()
-        return told._replace(spread=CERTAIN * told.spread)
+        return task.compute()._replace(times=CERTAIN)
 
     return Task(task.work, compute)
 
@@ -102,10 +103,11 @@ def shifted(task: Task, bias: Array) -> Task:
     """The task with a bias added: one more term for each place of the last axis."""
 
     def compute() -> Sum:
-        total, spread, terms = task.compute()
-        again = total.size / max(len(bias), 1)
+        told = task.compute()
+        again = told.total.size / max(len(bias), 1)
         own = math.sqrt(again) * float(np.linalg.norm(bias))
-        return Sum(total + bias, math.hypot(spread, own), terms + 1)
+        spread = math.hypot(told.spread, own)
+        return told._replace(total=told.total + bias, spread=spread, terms=told.terms + 1)
 
     return Task(task.work, compute)
 

@@ -287,6 +287,14 @@ def test_lamb_steps_as_its_formula_says(correct):
         assert torch.allclose(weight.detach(), w)
 
 
+@pytest.mark.parametrize(("name", "noted"), [("LAMB", False), ("AdamW", True)])
+def test_an_argument_is_noted_as_not_needed_only_where_it_is(name, noted, caplog):
+    caplog.set_level("DEBUG", "anchorlib")
+    weights = [nn.Parameter(torch.ones(2))]
+    getattr(poptorch.optim, name)(weights, lr=0.1, bias_correction=True)
+    assert ("bias_correction not needed here" in caplog.text) == noted
+
+
 def test_lamb_follows_a_bounded_norm_and_survives_zeros():
     weight, zero = nn.Parameter(torch.full((4,), 5.0)), nn.Parameter(torch.zeros(2))
     optimizer = poptorch.optim.LAMB([weight, zero], lr=1.0, weight_decay=0, max_weight_norm=1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +25,7 @@ Held = Mapping[int, Array]
 NOTHING: Held = MappingProxyType({})
 MUCH = 1 << 22  # elements of records that are read at once, about
 BFLOAT16 = "bfloat16"
+MOST_PARTS = 1 << 20  # of one record: factors are ratios of such counts
 
 
 def summable(dtype: str) -> bool:
@@ -44,18 +46,19 @@ def joined(table: Table, group: Group, layout: str = "block", held: Held = NOTHI
     """The raw storage of the record that a group's rows make up, flat.
 
     held: the values of rows that were read already.
-    Floats are added in float64 and complex numbers in complex128, then rounded to the record's
-    dtype (to bfloat16 by way of float32); integers are added in their own dtype,
-    then multiplied by the factor in float64.
+    Floats are added in float64 and complex numbers in complex128, and rounded once to the record's
+    dtype. Integers are added in their own dtype; their sum times the factor is computed exactly,
+    and rounded to the nearest integer.
     Raises StoreError where a part cannot be read or does not have its digest.
     """
     name = table.dtypes[table.dtype[group.rows[0]]]
     parts = [_whole(table, row, held) for row in group.rows]
     if group.way == "concatenated":
         found = _together(parts, group.axis, layout).reshape(-1)
-        return found if group.factor == 1.0 else _encoded(_wide(found, name) * group.factor, name)
+        scaled = group.factor != 1.0
+        return _encoded(_times(_wide(found, name), group.factor), name) if scaled else found
     total = sum((_wide(part, name) for part in parts[1:]), start=_wide(parts[0], name))
-    return _encoded(np.asarray(total * group.factor), name).reshape(-1)
+    return _encoded(_times(np.asarray(total), group.factor), name).reshape(-1)
 
 
 def together(table: Table, groups: Iterable[Group]) -> Iterator[tuple[Group, Held]]:
@@ -126,19 +129,26 @@ def _wide(raw: Array, name: str) -> Array:
     return values if wide is None else values.astype(wide)
 
 
-def _encoded(values: Array, name: str) -> Array:
-    """The raw storage of values: floats rounded to nearest even, integers towards zero.
+def _times(values: Array, factor: float) -> Array:
+    """The values times a factor; integers as Python's, so that none of their bits is lost."""
+    if factor == 1.0 or values.dtype.kind not in "iu":
+        return values * factor if factor != 1.0 else values
+    ratio = Fraction(factor).limit_denominator(MOST_PARTS)
+    twice = 2 * ratio.numerator * values.astype(object) + ratio.denominator
+    return np.asarray(twice // (2 * ratio.denominator)).astype(values.dtype)
 
-    Floats that are too large become inf.
-    """
+
+def _encoded(values: Array, name: str) -> Array:
+    """The raw storage of values: floats rounded once to nearest even, to inf if too large."""
     kind = dtypes.dtype(name)
     with np.errstate(over="ignore"):
         if name != BFLOAT16:
             return values.astype(kind.storage)
-        bits = np.ascontiguousarray(values.astype("<f4")).view("<u4")
-    odd = (bits >> np.uint32(16)) & np.uint32(1)
-    rounded = (bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)
-    return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype("<u2")
+        # The distance between neighbours in bfloat16: 8 bits of each number, and 2**-133 at least.
+        unit = np.ldexp(1.0, np.maximum(np.frexp(values)[1] - 8, -133))
+        exact = np.ascontiguousarray((np.rint(values / unit) * unit).astype("<f4"))
+    rounded = (exact.view("<u4") >> np.uint32(16)).astype("<u2")
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
 
 
 def halves_of(one: bytes) -> tuple[int, int]:

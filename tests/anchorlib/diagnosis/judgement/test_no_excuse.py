@@ -120,3 +120,46 @@ def test_passes_that_a_run_was_not_asked_to_record_are_not_missing():
                 optimizer.step()
     told = anchorlib.compare("a", "b")
     assert not any("stepped again" in origin.why for origin in told.origins)
+
+
+class Coding(nn.Module):
+    """It hands out the code of which it makes its answer.
+
+    fault: "code": half of the gradient of the code's layer is lost. "answer": so is half of that of
+        the answer's. No value shows either.
+    """
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+        self.inner, self.out = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        code = 2 * self._through("code", self.inner(x))
+        return self._through("answer", self.out(code.tanh())), code
+
+    def _through(self, name: str, x: Tensor) -> Tensor:
+        return x / 2 + (x / 2).detach() if self.fault == name else x
+
+
+@pytest.mark.parametrize(
+    ("fault", "origin"), [("code", "inner@grad"), ("answer", "out@grad"), ("loss", "inner@grad")]
+)
+def test_a_gradient_that_one_run_saw_in_part_excuses_no_fault_before_or_behind_it(fault, origin):
+    torch._dynamo.reset()
+    for run, planted in (("a", ""), ("b", fault)):
+        torch.manual_seed(0)
+        model, share = Coding(planted), 0.2 if planted == "loss" else 0.1
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        with anchorlib.start(run) as session:
+            # The plain model: its outputs are then seen from outside the compiled code.
+            session.watch(model, optimizer=optimizer, tensors=["*@grad", "*@pass_grad", "out*"])
+            call = torch.compile(model, backend="aot_eager") if run == "b" else model
+            answer, code = call(torch.randn(32, 8))
+            (answer.square().mean() + share * code.abs().mean()).backward()
+            optimizer.step()
+    told = anchorlib.compare("a", "b")
+    assert "output:1" in anchorlib.open_run("b").header()["grad.from_outside"]
+    assert told.verdict == "unexpected"
+    named = [f"{o.place.name}@{o.place.kind}" for o in told.origins if o.cls == "not_rounding"]
+    assert origin in named, told.sentence

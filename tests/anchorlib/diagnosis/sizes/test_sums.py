@@ -137,6 +137,16 @@ def test_a_sum_of_one_sign_that_is_added_up_term_by_term_rounds_as_its_total(ter
     )
 
 
+def test_what_low_precision_takes_from_operands_is_no_more_for_additions_one_by_one():
+    x, gradient = random(2, 1, 9), random(2, 1, 9, seed=1)
+    lies = geometry_of("Conv1d(1, 1, kernel_size=(1,), stride=(1,))", 1)
+    (task,) = convolutions(x, gradient, (1, 1, 1), lies)
+    told, low = task.compute(), 2.0**-7
+    size = math.sqrt(float(((x * gradient) ** 2).sum()))
+    rounds = low * (size + abs(told.total.item())) + CERTAIN * EPS * math.sqrt(18) * size
+    assert told.rounding(low) == pytest.approx(0.5 * rounds, rel=1e-12)
+
+
 @pytest.mark.parametrize("terms", [512, 4096])
 def test_terms_of_one_sign_beside_each_other_round_as_the_sums_so_far(terms):
     """A bias before a batch norm: sample by sample of one sign, and all of them cancel."""

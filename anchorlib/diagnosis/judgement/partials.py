@@ -1,0 +1,106 @@
+"""Gradients of which one run alone states that it saw a part.
+
+    @torch.compile
+    def f(x): h = x.tanh(); return h, h.sum()      # the gradient of h through the sum stays inside
+
+The record of the gradient of h then holds what came from outside the compiled code, and that of an
+eager run holds all of it: two quantities. So their difference blames nothing and explains nothing.
+What is computed from such a gradient is judged as if one run had no record of the gradient. Records
+with equal bits stay a pair, since the compiled code kept nothing then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import from_outside, upstream
+from anchorlib.diagnosis.judgement.origins import Origin
+from anchorlib.diagnosis.pairing import Alignment, Place, Table, statements
+from anchorlib.names import join
+
+__all__ = ["Partials", "partials"]
+
+Array = np.ndarray[Any, Any]
+FOLLOWING = ("grad", "pass_grad", "updated", "delta")
+"""Kinds of records that follow from gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """The pairs of differing gradients of which one run alone saw a part.
+
+    rows: A's rows of these pairs. followed: of each, whether both runs have a later record that was
+        computed from the gradient, and that shows what the whole gradient did.
+    """
+
+    alignment: Alignment
+    rows: Array
+    followed: Array
+
+    def without(self, alignment: Alignment) -> Alignment:
+        """The alignment with these pairs counted as equal."""
+        return replace(alignment, equal=alignment.equal | np.isin(alignment.a_row, self.rows))
+
+    def unknown(self, first: Place | None, origins: Sequence[Origin]) -> bool:
+        """Whether the answer depends on what these gradients were on the whole.
+
+        It does where the first origin was computed from one of them, and where nothing that both
+        runs recorded follows from one of them, unless the runs part in an earlier step.
+        first: where the runs part; None where nothing else differs.
+        """
+        a = self.alignment.a
+        names = {join(*a.tensors[one][:2]) for one in np.unique(a.tensor[self.rows]).tolist()}
+        if origins and names.intersection(origins[0].parents):
+            return True
+        steps = a.step[self.rows[~self.followed]]
+        return len(steps) > 0 and (first is None or bool(steps.min() <= first.step))
+
+    @property
+    def clause(self) -> str:
+        """For people: how many gradients differ so; "" without any."""
+        count, more = len(self.rows), "s" * (len(self.rows) > 1)
+        if not count:
+            return ""
+        told = f"{count} gradient{more} of which one run saw a part alone"
+        if self.followed.all():
+            return told
+        return f"{told}; what follows from {'them' if more else 'it'} was not recorded in both"
+
+
+def partials(alignment: Alignment) -> Partials:
+    """The differing pairs of gradients of which one run alone states that it saw a part."""
+    pairs = alignment.differing
+    rows, others = alignment.a_row[pairs], alignment.b_row[pairs]
+    stated = _stated(alignment.a)[alignment.a.tensor[rows]]
+    rows = rows[stated != _stated(alignment.b)[alignment.b.tensor[others]]]
+    return Partials(alignment, rows, np.array(list(_followed(alignment, rows)), bool))
+
+
+def _stated(table: Table) -> Array:
+    """Of each tensor of a run, whether it is a gradient that the run says to have seen in part."""
+    names = from_outside(table)
+    return np.array([one.kind == "grad" and one.name in names for one in table.tensors], bool)
+
+
+def _followed(alignment: Alignment, rows: Array) -> Iterator[bool]:
+    """Of each row, whether a pair that is none of these rows was computed from it later."""
+    a = alignment.a
+    last: dict[tuple[int, int, int, str], int] = {}
+    for row in np.setdiff1d(alignment.a_row, rows).tolist() if len(rows) else ():
+        tensor = a.tensors[a.tensor[row]]
+        if tensor.kind in FOLLOWING:
+            key = (tensor.rank, int(a.phase[row]), int(a.step[row]), tensor.name)
+            last[key] = max(last.get(key, -1), int(a.order[row]))
+    above: dict[tuple[int, int, str], set[str]] = {}
+    for row in rows.tolist():
+        tensor, phase = a.tensors[a.tensor[row]], int(a.phase[row])
+        who = (tensor.rank, phase, tensor.name)
+        if who not in above:
+            edges = statements(alignment, tensor.rank)
+            above[who] = upstream(edges, tensor.name, a.phases[phase])
+        step, order = int(a.step[row]), int(a.order[row])
+        yield any(last.get((tensor.rank, phase, step, name), -1) > order for name in above[who])

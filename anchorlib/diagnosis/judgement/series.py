@@ -1,0 +1,40 @@
+"""The records of one tensor, and their values as numbers that may be compared across steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.sizes import read
+
+__all__ = ["series", "values"]
+
+Array = np.ndarray[Any, Any]
+
+
+def series(table: Table, row: int, kind: str, name: str | None = None) -> Array:
+    """The rows of this kind in the row's rank, phase and attempt, in order of execution.
+
+    name: the tensor's; None for that of the row.
+    """
+    own = table.tensors[table.tensor[row]]
+    wanted = (own.name if name is None else name, kind, own.rank)
+    same = [n for n, one in enumerate(table.tensors) if (one.name, one.kind, one.rank) == wanted]
+    which = np.isin(table.tensor, same) & (table.phase == table.phase[row])
+    rows = np.flatnonzero(which & (table.attempt == table.attempt[row]))
+    found: Array = rows[np.argsort(table.order[rows], kind="stable")]
+    return found
+
+
+def values(table: Table, row: int) -> Array | None:
+    """The values of a record, flat, in float64 and without its loss scale.
+
+    None where they were not kept, or are not all finite. Raises StoreError where they cannot be
+    read.
+    """
+    if not table.kept[row]:
+        return None
+    found: Array = read(table, row).astype(np.float64).reshape(-1) / float(table.scale[row])
+    return found if np.isfinite(found).all() else None
