@@ -48,6 +48,7 @@ _POPTORCH = {
     "Accl2___": "opt.exp_avg_sq",
     "Accl___": "opt.momentum_buffer",
 }
+_OPERAND_KINDS = ("op.in.x", "op.out", "op.out.x", "op.out:1")  # one of each spelling
 _TRACED = "model."  # PopTorch's traced models put this before every name
 
 
@@ -184,7 +185,7 @@ def _plain(text: str) -> list[Reading]:
 
 def _is_kind_pattern(text: str) -> bool:
     return _is_wild(text) and any(
-        _wild(text).fullmatch(kind) for kind in (*KINDS, f"{OPTIMIZER_KIND}x")
+        _wild(text).fullmatch(kind) for kind in (*KINDS, f"{OPTIMIZER_KIND}x", *_OPERAND_KINDS)
     )
 
 

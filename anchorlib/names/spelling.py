@@ -21,6 +21,7 @@ __all__ = [
     "check_stored_run_name",
     "graft_name",
     "is_kind",
+    "is_operand_kind",
     "join",
     "noise_name",
     "split",
@@ -32,6 +33,8 @@ KINDS = ("value", "grad", "pass_grad", "updated", "delta")
 
 OPTIMIZER_KIND = "opt."
 
+_OPERAND_KIND = re.compile(r"op\.(in\..+|out([.:].+)?)", re.DOTALL)
+
 MAX_NAME_BYTES = 1024
 """Bytes a tensor's name may have in UTF-8."""
 
@@ -41,8 +44,20 @@ _STORED_RUN_NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
 
 
 def is_kind(text: str) -> bool:
-    """Whether `text` is a kind: one of `KINDS`, or `opt.` followed by a key."""
-    return text in KINDS or (text.startswith(OPTIMIZER_KIND) and len(text) > len(OPTIMIZER_KIND))
+    """Whether `text` is a kind: one of `KINDS`, `opt.` followed by a key, or an operand's."""
+    if text in KINDS or (text.startswith(OPTIMIZER_KIND) and len(text) > len(OPTIMIZER_KIND)):
+        return True
+    return is_operand_kind(text)
+
+
+def is_operand_kind(text: str) -> bool:
+    """Whether `text` is the kind of a tensor that a traced operation took or made.
+
+    `op.in.ARGUMENT` is an input, `op.out` and `op.out:1` are what the operation returned, and
+    `op.out.ARGUMENT` is an input that it wrote and did not return. Such records explain a
+    difference and are none of the tensors that two runs are compared by.
+    """
+    return text.startswith("op.") and _OPERAND_KIND.fullmatch(text) is not None
 
 
 def join(name: str, kind: str) -> str:

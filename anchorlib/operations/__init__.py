@@ -6,6 +6,7 @@ read_entries     turns entries into operations again
 Joined, segment  the operation that made a record, and the operations between it and others
 align_ops        aligns the operations of two runs and says which of them differ
 base_name        an operation's name as people write it; computes: whether it makes bits of its own
+kept_as          the records that hold the values of an operation, by kind
 traced_steps     the steps that ANCHOR_TRACE asks for
 entry_key        the identity of an entry, by which an entry that arrives twice is kept once
 
@@ -16,7 +17,8 @@ from anchorlib.operations.aligning import align_ops
 from anchorlib.operations.asking import traced_steps
 from anchorlib.operations.differences import OpAlignment, OpDifference
 from anchorlib.operations.entries import Entry, check_entry, entry_key, gap_entry
-from anchorlib.operations.gaps import OpGap, gaps_of
+from anchorlib.operations.gaps import VALUES, OpGap, gaps_of
+from anchorlib.operations.kept import kept_as, kept_name, made_kinds, taken_kind
 from anchorlib.operations.log import FLOAT, OperandForm, OpForm, OpLog, TracedOp
 from anchorlib.operations.makers import Joined, segment
 from anchorlib.operations.op import Op, Operand
@@ -27,6 +29,7 @@ from anchorlib.operations.spelling import base_name, computes
 __all__ = [
     "FLOAT",
     "STAGES",
+    "VALUES",
     "Entry",
     "Joined",
     "Op",
@@ -45,8 +48,12 @@ __all__ = [
     "entry_key",
     "gap_entry",
     "gaps_of",
+    "kept_as",
+    "kept_name",
+    "made_kinds",
     "read_entries",
     "segment",
     "select_ops",
+    "taken_kind",
     "traced_steps",
 ]

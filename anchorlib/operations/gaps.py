@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from anchorlib.operations.entries import Entry, whole
 
-__all__ = ["OpGap", "gaps_of"]
+__all__ = ["VALUES", "OpGap", "gaps_of"]
+
+VALUES: Final = "values of"
+"""Begins the reason of a gap where an operation was traced, and values of it were not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,11 @@ class OpGap:
     count: int
     first_step: int
     last_step: int
+
+    @property
+    def is_of_values(self) -> bool:
+        """Whether only values are missing, which were to be kept whole; no operation is."""
+        return self.reason.startswith(VALUES)
 
 
 def gaps_of(entries: Iterable[Entry]) -> list[OpGap]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import HISTORY, MODULE
 from anchorlib.errors import DamagedError
-from anchorlib.names import escape
+from anchorlib.names import escape, is_operand_kind
 from anchorlib.peers import outlier_text, outliers
 from anchorlib.reading import Run, Series
 from anchorlib.record import TensorInfo
@@ -114,6 +114,8 @@ def _width(cells: int, budget: int) -> int:
 
 def _parts(run: Run) -> Iterator[Part]:
     for info in run.tensors():
+        if is_operand_kind(info.kind):
+            continue  # the page draws operations as a graph; their values are read by `pull`
         for rank in info.ranks:
             series = run.series(info.name, info.kind, rank=rank, mode=info.mode)
             phases = list(dict.fromkeys(series.columns["phase"].tolist()))
@@ -134,9 +136,13 @@ def _parameters(run: Run) -> set[str]:
     A name is a parameter's if it has a record of a kind that only parameters have, or if a value
     was computed from it and it is not the result of a call.
     """
-    own = {info.name for info in run.tensors() if info.kind not in ("value", "grad")}
+    own = {info.name for info in run.tensors() if _is_of_a_parameter(info.kind)}
     edges = run.edges() if run.ranks else []
     return own | {parent.name for one in edges for parent in one.parents if parent.call is None}
+
+
+def _is_of_a_parameter(kind: str) -> bool:
+    return kind not in ("value", "grad") and not is_operand_kind(kind)
 
 
 def _lines(parts: list[Part], parameters: set[str]) -> tuple[list[Line], list[int]]:

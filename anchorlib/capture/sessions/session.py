@@ -195,7 +195,11 @@ class Session:
             ("outputs"), or of nothing ("none").
         compiled: whether to read the graphs of code that torch.compile compiles from here on, and
             to state a gap for graphs that cannot be read, as those compiled before.
-        values: not supported yet: anything but () is an OptionError.
+        values: selectors of operations whose inputs and outputs are recorded whole: names of
+            operations (`aten.tanh_backward`, `tanh_backward`), modules (`fc1`, `encoder.*`), both
+            (`fc1/tanh_backward`), or `re:` and a regular expression; `*` for all. A kind limits
+            them: `aten.mm@op.out`. The records are called `MODULE/OPERATION`, their kinds
+            `op.in.ARGUMENT` and `op.out`.
 
         Read the operations by `Run.ops` or `anchor ops`. A trace that is under way is replaced.
 
@@ -204,10 +208,8 @@ class Session:
         if self._is_forked:
             return
         self._must_be_open()
-        if values:
-            raise OptionError("trace(values=) keeps no values yet: leave it out, or record them")
         if self._settings.recording:
-            self._traces.ask(steps, digests, compiled=compiled)
+            self._traces.ask(steps, digests, compiled=compiled, values=values)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A context: records made inside carry the phase `name` (default: "train").

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 import torch
 
+from anchorlib.capture.tensors import Snapshot, is_plain
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.code_places import is_observing, place_of
 from anchorlib.capture.tracing.compiler_graphs import OUR_OPERATORS, Graph, GraphOp, NodeOutput
 from anchorlib.capture.tracing.digests import digest_of
 from anchorlib.capture.tracing.doors import GraphKey
+from anchorlib.capture.tracing.graph_values import keep_op, miss_op, places_of
+from anchorlib.capture.tracing.keeping import Keeping
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts
 from anchorlib.capture.tracing.sights import Sight, Sights
@@ -33,15 +36,23 @@ class Running:
     """One execution of a graph.
 
     makers: the operation that made each of the graph's inputs. written: the inputs that the graph
-    writes in place. digests: of the graph's tensors whose values were seen.
+    writes in place. digests: of the graph's tensors whose values were seen. kept: copies of those
+    tensors of `keeps` that were seen, made when they were.
     """
 
-    def __init__(self, graph: Graph, digest: Callable[[torch.Tensor], bytes | None]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        digest: Callable[[torch.Tensor], bytes | None],
+        keeps: Collection[NodeOutput] = (),
+    ) -> None:
         self.graph = graph
         self.makers: dict[str, int | None] = {}
         self.written: dict[str, torch.Tensor] = {}
         self.digests: dict[NodeOutput, bytes] = {}
         self._digest = digest
+        self.kept: dict[NodeOutput, torch.Tensor] = {}
+        self._keeps = keeps
         kernels = [op for op in graph.ops if op.group is not None]
         self._waiting = sorted(kernels, key=lambda op: op.group or 0)
 
@@ -50,6 +61,8 @@ class Running:
         digest = self._digest(x)
         if digest is not None:
             self.digests.setdefault(output, digest)
+        if output in self._keeps and output not in self.kept and is_plain(x):
+            self.kept[output] = Snapshot(x).tensor
 
     def writes(self, op: GraphOp) -> list[str]:
         """Names of the graph's inputs that `op` writes in place."""
@@ -95,7 +108,8 @@ class Kernels:
     compilations: ids of the compilations that the graphs come from.
     """
 
-    def __init__(self, digests: Digests) -> None:
+    def __init__(self, digests: Digests, keeping: Keeping | None = None) -> None:
+        self._keeping = keeping
         self._graphs: dict[GraphKey, Graph] = {}
         self.compilations: set[str] = set()
         self._running: dict[int, Running] = {}
@@ -118,17 +132,24 @@ class Kernels:
     def begin(self, key: GraphKey, given: list[Any], sights: Sights) -> Running:
         """A graph begins to run; given: its inputs."""
         graph = self._graphs[key]
-        running = Running(graph, digest_of if self._outputs else _no_digest)
+        digest = digest_of if self._outputs else _no_digest
+        running = Running(graph, digest, self._kept(graph, sights))
         written = {op.takes[at].node for op in graph.ops for at in op.mutates}
         for name, x in zip(graph.inputs, given, strict=True):
             if isinstance(x, torch.Tensor):
                 running.makers[name] = maker = sights.makers.maker(x)
-                if self._inputs and not sights.is_blank(maker):
+                if (self._inputs or self._keeping is not None) and not sights.is_blank(maker):
                     running.see(NodeOutput(name), x)
                 if name in written:
                     running.written[name] = x
         self._running[threading.get_ident()] = running
         return running
+
+    def _kept(self, graph: Graph, sights: Sights) -> Collection[NodeOutput]:
+        """The tensors of a graph to copy where they are seen, for values that are kept whole."""
+        if self._keeping is None:
+            return ()
+        return places_of(self._keeping, graph, sights.names.modules.values())
 
     def leave(self) -> None:
         """The graph that ran on this thread has returned or failed."""
@@ -150,12 +171,18 @@ class Kernels:
         for op in running.graph.ops:
             sight = sights.see_node(op.node, place, node)
             sights.ops.append(self._stated(op, sight, running, first, sights.pass_index))
+            self._keep(op, sight, running, sights.pass_index)
         for output, x in made.items():
             if output.node in first:
                 sights.makers.made(x, first[output.node])
         for op in running.graph.ops:
             for name in running.writes(op):
                 sights.makers.made(running.written[name], first[op.name])
+
+    def _keep(self, op: GraphOp, sight: Sight, running: Running, pass_index: int) -> None:
+        if self._keeping is not None:
+            written = [running.written[name] for name in running.writes(op)]
+            keep_op(self._keeping, op, sight, pass_index, running.kept, written)
 
     def note_unseen(self, graphs: list[Graph], sights: Sights) -> None:
         """Append the operations of graphs that were compiled in this step but never seen to run."""
@@ -165,6 +192,8 @@ class Kernels:
             for op in graph.ops:
                 sight = sights.see_unseen(op.node)
                 sights.ops.append(self._stated(op, sight, running, first, 0, "aot"))
+                if self._keeping is not None:
+                    miss_op(self._keeping, op, sight)
 
     def _stated(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -26,14 +27,14 @@ from anchorlib.capture.tracing.sights import Sight, Sights
 from anchorlib.operations import OperandForm, OpForm, TracedOp
 from anchorlib.torch_private import DispatchMode, Overload, current_node, graph_task, is_tracing
 
-__all__ = ["OpMode"]
+__all__ = ["Begun", "OpMode"]
 
 _STRIDED: Final = torch.strided
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Classes whose operations are noted; any other class first dispatches the ones it consists of."""
 
 
-class _Begun(NamedTuple):
+class Begun(NamedTuple):
     """An operation that is about to run."""
 
     facts: OpFacts
@@ -94,7 +95,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         if running is not None:
             return self._inside(running, func, args, kwargs)
         try:
-            begun = self._begin(func, args, kwargs)
+            begun = self._begin(sys._getframe(1), func, args, kwargs)  # noqa: SLF001
         except Exception as fault:  # noqa: BLE001  # inside a user's operation
             begun = None
             self._on_fault(fault)
@@ -142,7 +143,9 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
                 self._unread(fault)
         return out
 
-    def _begin(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Begun | None:
+    def _begin(
+        self, frame: FrameType, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Begun | None:
         if not isinstance(func, Overload):
             self._on_gap(f"what {getattr(func, '__name__', func)} runs inside was not traced")
             return None
@@ -151,7 +154,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
             return None
         backward = graph_task() != -1
         sights = self._sights
-        place = place_of(sys._getframe(2), sights.names.modules, backward=backward)  # noqa: SLF001
+        place = place_of(frame, sights.names.modules, backward=backward)
         if place is OURS:
             return None
         arguments = Arguments(facts.arguments, args, kwargs, facts.defaults)
@@ -164,9 +167,9 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         near: Near | None = {} if facts.view and not facts.writes else None
         inputs, told = _forms(arguments.names, tensors, known, sights.digester, near)
         source = "eager" if place.graph is None else "graph"
-        return _Begun(facts, sight, arguments, pass_index, inputs, told, makers, source, near)
+        return Begun(facts, sight, arguments, pass_index, inputs, told, makers, source, near)
 
-    def _note(self, begun: _Begun, out: Any) -> None:
+    def _note(self, begun: Begun, out: Any) -> None:
         facts, sight, arguments = begun.facts, begun.sight, begun.arguments
         made = [out] if isinstance(out, torch.Tensor) else list(tensors_in(out))
         names = ["out"] * len(made)

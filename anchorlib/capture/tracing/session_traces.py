@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from anchorlib.capture.counting import Clock
 from anchorlib.capture.naming import Parts
 from anchorlib.capture.recording import Recorder
+from anchorlib.capture.tracing.keeping import Keeping
 from anchorlib.capture.tracing.request import Digests, TraceSteps, check_digests, trace_steps
 from anchorlib.capture.tracing.tracer import Tracer
+from anchorlib.capture.tracing.wanted import Wanted, check_values
+from anchorlib.names import Selector
 from anchorlib.operations import Entry
 from anchorlib.torch_private import Reach, tell_moved
 
@@ -29,11 +32,20 @@ class Traces:
         self._parts = parts
         self._tracer: Tracer | None = None
 
-    def ask(self, steps: TraceSteps, digests: object = "both", *, compiled: bool = True) -> None:
+    def ask(
+        self,
+        steps: TraceSteps,
+        digests: object = "both",
+        *,
+        compiled: bool = True,
+        values: object = (),
+    ) -> None:
         """Trace these steps, in place of a trace that is under way. Raises OptionError."""
+        selectors = check_values(values)
         clock = self._clock
         upcoming = clock.step if clock.is_at_boundary else clock.step + 1
-        self.begin(trace_steps(steps, upcoming), check_digests(digests), compiled=compiled)
+        told = trace_steps(steps, upcoming), check_digests(digests)
+        self.begin(*told, compiled=compiled, values=selectors)
 
     def begin(
         self,
@@ -42,20 +54,26 @@ class Traces:
         *,
         compiled: bool = True,
         midway: bool = False,
+        values: Sequence[Selector] = (),
     ) -> None:
         """Trace `steps`, which were checked, in place of a trace that is under way.
 
         midway: whether the open step has begun even if the clock has counted nothing in it yet.
+        values: select the operations whose tensors are recorded.
         """
         self.close()
         tell_moved(Reach.TRACED)
         say, missed = self._say, self._recorder.miss_operations
-        tracer = Tracer(steps, digests, say, missed, compiled=compiled)
+        keep = self._keeping(values) if values else None
+        tracer = Tracer(steps, digests, say, missed, compiled=compiled, keep=keep)
         for parts in self._parts():
             tracer.know(parts)
         self._tracer = tracer
         midway = midway or not self._clock.is_at_boundary
         tracer.begin(self._clock.step, midway=midway)
+
+    def _keeping(self, values: Sequence[Selector]) -> Callable[[Callable[[str], None]], Keeping]:
+        return lambda on_gap: Keeping(Wanted(values), self._recorder, self._clock, on_gap)
 
     def know(self) -> None:
         """Tell the trace under way the names of a model that is watched from now on."""

@@ -15,11 +15,14 @@ from anchorlib.capture.naming import Parts
 from anchorlib.capture.tracing.code_places import is_called_compiled
 from anchorlib.capture.tracing.doors import Doors, GraphKey
 from anchorlib.capture.tracing.inductor import Kernels
+from anchorlib.capture.tracing.keeping import Keeping
 from anchorlib.capture.tracing.mode import OpMode
 from anchorlib.capture.tracing.owners import Names
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.sights import Sights
 from anchorlib.capture.tracing.unseen import Unseen, signature
+from anchorlib.capture.tracing.values_mode import ValuesMode
+from anchorlib.names import quoted
 from anchorlib.operations import Entry, OpLog, TracedOp, gap_entry
 from anchorlib.torch_private import count_compiled, dispatch_mode_at, dispatch_modes
 
@@ -39,6 +42,8 @@ class Tracer:
 
     say: takes entries of the operations' log. missed: takes the reason of each gap.
     compiled: whether compiled graphs are read, and stated as a gap where they cannot be read.
+    keep: makes what records the values of operations, of a function that states gaps; None where
+    no values were asked for.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Tracer:
         missed: Callable[[str], None],
         *,
         compiled: bool = True,
+        keep: Callable[[Callable[[str], None]], Keeping] | None = None,
     ) -> None:
         self.steps = steps
         self._digests = digests
@@ -62,7 +68,8 @@ class Tracer:
         self._gaps: dict[str, tuple[int, int, int]] = {}
         self._over = False
         self._compiled = compiled
-        self._kernels = Kernels(digests)
+        self._keeping = None if keep is None else keep(self._gap)
+        self._kernels = Kernels(digests, self._keeping)
         self._unseen = Unseen()
         self._is_unseen = False
         self._doors = Doors(self._kernels.read, self._unseen.read, self._run_graph, self._gap)
@@ -92,7 +99,7 @@ class Tracer:
             self._gap(OTHER_MODE)
         else:
             self._sights.next_step()
-            self._mode = OpMode(self._sights, self._digests, self._kernels, self._gap, self._fault)
+            self._mode = self._new_mode()
             self._thread = threading.get_ident()
             self._mode.__enter__()
 
@@ -100,11 +107,13 @@ class Tracer:
         """The step has ended, and step `upcoming` begins (None: no further step does)."""
         if upcoming == self._step:
             return
+        over = upcoming is None or upcoming >= self.steps.stop
         try:
+            self._end_values(over=over)
             self._hand_over()
         except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
             self._fault(fault)
-        self._over |= upcoming is None or upcoming >= self.steps.stop
+        self._over |= over
         if self._over:
             self._doors.close()
         if self._mode is None or self._over or upcoming not in self.steps:
@@ -113,6 +122,24 @@ class Tracer:
                 self.begin(upcoming)
         elif upcoming is not None:
             self._step = upcoming
+
+    def _new_mode(self) -> OpMode:
+        told = self._sights, self._digests, self._kernels, self._gap, self._fault
+        return OpMode(*told) if self._keeping is None else ValuesMode(self._keeping, *told)
+
+    def _end_values(self, *, over: bool) -> None:
+        """The step has ended; over: the last one, after which a selector finds nothing more."""
+        if self._keeping is None:
+            return
+        self._keeping.forget()
+        unmatched = self._keeping.miss_unmatched() if over and not self._over else []
+        if unmatched:
+            named = ", ".join(map(quoted, unmatched))
+            _log.warning(
+                "anchorlib: trace(values=...): no operation that was traced is named %s; "
+                "`anchor ops` lists those that were",
+                named,
+            )
 
     def silence(self) -> None:
         """Trace nothing more: this process was forked from the process that traces."""

@@ -93,12 +93,13 @@ def _aligned(runs: tuple[Run, Run], ops: tuple[list[Op], list[Op]], alignment: A
         if not some:
             name = escape(run.name)
             raise OptionError(f"no operation of {name} was traced: trace one with {HOW}")
-    notes = tuple(line for run in runs for line in _lacking(run))
+    gaps = [(run, gap) for run in runs for gap in run.op_gaps()]
+    notes = tuple(f"{escape(run.name)} lacks {escape(gap.reason)}" for run, gap in gaps)
     found = align_ops(
         *ops,
         names=_modules(alignment),
         step_offset=alignment.step_offset,
-        partial=bool(notes),
+        partial=not all(gap.is_of_values for _, gap in gaps),
     )
     if found is None:
         raise OptionError(
@@ -117,10 +118,6 @@ def _within(
         sides = zip((one.a, one.b), own, strict=True)
         if any((op.rank, op.step, op.index) in there for ops, there in sides for op in ops):
             yield one
-
-
-def _lacking(run: Run) -> list[str]:
-    return [f"{escape(run.name)} lacks {escape(gap.reason)}" for gap in run.op_gaps()]
 
 
 def _by_step(ops: Sequence[Op]) -> Steps:

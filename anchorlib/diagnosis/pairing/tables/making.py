@@ -11,7 +11,7 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.tables.stored import StoredValues
 from anchorlib.diagnosis.pairing.tables.table import State, Table, Tensor
-from anchorlib.names import select
+from anchorlib.names import is_operand_kind, select
 from anchorlib.reading import Run
 from anchorlib.store import RankReader
 
@@ -34,6 +34,8 @@ def table_of(
 
     chosen: the (name, kind) pairs themselves, instead of selectors.
     A run that is still written gives the records that were committed at the time of the call.
+    Values of traced operations are left out, unless a selector names nothing else: two runs may
+    run other operations, or one run alone may have kept them, and neither is a difference.
     Raises UnknownTensorError for a selector that names nothing, OptionError for a rank that
     recorded nothing.
     """
@@ -48,7 +50,7 @@ def table_of(
     first: int | None = None
     for gap in run.gaps(rank):
         key = (gap.name, gap.kind)
-        if chosen is None or key in chosen:
+        if _is_wanted(key, chosen):
             gaps[key] = gaps.get(key, 0) + gap.count
             first = gap.first_step if first is None else min(first, gap.first_step)
     return making.table(run.name, gaps, first, _state(run))
@@ -67,7 +69,16 @@ def _chosen(
     if tuple(selectors) in ((), ("*",)):
         return None
     pairs = [(one.name, one.kind) for reader in readers for one in reader.catalogue.series]
-    return set(select(selectors, pairs, where=f" in {run.name}"))
+    chosen: set[tuple[str, str]] = set()
+    for selector in selectors:
+        named = select([selector], pairs, where=f" in {run.name}")
+        chosen.update([one for one in named if not is_operand_kind(one[1])] or named)
+    return chosen
+
+
+def _is_wanted(pair: tuple[str, str], chosen: set[tuple[str, str]] | None) -> bool:
+    """Whether this (name, kind) pair is chosen; None chooses all that two runs are compared by."""
+    return not is_operand_kind(pair[1]) if chosen is None else pair in chosen
 
 
 @dataclass(slots=True)
@@ -89,7 +100,7 @@ class _Making:
         """Adds the columns of one rank, in the rows of the chosen tensors."""
         catalogue = reader.catalogue
         series = catalogue.series[:]
-        taken = np.array([chosen is None or (one.name, one.kind) in chosen for one in series], bool)
+        taken = np.array([_is_wanted((one.name, one.kind), chosen) for one in series], bool)
         owner = reader.series_ids[rows]
         if not taken.all():
             rows, owner = rows[taken[owner]], owner[taken[owner]]

@@ -1,0 +1,74 @@
+"""Values of the operations of Inductor's graphs, as far as they lie in memory and are seen there.
+
+Most tensors between two operations of a kernel are in no memory: each of those that was wanted is a
+gap. Tensors that are seen are copied at once, since a graph uses its memory again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import torch
+
+from anchorlib.capture.tracing.compiler_graphs import Graph, GraphOp, NodeOutput
+from anchorlib.capture.tracing.keeping import Keeping
+from anchorlib.capture.tracing.sights import Sight
+from anchorlib.capture.tracing.wanted import Called
+from anchorlib.operations import made_kinds, taken_kind
+
+__all__ = ["keep_op", "miss_op", "places_of"]
+
+FUSED: Final = "a kernel of Inductor's computes them, and they were not seen in memory"
+UNSEEN: Final = "the backend runs the graph out of sight"
+
+
+def places_of(keeping: Keeping, graph: Graph, modules: Iterable[str]) -> set[NodeOutput]:
+    """The tensors of a graph that must be copied when they are seen.
+
+    modules: the names of all modules; which of them an operation belongs to shows later.
+    """
+    places: set[NodeOutput] = set()
+    names = list(modules)
+    for op in graph.ops:
+        if keeping.wanted.may_take(op.op, op.node.origin, names):
+            places.update(op.takes)
+            places.update(NodeOutput(op.name, at) for at in range(len(op.outputs)))
+    return places
+
+
+def keep_op(
+    keeping: Keeping,
+    op: GraphOp,
+    sight: Sight,
+    pass_index: int,
+    kept: Mapping[NodeOutput, torch.Tensor],
+    written: Sequence[torch.Tensor],
+) -> None:
+    """Record the values of one operation of a graph that has run.
+
+    kept: the copies of the tensors that were seen. written: the inputs of the graph that the
+    operation wrote in place.
+    """
+    called = Called(op.op, sight.origin, sight.module)
+    keeping.begin(called, pass_index)
+    for form, output in zip(op.inputs, op.takes, strict=True):
+        _keep(keeping, called, taken_kind(form[0]), kept.get(output))
+    for at, kind in enumerate(made_kinds(form[0] for form in op.outputs)):
+        in_place = written[0] if written and len(op.outputs) == 1 else None
+        made = kept.get(NodeOutput(op.name, at)) if in_place is None else in_place
+        _keep(keeping, called, kind, made)
+
+
+def miss_op(keeping: Keeping, op: GraphOp, sight: Sight) -> None:
+    """State a gap for an operation of a graph whose runs are not seen, if its values are wanted."""
+    called = Called(op.op, sight.origin, sight.module)
+    for kind in made_kinds(form[0] for form in op.outputs):
+        keeping.miss(called, kind, UNSEEN)
+
+
+def _keep(keeping: Keeping, called: Called, kind: str, x: torch.Tensor | None) -> None:
+    if x is None:
+        keeping.miss(called, kind, FUSED)
+    else:
+        keeping.keep(called, kind, x)

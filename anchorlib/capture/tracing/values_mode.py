@@ -1,0 +1,45 @@
+"""The mode of a trace that keeps values: it shows each operation's tensors to `Keeping`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anchorlib.capture.tracing.arguments import tensors_in
+from anchorlib.capture.tracing.keeping import Keeping
+from anchorlib.capture.tracing.mode import Begun, OpMode
+from anchorlib.capture.tracing.wanted import Called
+
+__all__ = ["ValuesMode"]
+
+
+class ValuesMode(OpMode):
+    """The mode of a trace that keeps values. A trace that keeps none never comes by here."""
+
+    def __init__(self, keeping: Keeping, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._keeping = keeping
+
+    def _begin(self, *called: Any) -> Begun | None:
+        begun = super()._begin(*called)
+        if begun is not None:
+            given = zip(begun.arguments.names, begun.arguments.tensors, begun.makers, strict=True)
+            written = [(name, x) for name, x, maker in given if not self._sights.is_blank(maker)]
+            names, tensors = [name for name, _ in written], [x for _, x in written]
+            self._keeping.before(_called(begun), begun.pass_index, names, tensors)
+        return begun
+
+    def _note(self, begun: Begun, out: Any) -> None:
+        super()._note(begun, out)
+        if begun.facts.blank:
+            return
+        # The entry that was just added says which tensors the operation made, beyond those it
+        # returned.
+        names = [one[0] for one in self._sights.ops[-1].form.outputs]
+        given = dict(zip(begun.arguments.names, begun.arguments.tensors, strict=True))
+        returned = tensors_in(out)
+        made = [next(returned) if name == "out" else given[name] for name in names]
+        self._keeping.after(_called(begun), names, made)
+
+
+def _called(begun: Begun) -> Called:
+    return Called(begun.facts.name, begun.sight.origin, begun.sight.module)

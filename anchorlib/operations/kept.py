@@ -1,0 +1,45 @@
+"""How the kept values of an operation are named: one record for each tensor that it took or made.
+
+fc1/aten.addmm.default @ op.in.mat1    an input, under its argument's name
+                       @ op.out        what the operation returned; further tensors are op.out:1, …
+                       @ op.out.exp[0] an input that the operation wrote and did not return
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from anchorlib.operations.op import Op, Operand
+
+__all__ = ["kept_as", "kept_name", "made_kinds", "taken_kind"]
+
+_RETURNED: Final = "out"
+
+
+def kept_name(module: str, op: str) -> str:
+    """The name of an operation's records: its module, a slash, and its full name."""
+    return f"{module}/{op}" if module else op
+
+
+def taken_kind(argument: str) -> str:
+    """The kind of an input's records."""
+    return f"op.in.{argument}"
+
+
+def made_kinds(arguments: Iterable[str]) -> Iterator[str]:
+    """The kind of each output's records. arguments: what `Operand.argument` says of each output."""
+    returned = 0
+    for argument in arguments:
+        if argument != _RETURNED:
+            yield f"op.out.{argument}"
+        else:
+            yield f"op.out:{returned}" if returned else "op.out"
+            returned += 1
+
+
+def kept_as(op: Op) -> Iterator[tuple[str, Operand]]:
+    """The kind under which each tensor of an operation is kept, with the tensor."""
+    for one in op.inputs:
+        yield taken_kind(one.argument), one
+    yield from zip(made_kinds(one.argument for one in op.outputs), op.outputs, strict=True)
