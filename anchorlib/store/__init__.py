@@ -67,11 +67,11 @@ from anchorlib.store.read import (
 )
 from anchorlib.store.runs import (
     DEFAULT_STORE,
+    Elsewhere,
     FoundRun,
     Pin,
     TensorTree,
     archived_alone,
-    archived_location,
     as_zarr,
     asked,
     evict_run,
@@ -112,6 +112,7 @@ __all__ = [
     "RUN_INDEX",
     "ArchiveNote",
     "CollectorLocation",
+    "Elsewhere",
     "FolderTarget",
     "FoundRun",
     "HeldRank",
@@ -142,7 +143,6 @@ __all__ = [
     "Within",
     "Writer",
     "archived_alone",
-    "archived_location",
     "as_zarr",
     "asked",
     "check_series",

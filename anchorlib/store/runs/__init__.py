@@ -1,16 +1,14 @@
 """Runs as a whole: found by name or URL, removed, renamed, handed to other processes."""
 
 from anchorlib.store.runs.asked import Pin, asked, packed_rows, pin_of, told_rows
+from anchorlib.store.runs.elsewhere import Elsewhere
 from anchorlib.store.runs.finding import (
-    DEFAULT_STORE,
     FoundRun,
     archived_alone,
-    archived_location,
     as_zarr,
     find_run,
     has_run,
     list_runs,
-    locate_store,
 )
 from anchorlib.store.runs.removing import (
     evict_run,
@@ -22,15 +20,16 @@ from anchorlib.store.runs.removing import (
     rename_run,
     written_ns,
 )
+from anchorlib.store.runs.stores import DEFAULT_STORE, locate_store
 from anchorlib.store.runs.tensors import TensorTree, rows_together
 
 __all__ = [
     "DEFAULT_STORE",
+    "Elsewhere",
     "FoundRun",
     "Pin",
     "TensorTree",
     "archived_alone",
-    "archived_location",
     "as_zarr",
     "asked",
     "evict_run",

@@ -112,13 +112,3 @@ def test_the_name_of_an_archived_run_is_taken(tmp_path: Path) -> None:
     with pytest.raises(RunExistsError):
         place_run(store, made, "run1")
     assert open_run("run1", store).steps == [0, 1, 2]
-
-
-def test_a_reader_of_a_run_that_goes_says_so(tmp_path: Path) -> None:
-    store, shelf = make_run(tmp_path / "store"), FolderShelf(tmp_path / "archive")
-    run = open_run("run1", store)
-    assert run.ranks == [0]
-    archive_run(store, "run1", shelf)
-    make_room(store, shelf, Keep(most=0))
-    with pytest.raises(RunNotFoundError, match="open it again"):
-        run.tensors()
