@@ -44,9 +44,10 @@ def test_a_run_that_was_opened_here_is_read_from_its_archive(
     run, here = open_run(*asked[named]), told(open_run("run1", store))
     series = run.series("fc2", "grad", rank=1)
     evict(store, shelf)
-    assert series.values().tobytes() == open_run("run1", store).series(
-        "fc2", "grad", rank=1
-    ).values().tobytes()
+    assert (
+        series.values().tobytes()
+        == open_run("run1", store).series("fc2", "grad", rank=1).values().tobytes()
+    )
     assert told(run) == here
     assert told(run) == here
 

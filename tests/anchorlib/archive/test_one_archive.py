@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from anchor_server import serve
-from anchorlib.archive import Keep, archive_run, make_room, plan_archive
-from anchorlib.errors import AnchorError, OptionError, RunExistsError, RunNotFoundError
+from anchorlib.archive import Keep, archive_run, lead_elsewhere, make_room, plan_archive
+from anchorlib.errors import AnchorError, OptionError, RunBusyError, RunExistsError
 from anchorlib.reading import open_run
-from anchorlib.store import RunFigures, RunReader, Writer, find_run, place_run, rename_run
-from anchorlib.store.objects import FolderShelf
+from anchorlib.store import (
+    RunFigures,
+    RunReader,
+    Writer,
+    find_run,
+    forget_run,
+    list_runs,
+    locate_store,
+    note_of,
+    place_run,
+    rename_run,
+)
+from anchorlib.store.objects import FolderShelf, Held
 from anchorlib.upkeep import keeper_at
 from tests.anchorlib.reading.runs import STEPS, make_run, training
 from tests.writing import put
@@ -112,3 +124,59 @@ def test_the_name_of_an_archived_run_is_taken(tmp_path: Path) -> None:
     with pytest.raises(RunExistsError):
         place_run(store, made, "run1")
     assert open_run("run1", store).steps == [0, 1, 2]
+
+
+class Meddled(FolderShelf):
+    """An archive during whose first look at a run something happens to that run."""
+
+    def __init__(self, root: Path, happens: Callable[[], None]) -> None:
+        super().__init__(root)
+        self._happens = [happens]
+
+    def held(self, prefix: str) -> dict[str, Held]:
+        if self._happens:
+            self._happens.pop()()
+        return super().held(prefix)
+
+
+@pytest.mark.parametrize("how", [{"resume": True}, {"overwrite": True}], ids=str)
+def test_a_run_that_is_recorded_into_while_it_is_archived_gets_no_note(
+    tmp_path: Path, how: dict[str, bool]
+) -> None:
+    store = make_run(tmp_path / "store")
+    shelf = Meddled(tmp_path / "archive", lambda: one_rank(store, 0, scale=4.0, **how))
+    with pytest.raises(RunBusyError, match="was recorded into while it was archived"):
+        archive_run(store, "run1", shelf)
+    assert note_of(store, "run1") is None
+    assert make_room(store, shelf, Keep(most=0)) == {}
+    here, there = (open_run("run1", place).series("fc1").values() for place in (store, shelf.place))
+    assert here.tolist() == (4 * there).tolist()
+
+
+def test_a_run_that_goes_while_it_is_archived_gets_no_note(tmp_path: Path) -> None:
+    store = make_run(tmp_path / "store")
+    shelf = Meddled(tmp_path / "archive", lambda: rename_run(store, "run1", "other"))
+    with pytest.raises(AnchorError):
+        archive_run(store, "run1", shelf)
+    assert list_runs(locate_store(store)) == ["other"]
+
+
+@pytest.mark.parametrize("happens", ["recorded anew", "forgotten"])
+def test_a_note_that_no_longer_fits_is_not_led_elsewhere(tmp_path: Path, happens: str) -> None:
+    store, old = make_run(tmp_path / "store"), FolderShelf(tmp_path / "old")
+    archive_run(store, "run1", old)
+    make_room(store, old, Keep(most=0))
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    note = note_of(store, "run1")
+    assert note is not None
+
+    def meddle() -> None:
+        if happens == "forgotten":
+            forget_run(store, "run1")
+        else:
+            one_rank(store, 0, scale=4.0, overwrite=True)
+
+    with pytest.raises(RunBusyError, match="a moment ago"):
+        lead_elsewhere(store, note, Meddled(tmp_path / "new", meddle))
+    assert note_of(store, "run1") is None
+    assert list_runs(locate_store(store)) == ([] if happens == "forgotten" else ["run1"])
