@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from anchorlib.store import (
 )
 from anchorlib.store.objects import FolderShelf, Held
 from anchorlib.upkeep import keeper_at
-from tests.anchorlib.reading.runs import STEPS, make_run, training
+from tests.anchorlib.reading.runs import STEPS, make_run, told, training
 from tests.writing import put
 
 
@@ -127,30 +128,47 @@ def test_the_name_of_an_archived_run_is_taken(tmp_path: Path) -> None:
 
 
 class Meddled(FolderShelf):
-    """An archive during whose first look at a run something happens to that run."""
+    """An archive during whose first use something happens to the run that is sent or looked for.
 
-    def __init__(self, root: Path, happens: Callable[[], None]) -> None:
+    The archive is first looked at before a rank is sealed, and first created into after that.
+    """
+
+    def __init__(self, root: Path, happens: Callable[[], None], use: str = "held") -> None:
         super().__init__(root)
         self._happens = [happens]
+        self._use = use
+
+    def _used(self, use: str) -> None:
+        if use == self._use and self._happens:
+            self._happens.pop()()
 
     def held(self, prefix: str) -> dict[str, Held]:
-        if self._happens:
-            self._happens.pop()()
+        self._used("held")
         return super().held(prefix)
 
+    def create(self, key: str, data: bytes) -> bool:
+        self._used("create")
+        return super().create(key, data)
 
-@pytest.mark.parametrize("how", [{"resume": True}, {"overwrite": True}], ids=str)
+
+@pytest.mark.parametrize("use", ["held", "create"])
+@pytest.mark.parametrize("how", ["resume", "overwrite"])
 def test_a_run_that_is_recorded_into_while_it_is_archived_gets_no_note(
-    tmp_path: Path, how: dict[str, bool]
+    tmp_path: Path, how: str, use: str
 ) -> None:
     store = make_run(tmp_path / "store")
-    shelf = Meddled(tmp_path / "archive", lambda: one_rank(store, 0, scale=4.0, **how))
-    with pytest.raises(RunBusyError, match="was recorded into while it was archived"):
+    before = told(open_run("run1", store))
+    happens = partial(one_rank, store, 0, scale=4.0, **{how: True})
+    shelf = Meddled(tmp_path / "archive", happens, use)
+    with pytest.raises(RunBusyError, match="was recorded into while it was"):
         archive_run(store, "run1", shelf)
     assert note_of(store, "run1") is None
     assert make_room(store, shelf, Keep(most=0)) == {}
-    here, there = (open_run("run1", place).series("fc1").values() for place in (store, shelf.place))
-    assert here.tolist() == (4 * there).tolist()
+    assert open_run("run1", store).series("fc1").values().max() == 84
+    if use == "held":
+        assert shelf.held("run1.zarr") == {}
+    else:
+        assert told(open_run("run1", shelf.place)) == before
 
 
 def test_a_run_that_goes_while_it_is_archived_gets_no_note(tmp_path: Path) -> None:
