@@ -8,11 +8,10 @@ from pathlib import Path
 from anchorlib.archive.rank import listing_hash
 from anchorlib.errors import DamagedError, RunExistsError, RunNotFoundError
 from anchorlib.names import escape
-from anchorlib.store import Location, PartKey, RankReader, Within, read_sealed
-from anchorlib.store.disk import ArchiveNote, RankNote, write_note
+from anchorlib.store import Location, PartKey, RankReader, Within, note_moved, read_sealed
+from anchorlib.store.disk import ArchiveNote, RankNote
 from anchorlib.store.objects import Shelf
 from anchorlib.store.seal import sealed_faults
-from anchorlib.store.write import store_errors
 
 __all__ = ["lead_elsewhere"]
 
@@ -24,13 +23,13 @@ def lead_elsewhere(store: Path, note: ArchiveNote, shelf: Shelf) -> ArchiveNote:
         not asked. shelf: the new place.
 
     Raises RunNotFoundError where the run is not whole there, RunExistsError where another recording
-    is there, DamagedError where an object does not fit its SHA-256, StoreError, CollectorError.
+    is there, DamagedError where an object does not fit its SHA-256, RunBusyError where the run was
+    recorded anew or noted otherwise meanwhile, StoreError, CollectorError.
     """
     folder = Within(shelf.location, f"{note.run}.zarr")
     parts = {key: _noted(folder, key, told, note.run, shelf) for key, told in note.parts.items()}
     moved = ArchiveNote(note.run, shelf.place, time.time_ns(), parts)
-    with store_errors(f"cannot note that {note.run!r} is archived in {escape(str(store))}"):
-        write_note(store, moved)
+    note_moved(store, note, moved)
     return moved
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import xxhash
 
 from anchorlib.archive.claiming import claimed
-from anchorlib.errors import DamagedError, OptionError, RunExistsError, StoreError
+from anchorlib.errors import DamagedError, OptionError, RunBusyError, RunExistsError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import Location, PartKey, RankReader
 from anchorlib.store.disk import RankNote
@@ -43,8 +43,8 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
     scratch: an empty folder with room for the sealed rank.
 
     Raises RunExistsError where the archive has another recording under this name, RunBusyError
-    where another recording is being put there, OptionError where a run is recorded in that place,
-    StoreError, CollectorError, and as `seal`.
+    where another recording is being put there or the rank was recorded into, OptionError where a
+    run is recorded in that place, StoreError, CollectorError, and as `seal`.
     """
     marked = read_sealed(shelf.location, reader.rank, reader.part)
     if marked is None:
@@ -86,13 +86,28 @@ def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:
     """Puts the rank's objects `into` a folder: sealed now, or copied if it is sealed already."""
     there = read_sealed(run, reader.rank, reader.part)
     if there is None:
-        return seal(run, reader, into, ended_elsewhere=True)
+        sealed = seal(run, reader, into, ended_elsewhere=True)
+        _check_unchanged(run, reader)
+        return sealed
     for one in there.objects:
         data = run.get(one.key)
         if data is None or hashlib.sha256(data).hexdigest() != one.sha256:
             raise DamagedError(f"{escape(one.key)} is not what was sealed: anchor verify says more")
         into.put(one.key, [data])
     return there
+
+
+def _check_unchanged(run: Location, reader: RankReader) -> None:
+    """Raises RunBusyError where a rank was recorded into while it was sealed.
+
+    What was sealed may then have the values of one recording under the catalogue of another one.
+    """
+    now = RankReader(run, reader.rank, reader.run, reader.part)
+    if (now.catalogue.uid, *now.version) != (reader.catalogue.uid, *reader.version):
+        raise RunBusyError(
+            f"rank {reader.rank} was recorded into while it was sealed, so that nothing of it was "
+            "sent: archive the run when that has ended"
+        )
 
 
 def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:

@@ -25,10 +25,11 @@ from anchorlib.store import (
     RankReader,
     end_copy,
     is_written,
+    note_archived,
     open_parts,
     run_directory,
 )
-from anchorlib.store.disk import ArchiveNote, note_of, write_note
+from anchorlib.store.disk import ArchiveNote, note_of
 from anchorlib.store.format import hidden
 from anchorlib.store.objects import Shelf, ShelfWithin
 from anchorlib.store.seal import read_sealed
@@ -77,17 +78,16 @@ def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None =
     shelf: the archive, as `checked_shelf` returns it. progress: is called with the number of parts
         done and the number of all parts.
 
-    Raises RunBusyError for a run that a living process writes, RunExistsError where the archive has
-    another recording under this name, OptionError where the archive is the store itself,
-    StoreError for a run that was not closed, CollectorError.
+    Raises RunBusyError for a run that a living process writes, or wrote meanwhile, RunExistsError
+    where the archive has another recording under this name, OptionError where the archive is the
+    store itself, StoreError for a run that was not closed, CollectorError.
     """
     check_apart(store, run, shelf)
     parts = _parts_in(store, run)
     location = LocalLocation(run_directory(store, run))
     sent = _sent(location, run, parts, shelf, lambda: _scratch(store, run), progress)
     notes = {one.key: one.note for one in sent}
-    with store_errors(f"cannot note that {run!r} is archived in {escape(str(store))}"):
-        write_note(store, ArchiveNote(run, shelf.place, time.time_ns(), notes))
+    note_archived(store, ArchiveNote(run, shelf.place, time.time_ns(), notes))
     return _told(run, shelf, sent)
 
 

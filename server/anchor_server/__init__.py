@@ -13,7 +13,6 @@ memory           keeps freed memory in the process for the next message
 fragment_memory  bounds the memory that unfinished records hold
 ranks            which stream writes which rank
 files            the Reader service: files of the store
-elsewhere        serves files of runs that are only in their archive
 keeping          the Keeper service: runs measured, removed and renamed
 archiving        moves closed runs to an archive, in the background
 health           the standard health service of gRPC

@@ -13,14 +13,13 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from anchor_server.access import Grant, Right
-from anchor_server.elsewhere import Elsewhere
 from anchor_server.gate import Gate
 from anchor_server.refusal_counts import Caller, Trouble
 from anchor_server.refusals import Refusal, abort
 from anchor_server.tally import Tally
 from anchorlib.errors import InvalidNameError, StoreError
 from anchorlib.names import escape
-from anchorlib.store import names_beneath, open_beneath
+from anchorlib.store import Elsewhere, names_beneath, open_beneath
 from anchorlib.wire import (
     LISTED_BYTES,
     READ_BYTES,

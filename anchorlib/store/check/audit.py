@@ -48,6 +48,7 @@ class RankAudit:
     """Compares one rank of the run at `run` with its checksums; `reader` reads the same rank."""
 
     def __init__(self, run: Location, reader: RankReader) -> None:
+        self._run = run
         self._location = rank_location(run, reader.rank, reader.part)
         self._reader = reader
         # Rows are counted before the refresh: those that a live writer adds between the two calls
@@ -80,10 +81,12 @@ class RankAudit:
             yield f"row {counted} says it is none, but {behind} come after it"
         if self._stray():
             yield "the catalogue goes on behind its end"
-        if isinstance(self._location, SealedRank):
-            yield from self._location.faults()
-        else:
-            yield from document_faults(self._location, reader)
+        is_live = not isinstance(self._location, SealedRank)
+        found = [*document_faults(self._location, reader)] if is_live else []
+        # The run may have left for its archive since it was opened: there the rank has no documents
+        # of a live rank, and its sealed objects are what counts.
+        now = rank_location(self._run, reader.rank, reader.part)
+        yield from now.faults() if isinstance(now, SealedRank) else found
 
     def _labels(self, start: int, stop: int, but: list[int]) -> list[int]:
         reader = self._reader

@@ -67,8 +67,8 @@ class RunReader:
         found = {key: reader for key in listed if (reader := self._sealed_or_live(key))}
         if self._parts and not listed:
             raise RunNotFoundError(
-                f"{escape(self.name)} is not here any more: it was removed, renamed, or is in its "
-                "archive alone; open it again"
+                f"{escape(self.name)} is not here any more: it was removed or renamed; "
+                "`anchor runs` lists what there is"
             )
         if listed and not found:
             raise RunNotFoundError(

@@ -1,36 +1,37 @@
 """Runs as a whole: found by name or URL, removed, renamed, handed to other processes."""
 
 from anchorlib.store.runs.asked import Pin, asked, packed_rows, pin_of, told_rows
+from anchorlib.store.runs.elsewhere import Elsewhere
 from anchorlib.store.runs.finding import (
-    DEFAULT_STORE,
     FoundRun,
     archived_alone,
-    archived_location,
     as_zarr,
     find_run,
     has_run,
     list_runs,
-    locate_store,
 )
 from anchorlib.store.runs.removing import (
     evict_run,
     forget_run,
     newest_ns,
+    note_archived,
+    note_moved,
     place_run,
     remove_rank,
     remove_run,
     rename_run,
     written_ns,
 )
+from anchorlib.store.runs.stores import DEFAULT_STORE, locate_store
 from anchorlib.store.runs.tensor_tree import TensorTree, rows_together
 
 __all__ = [
     "DEFAULT_STORE",
+    "Elsewhere",
     "FoundRun",
     "Pin",
     "TensorTree",
     "archived_alone",
-    "archived_location",
     "as_zarr",
     "asked",
     "evict_run",
@@ -40,6 +41,8 @@ __all__ = [
     "list_runs",
     "locate_store",
     "newest_ns",
+    "note_archived",
+    "note_moved",
     "packed_rows",
     "pin_of",
     "place_run",

@@ -1,4 +1,8 @@
-"""Runs removed, renamed, put in place: whole or not at all, never while a process writes them."""
+"""Runs removed, renamed, put in place: whole or not at all, never while a process writes them.
+
+Notes of archives are written under the same locks: a note beside a recording that began meanwhile
+would say of new records that they are archived.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ from anchorlib.store.disk import (
     run_document,
     sync_directory,
     whole_run,
+    write_note,
 )
 from anchorlib.store.format import rank_name, run_directory
 from anchorlib.store.locations import LocalLocation, PartKey
@@ -32,6 +37,8 @@ __all__ = [
     "evict_run",
     "forget_run",
     "newest_ns",
+    "note_archived",
+    "note_moved",
     "place_run",
     "remove_rank",
     "remove_run",
@@ -92,6 +99,43 @@ def evict_run(store: Path, note: ArchiveNote) -> int:
             aside = put_aside(store, folder)
             drop_locks(store, note.run)
         return delete_aside(store, aside)
+
+
+def note_archived(store: Path, note: ArchiveNote) -> None:
+    """Notes that a run is archived, whose files here are still those that were sent.
+
+    Raises RunBusyError where a living process writes the run, or where it has changed since it was
+    sent (resumed, or recorded anew); otherwise as `remove_run`.
+    """
+    run, folder = note.run, run_directory(store, note.run)
+    with store_errors(_unnoted(store, run)), whole_run(store, run):
+        _check_there(folder, run, store)
+        if _parts_of(folder, run) != {key: one.sealed for key, one in note.parts.items()}:
+            raise RunBusyError(
+                f"run {run!r} was recorded into while it was archived: it stays as it is now, and "
+                f"{escape(note.place)} has it as it was before"
+            )
+        write_note(store, note)
+
+
+def note_moved(store: Path, known: ArchiveNote, note: ArchiveNote) -> None:
+    """Puts a note in the place of the `known` one, for a run whose files are in its archive alone.
+
+    Raises RunBusyError where the run is recorded anew, or its note was changed meanwhile,
+    StoreError.
+    """
+    run = note.run
+    with store_errors(_unnoted(store, run)), whole_run(store, run):
+        if os.path.lexists(run_directory(store, run)) or note_of(store, run) != known:
+            raise RunBusyError(
+                f"run {run!r} was recorded anew, forgotten or noted at another place a moment ago: "
+                "nothing was changed"
+            )
+        write_note(store, note)
+
+
+def _unnoted(store: Path, run: str) -> str:
+    return f"cannot note that {run!r} is archived in {escape(str(store))}"
 
 
 def _parts_of(folder: Path, run: str) -> dict[PartKey, tuple[str, int, int]]:

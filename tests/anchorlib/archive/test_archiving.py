@@ -30,7 +30,7 @@ from anchorlib.errors import (
     RunExistsError,
     RunNotFoundError,
 )
-from anchorlib.reading import Run, open_run
+from anchorlib.reading import open_run
 from anchorlib.store import (
     Location,
     Writer,
@@ -44,7 +44,7 @@ from anchorlib.store import (
 from anchorlib.store.disk.archived import note_of
 from anchorlib.store.objects import FolderShelf, Held, Shelf
 from anchorlib.upkeep import keeper_of
-from tests.anchorlib.reading.runs import make_run, training
+from tests.anchorlib.reading.runs import make_run, told, training
 from tests.bucket import Line, object_store
 from tests.writing import put
 
@@ -60,16 +60,6 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     return make_run(tmp_path / "store", ranks=2)
-
-
-def told(run: Run) -> tuple[object, ...]:
-    """All that a run says."""
-    series = [
-        run.series(info.name, info.kind, rank=rank) for info in run.tensors() for rank in info.ranks
-    ]
-    values = [(one.values().tobytes(), one.columns["digest"].tolist()) for one in series]
-    figures = (run.ranks, run.state, run.steps, run.bytes, run.started_ns, run.gaps())
-    return (run.tensors(), values, run.histograms("*"), run.header(0), *figures)
 
 
 class Mortal:

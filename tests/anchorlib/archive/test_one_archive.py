@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from anchor_server import serve
-from anchorlib.archive import Keep, archive_run, make_room, plan_archive
-from anchorlib.errors import AnchorError, OptionError, RunExistsError, RunNotFoundError
+from anchorlib.archive import Keep, archive_run, lead_elsewhere, make_room, plan_archive
+from anchorlib.errors import AnchorError, OptionError, RunBusyError, RunExistsError
 from anchorlib.reading import open_run
-from anchorlib.store import RunFigures, RunReader, Writer, find_run, place_run, rename_run
-from anchorlib.store.objects import FolderShelf
+from anchorlib.store import (
+    RunFigures,
+    RunReader,
+    Writer,
+    find_run,
+    forget_run,
+    list_runs,
+    locate_store,
+    note_of,
+    place_run,
+    rename_run,
+)
+from anchorlib.store.objects import FolderShelf, Held
 from anchorlib.upkeep import keeper_at
-from tests.anchorlib.reading.runs import STEPS, make_run, training
+from tests.anchorlib.reading.runs import STEPS, make_run, told, training
 from tests.writing import put
 
 
@@ -114,11 +127,74 @@ def test_the_name_of_an_archived_run_is_taken(tmp_path: Path) -> None:
     assert open_run("run1", store).steps == [0, 1, 2]
 
 
-def test_a_reader_of_a_run_that_goes_says_so(tmp_path: Path) -> None:
-    store, shelf = make_run(tmp_path / "store"), FolderShelf(tmp_path / "archive")
-    run = open_run("run1", store)
-    assert run.ranks == [0]
-    archive_run(store, "run1", shelf)
-    make_room(store, shelf, Keep(most=0))
-    with pytest.raises(RunNotFoundError, match="open it again"):
-        run.tensors()
+class Meddled(FolderShelf):
+    """An archive during whose first use something happens to the run that is sent or looked for.
+
+    The archive is first looked at before a rank is sealed, and first created into after that.
+    """
+
+    def __init__(self, root: Path, happens: Callable[[], None], use: str = "held") -> None:
+        super().__init__(root)
+        self._happens = [happens]
+        self._use = use
+
+    def _used(self, use: str) -> None:
+        if use == self._use and self._happens:
+            self._happens.pop()()
+
+    def held(self, prefix: str) -> dict[str, Held]:
+        self._used("held")
+        return super().held(prefix)
+
+    def create(self, key: str, data: bytes) -> bool:
+        self._used("create")
+        return super().create(key, data)
+
+
+@pytest.mark.parametrize("use", ["held", "create"])
+@pytest.mark.parametrize("how", ["resume", "overwrite"])
+def test_a_run_that_is_recorded_into_while_it_is_archived_gets_no_note(
+    tmp_path: Path, how: str, use: str
+) -> None:
+    store = make_run(tmp_path / "store")
+    before = told(open_run("run1", store))
+    happens = partial(one_rank, store, 0, scale=4.0, **{how: True})
+    shelf = Meddled(tmp_path / "archive", happens, use)
+    with pytest.raises(RunBusyError, match="was recorded into while it was"):
+        archive_run(store, "run1", shelf)
+    assert note_of(store, "run1") is None
+    assert make_room(store, shelf, Keep(most=0)) == {}
+    assert open_run("run1", store).series("fc1").values().max() == 84
+    if use == "held":
+        assert shelf.held("run1.zarr") == {}
+    else:
+        assert told(open_run("run1", shelf.place)) == before
+
+
+def test_a_run_that_goes_while_it_is_archived_gets_no_note(tmp_path: Path) -> None:
+    store = make_run(tmp_path / "store")
+    shelf = Meddled(tmp_path / "archive", lambda: rename_run(store, "run1", "other"))
+    with pytest.raises(AnchorError):
+        archive_run(store, "run1", shelf)
+    assert list_runs(locate_store(store)) == ["other"]
+
+
+@pytest.mark.parametrize("happens", ["recorded anew", "forgotten"])
+def test_a_note_that_no_longer_fits_is_not_led_elsewhere(tmp_path: Path, happens: str) -> None:
+    store, old = make_run(tmp_path / "store"), FolderShelf(tmp_path / "old")
+    archive_run(store, "run1", old)
+    make_room(store, old, Keep(most=0))
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    note = note_of(store, "run1")
+    assert note is not None
+
+    def meddle() -> None:
+        if happens == "forgotten":
+            forget_run(store, "run1")
+        else:
+            one_rank(store, 0, scale=4.0, overwrite=True)
+
+    with pytest.raises(RunBusyError, match="a moment ago"):
+        lead_elsewhere(store, note, Meddled(tmp_path / "new", meddle))
+    assert note_of(store, "run1") is None
+    assert list_runs(locate_store(store)) == ([] if happens == "forgotten" else ["run1"])

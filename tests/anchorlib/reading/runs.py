@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.reading import Run
 from anchorlib.record import Record
 from anchorlib.store import Writer
 from tests.anchorlib.store.records import floats, record
@@ -38,3 +39,13 @@ def make_run(store: Path, run: str = "run1", ranks: int = 1, **options: Any) -> 
             for step in range(STEPS):
                 put(writer, training(step, scale=rank + 1))
     return store
+
+
+def told(run: Run) -> tuple[object, ...]:
+    """All that a run says."""
+    series = [
+        run.series(info.name, info.kind, rank=rank) for info in run.tensors() for rank in info.ranks
+    ]
+    values = [(one.values().tobytes(), one.columns["digest"].tolist()) for one in series]
+    figures = (run.ranks, run.state, run.steps, run.bytes, run.started_ns, run.gaps())
+    return (run.tensors(), values, run.histograms("*"), run.header(0), *figures)

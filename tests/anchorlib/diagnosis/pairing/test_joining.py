@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing.groups import Group
-from anchorlib.diagnosis.pairing.joining import joined
+from anchorlib.diagnosis.pairing.splits.groups import Group
+from anchorlib.diagnosis.pairing.splits.joined_values import joined
 from tests.anchorlib.diagnosis.tables import table
 from tests.anchorlib.store.records import record
 

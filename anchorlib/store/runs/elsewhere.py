@@ -1,4 +1,4 @@
-"""Serves files of runs that are only in their archive, under the keys of the store."""
+"""Files of runs that are only in their archive, under the keys that they had in the store."""
 
 from __future__ import annotations
 
@@ -6,26 +6,31 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from anchorlib.store import (
-    RUN_INDEX,
-    ArchiveNote,
-    Location,
-    archived_location,
-    listed_parts,
-    note_of,
-    noted_runs,
-    part_of,
-    rank_location,
-    rank_of,
-)
+from anchorlib.errors import RunNotFoundError
+from anchorlib.names import escape
+from anchorlib.store.disk import ArchiveNote, note_of, noted_runs
+from anchorlib.store.format import INDEX, part_of, rank_of
+from anchorlib.store.locations import Location, listed_parts
+from anchorlib.store.runs.stores import has_ranks, locate_store, run_within
+from anchorlib.store.seal import rank_location
 
-__all__ = ["Elsewhere"]
+__all__ = ["Elsewhere", "archived_run"]
 
 _SUFFIX: Final = ".zarr"
 _MOST: Final = 64  # opened archives that are kept
 _MOST_RANKS: Final = 2  # whose last read rows are kept: up to 96 MiB each
-_OF_THE_RUN: Final = ("zarr.json", RUN_INDEX)
+_OF_THE_RUN: Final = ("zarr.json", INDEX)
 _CHUNK: Final = "c."  # begins the chunk files of a live rank; a sealed rank's are named c/0
+
+
+def archived_run(note: ArchiveNote) -> Location:
+    """The location of a run in the archive that its note names. Raises RunNotFoundError."""
+    location = run_within(locate_store(note.place), f"{note.run}{_SUFFIX}")
+    if has_ranks(location):
+        return location
+    raise RunNotFoundError(
+        f"{note.run} was archived to {escape(note.place)} and removed here, and is not there now"
+    )
 
 
 class Elsewhere:
@@ -38,7 +43,7 @@ class Elsewhere:
         self._ranks: dict[tuple[str, str, int, str], Location] = {}
         self._reading = Lock()
 
-    def get(self, key: str, start: int, length: int) -> bytes | None:
+    def get(self, key: str, start: int, length: int | None) -> bytes | None:
         """The bytes of a file from `start` on, as `Location.get`; None where it does not exist.
 
         Raises CollectorError where the archive cannot be reached.
@@ -52,7 +57,7 @@ class Elsewhere:
             return None
         # Other collectors archive their ranks of a run into the same folder. The index names all of
         # them, so it is given out only where every rank was in this store.
-        if inside == RUN_INDEX and {*listed_parts(location)} != {*note.parts}:
+        if inside == INDEX and {*listed_parts(location)} != {*note.parts}:
             return None
         data = location.get(inside, start, length)
         return self._as_it_was(found, inside, start, length) if data is None else data
@@ -74,7 +79,7 @@ class Elsewhere:
         return names if inside else [one for one in names if _is_ours(one.rstrip("/"), note)]
 
     def _as_it_was(
-        self, found: tuple[Location, ArchiveNote], inside: str, start: int, length: int
+        self, found: tuple[Location, ArchiveNote], inside: str, start: int, length: int | None
     ) -> bytes | None:
         """A chunk file of a live rank, made from the rank's archived rows; None for other files.
 
@@ -106,9 +111,7 @@ class Elsewhere:
         with self._lock:
             known = self._known.get(key)
         if known is None:
-            known = archived_location(self._root, run)
-            if known is None:
-                return None
+            known = archived_run(note)
             with self._lock:
                 while len(self._known) >= _MOST:
                     del self._known[next(iter(self._known))]

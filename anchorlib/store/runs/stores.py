@@ -1,0 +1,97 @@
+"""Which store a text names: a directory, what collectors serve, or an archive.
+
+anchors                      a directory of runs
+grpc://host:port             what a collector serves
+grpc://a:port,b:port         what several collectors serve together
+s3://bucket/prefix           what is archived in an object store (also gs://, az://)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from anchorlib.errors import OptionError, RunNotFoundError
+from anchorlib.names import escape
+from anchorlib.store.format import rank_of
+from anchorlib.store.locations import (
+    CollectorLocation,
+    LocalLocation,
+    Location,
+    SeveralCollectors,
+    Within,
+)
+from anchorlib.store.objects import is_object_url, object_location, parse_object_url
+
+__all__ = [
+    "DEFAULT_STORE",
+    "collector_store",
+    "has_ranks",
+    "locate_store",
+    "object_store",
+    "run_within",
+    "store_text",
+]
+
+DEFAULT_STORE = "anchors"
+
+
+def locate_store(store: str | Path | None = None) -> Location:
+    """The location of a store; None means ANCHOR_STORE, else "anchors".
+
+    Raises OptionError for an address of a form that is not served, RunNotFoundError where a
+    directory is not there; CollectorError comes with the first read.
+    """
+    text = store_text(store)
+    if is_object_url(text):
+        return object_location(parse_object_url(text))
+    if "://" in text:
+        return collector_store(text)[0]
+    path = Path(text)
+    if not path.is_dir():
+        what = "it is a file" if path.exists() else "there is no such directory"
+        raise RunNotFoundError(f"no store at {escape(text)}: {what}")
+    if has_ranks(LocalLocation(path)):
+        raise RunNotFoundError(
+            f"{escape(text)} is a run, not a store: the store is the directory that holds it"
+        )
+    return LocalLocation(path)
+
+
+def store_text(store: str | Path | None) -> str:
+    """The store as text; None means ANCHOR_STORE, else "anchors"."""
+    return str(store if store is not None else os.environ.get("ANCHOR_STORE") or DEFAULT_STORE)
+
+
+def object_store(text: str) -> tuple[Location, str]:
+    """The object store that a URL of a run names, and the run. Raises OptionError."""
+    address, name = parse_object_url(text).split()
+    return object_location(address), name
+
+
+def collector_store(text: str) -> tuple[Location, str | None]:
+    """The collectors that a URL names, and the run if it names one. Raises OptionError."""
+    scheme = text.partition("://")[0]
+    if scheme not in ("grpc", "grpcs"):
+        raise OptionError(
+            f"{escape(scheme)}:// cannot be read; give a directory, grpc://host:port, "
+            "grpcs://host:port or s3://bucket/prefix"
+        )
+    # gRPC is loaded only where a collector is read.
+    from anchorlib.wire import ReaderClient, parse_addresses
+
+    addresses = parse_addresses(text)
+    found = [CollectorLocation(ReaderClient(one)) for one in addresses]
+    return found[0] if len(found) == 1 else SeveralCollectors(found), addresses[0].run
+
+
+def run_within(store: Location, folder: str) -> Location:
+    """The location of a run's folder; in a directory the user may have made that folder a link."""
+    if isinstance(store, LocalLocation):
+        return LocalLocation(store.root / folder)
+    return Within(store, folder)
+
+
+def has_ranks(location: Location) -> bool:
+    """Whether there is a rank at the location of a run."""
+    return any(rank_of(name.rstrip("/")) is not None for name in location.list(""))
