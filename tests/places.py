@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-_MEMORY = Path("/dev/shm")  # noqa: S108  # Linux's file system in memory
+_MEMORY = Path("/dev/shm")  # Linux's file system in memory
 _ENOUGH = 6 << 30
 """Bytes that must be free there; a run of all tests holds less than half of that at any time."""
 
