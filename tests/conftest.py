@@ -5,11 +5,13 @@ What takes long says so itself: a test or a file by the marker `slow`, a folder 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import tempfile
 
+from tests.places import own_place
 from tests.seeds import profiles
 
 profiles()
@@ -19,9 +21,9 @@ profiles()
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Remote sessions spool below the user's cache: that of the tests is their own.
-_cache = tempfile.TemporaryDirectory(prefix="anchorlib-tests-")
-os.environ["XDG_CACHE_HOME"] = _cache.name
+# What tests and their programs leave in a temporary folder goes at the end, and remote sessions
+# spool below the user's cache: that of the tests is their own.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cache-", dir=own_place())
 
 # Two workers on two cores: threads of torch's would wait for each other. Tests of threads set them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -37,3 +39,13 @@ os.environ["ANCHOR_RECORDER"] = "thread"
 # A shell's background job ignores Ctrl-C, and so would every command that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A million objects of torch's take half a second of a processor to look through, whenever Python or
+# a test collects garbage: none is collected until all is imported, and that is then left out of it.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on: what tests make, not what they import."""
+    gc.freeze()
+    gc.enable()
