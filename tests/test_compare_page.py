@@ -16,7 +16,7 @@ from tests.warm import warm_python
 # A door holds the functions, some of which bear the name of their file.
 classes, covering, envelope, severity, verdict = (
     import_module(f"anchorlib.diagnosis.judgement.{name}")
-    for name in ("classes", "covering", "envelope", "severity", "verdict")
+    for name in ("classes", "noise.covering", "noise.envelope", "rounding.severity", "verdict")
 )
 
 ROOT = Path(__file__).parents[1]

@@ -54,6 +54,36 @@ def test_a_room_has_two_sentences_and_files_that_are_there(room, what, files):
         assert folder.with_suffix(".py").is_file()
 
 
+def rooms_inside():
+    """Each row of the tables of rooms inside a folder: the folder, its rooms, the files to read."""
+    for heading, table in re.findall(
+        r"\| `([\w/]+/)` \| holds \| read first \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", DESIGN
+    ):
+        for line in table.splitlines():
+            rooms, _, files = (cell.strip() for cell in line.strip("|").split(" | "))
+            yield ROOT / heading, re.findall(r"`(\w+)`", rooms), re.findall(r"`(\w+)`", files)
+
+
+@pytest.mark.parametrize(
+    ("folder", "inside", "files"),
+    [pytest.param(*row, id=f"{row[0].name}-{'-'.join(row[1])}") for row in rooms_inside()],
+)
+def test_a_room_inside_a_folder_is_there_with_the_files_to_read_first(folder, inside, files):
+    assert [name for name in inside if not (folder / name).is_dir()] == []
+    assert files
+    homes = [folder / name for name in inside] or [folder]
+    assert [
+        name for name in files if not any((home / f"{name}.py").is_file() for home in homes)
+    ] == []
+
+
+@pytest.mark.parametrize("folder", sorted({row[0] for row in rooms_inside()}))
+def test_no_room_inside_a_folder_is_left_out_of_its_table(folder):
+    named = {name for home, rooms, _ in rooms_inside() if home == folder for name in rooms}
+    generated = {"v1"}
+    assert {door.parent.name for door in folder.glob("*/__init__.py")} - generated == named
+
+
 def test_the_picture_shows_rooms_that_there_are_and_stands_in_the_design_and_on_the_front_page():
     tree = ET.fromstring(PICTURE.read_text(encoding="utf-8"))
     shown = {one.text for one in tree.iter() if one.get("class", "").split()[:1] == ["room"]}

@@ -6,6 +6,8 @@
     kept_operators    how operators stay in the graph
     print_operators   operators that `print_tensor` leaves in the graph
     observer          what the operators do when they run
+    where             coordinates as a small tensor in the graph
+    complaints        warnings about anchors that record nothing, or change how values are rounded
     executions        coordinates of each operator's run
     programs          a graph's anchors, in code order; `inorder`: observations put into that order
     leaves            gradients of graph inputs; `outside`: gradients of graph outputs

@@ -18,8 +18,9 @@ import torch
 
 from anchorlib import errors
 from anchorlib.capture.compiled.kept_operators import define
-from anchorlib.capture.compiled.observer import NOWHERE, WHERE, CompiledObserver
+from anchorlib.capture.compiled.observer import CompiledObserver
 from anchorlib.capture.compiled.programs import Spot
+from anchorlib.capture.compiled.where import NOWHERE, WHERE
 
 __all__ = ["call", "connect", "current", "gradient", "leaf", "notice", "refuse", "value"]
 

@@ -8,34 +8,25 @@ gradient  ─▶ is recorded with the coordinates of its forward: those of the e
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from collections.abc import Callable, MutableMapping
-from itertools import count
-from typing import Final
 from weakref import WeakValueDictionary
 
 import torch
 
+from anchorlib.capture.compiled.complaints import LOW, Complaints
 from anchorlib.capture.compiled.executions import Executions, Watched, in_backward
 from anchorlib.capture.compiled.inorder import Lines, depends_on_order
 from anchorlib.capture.compiled.outside import Outside, is_partial
 from anchorlib.capture.compiled.programs import Place, Program, Spot, program_of
+from anchorlib.capture.compiled.where import NOWHERE, Coordinates
 from anchorlib.capture.counting import At
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.recording import NO_NOTE, Plan, Stream
 from anchorlib.errors import UnsupportedError
-from anchorlib.names import escape
-from anchorlib.torch_private import emulates_precision, graph_task, tell_marks
+from anchorlib.torch_private import graph_task
 
-__all__ = ["NOWHERE", "WHERE", "CompiledObserver"]
-
-_log = logging.getLogger("anchorlib")
-_serials = count()
-
-WHERE: Final = (5,)  # the shape of `where`: session, step, pass, call, phase
-NOWHERE: Final = (-1, 0, 0, 0, 0)
-_LOW = (torch.bfloat16, torch.float16)
+__all__ = ["CompiledObserver"]
 
 
 class CompiledObserver:
@@ -47,18 +38,16 @@ class CompiledObserver:
     def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
         self.watched: MutableMapping[int, Watched] = WeakValueDictionary()
         self._observer = observer
-        self._outside = Outside(observer, self._warn)
+        self._complaints = Complaints()
+        self._outside = Outside(observer, self._complaints.warn)
         observer.outside = self._outside.follow
         self._plan = functools.cache(plan_of)
         self._executions = Executions(observer, self._plan, self.watched)
         self._lock = threading.RLock()
-        self._serial = next(_serials)
-        self._phases: list[str] = []
+        coordinates = Coordinates()
+        self._where, self._at = coordinates.encode, coordinates.decode
         self._lines = Lines()
         self._taken: dict[tuple[Spot, int], int] = {}  # by leaf, the backward that recorded it
-        self._declared: dict[str, int] = {}
-        self._warned: set[str] = set()
-        self._told = False
         self._ran: set[int] = set()
         self._compilers: set[str] = set()
         # Places in forward that were observed once and need none of the checks of `_any_value`.
@@ -71,8 +60,8 @@ class CompiledObserver:
 
         Raises nothing but UnsupportedError, for a tensor that an anchor cannot record.
         """
-        if self._declared:
-            self._declared.pop(spot.name, None)
+        if self._complaints.declared:
+            self._complaints.declared.pop(spot.name, None)
         try:
             with self._lock:
                 known = self._ordinary.get(spot)
@@ -109,7 +98,7 @@ class CompiledObserver:
             return NOWHERE
         _, _, only, _ = plan.routes.get(at.phase) or plan.route(at.phase)
         quick = self._observer.recorder.quick
-        if only is None or x.dtype in _LOW or quick(only, at, x) is None:
+        if only is None or x.dtype in LOW or quick(only, at, x) is None:
             self._see(x, at, program, spot)
         return self._where(at)
 
@@ -178,7 +167,7 @@ class CompiledObserver:
 
     def declare(self, name: str) -> None:
         """Note that an anchor was traced, so that its silence can be warned of."""
-        self._declared.setdefault(name, self._observer.clock.step)
+        self._complaints.declared.setdefault(name, self._observer.clock.step)
 
     def skip(self, name: str, kind: str, reason: str) -> None:
         """Count an anchor that will give no record of this kind in the code being traced."""
@@ -195,24 +184,11 @@ class CompiledObserver:
             self._lines.settle()
             self._executions.end_step()
             self._taken.clear()
-        self._told = self._told or tell_marks()
-        if self._declared:
-            self._tell_silent(upcoming)
-
-    def _tell_silent(self, upcoming: int | None) -> None:
-        # An anchor has a whole step to deliver: code compiled at a step's end runs in the next.
-        due = [n for n, step in self._declared.items() if upcoming is None or step < upcoming - 1]
-        for name in due:
-            del self._declared[name]
-        # An anchor whose code failed to compile in the end was observed by eager code.
-        delivered = {info.name for info in self._observer.recorder.tensors(0)} if due else set()
-        silent = [escape(name) for name in due if name not in delivered]
-        if silent:
-            _log.warning(
-                "anchorlib: compiled code has anchors that recorded nothing: %s; either that code "
-                "never ran, or its backend removed the anchors",
-                ", ".join(silent),
-            )
+        self._complaints.tell_marks()
+        if overdue := self._complaints.overdue(upcoming):
+            # An anchor whose code failed to compile in the end was observed by eager code.
+            recorded = {info.name for info in self._observer.recorder.tensors(0)}
+            self._complaints.tell_silent(name for name in overdue if name not in recorded)
 
     # -- places
 
@@ -229,17 +205,6 @@ class CompiledObserver:
         if isinstance(event, Place):
             return self._executions.backward(program, spot.site, event)
         return None, False
-
-    def _where(self, at: At) -> tuple[int, ...]:
-        if at.phase not in self._phases:
-            self._phases.append(at.phase)
-        return (self._serial, at.step, at.pass_index, at.call, self._phases.index(at.phase))
-
-    def _at(self, where: torch.Tensor) -> At | None:
-        serial, step, pass_index, call, phase = where.tolist()
-        if serial != self._serial:
-            return None
-        return At(step, pass_index, call, self._phases[phase])
 
     # -- recording
 
@@ -260,8 +225,8 @@ class CompiledObserver:
 
     def _see(self, x: torch.Tensor | None, at: At, program: Program | None, spot: Spot) -> None:
         if x is not None:
-            if x.dtype in _LOW and program is not None and program.backend == "inductor":
-                self._warn_of_rounding(x, spot)
+            if x.dtype in LOW and program is not None and program.backend == "inductor":
+                self._complaints.tell_rounding(spot.name, x.dtype)
             self._record("value", x, at, program, spot)
         if program is not None and spot.site in program.lost:
             self._lose(at, program.lost[spot.site], spot)
@@ -295,18 +260,3 @@ class CompiledObserver:
     def _observe(self, streams: tuple[Stream, ...], kind: str, at: At, x: torch.Tensor) -> None:
         note = self._observer.note if kind == "grad" else NO_NOTE
         self._observer.recorder.observe(streams, at, x, note)
-
-    def _warn_of_rounding(self, x: torch.Tensor, spot: Spot) -> None:
-        """Warn that an anchor makes Inductor round a value that it would have kept in float32."""
-        if not emulates_precision():
-            self._warn(
-                "rounding",
-                f"{escape(spot.name)} is {str(x.dtype).removeprefix('torch.')} in compiled code: "
-                "anchors change how what surrounds them is rounded; they do not with "
-                "torch._inductor.config.emulate_precision_casts = True",
-            )
-
-    def _warn(self, about: str, text: str) -> None:
-        if about not in self._warned:
-            self._warned.add(about)
-            _log.warning("anchorlib: %s", text)

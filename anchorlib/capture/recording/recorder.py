@@ -16,12 +16,12 @@ import torch
 
 from anchorlib.capture.counting import At
 from anchorlib.capture.recording.putter import compiled_putter, layout_key
-from anchorlib.capture.recording.streams import NO_NOTE, Note, Seen, Stream
+from anchorlib.capture.recording.stream_table import StreamTable
+from anchorlib.capture.recording.streams import NO_NOTE, Note, Stream
 from anchorlib.capture.recording.weighing import Weight
 from anchorlib.capture.tensors import (
     CudaCopier,
     Snapshot,
-    TorchArithmetic,
     dtype_name,
     is_for_many,
     is_plain,
@@ -50,42 +50,24 @@ class Recorder:
 
     def __init__(self, queue: RecordQueue) -> None:
         self._queue = queue
-        self._arithmetic = TorchArithmetic()
         self._lock = queue.lock
         self._put = queue.put
         queue.put_by(compiled_putter)
         self._copier = queue.copy_by(CudaCopier)
-        self._streams: dict[tuple[str, str, str, str], Stream] = {}
+        self._table = StreamTable()
         self._open: dict[Stream, None] = {}
         self._problems: list[AnchorError] = []
-        self._seen: dict[tuple[str, str, str], Seen] = {}
         self._order = 0
-        self.phases: set[str] = set()  # the phases that have a record
+        self.phases = self._table.phases
         self.skipped: Counter[str] = Counter()
         self._header: dict[str, Any] = {}
 
     def streams(
         self, name: str, kind: str, modes: Iterable[tuple[Mode, Steps | None]], phase: str
     ) -> tuple[Stream, ...]:
-        """The streams of one name, kind and phase, one for each mode; each is made only once.
-
-        modes: each with the steps in which it records (None: all). A stream records in the steps of
-        all calls that asked for it.
-        """
-        streams: dict[Stream, None] = {}
+        """The streams of one name, kind and phase: one for each mode, with its steps."""
         with self._lock:
-            for mode, steps in modes:
-                stream = self._stream(name, kind, mode, phase)
-                stream.allow(steps)
-                streams[stream] = None
-        return tuple(streams)
-
-    def _stream(self, name: str, kind: str, mode: Mode, phase: str) -> Stream:
-        key = (name, kind, str(mode), phase)
-        stream = self._streams.get(key)
-        if stream is None:
-            stream = self._streams[key] = Stream(name, kind, mode, phase, self._arithmetic)
-        return stream
+            return self._table.streams(name, kind, modes, phase)
 
     def observe(
         self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, note: Note = NO_NOTE
@@ -167,7 +149,9 @@ class Recorder:
         for stream in wanted:
             if lies and lies != stream.placements:
                 stream.placements = lies
-                beside = self._stream(f"{stream.name}:placements", stream.kind, All(), at.phase)
+                beside = self._table.stream(
+                    f"{stream.name}:placements", stream.kind, All(), at.phase
+                )
                 self._take(beside, at, torch.tensor(lies, device="cpu"), NO_NOTE)
             if reason is not None:
                 self._skip(stream, reason, at.step, 1)
@@ -176,7 +160,7 @@ class Recorder:
             else:
                 for name, part in parts.items():
                     named = f"{stream.name}:{name}"
-                    inner = self._stream(named, stream.kind, stream.fold.mode, at.phase)
+                    inner = self._table.stream(named, stream.kind, stream.fold.mode, at.phase)
                     inner.steps = stream.steps
                     self._take(inner, at, part, note)
 
@@ -231,13 +215,7 @@ class Recorder:
 
     def _reshaped(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
         """Prepare `stream` for its first record, or for the first of another shape or dtype."""
-        stream.tally()
-        if stream.seen is None:
-            self.phases.add(stream.phase)
-            key = (stream.name, stream.kind, stream.mode)
-            stream.seen = self._seen.setdefault(key, Seen(dtype, shape, step))
-        stream.seen.merge(shape)
-        stream.shape, stream.dtype = shape, dtype
+        self._table.see(stream, step, dtype, shape)
         if stream.number < 0:
             stream.number = self._queue.stream(
                 stream.name, stream.kind, stream.mode, stream.phase, keeps=stream.values
@@ -300,26 +278,15 @@ class Recorder:
     def tensors(self, rank: int) -> list[TensorInfo]:
         """The tensors recorded so far, in the order of their first records."""
         with self._lock:
-            self._tally()
-            return [seen.info(key, rank) for key, seen in self._seen.items()]
+            return self._table.tensors(rank)
 
     def weights(self) -> list[Weight]:
         """How much each stream has recorded so far."""
         with self._lock:
-            self._tally()
-            return [
-                Weight(one.name, one.phase, one.taken, one.nbytes, one.steps is None)
-                for one in self._streams.values()
-            ]
+            return self._table.weights()
 
     @property
     def emitted(self) -> tuple[int, int]:
         """The number of records so far, and the bytes of values that they keep."""
         with self._lock:
-            self._tally()
-            seen = self._seen.values()
-            return sum(one.records for one in seen), sum(one.nbytes for one in seen)
-
-    def _tally(self) -> None:
-        for stream in self._streams.values():
-            stream.tally()
+            return self._table.totals()

@@ -1,7 +1,8 @@
 """Sessions: opened by `start`, the environment or `anchor run`; their settings and watches."""
 
 from anchorlib.capture.sessions.active import active_session
-from anchorlib.capture.sessions.session import Counters, Session, leaves_out, sharing_names
+from anchorlib.capture.sessions.counters import Counters
+from anchorlib.capture.sessions.session import Session
 from anchorlib.capture.sessions.starting import graft, record_into, start, tensor_names
 from anchorlib.capture.sessions.starting_by_itself import start_where_the_environment_asks
 from anchorlib.capture.sessions.unasked import (
@@ -14,7 +15,9 @@ from anchorlib.capture.sessions.unasked import (
     forget_choices,
     has_begun,
     is_watched,
+    leaves_out,
     see_called_parts,
+    sharing_names,
     speaks,
     start_unasked,
     state_command,

@@ -88,7 +88,7 @@ def _taking_the_place_of(session: Session, settings: Settings) -> Settings:
 
     It overwrites the run only where both sessions record the same run and the first left it empty.
     """
-    session._tells_end = False  # noqa: SLF001  # the warning below tells it
+    session._ending.has_closing_line = False  # noqa: SLF001  # the warning below tells it
     session.close()
     _log.warning(
         "anchorlib: the program opens a session of its own, run %s: run %s ends with %d records",

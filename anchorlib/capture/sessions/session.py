@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,43 +24,26 @@ from anchorlib.capture.eager import Graft, Observer
 from anchorlib.capture.headers import autocast
 from anchorlib.capture.inline import hooks
 from anchorlib.capture.naming import Asked
-from anchorlib.capture.recording import Recorder, Weighing, size_text, tell
+from anchorlib.capture.recording import Recorder, Weighing
+from anchorlib.capture.sessions.counters import Counters, counters_of
+from anchorlib.capture.sessions.ending import Ending
 from anchorlib.capture.sessions.progress import closing_progress
 from anchorlib.capture.sessions.settings import Settings
 from anchorlib.capture.sessions.watching import Watches
 from anchorlib.capture.tracing import Digests, Traces, TraceSteps
 from anchorlib.errors import AnchorError, OptionError, SessionError
 from anchorlib.modes import ModeSpec, parse_modes
-from anchorlib.names import check_name, quoted
+from anchorlib.names import check_name
 from anchorlib.record import TensorInfo
 from anchorlib.recorder import RecordQueue
-from anchorlib.scope import ANYTHING, TRAIN, PhasesSpec, StepsSpec, scope
+from anchorlib.scope import PhasesSpec, StepsSpec, scope
 
 if TYPE_CHECKING:
     from anchorlib.reading import Run
 
-__all__ = ["Counters", "Session", "leaves_out", "sharing_names"]
+__all__ = ["Session"]
 
 _log = logging.getLogger("anchorlib")
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """How much a session has recorded, and how much it could not record.
-
-    records, bytes: recorded until now and not lost; `flush` brings them all into the store.
-    dropped: records that were lost, or kept without their values.
-    gaps: stored gaps, counted once for each series and reason.
-    skipped: observations that could not be recorded, by reason.
-    retries: how often delivery to a collector was tried again.
-    """
-
-    records: int = 0
-    bytes: int = 0
-    dropped: int = 0
-    gaps: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-    retries: int = 0
 
 
 class Session:
@@ -76,8 +58,6 @@ class Session:
         aloud: bool,
     ) -> None:
         self._on_closing = on_closing
-        self._aloud = aloud
-        self._tells_end = True
         self._settings = settings
         self._pid = os.getpid()
         self._queue = queue
@@ -95,6 +75,7 @@ class Session:
         self._watches = Watches(settings, self._observer, self._anchors.compiled.watched)
         self._weighing = Weighing(settings.run, settings.rank, aloud=aloud)
         self._traces = Traces(self._clock, self._recorder, lambda: self._watches.parts)
+        self._ending = Ending(settings, self._clock, self._recorder, queue, self._watches, aloud)
         self._closed = False
 
     # -- identity
@@ -296,16 +277,7 @@ class Session:
     @property
     def counters(self) -> Counters:
         """How much was recorded so far, and how much could not be recorded."""
-        queue, recorder = self._queue, self._recorder
-        records, nbytes = recorder.emitted
-        return Counters(
-            records - queue.lost,
-            nbytes - queue.dropped_bytes,
-            queue.dropped,
-            queue.gaps,
-            dict(recorder.skipped),
-            queue.retries,
-        )
+        return counters_of(self._recorder, self._queue)
 
     # -- ending
 
@@ -339,52 +311,8 @@ class Session:
         self._watches.close()
         with closing_progress(self._queue):
             undelivered = self._queue.close(timeout)
-        self._report(undelivered)
+        self._ending.tell(undelivered)
         self._check()
-
-    def _report(self, undelivered: int) -> None:
-        if undelivered:
-            _log.warning(
-                "anchorlib: %d records of run %s did not reach %s",
-                undelivered,
-                self.run,
-                self.store,
-            )
-        if self._settings.recording and self._tells_end:
-            tell(
-                "anchorlib: run %s, rank %d: %s",
-                self.run,
-                self.rank,
-                self._counted(self.store, undelivered),
-                level=logging.WARNING if self._left_all_out else logging.INFO,
-                aloud=self._aloud,
-            )
-        if self._settings.perturbs is not None:
-            self._settings.perturbs.close()
-        missing = self._watches.missing + self._settings.unmatched
-        if missing and not self._left_all_out:
-            _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(quoted, missing)))
-
-    def _counted(self, store: str, undelivered: int = 0) -> str:
-        """The session in one line: its steps, passes, the optimizers that ended them, records."""
-        counters, steps = self.counters, str(self._clock.turns)
-        records = f"{counters.records:,} record{'' if counters.records == 1 else 's'}"
-        dropped = f", {counters.dropped:,} dropped" if counters.dropped else ""
-        kept = f"{records}, {size_text(counters.bytes)}, {self._place(store, undelivered)}{dropped}"
-        why = ": nothing was observed in the phases and steps that were asked for"
-        return f"{steps}; " * bool(steps) + kept + why * self._left_all_out
-
-    def _place(self, store: str, undelivered: int) -> str:
-        """Where the records are: in the store, or in part in the spool, waiting for a collector."""
-        waiting = self._queue.waiting - undelivered
-        if waiting <= 0:
-            return f"in {store}"
-        return f"of which {waiting:,} wait in the spool for {store}"
-
-    @property
-    def _left_all_out(self) -> bool:
-        """Whether phases or steps were asked for, and the run had no record of them."""
-        return self._settings.scope != ANYTHING and not self.counters.records
 
     def _check(self) -> None:
         self._recorder.check()
@@ -415,20 +343,3 @@ class Session:
                 raise
             # The user's own exception must not be replaced by ours.
             _log.warning("anchorlib: %s", ours)
-
-
-def leaves_out(session: Session, steps: range) -> bool:
-    """Whether `session` does not record all phases, or not all of these steps of training."""
-    limits = session._settings.scope  # noqa: SLF001
-    return limits.phases is not None or any(limits.rests(step, TRAIN) for step in steps)
-
-
-@contextmanager
-def sharing_names(session: Session) -> Iterator[None]:
-    """A context in which models with equal names may be watched: they train at different steps."""
-    watches = session._watches  # noqa: SLF001
-    before, watches.shares_names = watches.shares_names, True
-    try:
-        yield
-    finally:
-        watches.shares_names = before

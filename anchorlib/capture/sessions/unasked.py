@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import nn
 
@@ -15,6 +16,7 @@ from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.session import Session
 from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.modes import ModeSpec
+from anchorlib.scope import TRAIN
 
 __all__ = [
     "after_a_step",
@@ -26,7 +28,9 @@ __all__ = [
     "forget_choices",
     "has_begun",
     "is_watched",
+    "leaves_out",
     "see_called_parts",
+    "sharing_names",
     "speaks",
     "start_unasked",
     "state_command",
@@ -118,7 +122,7 @@ def state_command(session: Session, words: Sequence[str]) -> None:
 
 def close_untold(session: Session) -> None:
     """Close `session` without its closing message, which the caller prints."""
-    session._tells_end = False  # noqa: SLF001
+    session._ending.has_closing_line = False  # noqa: SLF001
     session.close()
 
 
@@ -129,4 +133,21 @@ def speaks(session: Session) -> bool:
 
 def counted(session: Session, store: str) -> str:
     """The session in one line: its steps, passes, the optimizers that ended them, records."""
-    return session._counted(store)  # noqa: SLF001
+    return session._ending.line(store)  # noqa: SLF001
+
+
+def leaves_out(session: Session, steps: range) -> bool:
+    """Whether `session` does not record all phases, or not all of these steps of training."""
+    limits = session._settings.scope  # noqa: SLF001
+    return limits.phases is not None or any(limits.rests(step, TRAIN) for step in steps)
+
+
+@contextmanager
+def sharing_names(session: Session) -> Iterator[None]:
+    """A context in which models with equal names may be watched: they train at different steps."""
+    watches = session._watches  # noqa: SLF001
+    before, watches.shares_names = watches.shares_names, True
+    try:
+        yield
+    finally:
+        watches.shares_names = before

@@ -1,19 +1,42 @@
-"""What each difference is, and whether it matters: rounding, noise, or something else."""
+"""What each difference is, and whether it matters: rounding, noise, or something else.
 
-from anchorlib.diagnosis.judgement.benign import benign, only_dead_ends
+origins       differences that no recorded parent explains
+rounding      how large one operation's own error may be
+noise         how far apart runs are that should be equal
+changes       what B does otherwise at an origin
+classes       the class of each origin: suspect, expected, and why
+reasons       what is told of an origin beside its class
+judge         puts all of these together
+verdict       whether the differences of two runs matter
+losses        where the losses part
+completeness  whether both runs have all the records that an answer speaks of
+"""
+
+from anchorlib.diagnosis.judgement.changes import computing
 from anchorlib.diagnosis.judgement.classes import BAD
 from anchorlib.diagnosis.judgement.completeness import COMPLETE, Completeness, completeness
-from anchorlib.diagnosis.judgement.envelope import Envelope, envelope, perturbation, scores
-from anchorlib.diagnosis.judgement.growth import Growth, growth
 from anchorlib.diagnosis.judgement.judge import Judge
-from anchorlib.diagnosis.judgement.leaving import Leaving, leaves_noise
 from anchorlib.diagnosis.judgement.losses import Losses, losses
-from anchorlib.diagnosis.judgement.nearness import Nearness
-from anchorlib.diagnosis.judgement.operations import computing
-from anchorlib.diagnosis.judgement.origins import Origin, Replay
-from anchorlib.diagnosis.judgement.partials import Partials, partials
-from anchorlib.diagnosis.judgement.preceding import preceding
-from anchorlib.diagnosis.judgement.reference import measured_from
+from anchorlib.diagnosis.judgement.noise import (
+    Envelope,
+    Growth,
+    Leaving,
+    envelope,
+    growth,
+    leaves_noise,
+    perturbation,
+    scores,
+)
+from anchorlib.diagnosis.judgement.origins import (
+    Nearness,
+    Origin,
+    Partials,
+    Replay,
+    measured_from,
+    partials,
+    preceding,
+)
+from anchorlib.diagnosis.judgement.rounding import benign, only_dead_ends
 from anchorlib.diagnosis.judgement.verdict import Drift, drift, verdict
 
 __all__ = [

@@ -9,13 +9,9 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role, Skips, plain, skips
-from anchorlib.diagnosis.judgement.changes import Changes
-from anchorlib.diagnosis.judgement.constants import is_constant
-from anchorlib.diagnosis.judgement.covering import Covering
-from anchorlib.diagnosis.judgement.envelope import Envelope
-from anchorlib.diagnosis.judgement.resummation import Resummations
-from anchorlib.diagnosis.judgement.second_steps import stepped_again
-from anchorlib.diagnosis.judgement.severity import LEARNT, severity
+from anchorlib.diagnosis.judgement.changes import Changes, is_constant, stepped_again
+from anchorlib.diagnosis.judgement.noise import Covering, Envelope
+from anchorlib.diagnosis.judgement.rounding import LEARNT, Resummations, severity
 from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.names import escape, join
 

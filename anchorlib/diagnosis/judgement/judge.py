@@ -7,16 +7,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.judgement.changes import Changes
+from anchorlib.diagnosis.judgement.changes import Changes, stated, turning
 from anchorlib.diagnosis.judgement.classes import BAD, Classes
-from anchorlib.diagnosis.judgement.envelope import Envelope
-from anchorlib.diagnosis.judgement.groups import Segment, segments
-from anchorlib.diagnosis.judgement.jumps import Jump, jump
-from anchorlib.diagnosis.judgement.origins import Origin
+from anchorlib.diagnosis.judgement.noise import Envelope
+from anchorlib.diagnosis.judgement.origins import Origin, Segment, segments
 from anchorlib.diagnosis.judgement.reasons import reason
-from anchorlib.diagnosis.judgement.schedules import turning
-from anchorlib.diagnosis.judgement.severity import size_of_error
-from anchorlib.diagnosis.judgement.stated import stated
+from anchorlib.diagnosis.judgement.rounding import Jump, jump, size_of_error
 from anchorlib.diagnosis.pairing import place_at
 from anchorlib.diagnosis.sizes import Measures, max_ulp, whereabouts
 from anchorlib.names import join

@@ -6,10 +6,8 @@ import re
 from collections.abc import Sequence
 
 from anchorlib.diagnosis.causes import Frontier, Role, mode_since
-from anchorlib.diagnosis.judgement.detaching import detached
-from anchorlib.diagnosis.judgement.groups import Segment
-from anchorlib.diagnosis.judgement.operations import computing
-from anchorlib.diagnosis.judgement.second_steps import stepped_again
+from anchorlib.diagnosis.judgement.changes import computing, detached, stepped_again
+from anchorlib.diagnosis.judgement.origins import Segment
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anchorlib.diagnosis.judgement.classes import BAD
-from anchorlib.diagnosis.judgement.envelope import ELEMENTS, FLOOR, Envelope
-from anchorlib.diagnosis.judgement.growth import kinds_of, medians
+from anchorlib.diagnosis.judgement.noise import ELEMENTS, FLOOR, Envelope, kinds_of, medians
 from anchorlib.diagnosis.judgement.origins import Origin
 from anchorlib.diagnosis.pairing import Alignment, Counts
 from anchorlib.diagnosis.sizes import Measures

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anchorlib
-from anchorlib.diagnosis.judgement.nearness import nearness
+from anchorlib.diagnosis.judgement.origins.nearness import nearness
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.report import page
 from tests.cli.comparisons import MEASURE

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import anchorlib
 from anchorlib.diagnosis.comparison import Comparison
-from anchorlib.diagnosis.judgement.operations import Operation, other_number
+from anchorlib.diagnosis.judgement.changes.operations import Operation, other_number
 
 Tensor = torch.Tensor
 

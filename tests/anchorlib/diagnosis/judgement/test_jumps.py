@@ -14,7 +14,7 @@ from torch import nn
 import anchorlib
 from anchorlib.diagnosis.causes.frontier import frontier
 from anchorlib.diagnosis.investigation import compare_tables
-from anchorlib.diagnosis.judgement.jumps import LEAST, TIMES, jump
+from anchorlib.diagnosis.judgement.rounding.jumps import LEAST, TIMES, jump
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.diagnosis.sizes.measurement import measure
 from tests.anchorlib.diagnosis.tables import table

@@ -11,7 +11,7 @@ import pytest
 
 import anchorlib
 from anchorlib.diagnosis.investigation import compare_tables
-from anchorlib.diagnosis.judgement import resummation as judged
+from anchorlib.diagnosis.judgement.rounding import resummation as judged
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.record import Edges, Parent
 from tests.anchorlib.diagnosis.tables import table

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import from_outside, upstream
-from anchorlib.diagnosis.judgement.origins import Origin
+from anchorlib.diagnosis.judgement.origins.origins import Origin
 from anchorlib.diagnosis.pairing import Alignment, Place, Table, statements
 from anchorlib.names import join
 

@@ -19,7 +19,7 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.judgement.conditioning import conditioning
+from anchorlib.diagnosis.judgement.rounding.conditioning import conditioning
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.errors import StoreError

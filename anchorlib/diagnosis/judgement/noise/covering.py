@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.judgement.envelope import SATURATED, Envelope
-from anchorlib.diagnosis.judgement.severity import Severity
+from anchorlib.diagnosis.judgement.noise.envelope import SATURATED, Envelope
+from anchorlib.diagnosis.judgement.rounding import Severity
 from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["Covering"]

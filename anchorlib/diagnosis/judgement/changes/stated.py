@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
-from anchorlib.diagnosis.judgement.changes import Changes
+from anchorlib.diagnosis.judgement.changes.changes import Changes
 from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["stated"]

@@ -31,10 +31,10 @@ from anchorlib.diagnosis.causes import (
     other_values,
     partings,
 )
-from anchorlib.diagnosis.judgement.absences import absences
-from anchorlib.diagnosis.judgement.leftover import leftover
-from anchorlib.diagnosis.judgement.moves import moved
-from anchorlib.diagnosis.judgement.operations import (
+from anchorlib.diagnosis.judgement.changes.absences import absences
+from anchorlib.diagnosis.judgement.changes.leftover import leftover
+from anchorlib.diagnosis.judgement.changes.moves import moved
+from anchorlib.diagnosis.judgement.changes.operations import (
     MOVING,
     Operation,
     about,
@@ -44,7 +44,7 @@ from anchorlib.diagnosis.judgement.operations import (
     several,
     taken_otherwise,
 )
-from anchorlib.diagnosis.judgement.targets import targets
+from anchorlib.diagnosis.judgement.changes.targets import targets
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.judgement.origins import Origin
+from anchorlib.diagnosis.judgement.origins.origins import Origin
 from anchorlib.diagnosis.pairing import Place, Table
 from anchorlib.names import escape, join
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.judgement.nearness import Nearness
+from anchorlib.diagnosis.judgement.origins.nearness import Nearness
 from anchorlib.diagnosis.pairing import Place
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.operations import OpDifference

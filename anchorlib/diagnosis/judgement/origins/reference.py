@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement.nearness import Nearness, nearness
-from anchorlib.diagnosis.judgement.origins import Origin
+from anchorlib.diagnosis.judgement.origins.nearness import Nearness, nearness
+from anchorlib.diagnosis.judgement.origins.origins import Origin
 from anchorlib.diagnosis.pairing import Alignment, Table, align
 from anchorlib.diagnosis.sizes import Measure, Measures, measure
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.judgement.severity import severity
-from anchorlib.diagnosis.judgement.shaken import steady_error
+from anchorlib.diagnosis.judgement.rounding.severity import severity
+from anchorlib.diagnosis.judgement.rounding.shaken import steady_error
 from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["Jump", "jump"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
-from anchorlib.diagnosis.judgement.second_steps import stepped_again
+from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
 

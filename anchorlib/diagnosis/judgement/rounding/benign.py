@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement.severity import TOLERANCE
+from anchorlib.diagnosis.judgement.rounding.severity import TOLERANCE
 from anchorlib.diagnosis.pairing import Alignment, shared_codes
 from anchorlib.diagnosis.sizes import Measures
 

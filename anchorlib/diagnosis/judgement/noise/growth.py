@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement.envelope import ELEMENTS
+from anchorlib.diagnosis.judgement.noise.envelope import ELEMENTS
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.diagnosis.sizes import Measures
 

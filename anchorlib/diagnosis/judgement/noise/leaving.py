@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement.envelope import ELEMENTS
+from anchorlib.diagnosis.judgement.noise.envelope import ELEMENTS
 from anchorlib.diagnosis.pairing import Alignment, Place, place_at
 from anchorlib.diagnosis.sizes import Measures
 

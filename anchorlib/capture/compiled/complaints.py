@@ -1,0 +1,70 @@
+"""Warnings about compiled code that a user is meant to read, each of them once a session."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import torch
+
+from anchorlib.names import escape
+from anchorlib.torch_private import emulates_precision, tell_marks
+
+__all__ = ["LOW", "Complaints"]
+
+_log = logging.getLogger("anchorlib")
+
+LOW = (torch.bfloat16, torch.float16)
+"""Dtypes that Inductor computes in float32, and rounds only where a value leaves its kernel."""
+
+
+class Complaints:
+    """Anchors that recorded nothing, and values that are rounded because they are anchored."""
+
+    def __init__(self) -> None:
+        self.declared: dict[str, int] = {}  # anchors that were traced, each with the step
+        self._warned: set[str] = set()
+        self._told_marks = False
+
+    def tell_marks(self) -> None:
+        """Say which marks for dynamo this torch does not know, once."""
+        self._told_marks = self._told_marks or tell_marks()
+
+    def overdue(self, upcoming: int | None) -> list[str]:
+        """Forgets and returns the anchors that were traced and had a whole step to record.
+
+        upcoming: the step that begins now; None after the last step, when every anchor is overdue.
+        """
+        # Code that is compiled at the end of a step runs in the next step.
+        due = [
+            name for name, step in self.declared.items() if upcoming is None or step < upcoming - 1
+        ]
+        for name in due:
+            del self.declared[name]
+        return due
+
+    def tell_silent(self, names: Iterable[str]) -> None:
+        """Warn of anchors in compiled code that recorded nothing."""
+        silent = ", ".join(map(escape, names))
+        if silent:
+            _log.warning(
+                "anchorlib: compiled code has anchors that recorded nothing: %s; either that code "
+                "never ran, or its backend removed the anchors",
+                silent,
+            )
+
+    def tell_rounding(self, name: str, dtype: torch.dtype) -> None:
+        """Warn that an anchor makes Inductor round a value that it would have kept in float32."""
+        if not emulates_precision():
+            self.warn(
+                "rounding",
+                f"{escape(name)} is {str(dtype).removeprefix('torch.')} in compiled code: "
+                "anchors change how what surrounds them is rounded; they do not with "
+                "torch._inductor.config.emulate_precision_casts = True",
+            )
+
+    def warn(self, about: str, text: str) -> None:
+        """Log a warning, unless one about the same thing was logged before."""
+        if about not in self._warned:
+            self._warned.add(about)
+            _log.warning("anchorlib: %s", text)

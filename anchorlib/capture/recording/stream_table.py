@@ -1,0 +1,82 @@
+"""The streams of a session, and what they have recorded so far: tensors, weights, totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from anchorlib.capture.recording.streams import Seen, Stream
+from anchorlib.capture.recording.weighing import Weight
+from anchorlib.capture.tensors import TorchArithmetic
+from anchorlib.modes import Mode
+from anchorlib.record import TensorInfo
+from anchorlib.scope import Steps
+
+__all__ = ["StreamTable"]
+
+
+class StreamTable:
+    """One stream for each name, kind, mode and phase. Its owner holds a lock during each call."""
+
+    def __init__(self) -> None:
+        self.phases: set[str] = set()  # the phases that have a record
+        self._arithmetic = TorchArithmetic()
+        self._streams: dict[tuple[str, str, str, str], Stream] = {}
+        self._seen: dict[tuple[str, str, str], Seen] = {}
+
+    def stream(self, name: str, kind: str, mode: Mode, phase: str) -> Stream:
+        """The stream of a name, kind, mode and phase; made when it is first asked for."""
+        key = (name, kind, str(mode), phase)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = Stream(name, kind, mode, phase, self._arithmetic)
+        return stream
+
+    def streams(
+        self, name: str, kind: str, modes: Iterable[tuple[Mode, Steps | None]], phase: str
+    ) -> tuple[Stream, ...]:
+        """The streams of a name, kind and phase, one for each mode.
+
+        modes: each with the steps in which it records (None: all). A stream records in the steps of
+        all calls that asked for the stream.
+        """
+        streams: dict[Stream, None] = {}
+        for mode, steps in modes:
+            stream = self.stream(name, kind, mode, phase)
+            stream.allow(steps)
+            streams[stream] = None
+        return tuple(streams)
+
+    def see(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
+        """Note that `stream` has a record of this dtype and shape."""
+        stream.tally()
+        if stream.seen is None:
+            self.phases.add(stream.phase)
+            key = (stream.name, stream.kind, stream.mode)
+            stream.seen = self._seen.setdefault(key, Seen(dtype, shape, step))
+        stream.seen.merge(shape)
+        stream.shape, stream.dtype = shape, dtype
+
+    def tensors(self, rank: int) -> list[TensorInfo]:
+        """The tensors recorded so far, in the order of their first records."""
+        self._tally()
+        return [seen.info(key, rank) for key, seen in self._seen.items()]
+
+    def weights(self) -> list[Weight]:
+        """How much each stream has recorded so far."""
+        self._tally()
+        return [
+            Weight(stream.name, stream.phase, stream.taken, stream.nbytes, stream.steps is None)
+            for stream in self._streams.values()
+        ]
+
+    def totals(self) -> tuple[int, int]:
+        """The number of records so far, and the bytes of values that they keep."""
+        self._tally()
+        seen = self._seen.values()
+        return sum(tensor.records for tensor in seen), sum(tensor.nbytes for tensor in seen)
+
+    def _tally(self) -> None:
+        for stream in self._streams.values():
+            stream.tally()

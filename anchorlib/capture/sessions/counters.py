@@ -1,0 +1,42 @@
+"""How much a session has recorded so far, and how much it could not record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from anchorlib.capture.recording import Recorder
+from anchorlib.recorder import RecordQueue
+
+__all__ = ["Counters", "counters_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """How much a session has recorded, and how much it could not record.
+
+    records, bytes: recorded until now and not lost; `flush` brings them all into the store.
+    dropped: records that were lost, or kept without their values.
+    gaps: stored gaps, counted once for each series and reason.
+    skipped: observations that could not be recorded, by reason.
+    retries: how often delivery to a collector was tried again.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    dropped: int = 0
+    gaps: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    retries: int = 0
+
+
+def counters_of(recorder: Recorder, queue: RecordQueue) -> Counters:
+    """The counters of the session that has this recorder and this queue."""
+    records, nbytes = recorder.emitted
+    return Counters(
+        records - queue.lost,
+        nbytes - queue.dropped_bytes,
+        queue.dropped,
+        queue.gaps,
+        dict(recorder.skipped),
+        queue.retries,
+    )

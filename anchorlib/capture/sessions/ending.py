@@ -1,0 +1,87 @@
+"""What a session says when it ends: its closing line, and warnings of what it did not record."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from anchorlib.capture.counting import Clock
+from anchorlib.capture.recording import Recorder, size_text, tell
+from anchorlib.capture.sessions.counters import counters_of
+from anchorlib.capture.sessions.settings import Settings
+from anchorlib.capture.sessions.watching import Watches
+from anchorlib.names import quoted
+from anchorlib.recorder import RecordQueue
+from anchorlib.scope import ANYTHING
+
+__all__ = ["Ending"]
+
+_log = logging.getLogger("anchorlib")
+
+
+@dataclass(slots=True)
+class Ending:
+    """The last lines of one session.
+
+    aloud: whether the closing line is shown where nobody configured logging.
+    has_closing_line: False where whoever opened the session writes a closing line of its own.
+    """
+
+    settings: Settings
+    clock: Clock
+    recorder: Recorder
+    queue: RecordQueue
+    watches: Watches
+    aloud: bool
+    has_closing_line: bool = True
+
+    def tell(self, undelivered: int) -> None:
+        """Log the closing line, and warn of records and tensors that are missing.
+
+        undelivered: how many records a collector had not taken when the session ended.
+        """
+        settings = self.settings
+        if undelivered:
+            _log.warning(
+                "anchorlib: %d records of run %s did not reach %s",
+                undelivered,
+                settings.run,
+                settings.store,
+            )
+        if settings.recording and self.has_closing_line:
+            tell(
+                "anchorlib: run %s, rank %d: %s",
+                settings.run,
+                settings.rank,
+                self.line(settings.store, undelivered),
+                level=logging.WARNING if self._left_all_out else logging.INFO,
+                aloud=self.aloud,
+            )
+        if settings.perturbs is not None:
+            settings.perturbs.close()
+        missing = self.watches.missing + settings.unmatched
+        if missing and not self._left_all_out:
+            _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(quoted, missing)))
+
+    def line(self, store: str, undelivered: int = 0) -> str:
+        """The session in one line: its steps, passes, the optimizers that ended them, records."""
+        counters, steps = counters_of(self.recorder, self.queue), str(self.clock.turns)
+        records = f"{counters.records:,} record{'' if counters.records == 1 else 's'}"
+        dropped = f", {counters.dropped:,} dropped" if counters.dropped else ""
+        kept = f"{records}, {size_text(counters.bytes)}, {self._place(store, undelivered)}{dropped}"
+        why = ": nothing was observed in the phases and steps that were asked for"
+        return f"{steps}; " * bool(steps) + kept + why * self._left_all_out
+
+    def _place(self, store: str, undelivered: int) -> str:
+        """Where the records are: in the store, or in part in the spool, waiting for a collector."""
+        waiting = self.queue.waiting - undelivered
+        if waiting <= 0:
+            return f"in {store}"
+        return f"of which {waiting:,} wait in the spool for {store}"
+
+    @property
+    def _left_all_out(self) -> bool:
+        """Whether phases or steps were asked for, and the run had no record of them."""
+        if self.settings.scope == ANYTHING:
+            return False
+        return not counters_of(self.recorder, self.queue).records

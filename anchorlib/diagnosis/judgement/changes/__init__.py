@@ -1,0 +1,33 @@
+"""What B does otherwise at an origin, as far as the records and headers of both runs tell.
+
+changes       the answer, put together from all files below
+stated        where both runs state that a formula differs, behind earlier rounding
+operations    operations between a record and its parents
+absences      records that one run alone has
+moves         how far a tensor was moved, compared with the other run
+targets       the target of a loss, computed from its input and gradient
+leftover      a gradient that was not cleared
+second_steps  a second optimizer step on the gradients of one backward
+detaching     a graph that one run alone cuts
+schedules     an optimizer that is told otherwise: another eps, a schedule that falls early
+series        the records of one tensor, and their values as numbers
+constants     buffers that code makes and nothing changes
+"""
+
+from anchorlib.diagnosis.judgement.changes.changes import Changes
+from anchorlib.diagnosis.judgement.changes.constants import is_constant
+from anchorlib.diagnosis.judgement.changes.detaching import detached
+from anchorlib.diagnosis.judgement.changes.operations import computing
+from anchorlib.diagnosis.judgement.changes.schedules import turning
+from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
+from anchorlib.diagnosis.judgement.changes.stated import stated
+
+__all__ = [
+    "Changes",
+    "computing",
+    "detached",
+    "is_constant",
+    "stated",
+    "stepped_again",
+    "turning",
+]

@@ -1,0 +1,28 @@
+"""Origins: differences that no recorded parent explains.
+
+origins    the origin, with all that is told of it
+segments   origins grouped by their cause
+preceding  why a record that differs before the first origin is no origin
+reference  origins measured from a third run that is nearer to the truth
+nearness   which of two records is nearer to a third
+partials   gradients of which one run alone states that it saw a part
+"""
+
+from anchorlib.diagnosis.judgement.origins.nearness import Nearness
+from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay
+from anchorlib.diagnosis.judgement.origins.partials import Partials, partials
+from anchorlib.diagnosis.judgement.origins.preceding import preceding
+from anchorlib.diagnosis.judgement.origins.reference import measured_from
+from anchorlib.diagnosis.judgement.origins.segments import Segment, segments
+
+__all__ = [
+    "Nearness",
+    "Origin",
+    "Partials",
+    "Replay",
+    "Segment",
+    "measured_from",
+    "partials",
+    "preceding",
+    "segments",
+]

@@ -1,0 +1,31 @@
+"""Differences that rounding explains: how large one operation's own error may be.
+
+severity      the error of one operation in eps of its dtype, and how large it may be
+conditioning  how many times a normalisation enlarges the rounding of its input
+resummation   a record computed once more in float64 from its recorded inputs
+benign        differences of bits that are no difference of values
+shaken        elements whose gradient is rounding alone
+jumps         where an error leaps: a fault that was hidden below rounding at first
+"""
+
+from anchorlib.diagnosis.judgement.rounding.benign import benign, only_dead_ends
+from anchorlib.diagnosis.judgement.rounding.jumps import Jump, jump
+from anchorlib.diagnosis.judgement.rounding.resummation import Resummations
+from anchorlib.diagnosis.judgement.rounding.severity import (
+    LEARNT,
+    Severity,
+    severity,
+    size_of_error,
+)
+
+__all__ = [
+    "LEARNT",
+    "Jump",
+    "Resummations",
+    "Severity",
+    "benign",
+    "jump",
+    "only_dead_ends",
+    "severity",
+    "size_of_error",
+]
