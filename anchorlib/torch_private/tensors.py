@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 import torch
@@ -131,9 +132,12 @@ _cdata: Any = private(
 )
 
 
-def storage_key(storage: torch.UntypedStorage) -> int:
-    """A number that identifies a storage while it lives."""
-    return storage.data_ptr() if _cdata is None else storage._cdata
+def _by_address(storage: Any) -> int:
+    return int(storage.data_ptr())
+
+
+storage_key: Callable[[Any], int] = _by_address if _cdata is None else attrgetter("_cdata")
+"""Gives a number that identifies a storage while it lives."""
 
 
 data_address = private(

@@ -9,6 +9,7 @@ from anchorlib.capture.tensors.parts import (
     tensor_parts,
 )
 from anchorlib.capture.tensors.snapshot import (
+    FREED,
     PLAIN,
     QUICK,
     Snapshot,
@@ -25,6 +26,7 @@ from anchorlib.capture.tensors.snapshot import (
 from anchorlib.capture.tensors.storages import Storages
 
 __all__ = [
+    "FREED",
     "PLAIN",
     "QUICK",
     "CudaCopier",

@@ -25,6 +25,7 @@ from anchorlib.torch_private import (
 )
 
 __all__ = [
+    "FREED",
     "PLAIN",
     "QUICK",
     "QuickPlace",
@@ -41,7 +42,9 @@ __all__ = [
 ]
 
 _MANY_BYTES = 2 << 20  # from here on torch copies with all its threads, without Python's lock
-_FREED = 1 << 40  # a tensor in an emptied storage has its offset, a small number, as address
+FREED = 1 << 40
+"""A tensor in an emptied storage has its offset as address, which lies below this number."""
+
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _PARTED = {
     torch.jagged,
@@ -129,7 +132,7 @@ def quick_place(x: torch.Tensor) -> QuickPlace | None:
             and not is_tracing()
             # A tensor without memory of its own has address 0, or raises RuntimeError.
             and (address := x.data_ptr())
-            and (address > _FREED or _has_memory(x))
+            and (address > FREED or _has_memory(x))
         ):
             shape = x.shape  # raises for nested tensors, which have memory, but no shape
             nbytes = x.nbytes

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from math import prod
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import torch
-import xxhash
+from xxhash import xxh3_128_digest
 
-from anchorlib.capture.tensors import QUICK, is_for_many, is_plain, plain, quick_place
+from anchorlib.capture.tensors import FREED, PLAIN, is_plain, plain, quick_place
+from anchorlib.capture.tracing.layouts import Layout, Layouts
+from anchorlib.torch_private import function_modes
 
 __all__ = ["Digester", "Near", "digest_of"]
 
-_SPREAD: Final = 4
-"""A tensor's span of memory is hashed whole only if it is at most so many times its own bytes."""
-
 Near: TypeAlias = dict[tuple[int, int], bytes]
 """Digests of memory by address and number of bytes; valid only until something writes there."""
-
-_Key: TypeAlias = tuple[bytes, torch.dtype, torch.Size, tuple[int, ...]]
 
 
 class Digester:
@@ -28,38 +24,51 @@ class Digester:
     A transposed tensor must be made contiguous before its digest can be taken, which takes ten
     times as long as the digest. Its memory as it lies is hashed instead, and serves as the key of a
     cache: equal bytes with equal dtype, shape and strides have an equal digest.
+
+    layouts: those of the tensors whose digests were taken.
     """
 
     def __init__(self) -> None:
-        self._ordered: dict[_Key, bytes | None] = {}
+        self.layouts = Layouts()
+        self._ordered: dict[tuple[bytes, Layout], bytes] = {}
 
     def forget(self) -> None:
         """Drop the digests of the step that has ended."""
         self._ordered.clear()
+        self.layouts.forget()
 
-    def digest(self, x: torch.Tensor, near: Near | None = None) -> bytes | None:
+    def digest(
+        self, x: torch.Tensor, near: Near | None = None, layout: Layout | None = None
+    ) -> bytes | None:
         """xxh3-128 of the values of `x`; None where `x` has no values that a record could keep.
 
         near: a cache for one view operation, whose input and output mostly share their memory.
+        layout: that of `x`, if it is known already.
         """
-        memory = quick_place(x)
-        if memory is not None:
-            address, _, _, nbytes = memory
-            if near is None:
-                return _hashed(address, nbytes)
-            digest = near.get((address, nbytes))
-            if digest is None:
-                digest = near[address, nbytes] = _hashed(address, nbytes)
-            return digest
-        if not is_plain(x):
-            return None
-        span = _span(x)
-        if span is None:
+        layout = layout or self.layouts.of(x)
+        address = _address(x) if layout.memory_at else 0
+        if not (layout.memory_at and address):
             return digest_of(x)
-        key = (_hashed(x.data_ptr(), span), x.dtype, x.shape, x.stride())
-        if key not in self._ordered:
-            self._ordered[key] = digest_of(x)
-        return self._ordered[key]
+        if not layout.is_packed:
+            return self._scattered(x, xxh3_128_digest(layout.memory_at(address)), layout)
+        if near is None:
+            return xxh3_128_digest(layout.memory_at(address))
+        key = address, layout.nbytes
+        digest = near.get(key)
+        if digest is None:
+            digest = near[key] = xxh3_128_digest(layout.memory_at(address))
+        return digest
+
+    def _scattered(self, x: torch.Tensor, memory: bytes, layout: Layout) -> bytes:
+        """The digest of an array whose values do not lie one after another.
+
+        memory: the digest of its memory as it lies.
+        """
+        digest = self._ordered.get((memory, layout))
+        if digest is None:
+            values = _in_order(x)
+            digest = self._ordered[memory, layout] = _hashed(values.data_ptr(), values.nbytes)
+        return digest
 
 
 def digest_of(x: torch.Tensor) -> bytes | None:
@@ -78,20 +87,26 @@ def digest_of(x: torch.Tensor) -> bytes | None:
     return _hashed(values.data_ptr(), values.nbytes)
 
 
-def _span(x: torch.Tensor) -> int | None:
-    """Bytes from the first to the last element of a plain tensor that is not contiguous.
+def _address(x: torch.Tensor) -> int:
+    """The address of the values of `x`; 0 where they are not read there.
 
-    None where these bytes cannot serve as a key: the tensor is not on the CPU, is lazily negated
-    or conjugated (its bytes do not make its values), or is spread too thinly over its memory.
+    Does not ask what the layout of `x` tells, as `quick_place` does: this runs thrice an operation.
     """
-    if not x.is_cpu or x.dtype not in QUICK or x.is_neg() or is_for_many(x.nbytes):
-        return None
-    last = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
-    span = (last + 1) * x.element_size()
-    return span if prod(x.shape) and span <= _SPREAD * x.nbytes else None
+    try:
+        if type(x) in PLAIN and x.is_cpu and not x.is_neg() and not function_modes():
+            address = x.data_ptr()
+            return address if address > FREED else 0
+    except RuntimeError:  # no memory of its own
+        pass
+    return 0
+
+
+def _in_order(x: torch.Tensor) -> torch.Tensor:
+    """The values of an ordinary array on the CPU, one after another."""
+    return x.detach().contiguous()
 
 
 def _hashed(address: int, nbytes: int) -> bytes:
     if not nbytes:
-        return xxhash.xxh3_128_digest(b"")
-    return xxhash.xxh3_128_digest((ctypes.c_char * nbytes).from_address(address))
+        return xxh3_128_digest(b"")
+    return xxh3_128_digest((ctypes.c_char * nbytes).from_address(address))

@@ -8,8 +8,8 @@ matrices) take or make one inside it, and where an anchor is shown one.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -127,7 +127,7 @@ class Kernels:
     @property
     def running(self) -> Running | None:
         """The execution under way on this thread; None where no graph runs."""
-        return self._running.get(threading.get_ident())
+        return self._running.get(get_ident()) if self._running else None
 
     def begin(self, key: GraphKey, given: list[Any], sights: Sights) -> Running:
         """A graph begins to run; given: its inputs."""
@@ -142,7 +142,7 @@ class Kernels:
                     running.see(NodeOutput(name), x)
                 if name in written:
                     running.written[name] = x
-        self._running[threading.get_ident()] = running
+        self._running[get_ident()] = running
         return running
 
     def _kept(self, graph: Graph, sights: Sights) -> Collection[NodeOutput]:
@@ -153,7 +153,7 @@ class Kernels:
 
     def leave(self) -> None:
         """The graph that ran on this thread has returned or failed."""
-        self._running.pop(threading.get_ident(), None)
+        self._running.pop(get_ident(), None)
 
     def note(self, running: Running, returned: Any, sights: Sights, node: Any) -> None:
         """Append the operations of a graph that has returned to those of the step.

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from anchorlib.capture.dynamo_marks import IS_TOLD, natively
-from anchorlib.capture.tensors import dtype_name
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.code_places import OURS, place_of
 from anchorlib.capture.tracing.digests import Digester, Near
@@ -24,13 +23,13 @@ from anchorlib.capture.tracing.inductor import Kernels, Running
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts, facts_of
 from anchorlib.capture.tracing.sights import Sight, Sights
+from anchorlib.capture.tracing.storages import storage_keys
 from anchorlib.operations import OperandForm, OpForm, TracedOp
 from anchorlib.torch_private import DispatchMode, Overload, current_node, graph_task, is_tracing
 
 __all__ = ["Begun", "OpMode"]
 
-_STRIDED: Final = torch.strided
-_PLAIN: Final = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 """Classes whose operations are noted; any other class first dispatches the ones it consists of."""
 
 
@@ -89,7 +88,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         kwargs = kwargs or {}
         if not self.live:
             return func(*args, **kwargs)
-        if types and any(one not in _PLAIN for one in types):
+        if types and not _PLAIN.issuperset(types):
             return NotImplemented  # the operations that the class runs inside come back here
         running = self._kernels.running
         if running is not None:
@@ -159,11 +158,13 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
             return None
         arguments = Arguments(facts.arguments, args, kwargs, facts.defaults)
         tensors = arguments.tensors
+        keys = storage_keys(tensors)
+        node = current_node() if backward else None
         with self._lock:
-            sight = sights.see(facts.name, place, current_node() if backward else None, tensors)
-            makers = [sights.makers.maker(x) for x in tensors]
+            sight = sights.see(facts.name, place, node, tensors, keys)
+            makers = sights.makers.of(keys)
             pass_index = sights.pass_index
-        known = [self._inputs and not sights.is_blank(maker) for maker in makers]
+        known = sights.are_written(makers) if self._inputs else [False] * len(makers)
         near: Near | None = {} if facts.view and not facts.writes else None
         inputs, told = _forms(arguments.names, tensors, known, sights.digester, near)
         source = "eager" if place.graph is None else "graph"
@@ -206,7 +207,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
             sights.add(TracedOp(form, begun.pass_index, told, tuple(arguments.floats)), facts)
             owned = sight.module if sight.stage in ("accumulate", "optimizer") else ""
             for name, x in zip(names, made, strict=True):
-                if name != "out" or not facts.view:
+                if not facts.view or name != "out":
                     sights.makers.made(x, index)
                 if owned:
                     sights.names.own(x, owned)
@@ -225,12 +226,15 @@ def _forms(
     """
     forms = list[OperandForm]()
     digests = b""
+    layouts = digester.layouts
     for name, x, wanted in zip(names, tensors, known, strict=True):
-        digest = digester.digest(x, near) if wanted else None
-        if digest is not None:
+        layout = layouts.of(x)
+        digest = digester.digest(x, near, layout) if wanted else None
+        if digest is None:
+            forms.append(layout.unknown[name])
+        else:
+            forms.append(layout.known[name])
             digests += digest
-        stride = x.stride() if x.layout is _STRIDED else ()
-        forms.append((name, dtype_name(x.dtype), tuple(x.shape), stride, digest is not None))
     return tuple(forms), digests
 
 

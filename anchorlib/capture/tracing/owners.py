@@ -18,7 +18,7 @@ class Names:
 
     def __init__(self) -> None:
         self.modules: dict[int, str] = {}
-        self._owners: dict[int, str] = {}
+        self._owners: dict[int | None, str] = {}
         self._parameters: dict[int, str] = {}
         self._held: list[object] = []
 
@@ -57,8 +57,12 @@ class Names:
         if key is not None:
             self._owners[key] = module
 
-    def owner_among(self, tensors: Iterable[torch.Tensor]) -> str:
-        """The only module that owns memory of `tensors`; empty where none or several do."""
-        owners = {self._owners.get(key, "") for key in map(storage_key, tensors) if key is not None}
+    def owner_among(self, keys: Iterable[int | None]) -> str:
+        """The only module that owns some of these storages; empty where none or several do.
+
+        keys: as `storage_keys` gives them.
+        """
+        owned = self._owners
+        owners = {owned[key] for key in keys if key in owned}
         owners.discard("")
         return owners.pop() if len(owners) == 1 else ""

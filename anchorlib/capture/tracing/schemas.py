@@ -15,7 +15,7 @@ _SILENT = ("profiler::", "prim::", "_c10d_functional::wait_tensor")
 
 
 class Default(NamedTuple):
-    """An argument that may be left out: its position, its name, and its default as text."""
+    """An argument that may be left out: its position and name, and "name=value" as text."""
 
     place: int
     name: str
@@ -69,4 +69,5 @@ def setting(value: Any) -> str:
 def _defaults(arguments: Iterable[Any]) -> Iterator[Default]:
     for place, argument in enumerate(arguments):
         if argument.has_default_value() and argument.default_value is not None:
-            yield Default(place, argument.name, setting(argument.default_value))
+            text = f"{argument.name}={setting(argument.default_value)}"
+            yield Default(place, argument.name, text)

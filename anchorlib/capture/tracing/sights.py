@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -31,6 +31,7 @@ from anchorlib.torch_private import next_sequence, sequence_number
 __all__ = ["Sight", "Sights"]
 
 _NO_SEQUENCE: Final = 1 << 63  # AccumulateGrad nodes have numbers from here on
+Keys: TypeAlias = list[int | None]
 _SUMS: Final = {"aten.add.Tensor", "aten.add_.Tensor"}
 
 
@@ -97,19 +98,27 @@ class Sights:
         """Whether the operation `maker` made memory and nothing has written that memory since."""
         return maker in self._blank
 
-    def see(self, name: str, place: Place, node: Any, tensors: list[torch.Tensor]) -> Sight:
+    def are_written(self, makers: list[int | None]) -> list[bool]:
+        """For each of these operations whether the memory that it made has been written."""
+        blank = self._blank
+        return [maker not in blank for maker in makers]
+
+    def see(
+        self, name: str, place: Place, node: Any, tensors: list[torch.Tensor], keys: Keys
+    ) -> Sight:
         """What the operation `name`, dispatched at `place`, is in this step.
 
-        node: the autograd node that runs; None outside backward. tensors: its inputs.
+        node: the autograd node that runs; None outside backward. tensors: its inputs. keys: of
+        their storages.
         """
         facts = None if place.graph is None else self._facts(place.graph)
         if facts is not None and facts.seq is not None and not place.optimizes:
             return self._of_graph(facts, place, node)
         if facts is None:
-            return self._of_torch(name, place, node, tensors)
+            return self._of_torch(name, place, node, tensors, keys)
         module = self._insides.module(facts.module, -1, place.graph) or place.module
         place = place._replace(where=facts.where or place.where, module=module)
-        return self._of_torch(name, place, node, tensors)._replace(origin=facts.origin)
+        return self._of_torch(name, place, node, tensors, keys)._replace(origin=facts.origin)
 
     def see_node(self, facts: NodeFacts, place: Place, node: Any) -> Sight:
         """What the operation of a graph's node is, where torch did not dispatch the operation."""
@@ -164,9 +173,11 @@ class Sights:
             self._followed.add(execution)
         return execution in self._followed
 
-    def _of_torch(self, name: str, place: Place, node: Any, tensors: list[torch.Tensor]) -> Sight:
+    def _of_torch(
+        self, name: str, place: Place, node: Any, tensors: list[torch.Tensor], keys: Keys
+    ) -> Sight:
         if place.optimizes:
-            module = place.module or self.names.owner_among(tensors)
+            module = place.module or self.names.owner_among(keys)
             return Sight("optimizer", module, None, "", place.where)
         if node is not None and not place.repeats:
             return self._backward(name, place, node, tensors)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import torch
 
 from anchorlib.torch_private import MemoryRef, StorageRef
 from anchorlib.torch_private import storage_key as _key
 
-__all__ = ["Makers", "storage_key"]
+__all__ = ["Makers", "storage_key", "storage_keys"]
 
 
 class Makers:
     """The operation that last made or wrote each storage in this step."""
 
     def __init__(self) -> None:
-        self._made: dict[int, int] = {}
+        self._made: dict[int | None, int] = {}
         self._held: dict[int, StorageRef] = {}
 
     def maker(self, x: torch.Tensor) -> int | None:
         """The number of the operation that last wrote `x`; None for memory from before the step."""
         storage = _storage(x)
         return None if storage is None else self._made.get(_key(storage))
+
+    def of(self, keys: Iterable[int | None]) -> list[int | None]:
+        """The maker of each of these storages, by the keys that `storage_keys` gives."""
+        made = self._made
+        return [made.get(key) for key in keys]
 
     def made(self, x: torch.Tensor, by: int) -> None:
         """Note that operation number `by` made or wrote the memory of `x`."""
@@ -37,6 +44,14 @@ class Makers:
         """Drop the storages of the step that has ended."""
         self._made.clear()
         self._held.clear()
+
+
+def storage_keys(tensors: Sequence[torch.Tensor]) -> list[int | None]:
+    """Identifies the storage of each tensor, as `storage_key` does."""
+    try:
+        return [_key(x.untyped_storage()) for x in tensors]
+    except (NotImplementedError, RuntimeError):  # one of them has no storage
+        return [storage_key(x) for x in tensors]
 
 
 def storage_key(x: torch.Tensor) -> int | None:

@@ -37,8 +37,8 @@ def test_a_digest_is_that_of_the_values_now_whatever_was_seen_before(steps):
 
 def test_the_same_transposed_values_are_put_in_order_once(monkeypatch):
     looked = []
-    digest_of = digests.digest_of
-    monkeypatch.setattr(digests, "digest_of", lambda x: looked.append(0) or digest_of(x))
+    in_order = digests._in_order
+    monkeypatch.setattr(digests, "_in_order", lambda x: looked.append(0) or in_order(x))
     x = torch.arange(24.0).view(4, 6)
     digester = Digester()
     first = digester.digest(x.t())
