@@ -23,6 +23,7 @@ from anchorlib.upkeep.keeping import (
     read_facts,
 )
 from anchorlib.upkeep.mending import Examined, salvage
+from anchorlib.upkeep.spread import PartlyChangedError
 from anchorlib.upkeep.writing import Writing
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Examined",
     "Keeper",
     "Limits",
+    "PartlyChangedError",
     "RunFacts",
     "Writing",
     "chosen",

@@ -142,8 +142,9 @@ def _in_store(name: str, store: Location, where: str) -> FoundRun:
     # To find an index takes one request; to list a thousand ranks takes two.
     is_indexed = isinstance(store, ObjectLocation) and location.get(INDEX, 0, 1) is not None
     if is_indexed or has_ranks(location):
-        is_here = isinstance(location, LocalLocation)
-        return FoundRun(name, LastingRun(location.root) if is_here else location)
+        if isinstance(location, LocalLocation):
+            location = LastingRun(location.root)
+        return FoundRun(name, location)
     if isinstance(store, LocalLocation) and (note := note_of(store.root, name)) is not None:
         return FoundRun(name, archived_run(note), note.place)
     known = list_runs(store)
