@@ -59,6 +59,14 @@ def test_rm_removes_runs_and_says_what_was_freed(store: Path, place: str) -> Non
     assert names(store) == ["run1"]
 
 
+def test_rm_of_a_link_says_that_it_was_one_and_that_the_run_stays(store: Path, place: str) -> None:
+    (store / "latest.zarr").symlink_to("run2.zarr", target_is_directory=True)
+    done = anchor("rm", "latest", "--store", place)
+    told = "latest: removed, which was a link; the run that it led to stays\n"
+    assert (done.code, done.out, done.err) == (0, told, "")
+    assert names(store) == ["run0", "run1", "run2"]
+
+
 def test_rm_removes_nothing_where_one_name_is_wrong(store: Path, place: str) -> None:
     done = anchor("rm", "run0", "run9", "--store", place)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
