@@ -131,13 +131,12 @@ def _table(lines: Sequence[_Line], screen: Screen) -> Iterator[str]:
 def _alone(store: str) -> dict[str, str]:
     """The runs that are only in an archive, with that archive, where the store knows them."""
     from anchorlib.errors import AnchorError
-    from anchorlib.upkeep import keepers_at
+    from anchorlib.upkeep import alone_in, keeper_at
 
     try:
-        told = [one for keeper in keepers_at(store) for one in keeper.archives()]
+        return alone_in(keeper_at(store).archives())
     except AnchorError:  # an object store has no notes; `list_runs` tells of a silent collector
         return {}
-    return {run: one.place or "its archive" for one in told for run in one.alone}
 
 
 def _told(lines: Sequence[_Line]) -> Iterator[str]:
