@@ -320,6 +320,13 @@ class Recorder:
             seen = self._seen.values()
             return sum(one.records for one in seen), sum(one.nbytes for one in seen)
 
+    @property
+    def last_step(self) -> int:
+        """The last step that has a record; -1 where none has."""
+        with self._lock:
+            self._tally()
+            return max((one.last_step for one in self._seen.values()), default=-1)
+
     def _tally(self) -> None:
         for stream in self._streams.values():
             stream.tally()

@@ -366,6 +366,9 @@ class Session:
     def _counted(self, store: str, undelivered: int = 0) -> str:
         """The session in one line: its steps, passes, the optimizers that ended them, records."""
         counters, steps = self.counters, str(self._clock.turns)
+        if steps and self._recorder.last_step >= self._clock.step:
+            # Readers count a step that nothing ended, such as an evaluation behind the training.
+            steps += f"; what followed them is recorded as step {self._clock.step}"
         records = f"{counters.records:,} record{'' if counters.records == 1 else 's'}"
         dropped = f", {counters.dropped:,} dropped" if counters.dropped else ""
         kept = f"{records}, {size_text(counters.bytes)}, {self._place(store, undelivered)}{dropped}"

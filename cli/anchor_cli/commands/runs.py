@@ -87,7 +87,9 @@ class _Line:
 def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) -> int:
     """List the runs of a store: what each holds, when it began and was last written to.
 
-    The column bytes counts the run's values. What a run takes on disk, with rows and labels, is the
+    The column steps counts the steps that have records: an evaluation after the last step of the
+    optimizer is recorded as a step of its own, and steps that were left out do not count. The
+    column bytes counts the run's values. What a run takes on disk, with rows and labels, is the
     column disk of `anchor gc --max-size 1 --dry-run`.
     """
     from anchorlib.errors import AnchorError, CollectorError
