@@ -10,7 +10,7 @@ from pathlib import Path
 
 from anchorlib.archive.apart import check_apart
 from anchorlib.archive.rank import is_archived
-from anchorlib.errors import AnchorError, CollectorError, RunBusyError
+from anchorlib.errors import AnchorError, CollectorError
 from anchorlib.store import (
     LocalLocation,
     disk_bytes,
@@ -78,8 +78,8 @@ def make_room(store: Path, shelf: Shelf, keep: Keep) -> dict[str, int]:
     """Removes archived runs from this machine until `keep` is met; returns the bytes freed, by run.
 
     Each run is looked up in the archive before it is removed. It stays where the archive no longer
-    has it as it was compared, which is logged, and where it changed here or a living process writes
-    it.
+    has it as it was compared, where it changed here, and where a living process writes it; the
+    reason is logged.
 
     Raises CollectorError where the archive cannot be asked; then no further run is removed.
     """
@@ -93,8 +93,6 @@ def make_room(store: Path, shelf: Shelf, keep: Keep) -> dict[str, int]:
             freed[run] = evict_run(store, note)
         except CollectorError:
             raise
-        except RunBusyError:
-            continue
         except AnchorError as error:
             _log.warning("%s stays here: %s", run, error)
     return freed

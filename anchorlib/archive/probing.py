@@ -87,7 +87,7 @@ class _Unconditional:
     def swap(self, key: str, data: bytes, tag: str) -> bool:
         there = self._shelf.fetch(key)
         if there is None or there[1] != tag:
-            return False
+            return there is not None and there[0] == data
         self._shelf.put(key, data)
         return True
 

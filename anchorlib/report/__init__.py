@@ -11,6 +11,6 @@ says so.
 
 from anchorlib.report.notebook import Shown, show
 from anchorlib.report.rendering import page, write_page
-from anchorlib.report.serving import application
+from anchorlib.report.serving import Source, application
 
-__all__ = ["Shown", "application", "page", "show", "write_page"]
+__all__ = ["Shown", "Source", "application", "page", "show", "write_page"]

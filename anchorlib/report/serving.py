@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anchorlib.amounts import in_units
 from anchorlib.errors import AnchorError, CollectorError, MissingExtraError, RunNotFoundError
+from anchorlib.names import escape as visible
 from anchorlib.names import quoted
 from anchorlib.report.following import Followed
 from anchorlib.report.listing import ago, list_page, list_policy, query_of
@@ -32,10 +34,7 @@ if TYPE_CHECKING:
     from anchorlib.reading import Run
     from anchorlib.upkeep import Writing
 
-__all__ = ["application"]
-
-Opener = Callable[[str], "Run"]
-Comparer = Callable[[Sequence["Run"]], "list[Comparison]"]
+__all__ = ["Source", "application"]
 
 SAFE = {
     "Cache-Control": "no-store",
@@ -47,21 +46,27 @@ SAFE = {
 MOST_PAGES = 8  # documents kept in memory; the least recently asked for is dropped
 
 
-def application(
-    listed: Callable[[], Sequence[str]],
-    opened: Opener,
-    compared: Comparer,
-    writings: Callable[[], Sequence[Writing]],
-    *,
-    hosts: Sequence[str],
-    shown: Sequence[str] = (),
-) -> Starlette:
-    """The web application.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the site gets its runs from: what it asks, and whom, for each page.
 
     listed: returns the names of the store's runs.
-    opened: opens a run that `listed` or `shown` names.
+    alone: returns the runs whose files are in an archive alone, each with that archive.
+    opened: opens a run that `listed`, or the command, names.
     compared: compares the first of some runs with each other one.
     writings: returns the ranks that are being written now.
+    """
+
+    listed: Callable[[], Sequence[str]]
+    alone: Callable[[], Mapping[str, str]]
+    opened: Callable[[str], Run]
+    compared: Callable[[Sequence[Run]], list[Comparison]]
+    writings: Callable[[], Sequence[Writing]]
+
+
+def application(source: Source, *, hosts: Sequence[str], shown: Sequence[str] = ()) -> Starlette:
+    """The web application.
+
     hosts: the values that a Host header may have, with the port ("127.0.0.1:8787").
     shown: the runs that `/` redirects to; where it is empty, `/` lists all runs.
     Raises MissingExtraError where Starlette is not installed.
@@ -74,7 +79,7 @@ def application(
         raise MissingExtraError(
             "anchor ui needs starlette and uvicorn: pip install 'anchorlib[report]'"
         ) from error
-    site = _Site(listed, opened, compared, writings, tuple(shown))
+    site = _Site(source, tuple(shown))
     return Starlette(
         routes=[Route("/", site.index), Route("/view", site.view), Route("/data", site.data)],
         middleware=[Middleware(_OwnHosts, hosts=hosts)],
@@ -107,18 +112,8 @@ class _Site:
     must not keep other requests waiting.
     """
 
-    def __init__(
-        self,
-        listed: Callable[[], Sequence[str]],
-        opened: Opener,
-        compared: Comparer,
-        writings: Callable[[], Sequence[Writing]],
-        shown: tuple[str, ...],
-    ) -> None:
-        self._listed = listed
-        self._writings = writings
-        self._opened = opened
-        self._compared = compared
+    def __init__(self, source: Source, shown: tuple[str, ...]) -> None:
+        self._source = source
         self._shown = shown
         self._pages: dict[tuple[str, ...], Followed] = {}
         self._lock = threading.Lock()
@@ -129,8 +124,8 @@ class _Site:
         if self._shown:
             return RedirectResponse(f"/view?{query_of(self._shown)}", 303, headers=SAFE)
         try:
-            names = self._listed()
-            about = {name: self._about(name) for name in names}
+            alone = self._alone()
+            about = {name: self._about(name, alone.get(name, "")) for name in self._source.listed()}
             return _html(list_page(about, self._written()), list_policy())
         except AnchorError as error:
             return _refused(error)
@@ -141,17 +136,26 @@ class _Site:
         The list of runs is worth showing without them.
         """
         try:
-            return self._writings()
+            return self._source.writings()
         except AnchorError:
             return ()
 
-    def _about(self, name: str) -> str:
-        """A run's size and age as text; "" for a run that cannot be read: its own page says why."""
+    def _alone(self) -> Mapping[str, str]:
+        """The runs that are in an archive alone; none where asking fails, as `_written`."""
         try:
-            run = self._opened(name)
-            return f"{in_units(run.bytes)}, last written {ago(run.written_ns)}"
+            return self._source.alone()
         except AnchorError:
-            return ""
+            return {}
+
+    def _about(self, name: str, archive: str) -> str:
+        """A run's size, age and archive as text; its own page says why a run cannot be read."""
+        only = f"only in {visible(archive)}" if archive else ""
+        try:
+            run = self._source.opened(name)
+            told = f"{in_units(run.bytes)}, last written {ago(run.written_ns)}"
+        except AnchorError:
+            told = "cannot be read now"
+        return ", ".join(filter(None, (told, only)))
 
     def view(self, request: Request) -> Response:
         try:
@@ -182,13 +186,15 @@ class _Site:
         """
         names = tuple(request.query_params.getlist("run"))
         with self._lock:
-            known = {*self._shown, *(() if set(names) <= {*self._shown} else self._listed())}
+            known = {*self._shown, *(() if set(names) <= {*self._shown} else self._source.listed())}
             unknown = [name for name in names if name not in known]
             if unknown or not names:
                 what = f"no run is named {quoted(unknown[0])}" if unknown else "no run is asked for"
                 raise RunNotFoundError(f"{what} here: go to / for the list of runs")
             page = self._pages.pop(names, None) or Followed(
-                [self._opened(name) for name in names], self._compared, f"data?{query_of(names)}"
+                [self._source.opened(name) for name in names],
+                self._source.compared,
+                f"data?{query_of(names)}",
             )
             self._pages[names] = page
             for old in list(self._pages)[:-MOST_PAGES]:

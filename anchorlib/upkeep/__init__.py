@@ -12,7 +12,7 @@ mending    the sound rows of a damaged run, recorded once more
 
 from __future__ import annotations
 
-from anchorlib.upkeep.archives import ArchiveState
+from anchorlib.upkeep.archives import ArchiveState, alone_in
 from anchorlib.upkeep.choosing import Limits, RunFacts, chosen
 from anchorlib.upkeep.keeping import (
     Keeper,
@@ -23,6 +23,7 @@ from anchorlib.upkeep.keeping import (
     read_facts,
 )
 from anchorlib.upkeep.mending import Examined, salvage
+from anchorlib.upkeep.spread import PartlyChangedError
 from anchorlib.upkeep.writing import Writing
 
 __all__ = [
@@ -30,8 +31,10 @@ __all__ = [
     "Examined",
     "Keeper",
     "Limits",
+    "PartlyChangedError",
     "RunFacts",
     "Writing",
+    "alone_in",
     "chosen",
     "keeper_at",
     "keeper_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from anchorlib.store import note_of, noted_runs, run_directory
 if TYPE_CHECKING:
     from anchorlib.wire import KeeperClient
 
-__all__ = ["ArchiveState", "archives_at", "archives_in"]
+__all__ = ["ArchiveState", "alone_in", "archives_at", "archives_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +95,8 @@ def archives_at(client: KeeperClient) -> list[ArchiveState]:
             told.problem,
         )
     ]
+
+
+def alone_in(archives: Iterable[ArchiveState]) -> dict[str, str]:
+    """The runs whose files are in an archive alone, each with that archive."""
+    return {run: one.place or "its archive" for one in archives for run in one.alone}

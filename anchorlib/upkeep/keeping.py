@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -57,6 +59,13 @@ class Keeper(Protocol):
         """
         ...
 
+    def stays(self, run: str) -> str:
+        """Why the run would be neither removed nor renamed for this caller; "" for no reason.
+
+        Raises as `measure`.
+        """
+        ...
+
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
         """Removes a run; returns the bytes freed.
 
@@ -91,6 +100,9 @@ class _LocalKeeper:
     def measure(self, run: str) -> tuple[int, bool]:
         return disk_bytes(run_directory(self._store, run)), is_written(self._store, run)
 
+    def stays(self, run: str) -> str:  # noqa: ARG002  # the system says so when it is tried
+        return ""
+
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
         return remove_run(self._store, run, unless_after=unless_after)
 
@@ -112,15 +124,12 @@ class _RemoteKeeper:
         return archives_at(self._client)
 
     def measure(self, run: str) -> tuple[int, bool]:
-        from anchorlib.wire import Kind
-
-        try:
+        with _alone_told():
             return self._client.measure(run)
-        except CollectorError as error:
-            # The run's name was found sound before, so that what is refused is the archived run.
-            if error.kind != Kind.INVALID:
-                raise
-            raise OptionError(str(error)) from error
+
+    def stays(self, run: str) -> str:
+        with _alone_told():
+            return self._client.stays(run)
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
         return self._client.remove(run, unless_after=unless_after)
@@ -130,6 +139,20 @@ class _RemoteKeeper:
 
     def finish(self) -> tuple[int, list[str]]:
         return 0, []
+
+
+@contextmanager
+def _alone_told() -> Iterator[None]:
+    """Raises OptionError where a collector refuses a run that is in its archive alone."""
+    from anchorlib.wire import Kind
+
+    try:
+        yield
+    except CollectorError as error:
+        # The run's name was found sound before, so that what is refused is the archived run.
+        if error.kind != Kind.INVALID:
+            raise
+        raise OptionError(str(error)) from error
 
 
 def keeper_at(store: str) -> Keeper:
@@ -209,7 +232,7 @@ def _keeper(location: Location) -> Keeper:
 
         return _RemoteKeeper(KeeperClient(location.client.address))
     if isinstance(location, SeveralCollectors):
-        return SpreadKeeper([_keeper(one) for one in location.collectors])
+        return SpreadKeeper({str(one.client.address): _keeper(one) for one in location.collectors})
     raise OptionError(
         "runs in an object store never change: remove or rename them with the cloud's own tools; "
         "only a directory or a collector keeps runs"

@@ -1,12 +1,19 @@
-"""The keeper of runs that several collectors hold together: it changes all parts of a run."""
+"""The keeper of runs that several collectors hold together: it changes all parts of a run.
+
+No collector knows of another one, so a change of all parts cannot be made at once. All collectors
+are asked first whether they would make it, and one that would not prevents it everywhere. Where a
+collector fails after that, a renaming is taken back; a removal cannot be, so it ends there, says
+who has removed what, and goes on where it ended when it is asked for again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from anchorlib.errors import (
     AnchorError,
+    CollectorError,
     OptionError,
     RunBusyError,
     RunExistsError,
@@ -19,84 +26,169 @@ if TYPE_CHECKING:
     from anchorlib.upkeep.keeping import Keeper
     from anchorlib.upkeep.writing import Writing
 
-__all__ = ["SpreadKeeper"]
+__all__ = ["PartlyChangedError", "SpreadKeeper"]
+
+
+class PartlyChangedError(CollectorError):
+    """Some collectors removed or renamed their part of a run, and one did not.
+
+    freed: the bytes that were freed.
+    """
+
+    def __init__(self, message: str, freed: int = 0, kind: str = "") -> None:
+        super().__init__(message)
+        self.freed = freed
+        self.kind = kind
 
 
 class SpreadKeeper:
     """Keeps runs of which several collectors hold parts, each with its keeper; see `Keeper`.
 
-    All collectors are asked before anything is changed, so one that does not answer prevents the
-    change everywhere. Raises as the keepers do.
+    keepers: the keeper of each collector, by its address. Raises as the keepers do.
     """
 
-    def __init__(self, keepers: Sequence[Keeper]) -> None:
+    def __init__(self, keepers: Mapping[str, Keeper]) -> None:
         self._keepers = keepers
 
     def writings(self) -> list[Writing]:
         """The ranks that are being written now, at any of the collectors."""
-        found = [one for keeper in self._keepers for one in keeper.writings()]
+        found = [one for keeper in self._keepers.values() for one in keeper.writings()]
         return sorted(found, key=lambda one: (one.run, one.rank))
 
     def archives(self) -> list[ArchiveState]:
         """What became of closed runs, for each collector by itself."""
-        return [one for keeper in self._keepers for one in keeper.archives()]
+        return [one for keeper in self._keepers.values() for one in keeper.archives()]
 
     def measure(self, run: str) -> tuple[int, bool]:
         """Bytes of disk of all parts, and whether a living process writes one."""
         found = self._holders(run).values()
         return sum(nbytes for nbytes, _ in found), any(written for _, written in found)
 
+    def stays(self, run: str) -> str:
+        """Why some collector would neither remove nor rename its part; "" for no reason."""
+        return self._refused(run, self._holders(run, alone_too=True))
+
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
-        """Removes all parts of a run; returns the bytes freed."""
-        holders = self._idle(run, alone_too=unless_after is None)
-        return sum(keeper.remove(run, unless_after=unless_after) for keeper in holders)
+        """Removes all parts of a run; returns the bytes freed.
+
+        Raises PartlyChangedError where a collector fails after others have removed their parts; the
+        collectors after it are then not asked. The same call again removes the rest.
+        """
+        freed: dict[str, int] = {}
+        rest = self._idle(run, alone_too=unless_after is None)
+        while rest:
+            place = rest[0]
+            try:
+                freed[place] = self._keepers[place].remove(run, unless_after=unless_after)
+            except RunNotFoundError:  # somebody else removed this part a moment ago
+                freed[place] = 0
+            except AnchorError as error:
+                if not freed:
+                    raise
+                raise _removed_in_part(run, freed, rest, error) from error
+            rest = rest[1:]
+        return sum(freed.values())
 
     def rename(self, run: str, name: str) -> None:
-        """Gives all parts another name; where one part cannot be renamed, all keep the old name."""
+        """Gives all parts another name; where one part cannot be renamed, all keep the old name.
+
+        Raises PartlyChangedError where a collector fails, and another one then cannot give the old
+        name back.
+        """
         if self._held(name):
             raise RunExistsError(
                 f"there is a run {escape(name)!r} already: take another name, or remove that one "
                 "first (anchor rm)"
             )
-        done: list[Keeper] = []
+        done: list[str] = []
         try:
-            for keeper in self._idle(run):
-                keeper.rename(run, name)
-                done.append(keeper)
-        except AnchorError:
-            for keeper in done:
-                keeper.rename(name, run)
+            for place in self._idle(run):
+                self._keepers[place].rename(run, name)
+                done.append(place)
+        except AnchorError as error:
+            if left := [place for place in done if not self._has_renamed(place, name, run)]:
+                raise _renamed_in_part(run, name, left, error) from error
             raise
 
     def finish(self) -> tuple[int, list[str]]:
         """Does nothing: collectors end interrupted removals when they start."""
         return 0, []
 
-    def _idle(self, run: str, *, alone_too: bool = False) -> list[Keeper]:
-        """The keepers that hold a part of a run. Raises RunBusyError where a part is written.
+    def _has_renamed(self, place: str, run: str, name: str) -> bool:
+        try:
+            self._keepers[place].rename(run, name)
+        except AnchorError:
+            return False
+        return True
 
-        alone_too: also keepers whose part is in its archive alone.
+    def _idle(self, run: str, *, alone_too: bool = False) -> list[str]:
+        """The collectors that hold a part of a run, and would all remove or rename it.
+
+        Raises RunBusyError where a part is written, CollectorError where a collector would refuse.
+
+        alone_too: also collectors whose part is in their archive alone.
         """
         holders = self._holders(run, alone_too=alone_too)
         if any(written for _, written in holders.values()):
             raise RunBusyError(f"run {escape(run)!r} is being written: stop that process first")
+        if why := self._refused(run, holders):
+            refused = CollectorError(f"{why}; nothing was changed at any of the collectors")
+            refused.kind = "forbidden"
+            raise refused
         return list(holders)
 
-    def _holders(self, run: str, *, alone_too: bool = False) -> dict[Keeper, tuple[int, bool]]:
+    def _refused(self, run: str, holders: Iterable[str]) -> str:
+        for place in holders:
+            try:
+                why = self._keepers[place].stays(run)
+            except (OptionError, RunNotFoundError):  # in its archive alone, or gone since
+                continue
+            if why:
+                return f"{place} would not change run {escape(run)!r}: {why}"
+        return ""
+
+    def _holders(self, run: str, *, alone_too: bool = False) -> dict[str, tuple[int, bool]]:
         found = self._held(run, alone_too=alone_too)
         if not found:
             raise RunNotFoundError(f"no run {escape(run)!r} at any of these collectors")
         return found
 
-    def _held(self, run: str, *, alone_too: bool = False) -> dict[Keeper, tuple[int, bool]]:
+    def _held(self, run: str, *, alone_too: bool = False) -> dict[str, tuple[int, bool]]:
         found = {}
-        for keeper in self._keepers:
+        for place, keeper in self._keepers.items():
             try:
-                found[keeper] = keeper.measure(run)
+                found[place] = keeper.measure(run)
             except RunNotFoundError:
                 continue
             except OptionError:  # its part is in an archive alone
                 if not alone_too:
                     raise
-                found[keeper] = (0, False)
+                found[place] = (0, False)
         return found
+
+
+def _removed_in_part(
+    run: str, freed: Mapping[str, int], rest: list[str], error: AnchorError
+) -> PartlyChangedError:
+    gone = ", ".join(f"{place} ({nbytes:,} bytes)" for place, nbytes in freed.items())
+    after = f", and {', '.join(rest[1:])} not asked" if rest[1:] else ""
+    return PartlyChangedError(
+        f"run {escape(run)!r} is removed in part: removed at {gone}; {rest[0]} did not confirm it"
+        f"{after}: {error}; `anchor rm {escape(run)}` with the same --store removes the rest",
+        sum(freed.values()),
+        _kind(error),
+    )
+
+
+def _renamed_in_part(
+    run: str, name: str, left: list[str], error: AnchorError
+) -> PartlyChangedError:
+    return PartlyChangedError(
+        f"run {escape(run)!r} could not be renamed ({error}), and is called {escape(name)!r} at "
+        f"{', '.join(left)}: rename it back there, with each of these alone as --store",
+        kind=_kind(error),
+    )
+
+
+def _kind(error: AnchorError) -> str:
+    return error.kind if isinstance(error, CollectorError) else ""

@@ -156,11 +156,9 @@ class Archiver:
                 return False
             parts = open_parts(LocalLocation(run_directory(self._store, run)), run)
             quiet = (time.time_ns() - newest_ns(parts)) / 1e9
-            return quiet >= self._how.after and self._has_ended(run, parts, shelf)
-        except CollectorError:
-            raise
-        except AnchorError:  # removed a moment ago, or damaged: `anchor verify` says so
+        except AnchorError:  # removed a moment ago, or damaged here: `anchor verify` says so
             return False
+        return quiet >= self._how.after and self._has_ended(run, parts, shelf)
 
     def _has_ended(self, run: str, parts: Sequence[RankReader], shelf: Shelf) -> bool:
         """Whether the sessions of a run have closed, here or at another collector.
@@ -170,10 +168,17 @@ class Archiver:
         """
         if all(one.catalogue.state == "closed" for one in parts):
             return True
+        if run in self._runs and not self._runs[run].is_over:
+            return True  # what failed stays due, and the archive is not asked about it meanwhile
         asking = self._asking.setdefault(run, _Pause())
         if not (is_spread(parts) and asking.is_over):
             return False
-        waiting = open_ranks(run, parts, shelf)
+        try:
+            waiting = open_ranks(run, parts, shelf)
+        except CollectorError:
+            raise
+        except AnchorError:  # such as a damaged part there: archiving the run finds and tells it
+            return True
         if waiting:
             asking.longer()  # each answer costs a request to the archive
         return len(waiting) < len({part.rank for part in parts})

@@ -133,7 +133,16 @@ class KeeperService:
     def _measure(self, message: bytes, asked: Asked) -> MeasureReply:
         run = self._named(MeasureRequest.FromString(message).run, asked, Right.READ)
         taken = disk_bytes(run_directory(self._store, run))
-        return MeasureReply(bytes=taken, written=is_written(self._store, run))
+        written = is_written(self._store, run)
+        return MeasureReply(bytes=taken, written=written, stays=self._stays(run, asked))
+
+    def _stays(self, run: str, asked: Asked) -> str:
+        """Why the caller cannot remove a run, "" where he can: asked before anything is removed."""
+        try:
+            self._gate.check(asked.context, Right.DELETE, run)
+        except Refusal as refusal:
+            return refusal.text
+        return ""
 
     def _remove(self, message: bytes, asked: Asked) -> RemoveReply:
         request = RemoveRequest.FromString(message)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from anchor_server import issue_token, serve
+from anchorlib.errors import CollectorError
 from anchorlib.spool.place import SpoolLabel
 from anchorlib.store import LocalLocation, Writer, list_runs
 from anchorlib.wire import KeeperClient
@@ -54,6 +57,14 @@ def test_rm_removes_runs_and_says_what_was_freed(store: Path, place: str) -> Non
     assert first.endswith(" bytes freed")
     assert second.startswith("run2: removed, ")
     assert names(store) == ["run1"]
+
+
+def test_rm_of_a_link_says_that_it_was_one_and_that_the_run_stays(store: Path, place: str) -> None:
+    (store / "latest.zarr").symlink_to("run2.zarr", target_is_directory=True)
+    done = anchor("rm", "latest", "--store", place)
+    told = "latest: removed, which was a link; the run that it led to stays\n"
+    assert (done.code, done.out, done.err) == (0, told, "")
+    assert names(store) == ["run0", "run1", "run2"]
 
 
 def test_rm_removes_nothing_where_one_name_is_wrong(store: Path, place: str) -> None:
@@ -130,6 +141,87 @@ def test_mv_renames_and_refuses_a_name_that_is_taken(store: Path, place: str) ->
     assert "there is a run 'run2'" in taken.err
     assert anchor("mv", "run1", "../run7", "--store", place).code == 2
     assert names(store) == ["baseline", "run1", "run2"]
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> list[Path]:
+    """The stores of three collectors that hold a rank of run0 each."""
+    found = [tmp_path / f"at{rank}" for rank in range(3)]
+    for rank, place in enumerate(found):
+        make_run(place, [record(rank=rank)], "run0", rank=rank)
+    return found
+
+
+def test_what_a_collector_would_refuse_is_removed_and_renamed_nowhere(
+    stores: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / f"{rank}.toml" for rank in range(3)]
+    token = issue_token(files[0], "keeper", ["read", "delete"], ["*"])
+    monkeypatch.setenv("ANCHOR_TOKEN", token)
+    for file in files[1:]:
+        shutil.copy(files[0], file)  # which is private, and so is the copy
+    files[2].write_text(files[0].read_text().replace(', "delete"', ""))
+    with ExitStack() as served:
+        made = [
+            served.enter_context(serve(place, access=file))
+            for place, file in zip(stores, files, strict=True)
+        ]
+        everywhere = ",".join(one.address for one in made)
+        for words in (["rm", "run0"], ["mv", "run0", "new"], ["gc", "--max-size", "1"]):
+            done = anchor(*words, "--store", f"grpc://{everywhere}")
+            assert done.code == 4
+            assert f"{made[2].address} would not change run 'run0': token 'keeper'" in done.err
+            assert "nothing was changed" in done.err
+            assert [names(place) for place in stores] == [["run0"]] * 3
+
+
+@pytest.mark.parametrize("command", [["rm", "run0"], ["gc", "--max-size", "1"]])
+def test_a_removal_that_a_collector_does_not_end_says_what_is_gone_and_ends_when_repeated(
+    stores: list[Path], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    remove = KeeperClient.remove
+    with ExitStack() as served:
+        first, second, third = [served.enter_context(serve(place)).address for place in stores]
+        everywhere = f"grpc://{first},{second},{third}"
+
+        def fails(self: KeeperClient, run: str, **options: int) -> int:
+            if str(self.address).endswith(second):
+                raise CollectorError("it went away")
+            return remove(self, run, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(KeeperClient, "remove", fails)
+            done = anchor(*command, "--store", everywhere)
+        assert (done.code, done.err.count("\n")) == (4, 1)
+        assert "run 'run0' is removed in part: removed at " in done.err
+        assert f"{first} (" in done.err
+        assert (
+            f"{second} did not confirm it, and grpc://{third} not asked: it went away" in done.err
+        )
+        assert [names(place) for place in stores] == [[], ["run0"], ["run0"]]
+        assert anchor(*command, "--store", everywhere).code == 0
+        assert [names(place) for place in stores] == [[], [], []]
+
+
+def test_a_name_that_cannot_be_given_back_is_told(
+    stores: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = KeeperClient.rename
+    with ExitStack() as served:
+        first, second, third = [served.enter_context(serve(place)).address for place in stores]
+
+        def fails(self: KeeperClient, run: str, name: str) -> None:
+            if str(self.address).endswith(third) or (
+                name == "run0" and str(self.address).endswith(second)
+            ):
+                raise CollectorError("it went away")
+            rename(self, run, name)
+
+        monkeypatch.setattr(KeeperClient, "rename", fails)
+        done = anchor("mv", "run0", "new", "--store", f"grpc://{first},{second},{third}")
+    assert (done.code, done.err.count("\n")) == (4, 1)
+    assert f"(it went away), and is called 'new' at grpc://{second}: rename it back" in done.err
+    assert [names(place) for place in stores] == [["run0"], ["new"], ["run0"]]
 
 
 def test_a_run_may_be_named_by_its_path_or_its_url(store: Path) -> None:

@@ -15,7 +15,9 @@ import pytest
 from playwright.sync_api import expect
 
 from anchor_server import Collector
+from anchorlib.archive import Keep, archive_run, make_room
 from anchorlib.store import Writer
+from anchorlib.store.objects import FolderShelf
 from tests.cli.made import COMMAND, make_run, record, spawn
 from tests.page.browsing import settled
 from tests.page.runs import small_run
@@ -116,6 +118,32 @@ def test_the_list_says_how_big_and_how_old_each_run_is(address):
     assert (
         len(re.findall(r"</label> [0-9.]+ (B|KiB), last written (just now|\d+ \w+ ago)", text)) == 2
     )
+
+
+def test_a_run_that_is_in_its_archive_alone_is_listed_so_and_shown_from_there(tmp_path):
+    small_run(tmp_path / "store", "a")
+    small_run(tmp_path / "store", "here")
+    shelf = FolderShelf(tmp_path / "archive<b>")
+    archive_run(tmp_path / "store", "a", shelf)
+    with served(tmp_path / "store") as address:
+        before = asked(address, "/data?run=a")[2]
+        assert "only in" not in asked(address, "/")[2]
+        make_room(tmp_path / "store", shelf, Keep(most=0))
+        status, _, text = asked(address, "/")
+        gone, here = re.findall(r"</label> (.*)</li>", text)
+        assert status == 200
+        assert re.fullmatch(r"[0-9.]+ (B|KiB), last written .*, only in .*/archive&lt;b&gt;", gone)
+        assert "only in" not in here
+        assert re.findall('"tag":".*?"', asked(address, "/data?run=a")[2]) == re.findall(
+            '"tag":".*?"', before
+        )
+        with served(tmp_path / "store", "a") as again:
+            assert asked(again, "/view?run=a")[0] == 200
+        (tmp_path / "archive<b>").rename(tmp_path / "away")
+        gone, here = re.findall(r"</label> (.*)</li>", asked(address, "/")[2])
+        assert re.fullmatch(r"cannot be read now, only in .*/archive&lt;b&gt;", gone)
+        status, _, text = asked(address, "/view?run=a&run=here")
+        assert (status, text.count("\n")) == (404, 0)
 
 
 def test_the_list_says_who_writes_now(store, address):

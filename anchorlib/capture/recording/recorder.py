@@ -290,3 +290,9 @@ class Recorder:
         """The number of records so far, and the bytes of values that they keep."""
         with self._lock:
             return self._table.totals()
+
+    @property
+    def last_step(self) -> int:
+        """The last step that has a record; -1 where none has."""
+        with self._lock:
+            return self._table.last_step()

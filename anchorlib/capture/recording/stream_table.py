@@ -77,6 +77,11 @@ class StreamTable:
         seen = self._seen.values()
         return sum(tensor.records for tensor in seen), sum(tensor.nbytes for tensor in seen)
 
+    def last_step(self) -> int:
+        """The last step that has a record; -1 where none has."""
+        self._tally()
+        return max((seen.last_step for seen in self._seen.values()), default=-1)
+
     def _tally(self) -> None:
         for stream in self._streams.values():
             stream.tally()

@@ -66,6 +66,9 @@ class Ending:
     def line(self, store: str, undelivered: int = 0) -> str:
         """The session in one line: its steps, passes, the optimizers that ended them, records."""
         counters, steps = counters_of(self.recorder, self.queue), str(self.clock.turns)
+        if steps and self.recorder.last_step >= self.clock.step:
+            # Readers count a step that nothing ended, such as an evaluation behind the training.
+            steps += f"; what followed them is recorded as step {self.clock.step}"
         records = f"{counters.records:,} record{'' if counters.records == 1 else 's'}"
         dropped = f", {counters.dropped:,} dropped" if counters.dropped else ""
         kept = f"{records}, {size_text(counters.bytes)}, {self._place(store, undelivered)}{dropped}"

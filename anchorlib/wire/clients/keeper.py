@@ -65,8 +65,18 @@ class KeeperClient:
         Raises RunNotFoundError, CollectorError (of Kind.INVALID for a run whose files are in the
         collector's archive alone), StoreError.
         """
-        reply = self._ask("Measure", MeasureRequest(run=run), MeasureReply, run, again=True)
+        reply = self._measured(run)
         return reply.bytes, reply.written
+
+    def stays(self, run: str) -> str:
+        """Why the collector would refuse to remove or rename a run for this token.
+
+        "" where the collector knows no reason, or is too old to be asked. Raises as `measure`.
+        """
+        return self._measured(run).stays
+
+    def _measured(self, run: str) -> MeasureReply:
+        return self._ask("Measure", MeasureRequest(run=run), MeasureReply, run, again=True)
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
         """Remove a run; returns the bytes that this freed. Raises as `measure` does.

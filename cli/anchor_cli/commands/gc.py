@@ -137,12 +137,17 @@ class _Told:
     def remove(self, keeper: Keeper, run: RunFacts, problems: list[str]) -> None:
         """Removes a run, unless records were written to it since its age was read."""
         from anchorlib.errors import CollectorError, RunBusyError, RunNotFoundError, StoreError
+        from anchorlib.upkeep import PartlyChangedError
 
         try:
             self.freed += keeper.remove(run.run, unless_after=run.written_ns)
             self.gone.append(run)
         except RunNotFoundError:  # another process removed it first
             return
+        except PartlyChangedError as error:
+            self.freed += error.freed
+            self.refused = True
+            problems.append(str(error))
         except CollectorError as error:
             kind = getattr(error, "kind", None)
             if kind not in _OF_A_RUN:

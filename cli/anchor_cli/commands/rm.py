@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from anchorlib.store import ArchiveNote
     from anchorlib.upkeep import Keeper
 
-__all__ = ["EXAMPLES", "freed_line", "note_unfinished", "remove_runs"]
+__all__ = ["EXAMPLES", "note_unfinished", "remove_runs"]
 
 EXAMPLES = examples("anchor rm run1", "anchor rm noise0 noise1 --store grpc://127.0.0.1:50051")
 
@@ -65,10 +65,11 @@ def remove_runs(
 
 
 def _remove(keeper: Keeper, run: str, done: list[dict[str, Any]], *, as_json: bool) -> None:
+    there = _there(keeper, run)
     freed = keeper.remove(run)
     done.append({"run": run, "freed": freed})
     if not as_json:
-        emit(freed_line(run, freed, this_screen()))
+        emit(_removed_line(run, freed, there, this_screen()))
     note_unfinished(keeper.finish())
     note_spools(run)
 
@@ -85,10 +86,22 @@ def _forget(store: Path, noted: ArchiveNote, done: list[dict[str, Any]], *, as_j
         emit(f"{noted.run}: forgotten here; its objects stay in {where} (--store {where})")
 
 
-def freed_line(run: str, freed: int, screen: Screen) -> str:
-    """The line that tells that a run was removed, or that a collector has forgotten it."""
-    if not freed:  # the collector had no files of the run, only a note of its archive
+def _there(keeper: Keeper, run: str) -> int | None:
+    """Bytes of disk that a run takes, 0 for a link; None where a collector has only its note."""
+    from anchorlib.errors import OptionError
+
+    try:
+        return keeper.measure(run)[0]
+    except OptionError:
+        return None
+
+
+def _removed_line(run: str, freed: int, there: int | None, screen: Screen) -> str:
+    """The line that tells that a run was removed. there: as `_there`, before the removal."""
+    if there is None and not freed:
         return f"{run}: forgotten; its archive keeps it"
+    if there == 0:
+        return f"{run}: removed, which was a link; the run that it led to stays"
     unit = "" if screen.human else " bytes"
     return f"{run}: removed, {size(freed, screen)}{unit} freed"
 

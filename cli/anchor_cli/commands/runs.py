@@ -87,7 +87,9 @@ class _Line:
 def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) -> int:
     """List the runs of a store: what each holds, when it began and was last written to.
 
-    The column bytes counts the run's values. What a run takes on disk, with rows and labels, is the
+    The column steps counts the steps that have records: an evaluation after the last step of the
+    optimizer is recorded as a step of its own, and steps that were left out do not count. The
+    column bytes counts the run's values. What a run takes on disk, with rows and labels, is the
     column disk of `anchor gc --max-size 1 --dry-run`.
     """
     from anchorlib.errors import AnchorError, CollectorError
@@ -131,13 +133,12 @@ def _table(lines: Sequence[_Line], screen: Screen) -> Iterator[str]:
 def _alone(store: str) -> dict[str, str]:
     """The runs that are only in an archive, with that archive, where the store knows them."""
     from anchorlib.errors import AnchorError
-    from anchorlib.upkeep import keepers_at
+    from anchorlib.upkeep import alone_in, keeper_at
 
     try:
-        told = [one for keeper in keepers_at(store) for one in keeper.archives()]
+        return alone_in(keeper_at(store).archives())
     except AnchorError:  # an object store has no notes; `list_runs` tells of a silent collector
         return {}
-    return {run: one.place or "its archive" for one in told for run in one.alone}
 
 
 def _told(lines: Sequence[_Line]) -> Iterator[str]:

@@ -6,13 +6,16 @@ import ipaddress
 import socket
 import sys
 from functools import cache
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from anchor_cli.arguments import JsonOption, StoreOption, complete, examples, without_slash
 from anchor_cli.exits import ExitCode
 from anchor_cli.terminal import document, emit
+
+if TYPE_CHECKING:
+    from anchorlib.report import Source
 
 __all__ = ["EXAMPLES", "serve_page"]
 
@@ -64,12 +67,9 @@ def serve_page(
     Prints its address when it is ready. Ctrl-C ends it. To see the page of another machine, keep it
     on loopback there and use ssh -L.
     """
-    from anchor_cli.commands.report import comparisons
     from anchorlib.errors import MissingExtraError
     from anchorlib.reading import open_run
     from anchorlib.report import application
-    from anchorlib.store import list_runs, locate_store
-    from anchorlib.upkeep import keeper_at
 
     try:
         import uvicorn
@@ -80,17 +80,10 @@ def serve_page(
     shown = [without_slash(run) for run in runs or ()]
     for run in shown:
         open_run(run, store=store)  # an unknown run is an error here, not in the browser
-    keeper = cache(lambda: keeper_at(store))  # one connection for as long as the page is served
     listener = _listening(bind, insecure=insecure)
     host, port = listener.getsockname()[:2]
-    site = application(
-        lambda: list_runs(locate_store(store)),
-        lambda run: open_run(run, store=store),
-        lambda opened: comparisons(opened, (), store),
-        lambda: keeper().writings(),
-        hosts=_hosts(bind, host, port, allow_host or ()),
-        shown=shown,
-    )
+    hosts = _hosts(bind, host, port, allow_host or ())
+    site = application(_source(store), hosts=hosts, shown=shown)
     address = f"http://{_bracketed(host)}:{port}/"
     if as_json:
         document({"address": address})
@@ -100,6 +93,23 @@ def serve_page(
     config = uvicorn.Config(site, log_level="error", lifespan="off", server_header=False)
     uvicorn.Server(config).run(sockets=[listener])
     return ExitCode.DONE
+
+
+def _source(store: str) -> Source:
+    from anchor_cli.commands.report import comparisons
+    from anchorlib.reading import open_run
+    from anchorlib.report import Source
+    from anchorlib.store import list_runs, locate_store
+    from anchorlib.upkeep import alone_in, keeper_at
+
+    keeper = cache(lambda: keeper_at(store))  # one connection for as long as the page is served
+    return Source(
+        listed=lambda: list_runs(locate_store(store)),
+        alone=lambda: alone_in(keeper().archives()),
+        opened=lambda run: open_run(run, store=store),
+        compared=lambda opened: comparisons(opened, (), store),
+        writings=lambda: keeper().writings(),
+    )
 
 
 def _listening(bind: str, *, insecure: bool) -> socket.socket:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,7 @@ from anchorlib.errors import (
 from anchorlib.reading import open_run
 from anchorlib.store import (
     Location,
+    RankLock,
     Writer,
     evict_run,
     find_run,
@@ -186,6 +188,28 @@ def test_a_store_that_ignores_conditions_is_refused_unless_told(store: Path, lin
     assert told(open_run("run1", S3)) == told(open_run("run1", store))
 
 
+def test_without_conditions_a_shelf_keeps_the_promises_of_every_shelf(tmp_path: Path) -> None:
+    class Blind(FolderShelf):
+        """A store that takes every object, whatever the condition."""
+
+        def create(self, key: str, data: bytes) -> bool:
+            self.put(key, data)
+            return True
+
+        def swap(self, key: str, data: bytes, tag: str) -> bool:
+            return self.create(key, data)
+
+    shelf = checked_shelf(Blind(tmp_path), without_conditions=True)
+    assert shelf.create("key", b"one")
+    assert not shelf.create("key", b"two")
+    found = shelf.fetch("key")
+    assert found is not None
+    assert shelf.swap("key", b"two", found[1])
+    assert shelf.swap("key", b"two", found[1])  # as where the answer to the first was lost
+    assert not shelf.swap("key", b"three", found[1])
+    assert not shelf.swap("gone", b"three", found[1])
+
+
 @pytest.mark.slow
 def test_two_at_once_agree(store: Path, line: Line) -> None:
     with ThreadPoolExecutor(2) as two:
@@ -273,6 +297,19 @@ def test_a_run_that_is_written_is_refused(store: Path, tmp_path: Path) -> None:
     with pytest.raises(RunNotFoundError):
         archive_run(store, "none", shelf)
     assert shelf.held("") == {}
+
+
+def test_a_run_that_is_busy_stays_and_is_said_to(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelf = FolderShelf(tmp_path / "archive")
+    archive_run(store, "run1", shelf)
+    lock = RankLock.take(store, "run1", 0)
+    with caplog.at_level(logging.WARNING):
+        assert make_room(store, shelf, Keep(most=0)) == {}
+    lock.release()
+    assert "run1 stays here: run 'run1' is being written (rank0 by process" in caplog.text
+    assert make_room(store, shelf, Keep(most=0)).keys() == {"run1"}
 
 
 def test_the_oldest_go_until_what_stays_fits(tmp_path: Path) -> None:

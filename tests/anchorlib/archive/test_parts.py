@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anchor_server import Archiver, Archiving
+from anchor_server import Archiver, Archiving, archiving
 from anchor_server.tally import ArchiveTally
 from anchorlib.archive import (
     Keep,
@@ -230,3 +230,23 @@ def test_collectors_do_not_wait_for_each_other(tmp_path: Path) -> None:
     assert note_of(one, "run1") is not None
     assert note_of(other, "run1") is not None
     assert recorded(shelf.place) == here
+
+
+def test_a_part_that_is_damaged_there_is_told_to_whoever_waits_for_it(
+    stores: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "_FIRST_PAUSE", 0.0)
+    shelf = FolderShelf(tmp_path / "archive")
+    archive_run(stores[-1], "run1", shelf)
+    mark = tmp_path / "archive/run1.zarr/rank0.p2/sealed.json"
+    sound = mark.read_bytes()
+    mark.write_bytes(sound[:-2])
+    tally = ArchiveTally()
+    worker = Archiver(stores[0], Archiving(shelf, after=0.0), tally)
+    for _ in range(2):
+        worker.look()
+        assert (tally.runs, tally.due) == (0, ("run1",))
+        assert "rank0.p2/sealed.json is damaged" in tally.failing["run1"]
+    mark.write_bytes(sound)
+    worker.look()
+    assert (tally.runs, tally.due, tally.failing) == (1, (), {})

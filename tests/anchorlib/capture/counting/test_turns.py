@@ -161,6 +161,20 @@ def test_close_says_which_of_those_that_took_turns_ended_how_many_steps(caplog):
     assert said(caplog) == ["6 steps of 1 pass; SGD 1 ends 3 steps, SGD 2 3 steps"]
 
 
+def test_close_says_that_what_followed_the_last_step_is_a_step_of_the_run(caplog):
+    caplog.set_level(logging.INFO, "anchorlib")
+    both, (optimizer, _) = gan()
+    with recording() as run:
+        for _ in range(6):
+            one_pass(both)
+            optimizer.step()
+        anchorlib.anchor(torch.ones(2), "accuracy")
+    assert said(caplog) == [
+        "6 steps of 1 pass, ended by SGD; what followed them is recorded as step 6"
+    ]
+    assert [step for step, *_ in run.at("accuracy")] == [6]
+
+
 def test_close_is_brief_where_there_is_one_optimizer_or_no_step(caplog):
     caplog.set_level(logging.INFO, "anchorlib")
     both, (optimizer, _) = gan()
