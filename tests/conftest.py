@@ -11,6 +11,8 @@ import signal
 import sys
 import tempfile
 
+import pytest
+
 from tests.places import own_place
 from tests.seeds import profiles
 
@@ -43,6 +45,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A million objects of torch's take half a second of a processor to look through, whenever Python or
 # a test collects garbage: none is collected until all is imported, and that is then left out of it.
 gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests go first: what is left at the end is short, for both workers."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish() -> None:

@@ -18,6 +18,7 @@ from anchorlib.store import Writer
 from anchorlib.summary import SCANS
 from tests.anchorlib.spool.spooling import Written
 from tests.cli.made import HOSTILE, anchor, make_run, record
+from tests.scans import loaded_scans
 from tests.writing import put
 
 
@@ -27,6 +28,13 @@ def bare(tmp_path, monkeypatch):
     for name in (*VARIABLES, *surroundings.LAUNCHERS, surroundings.EMULATE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_compiled_anew(monkeypatch):
+    loaded = loaded_scans()
+    monkeypatch.setattr(SCANS, "_ready", loaded._ready)
+    monkeypatch.setattr(SCANS, "pieces", loaded.pieces)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +82,8 @@ def test_it_writes_nothing_and_needs_no_store_yet(tmp_path):
 def test_it_loads_no_torch(tmp_path):
     make_run(tmp_path, [record()])
     code = (
-        "import sys; from anchor_cli.main import main\n"
+        "import sys; from anchor_cli.main import main; from anchorlib.summary import SCANS\n"
+        "SCANS.load = lambda: None  # another process compiles them, for seconds\n"
         f"assert main(['doctor', 'run1', '--store', {str(tmp_path)!r}]) == 0\n"
         "assert 'torch' not in sys.modules"
     )

@@ -23,7 +23,7 @@ from anchorlib.store.read.run_index import index_bytes, parsed_index
 from anchorlib.store.seal import index, read_index, sealing
 from anchorlib.store.seal.codecs import deflated, inflated
 from tests.anchorlib.reading.runs import make_run
-from tests.bucket import Line, object_store
+from tests.bucket import Line, object_store, put_inside
 from tests.cli.made import anchor
 
 S3 = "s3://anchors/of/us"
@@ -45,8 +45,9 @@ def test_names_and_pooled_hist_of_a_thousand_ranks_are_four_requests(
     folder = ShelfWithin(shelf, "run1.zarr")
     one = read_index(folder.location, 0)
     assert one is not None
-    for rank in range(1, RANKS):  # of each, what makes it listed
-        folder.put(f"rank{rank}/zarr.json", b"{}")
+    # Of each rank, what makes it listed.
+    listed = {f"of/us/run1.zarr/rank{rank}/zarr.json": b"{}" for rank in range(1, RANKS)}
+    put_inside("anchors", listed)
     merged = RunFigures.of(replace(one, rank=rank) for rank in range(RANKS))
     folder.put(INDEX, index_bytes(merged))
     line.asked.clear()

@@ -308,12 +308,12 @@ def test_a_stream_that_is_not_answered_any_more_is_begun_anew(tmp_path, monkeypa
     # As where a bit flips in what the line says to itself: both ends are there, and both wait.
     monkeypatch.setattr("anchorlib.wire.clients.push.ANSWER_SECONDS", 0.4)
     real = Stream.replies
-    stuck = threading.Event()
+    stuck, over = threading.Event(), threading.Event()
 
     def replies(self, batch):
         if not stuck.is_set():
             stuck.set()
-            time.sleep(3)
+            over.wait(30)
         yield from real(self, batch)
 
     monkeypatch.setattr(Stream, "replies", replies)
@@ -323,6 +323,7 @@ def test_a_stream_that_is_not_answered_any_more_is_begun_anew(tmp_path, monkeypa
         sink.flush().wait(30)
         assert sink.retries > 0
         assert sink.close(30) == 0
+        over.set()
     assert stored(tmp_path) == expected([record(0), record(1)])
 
 

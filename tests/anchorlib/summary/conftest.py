@@ -8,8 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from anchorlib.summary import compiled
-
-LOADED = compiled.Scans()
+from tests.scans import loaded_scans
 
 
 @contextmanager
@@ -17,9 +16,8 @@ def path(name):
     """Everything is summarised that way inside, arrays of one element too."""
     with ExitStack() as stack:
         if name == "compiled":
-            assert LOADED.load() is None
             stack.enter_context(patch.object(compiled, "LEAST", 1))
-        of = LOADED if name == "compiled" else compiled.Scans()
+        of = loaded_scans() if name == "compiled" else compiled.Scans()
         stack.enter_context(patch.object(compiled.SCANS, "_ready", of._ready))
         stack.enter_context(patch.object(compiled.SCANS, "pieces", of.pieces))
         stack.enter_context(patch.object(compiled.SCANS, "fault", "so that none is compiled"))

@@ -20,7 +20,8 @@ from anchorlib.summary import compiled, layouts, log2_histogram, summarise
 from anchorlib.summary import object_file as compiling
 from anchorlib.summary.layouts import BLOCK, CHUNK, SINGLE
 from tests import oracle
-from tests.anchorlib.summary.conftest import LOADED, path
+from tests.anchorlib.summary.conftest import path
+from tests.scans import loaded_scans
 from tests.seeds import examples
 from tests.strategies import from_patterns, patterns, stored
 
@@ -100,19 +101,19 @@ def test_float64_that_need_a_scale_are_left_to_numpy(exponent):
     values = np.ldexp(np.linspace(0.5, 1, 1000), exponent)
     values[::2] = 0
     same(values, "float64")
-    scan = LOADED.get(layouts.DOUBLE, values)
+    scan = loaded_scans().get(layouts.DOUBLE, values)
     # In `values` the largest exponent is that of 2**exponent, and one less below it.
     assert (scan.both(values, DTYPES["float64"]) is None) == (abs(exponent) > 400)
 
 
 def test_an_array_that_is_not_aligned_is_left_to_numpy():
     raw = np.frombuffer(bytes(1) + np.arange(2000, dtype="<f4").tobytes(), "<f4", offset=1)
-    assert LOADED.get(SINGLE, raw) is None
+    assert loaded_scans().get(SINGLE, raw) is None
     same(raw, "float32")
 
 
 def test_other_threads_run_while_an_array_is_scanned():
-    raw, kind, scan = np.ones(1 << 24, "<f4"), DTYPES["float32"], LOADED._ready["single"]
+    raw, kind, scan = np.ones(1 << 24, "<f4"), DTYPES["float32"], loaded_scans()._ready["single"]
     ticks, ended = 0, threading.Event()
 
     def tick():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,10 @@ FILES = [
 PRIVATE = re.compile(r"_(?!_)\w+|_+dlpack\w+")
 PRIVATE_PART = re.compile(r"\._(?!_)")
 SPELLED = re.compile(r"torch(\.\w+)*\._\w+")
+NAMING = (
+    *(ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef),
+    *(ast.Attribute, ast.Name, ast.Constant),
+)
 ON_TUPLES = {"_replace", "_asdict", "_fields"}
 OF_PYTHON = {"sys._getframe", "os._exit"}
 LEAVES = {word for name in DOORS for word in re.findall(r"[\w]+", name) if PRIVATE.fullmatch(word)}
@@ -45,11 +50,16 @@ def test_every_door_says_what_it_is_for_and_what_is_lost_without_it():
         assert door.said.endswith(f"has no {door.name}: {door.loss}")
 
 
-def names_of_torch(tree: ast.Module, own: set[str]) -> Iterator[tuple[int, str]]:
+def nodes_of(source: str) -> list[ast.AST]:
+    """The nodes of a module that may name something."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, NAMING)]
+
+
+def names_of_torch(nodes: list[ast.AST], own: set[str]) -> Iterator[tuple[int, str]]:
     """Private names of torch in a module of ours: (line, name)."""
-    imported = [(node.lineno, path) for node in ast.walk(tree) for path in imports_of(node)]
+    imported = [(node.lineno, path) for node in nodes for path in imports_of(node)]
     yield from ((line, path) for line, path in imported if PRIVATE_PART.search(path))
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and is_torchs(node, own):
             yield node.lineno, ast.unparse(node)
         if imported and isinstance(node, ast.Constant) and spells_a_door(node.value):
@@ -85,27 +95,26 @@ def is_self(value: ast.expr) -> bool:
     return isinstance(value, ast.Name) and value.id in {"self", "cls"}
 
 
-def own_names(trees: list[ast.Module]) -> set[str]:
+def own_names(nodes: Iterable[ast.AST]) -> set[str]:
     """Private names that classes and modules of ours give to something."""
     found = set()
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                found.add(node.name)
-            elif isinstance(node, ast.Attribute) and is_self(node.value):
-                found.add(node.attr)
-            elif isinstance(node, ast.Name):
-                found.add(node.id)
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and is_self(node.value):
+            found.add(node.attr)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
     return {name for name in found if PRIVATE.fullmatch(name)}
 
 
 def test_no_other_module_uses_a_private_name_of_torch():
-    trees = {path: ast.parse(path.read_text()) for path in FILES if "_pb2" not in path.name}
-    own = own_names(list(trees.values()))
+    modules = {path: nodes_of(path.read_text()) for path in FILES if "_pb2" not in path.name}
+    own = own_names(chain.from_iterable(modules.values()))
     used = {
         f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path, tree in trees.items()
-        for line, name in names_of_torch(tree, own)
+        for path, nodes in modules.items()
+        for line, name in names_of_torch(nodes, own)
     }
     assert used == set()
 
@@ -126,4 +135,4 @@ def test_no_other_module_uses_a_private_name_of_torch():
     ],
 )
 def test_such_a_use_would_be_seen(code):
-    assert list(names_of_torch(ast.parse(code), {"_modules"}))
+    assert list(names_of_torch(nodes_of(code), {"_modules"}))
