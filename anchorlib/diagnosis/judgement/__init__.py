@@ -10,7 +10,7 @@ from anchorlib.diagnosis.judgement.leaving import Leaving, leaves_noise
 from anchorlib.diagnosis.judgement.losses import Losses, losses
 from anchorlib.diagnosis.judgement.nearness import Nearness
 from anchorlib.diagnosis.judgement.operations import computing
-from anchorlib.diagnosis.judgement.origins import Origin, Replay
+from anchorlib.diagnosis.judgement.origins import Origin, Replay, Way
 from anchorlib.diagnosis.judgement.preceding import preceding
 from anchorlib.diagnosis.judgement.reference import measured_from
 from anchorlib.diagnosis.judgement.verdict import Drift, drift, verdict
@@ -28,6 +28,7 @@ __all__ = [
     "Nearness",
     "Origin",
     "Replay",
+    "Way",
     "benign",
     "completeness",
     "computing",
