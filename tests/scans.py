@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from anchorlib.summary import compiled
-from anchorlib.summary.compiling import Compiling
+from anchorlib.summary.object_file import Compiling
 
 
 @functools.cache

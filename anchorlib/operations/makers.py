@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
+from anchorlib.names import is_operand_kind
+from anchorlib.operations.kept import kept_as, kept_name
 from anchorlib.operations.op import Op
 
 __all__ = ["Joined", "segment"]
@@ -31,9 +33,9 @@ class Joined:
 
     def __init__(self, ops: Iterable[Op]) -> None:
         self._made: defaultdict[tuple[str, tuple[int, ...]], list[Op]] = defaultdict(list)
-        self._steps: set[int] = set()
+        self._steps: defaultdict[int, list[Op]] = defaultdict(list)
         for op in ops:
-            self._steps.add(op.step)
+            self._steps[op.step].append(op)
             for operand in op.outputs:
                 if operand.digest is not None:
                     self._made[operand.digest, operand.shape].append(op)
@@ -51,9 +53,12 @@ class Joined:
         """The operation that made a record of this name, kind and digest; None if it is not known.
 
         A parameter's value was made by the optimizer's operation that wrote it in an earlier step.
+        The kept value of an operation belongs to that operation, whether it is an input or output.
         """
         if step not in self._steps:
             return None
+        if is_operand_kind(kind):
+            return self._keeper(name, kind, digest, step, pass_index)
         makers = self._made.get((digest, shape), [])
         here = [op for op in makers if op.step == step]
         if kind == "value" and not here:
@@ -70,6 +75,16 @@ class Joined:
             )
 
         return max(reversed(here) if last else here, key=rank, default=None)
+
+    def _keeper(self, name: str, kind: str, digest: str, step: int, pass_index: int) -> Op | None:
+        """The operation whose tensor a record keeps, by the name and kind of such records."""
+        keepers = [
+            op
+            for op in self._steps[step]
+            if kept_name(op.module, op.op) == name
+            and any((of, one.digest) == (kind, digest) for of, one in kept_as(op))
+        ]
+        return max(keepers, key=lambda op: op.pass_index == pass_index, default=None)
 
 
 def segment(ops: Iterable[Op], end: Op, stops: Iterable[Op]) -> list[Op]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anchorlib.names import is_operand_kind
 from anchorlib.reading import Run
 from anchorlib.record import Flag
 from anchorlib.store import RankReader
@@ -94,8 +95,10 @@ class _Labels:
 def grid_of(run: Run, pairs: Set[tuple[str, str]] | None) -> Grid:
     """The grid of the records that a run's ranks have of these names and kinds.
 
-    pairs: (name, kind) of the series that the grid holds; None for all. Where a rank has several
-    records of one place, the grid holds the first. Raises DamagedError, CollectorError.
+    pairs: (name, kind) of the series that the grid holds; None for all but the kept values of
+        traced operations.
+    Where a rank has several records of one place, the grid holds the first.
+    Raises DamagedError, CollectorError.
     """
     known: dict[SeriesKey, int] = {}
     labels = [_labels(*both, known, pairs) for both in run.all_rows()]
@@ -128,7 +131,8 @@ def _labels(
     numbers = np.full(len(both), -1)
     for at, code in enumerate(both.tolist()):
         entry = reader.catalogue.series[code // len(phases)]
-        if pairs is None or (entry.name, entry.kind) in pairs:
+        pair = entry.name, entry.kind
+        if not is_operand_kind(entry.kind) if pairs is None else pair in pairs:
             key = SeriesKey(entry.name, entry.kind, entry.mode, phases[code % len(phases)])
             numbers[at] = known.setdefault(key, len(known))
     owner = numbers[places]

@@ -21,7 +21,7 @@ from anchorlib.diagnosis.pairing import Table
 from anchorlib.diagnosis.sizes import Seals
 from anchorlib.errors import StoreError
 
-__all__ = ["Operand", "Operands", "operands"]
+__all__ = ["MOST_ELEMENTS", "Operand", "Operands", "operands", "values_at"]
 
 Array = np.ndarray[Any, Any]
 MOST_ELEMENTS: Final = 1 << 24
@@ -97,11 +97,11 @@ def _operand(frontier: Frontier, row: int) -> Operand | None:
     if int(a.figures["numel"][row]) > MOST_ELEMENTS:
         return None
     return Operand(
-        tensor.name, tensor.kind, shape, name, lambda side: _values(*sides[side], shape, name)
+        tensor.name, tensor.kind, shape, name, lambda side: values_at(*sides[side], shape, name)
     )
 
 
-def _values(table: Table, row: int, shape: tuple[int, ...], name: str) -> Array:
+def values_at(table: Table, row: int, shape: tuple[int, ...], name: str) -> Array:
     """The values of one record. Raises StoreError where they cannot be read."""
     parts = list(table.read(row, 1 << 24))
     raw = np.concatenate(parts) if parts else np.empty(0, dtypes.dtype(name).storage)

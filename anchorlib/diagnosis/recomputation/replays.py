@@ -15,8 +15,11 @@ from anchorlib.diagnosis.causes import Frontier, module_key
 from anchorlib.diagnosis.judgement import Origin, Replay, computing
 from anchorlib.diagnosis.recomputation.operands import Operands, operands
 from anchorlib.diagnosis.recomputation.rules import Recipe, recipe
+from anchorlib.diagnosis.recomputation.traced import partings
 from anchorlib.errors import StoreError
 from anchorlib.formulas import ENOUGH, Fit, fit
+from anchorlib.names import escape
+from anchorlib.operations import base_name
 
 __all__ = ["replay", "replayed"]
 
@@ -30,24 +33,49 @@ NAMED = 2
 def replay(origin: Origin) -> Replay | None:
     """Which formula the operation of an origin used in A and in B, from each run's stored inputs.
 
+    Where several operations lie between the origin and its parents, and both runs traced them, the
+    one operation is computed again at which the runs part, from values that `trace(values=...)`
+    kept, or that were recorded otherwise.
+
     None where the operation is not a known one (tanh, sigmoid, gelu, silu, softmax, layer norm, RMS
     norm, linear, mean squared error, log-softmax, cross entropy; their gradients; convolution,
-    attention), where several operations lie between the origin and its parents, or where a run did
-    not keep the values (`mode=All()`) of all operands.
+    attention), or where a run did not keep the values (`mode=All()`) of all operands.
     """
     if origin.evidence is None:
         return None
     found, row = origin.evidence
-    told = operands(found, row)
-    if told is None or told.own.dtype not in PRECISIONS:
-        return None
     try:
-        how = _recipe(origin, found, row, told)
-        if how is None:
-            return None
-        one, two = (_fit(how, told, side) for side in "ab")
+        whole = _of_records(origin, found, row)
+        if whole is not None and (whole.a or whole.b):
+            return whole
+        return _of_operations(origin, found) or whole
     except StoreError:
         return None
+
+
+def _of_records(origin: Origin, found: Frontier, row: int) -> Replay | None:
+    """The replay of all that lies between an origin and its recorded parents."""
+    told = operands(found, row)
+    how = None
+    if told is not None and told.own.dtype in PRECISIONS:
+        how = _recipe(origin, found, row, told)
+    return None if told is None or how is None else _replay(how, told)
+
+
+def _of_operations(origin: Origin, found: Frontier) -> Replay | None:
+    """The replay of the one traced operation inside an origin at which the runs part."""
+    for one in partings(origin, (found.alignment.a, found.alignment.b)):
+        if one.told.own.dtype in PRECISIONS and _is_of_one_precision(one.told):
+            how = recipe([base_name(one.op.op)], one.told, [one.op.args])
+            if how is not None:
+                told = _replay(how, one.told)
+                place = f" in {escape(one.op.module)}" * bool(one.op.module)
+                return replace(told, why=f"{base_name(one.op.op)}{place}: {told.why}")
+    return None
+
+
+def _replay(how: Recipe, told: Operands) -> Replay:
+    one, two = (_fit(how, told, side) for side in "ab")
     return Replay(
         a=one.formulas,
         b=two.formulas,
@@ -71,9 +99,7 @@ def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
 
 def _recipe(origin: Origin, frontier: Frontier, row: int, told: Operands) -> Recipe | None:
     """The recipe for A's operation, else for B's: one run may have written it by hand."""
-    precisions = [told.own, *told.inputs, *told.weights, told.child, told.output]
-    floating = {one.dtype for one in precisions if one is not None and one.dtype != "int64"}
-    if len(floating) > 1:
+    if not _is_of_one_precision(told):
         return None
     texts = _texts(frontier, told)
     for ops in (computing(frontier.ancestry(row).ops), origin.ops_a, origin.ops_b):
@@ -81,6 +107,12 @@ def _recipe(origin: Origin, frontier: Frontier, row: int, told: Operands) -> Rec
         if how is not None:
             return how
     return None
+
+
+def _is_of_one_precision(told: Operands) -> bool:
+    precisions = [told.own, *told.inputs, *told.weights, told.child, told.output]
+    floating = {one.dtype for one in precisions if one is not None and one.dtype != "int64"}
+    return len(floating) == 1
 
 
 def _texts(frontier: Frontier, told: Operands) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement import Origin
+from anchorlib.diagnosis.judgement import Origin, Way
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.diagnosis.tracing.segments import Segments, Steps
 from anchorlib.diagnosis.tracing.telling import clause
@@ -38,12 +38,13 @@ class Traces:
 
     found: the aligned operations; None where they cannot be aligned.
     notes: what was not traced, or why nothing is aligned, a line each.
-    steps: the operations of A and of B, by rank and step.
+    steps: the operations of A and of B, by rank and step. runs: A and B.
     """
 
     found: OpAlignment | None
     notes: tuple[str, ...]
     steps: tuple[Steps, Steps] = field(default=({}, {}), repr=False)
+    runs: tuple[Run, Run] | None = field(default=None, repr=False)
 
     def told(self, origins: Sequence[Origin]) -> list[Origin]:
         """The origins with the operations of both runs; their judgement stays as it was."""
@@ -64,7 +65,8 @@ class Traces:
         if a is None or b is None:
             return origin
         mine = tuple(_within(self.found.every if self.found else (), a, b))
-        told = replace(origin, ops_a=_names(a), ops_b=_names(b), differences=mine)
+        way = None if self.runs is None else Way(a, b, self.runs)
+        told = replace(origin, ops_a=_names(a), ops_b=_names(b), differences=mine, way=way)
         clauses = [clause(one) for one in mine if one.outputs_equal is not True]
         return _reworded(told, list(dict.fromkeys(clauses))[:CLAUSES])
 
@@ -106,7 +108,7 @@ def _aligned(runs: tuple[Run, Run], ops: tuple[list[Op], list[Op]], alignment: A
             f"{' and '.join(escape(run.name) for run in runs)} traced no step in common: trace the "
             f"same steps with {HOW}"
         )
-    return Traces(found, notes, (_by_step(ops[0]), _by_step(ops[1])))
+    return Traces(found, notes, (_by_step(ops[0]), _by_step(ops[1])), runs)
 
 
 def _within(

@@ -8,9 +8,22 @@ from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness
 from anchorlib.diagnosis.pairing import Place
 from anchorlib.diagnosis.sizes import Measure
-from anchorlib.operations import OpDifference
+from anchorlib.operations import Op, OpDifference
+from anchorlib.reading import Run
 
-__all__ = ["Origin", "Replay"]
+__all__ = ["Origin", "Replay", "Way"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The traced operations that computed an origin from its nearest recorded parents.
+
+    a, b: those of A and of B, in their order. runs: A and B, which may have kept their values.
+    """
+
+    a: tuple[Op, ...]
+    b: tuple[Op, ...]
+    runs: tuple[Run, Run]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +72,7 @@ class Origin:
         that only move bits: ATen's where both runs traced the step, else autograd's nodes.
     differences: where both runs traced the step, those of the operations that one run alone ran, or
         that both ran with other arguments.
+    way: where both runs traced the step, all operations between the parents and the record.
     """
 
     place: Place
@@ -79,3 +93,4 @@ class Origin:
     ops_a: tuple[str, ...] = ()
     ops_b: tuple[str, ...] = ()
     differences: tuple[OpDifference, ...] = field(default=(), repr=False, compare=False)
+    way: Way | None = field(default=None, repr=False, compare=False)

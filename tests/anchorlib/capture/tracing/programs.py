@@ -130,7 +130,7 @@ SITUATIONS = {
 }
 
 
-def train(situation, *, traced, steps=3, watched="*"):
+def train(situation, *, traced, steps=3, watched="*", values=()):
     """Losses are in the weights: those after `steps` steps, and the operations, where traced."""
     make, make_optimizer, step, call = SITUATIONS[situation]
     torch.manual_seed(0)
@@ -142,7 +142,7 @@ def train(situation, *, traced, steps=3, watched="*"):
     with recording() if traced else contextlib.nullcontext() as run:
         if traced:
             run.session.watch(model, tensors=watched, optimizer=optimizer)
-            run.session.trace(2)
+            run.session.trace(2, values=values)
         for _ in range(steps):
             x, y = torch.randn(8, 6).to(dtype), torch.randn(8, 3).to(dtype)
             step(called, optimizer, x, y)
