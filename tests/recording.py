@@ -48,8 +48,11 @@ class Recording:
 
 
 def trouble(stderr: str) -> str:
-    """The lines that a program wrote to stderr, without the two in which a session sums up."""
-    told = ("anchorlib: a step of run ", "anchorlib: run ")
+    """The lines that a program wrote to stderr, without those in which a session sums up.
+
+    Nor those that say how long it waits for records on their way, as on a busy machine.
+    """
+    told = ("anchorlib: a step of run ", "anchorlib: run ", "anchorlib: closing run ")
     lines = stderr.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith(told))
 
