@@ -4,13 +4,13 @@
 
 If B's x is A's times a factor, y is the same but for rounding, and so is all that follows. The
 running moments are not. Rounding errors of x have either sign, so that a mean over x has less of
-them than y has. So where the moments differ far more than y, x does not differ by rounding.
+them than y has. So where the moments differ far more than y, and than all that was recorded before
+y, x does not differ by rounding.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -24,9 +24,9 @@ __all__ = ["hidden_by_a_norm"]
 
 MEAN, VARIANCE = "running_mean", "running_var"
 TIMES = 10.0
-"""How many times the error of the norm's results the error of its moments has to be."""
+"""How many times the largest error up to the norm's results the error of its moments has to be."""
 LEAST = TOLERANCE * 2.0**-23
-"""The least error that the norm's results are taken to have: what rounding makes of float32."""
+"""The least error that is taken for the largest: what rounding makes of float32."""
 
 
 def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
@@ -43,23 +43,31 @@ def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
     ends = np.array([one.name.endswith((MEAN, VARIANCE)) for one in a.tensors], bool)
     which = ends[a.tensor[rows]] & (a.step[rows] <= first + 1) & frontier.explained[rows]
     at = np.flatnonzero(which & (frontier.role[rows] == Role.BUFFER))
-    apart = dict(
-        zip(rows.tolist(), (measures["error_eps"] * measures["eps"]).tolist(), strict=True)
-    )
+    apart = measures["error_eps"] * measures["eps"]
+    rank = np.array([one.rank for one in a.tensors])[a.tensor[rows]]
     for place in at[np.argsort(a.order[rows[at]], kind="stable")].tolist():
         row = int(rows[place])
-        made = [apart.get(one, 0.0) for one in _results(frontier, row, first)]
-        if made and _error(frontier, row, apart[row]) > TIMES * max([LEAST, *made]):
+        made = _made(frontier, row, first)
+        if made is None:
+            continue
+        before = (rank == rank[place]) & (a.step[rows] == first) & (a.order[rows] <= made)
+        largest = max([LEAST, *apart[before & ~np.isnan(apart)].tolist()])
+        if _error(frontier, row, float(apart[place])) > TIMES * largest:
             return row
     return None
 
 
-def _results(frontier: Frontier, row: int, first: int) -> Iterator[int]:
-    """The rows of what a moment's norm made in the first step, before the moment's record."""
+def _made(frontier: Frontier, row: int, first: int) -> int | None:
+    """When a moment's norm made its last result before the moment's record.
+
+    None where it made none in the first step, or another one in a later step: what came in there
+    differs by more than rounding, since parameters were updated in between.
+    """
     a = frontier.alignment.a
     module = a.tensors[a.tensor[row]].name.rpartition(".")[0]
     made = series(a, row, "value", module)
-    yield from made[(a.step[made] == first) & (a.order[made] < a.order[row])].tolist()
+    made = made[a.order[made] < a.order[row]]
+    return int(a.order[made[-1]]) if len(made) and a.step[made[-1]] == first else None
 
 
 def _error(frontier: Frontier, row: int, apart: float) -> float:
