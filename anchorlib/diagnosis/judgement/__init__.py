@@ -9,6 +9,7 @@ reasons       what is told of an origin beside its class
 judge         puts all of these together
 verdict       whether the differences of two runs matter
 losses        where the losses part
+series        the records of one tensor, and their values as numbers
 completeness  whether both runs have all the records that an answer speaks of
 """
 

@@ -12,7 +12,7 @@ from anchorlib.diagnosis.judgement.classes import BAD, Classes
 from anchorlib.diagnosis.judgement.noise import Envelope
 from anchorlib.diagnosis.judgement.origins import Origin, Segment, segments
 from anchorlib.diagnosis.judgement.reasons import reason
-from anchorlib.diagnosis.judgement.rounding import Jump, jump, size_of_error
+from anchorlib.diagnosis.judgement.rounding import Jump, hidden_by_a_norm, jump, size_of_error
 from anchorlib.diagnosis.pairing import place_at
 from anchorlib.diagnosis.sizes import Measures, max_ulp, whereabouts
 from anchorlib.names import join
@@ -20,6 +20,7 @@ from anchorlib.names import join
 __all__ = ["Judge"]
 
 OPTIMIZER = "the optimizer was told otherwise at this step"
+MOMENTS = "the norm hides that its input differs by a factor or a shift"
 FORMULA = "both say that it is computed otherwise, and what it is made of is much nearer"
 
 
@@ -45,19 +46,26 @@ class Judge:
         """The origins in order of execution.
 
         There is one for each segment of equal parents; and, though their inputs differ already, one
-        for the first NaN or infinity of one run alone, for a leap of the error, for an optimizer
-        that is told otherwise, and for a formula that both runs state otherwise.
+        for the first NaN or infinity of one run alone, for a leap of the error, for a norm's
+        moments that differ more than what the norm makes, for an optimizer that is told otherwise,
+        and for a formula that both runs state otherwise.
         """
         told = [self._origin(segment) for segment in segments(self.frontier)]
         if not any(origin.cls == "nonfinite" for origin in told):
             told += self._overflow()
         leap = jump(self.frontier, self.measures)
-        if leap is not None and not self.classes.covering.covers(self.classes.pair(leap.row)):
+        if leap is not None and not self._covered(leap.row):
             told = self._with_leap(told, leap)
+        hidden = hidden_by_a_norm(self.frontier, self.measures)
+        if hidden is not None and not self._covered(hidden):
+            told = self._with_leap(told, Jump(hidden, 0.0), MOMENTS)
         turn = turning(self.frontier, self.measures)
         told = told if turn is None else self._with_leap(told, Jump(turn, 0.0), OPTIMIZER)
         other = stated(self.frontier, self.measures, self.changes)
         return told if other is None else self._with_leap(told, Jump(other, 0.0), FORMULA)
+
+    def _covered(self, row: int) -> bool:
+        return self.classes.covering.covers(self.classes.pair(row))
 
     def _with_leap(self, told: list[Origin], leap: Jump, why: str = "") -> list[Origin]:
         """The origins with one more where the error leaps, unless a fault stands as early already.

@@ -54,5 +54,6 @@ def place(number: int, *coordinates: Any) -> Record:
 
 def again(one: Record, **changes: Any) -> Record:
     """The same record but for what is given; coordinates too."""
-    own = {name: changes.pop(name) for name in ("step", "phase", "call") if name in changes}
+    names = ("step", "pass_index", "phase", "call")
+    own = {name: changes.pop(name) for name in names if name in changes}
     return replace(one, coordinates=replace(one.coordinates, **own), **changes)

@@ -2,7 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 
-from tests.diagnosis.workloads import actor, frozen, gan, gpt, recurrent, resnet, sam, unet, vit
+from tests.diagnosis.workloads import (
+    actor,
+    coder,
+    contrast,
+    frozen,
+    gan,
+    gpt,
+    recurrent,
+    resnet,
+    sam,
+    tagger,
+    unet,
+    vit,
+)
 from tests.diagnosis.workloads.base import Case, Workload
 
 __all__ = ["WORKLOADS"]
@@ -17,4 +30,7 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "sam": (sam.SAM(), sam.CASES),
     "vit": (vit.ViT(), vit.CASES),
     "frozen": (frozen.Frozen(), frozen.CASES),
+    "coder": (coder.Coder(), coder.CASES),
+    "contrast": (contrast.Contrast(), contrast.CASES),
+    "tagger": (tagger.Tagger(), tagger.CASES),
 }

@@ -10,7 +10,6 @@ leftover      a gradient that was not cleared
 second_steps  a second optimizer step on the gradients of one backward
 detaching     a graph that one run alone cuts
 schedules     an optimizer that is told otherwise: another eps, a schedule that falls early
-series        the records of one tensor, and their values as numbers
 constants     buffers that code makes and nothing changes
 """
 

@@ -86,15 +86,17 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
         ("B", b, alignment.only_b, name, step + alignment.step_offset),
     )
     told = []
-    for run, table, only, own, at in sides:
+    for (run, table, only, own, at), (_, other, *_, there) in zip(sides, sides[::-1], strict=True):
         rows = only[(table.step[only] == at) & _named(table, own, "pass_grad")[only]]
-        if len(rows) and _named(a, tensor.name, "pass_grad")[alignment.a_row].any():
-            passes = sorted(set(table.pass_index[rows].tolist()))[:SHOWN]
-            listed = ", ".join(map(str, passes))
-            told.append(
-                f"in {run} alone the backward of pass {listed} reaches it: a detach, or a "
-                "requires_grad, that one run lacks"
-            )
+        if not len(rows) or not _named(a, tensor.name, "pass_grad")[alignment.a_row].any():
+            continue
+        passes = sorted(set(table.pass_index[rows].tolist()))
+        listed = ", ".join(map(str, passes[:SHOWN]))
+        if np.isin(passes, other.pass_index[other.step == there]).any():
+            why = "reaches it: a detach, or a requires_grad, that one run lacks"
+        else:
+            why = "belongs to this step: the optimizer did not step before it"
+        told.append(f"in {run} alone the backward of pass {listed} {why}")
     return told
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement.changes.series import series, values
+from anchorlib.diagnosis.judgement.series import series, values
 from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.errors import StoreError
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import EQUAL, Frontier
-from anchorlib.diagnosis.judgement.changes.series import series, values
+from anchorlib.diagnosis.judgement.series import series, values
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.errors import StoreError
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Link
-from anchorlib.diagnosis.judgement.changes.series import series, values
+from anchorlib.diagnosis.judgement.series import series, values
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.errors import StoreError
 

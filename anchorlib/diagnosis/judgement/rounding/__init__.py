@@ -6,10 +6,12 @@ resummation   a record computed once more in float64 from its recorded inputs
 benign        differences of bits that are no difference of values
 shaken        elements whose gradient is rounding alone
 jumps         where an error leaps: a fault that was hidden below rounding at first
+moments       where a batch norm hides a fault, and its running moments show it
 """
 
 from anchorlib.diagnosis.judgement.rounding.benign import benign, only_dead_ends
 from anchorlib.diagnosis.judgement.rounding.jumps import Jump, jump
+from anchorlib.diagnosis.judgement.rounding.moments import hidden_by_a_norm
 from anchorlib.diagnosis.judgement.rounding.resummation import Resummations
 from anchorlib.diagnosis.judgement.rounding.severity import (
     LEARNT,
@@ -24,6 +26,7 @@ __all__ = [
     "Resummations",
     "Severity",
     "benign",
+    "hidden_by_a_norm",
     "jump",
     "only_dead_ends",
     "severity",

@@ -2,10 +2,11 @@
 
     y = (x − mean) / std
 
-x rounds in proportion to its size √E[x²], while y is measured in units of the spread √Var[x]. Where
-the mean is large beside the spread, the relative rounding of x is √(E[x²] / Var[x]) times larger in
-y. That matters where the operations of one stretch hold both the computation of x and the norm: A
-recorded x in between, B did not.
+x and its mean round in proportion to the size √E[x²], while y is measured in units of the spread
+√Var[x]. Where the mean is large beside the spread, the relative rounding of both is
+√(E[x²] / Var[x]) times larger in y. x itself rounds where the operations of one stretch hold both
+the computation of x and the norm: A recorded x in between, B did not. The mean rounds
+in every norm.
 """
 
 from __future__ import annotations
@@ -43,9 +44,12 @@ def conditioning(frontier: Frontier, row: int) -> float:
         for one in frontier.parents(row)
         if frontier.status[one] == UNMATCHED and a.shape[one] == a.shape[row]
     ]
-    if not alone:
-        return UNSEEN if len(ops) > 1 else 1.0
-    x = _values(frontier, alone[0])
+    if not alone and len(ops) > 1:
+        return UNSEEN
+    given = [one for one in frontier.parents(row) if a.shape[one] == a.shape[row]]
+    if not alone and not given:
+        return 1.0
+    x = _values(frontier, (alone or given)[0])
     if x is None:
         return UNSEEN
     channels = OF_CHANNELS.search(norms[0]) and x.ndim > 1

@@ -3,11 +3,13 @@
 Records of a watched root whose `training` is False have the phase "eval". Where one run has a
 tensor at a step in that phase alone, and the other run has it in training alone, the two are
 records of one forward. The first run must train in that step too, in other records: a step of mere
-evaluation is no such thing.
+evaluation is no such thing. A run may also be in eval mode in one pass of a step alone: then the
+two are records of one forward if they belong to the same pass of training.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +29,13 @@ class Modes:
     """The phases by which rows of two runs are paired.
 
     phases: of each row of A, and of B: "train" for a forward that the other run made in training.
+    passes: of each row of A, and of B; of such a forward, the pass of training it belongs to.
     since: the step, in the run's own count, from which A, and B, ran in eval mode while the other
         trained; None where it never did.
     """
 
     phases: tuple[Array, Array]
+    passes: tuple[Array, Array]
     since: tuple[int | None, int | None] = (None, None)
 
 
@@ -47,30 +51,76 @@ def modes(
     steps to get B's.
     """
     rows = phases[0][tables[0].phase], phases[1][tables[1].phase]
+    passes = tables[0].pass_index, tables[1].pass_index
     told = zip((*tables[0].phases, *tables[1].phases), np.concatenate(phases), strict=True)
     numbers = {name: int(number) for name, number in told}
     if EVAL not in numbers or TRAIN not in numbers:
-        return Modes(rows)
-    where = [
-        [series[n][table.tensor], table.step + (0 if n else offset)]
-        for n, table in enumerate(tables)
-    ]
-    places = packed([np.concatenate(both) for both in zip(*where, strict=True)])
-    split = places[: len(tables[0])], places[len(tables[0]) :]
-    told_in = {name: [split[n][rows[n] == numbers[name]] for n in (0, 1)] for name in (TRAIN, EVAL)}
-    moved = []
-    for one, other in ((0, 1), (1, 0)):
-        move = (rows[one] == numbers[EVAL]) & np.isin(split[one], told_in[TRAIN][other])
-        move &= ~np.isin(split[one], told_in[TRAIN][one])
-        move &= ~np.isin(split[one], told_in[EVAL][other])
-        moved.append(move & _trains(tables[one], rows[one] == numbers[TRAIN]))
+        return Modes(rows, passes)
+    steps = tables[0].step + offset, tables[1].step
+    where = [[series[n][table.tensor], steps[n]] for n, table in enumerate(tables)]
+    trains = rows[0] == numbers[TRAIN], rows[1] == numbers[TRAIN]
+    evals = rows[0] == numbers[EVAL], rows[1] == numbers[EVAL]
+    whole = _moved(tables, _packed(where), trains, evals)
+    own = [_pass_of_training(table, trains[n], evals[n]) for n, table in enumerate(tables)]
+    by_pass = _packed([[*where[n], own[n]] for n in (0, 1)])
+    some = _moved(tables, by_pass, trains, evals)
+    moved = [whole[n] | some[n] for n in (0, 1)]
     return Modes(
         (
             np.where(moved[0], numbers[TRAIN], rows[0]),
             np.where(moved[1], numbers[TRAIN], rows[1]),
         ),
+        (
+            np.where(some[0] & ~whole[0], own[0], passes[0]),
+            np.where(some[1] & ~whole[1], own[1], passes[1]),
+        ),
         (_first(tables[0], moved[0]), _first(tables[1], moved[1])),
     )
+
+
+def _packed(where: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
+    """One number for the place of each row of A, and of B; equal where all their columns are."""
+    places = packed([np.concatenate(both) for both in zip(*where, strict=True)])
+    count = len(where[0][0])
+    return places[:count], places[count:]
+
+
+def _moved(
+    tables: tuple[Table, Table],
+    places: tuple[Array, Array],
+    trains: tuple[Array, Array],
+    evals: tuple[Array, Array],
+) -> list[Array]:
+    """Of each row of A, and of B, whether it is a forward that the other run made in training."""
+    found = []
+    for one, other in ((0, 1), (1, 0)):
+        move = evals[one] & np.isin(places[one], places[other][trains[other]])
+        move &= ~np.isin(places[one], places[one][trains[one]])
+        move &= ~np.isin(places[one], places[other][evals[other]])
+        found.append(move & _trains(tables[one], trains[one]))
+    return found
+
+
+def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
+    """Of each row its pass; of one in eval mode, the pass of training in which it was recorded.
+
+    That is the pass of the next record of training in its step, as of the loss that is made of it.
+    """
+    found = table.pass_index.copy()
+    rank = np.array([one.rank for one in table.tensors] or [0])[table.tensor]
+    kinds = np.array([one.kind in ("value", "pass_grad") for one in table.tensors] or [False])
+    marks = np.flatnonzero(trains & kinds[table.tensor])
+    if not len(marks) or not evals.any():
+        return found
+    for step in np.unique(table.step[evals]).tolist():
+        for one in np.unique(rank[evals & (table.step == step)]).tolist():
+            near = marks[(table.step[marks] == step) & (rank[marks] == one)]
+            near = near[np.argsort(table.order[near], kind="stable")]
+            rows = np.flatnonzero(evals & (table.step == step) & (rank == one))
+            if len(near):
+                at = np.searchsorted(table.order[near], table.order[rows])
+                found[rows] = table.pass_index[near[np.minimum(at, len(near) - 1)]]
+    return found
 
 
 def _trains(table: Table, in_training: Array) -> Array:

@@ -33,9 +33,9 @@ class Identities:
         told = modes((a, b), (series_a, series_b), (phase_a, phase_b), offset)
         self.eval_since = told.since
         rows_a, rows_b = told.phases
-        columns_a = [series_a[a.tensor], rows_a, *(getattr(a, name) for name in PLACE)]
-        columns_b = [series_b[b.tensor], rows_b, *(getattr(b, name) for name in PLACE)]
-        columns_a[2] = columns_a[2] + offset
+        pass_a, pass_b = told.passes
+        columns_a = [series_a[a.tensor], rows_a, a.step + offset, pass_a, a.call]
+        columns_b = [series_b[b.tensor], rows_b, b.step, pass_b, b.call]
         again = [repeats(table) for table in (a, b)]
         both = zip((*columns_a, again[0]), (*columns_b, again[1]), strict=True)
         keys = packed([np.concatenate(columns) for columns in both])

@@ -39,7 +39,8 @@ def faster(copy: Tensor, own: Tensor) -> object:
     return copy.lerp_(own, 0.1)
 
 
-def trained(store: Any, run: str, move: Move = by_hand, again_at: int | None = None) -> None:
+def trained(store: Any, run: str, move: Move = by_hand, **at: int) -> None:
+    """at: the step after which the optimizer steps `again`, or at which it is `left_out`."""
     torch.manual_seed(0)
     model = Taught()
     optimizer = torch.optim.SGD(model.own.parameters(), lr=0.1, momentum=0.9)
@@ -50,8 +51,7 @@ def trained(store: Any, run: str, move: Move = by_hand, again_at: int | None = N
             loss = anchorlib.anchor(model(torch.randn(16, 12, generator=draw)), "loss")
             optimizer.zero_grad()
             loss.backward()
-            optimizer.step()
-            if step == again_at:
+            for _ in range(1 + (step == at.get("again")) - (step == at.get("left_out"))):
                 optimizer.step()
             with torch.no_grad():
                 for copy, own in zip(model.copy.parameters(), model.own.parameters(), strict=True):
@@ -78,7 +78,7 @@ def test_the_same_move_in_another_form_is_rounding(tmp_path):
 
 def test_an_optimizer_that_steps_twice_on_one_gradient_is_told(tmp_path):
     trained(tmp_path, "a")
-    trained(tmp_path, "b", again_at=0)
+    trained(tmp_path, "b", again=0)
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert "(B's optimizer stepped again, without a backward pass in between)" in found.sentence, (
         "and nothing else, such as a detach, is blamed"
@@ -86,3 +86,12 @@ def test_an_optimizer_that_steps_twice_on_one_gradient_is_told(tmp_path):
     assert found.verdict == "unexpected"
     other_way = anchorlib.compare("b", "a", store=tmp_path)
     assert "(A's optimizer stepped again, without a backward pass in between)" in other_way.sentence
+
+
+def test_a_step_of_the_optimizer_that_is_left_out_is_told(tmp_path):
+    trained(tmp_path, "a")
+    trained(tmp_path, "b", left_out=1)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    clause = "the backward of pass 1 belongs to this step: the optimizer did not step before it"
+    assert f"in B alone {clause}" in found.sentence
+    assert (found.verdict, found.origins[0].place.step) == ("unexpected", 1)

@@ -144,6 +144,24 @@ def test_forwards_in_eval_mode_are_those_of_training_where_each_run_has_one_of_t
     assert (len(found), len(found.only_a), found.eval_since) == (len(a), len(a), (None, None))
 
 
+def test_a_pass_in_eval_mode_is_the_pass_of_training_that_the_other_run_made() -> None:
+    """Runs count passes of evaluation apart: the record of training that follows tells the pass."""
+    a, b = [], []
+    for step in range(2):
+        for pass_index, name in [(0, "x"), (0, "loss"), (1, "x"), (1, "loss")]:
+            (one,) = run([name], [step], seed=pass_index, kind="value")
+            a.append(again(one, pass_index=pass_index, order=len(a)))
+            moved = {"phase": "eval", "pass_index": 0} if name == "x" and pass_index else {}
+            b.append(again(a[-1], **moved))
+    for one, two, since in ((a, b, (None, 0)), (b, a, (0, None))):
+        found = align(table(one), table(two))
+        assert (len(found), bool(found.equal.all()), found.eval_since) == (len(a), True, since)
+    # An evaluation beside a pass of training that both made is none of theirs.
+    more = [*a, again(a[2], phase="eval", pass_index=0, order=100)]
+    found = align(table(a), table(more))
+    assert (len(found), len(found.only_b), found.eval_since) == (len(a), 1, (None, None))
+
+
 def test_an_evaluation_where_nothing_is_trained_stays_by_itself() -> None:
     a = run(["x"], kind="value")
     b = [again(one, phase="eval") if one.step == 3 else one for one in a]
