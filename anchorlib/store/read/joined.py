@@ -20,10 +20,10 @@ import numpy as np
 from anchorlib.operations import Entry, entry_key
 from anchorlib.record import Gap
 from anchorlib.store.disk import MISFIT, REASONS
-from anchorlib.store.format import Attempt, Catalogue, Form, GapKey, edges_key, is_whole
+from anchorlib.store.format import Attempt, Catalogue, Form, GapKey, edges_key
 from anchorlib.store.read.rank import RankReader
 from anchorlib.store.read.sessions import Session, has_ended, sessions_of
-from anchorlib.store.stored import StoredForm
+from anchorlib.store.stored import StoredForm, is_whole
 
 __all__ = ["JoinedRank", "joined_rank"]
 
