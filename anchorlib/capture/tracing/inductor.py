@@ -17,7 +17,12 @@ import torch
 
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.code_places import is_observing, place_of
-from anchorlib.capture.tracing.compiler_graphs import OUR_OPERATORS, Graph, GraphOp, NodeOutput
+from anchorlib.capture.tracing.compiler_graphs import (
+    OUR_OPERATORS,
+    CompilerGraph,
+    GraphOp,
+    NodeOutput,
+)
 from anchorlib.capture.tracing.digests import digest_of
 from anchorlib.capture.tracing.doors import GraphKey
 from anchorlib.capture.tracing.request import Digests
@@ -36,7 +41,9 @@ class Running:
     writes in place. digests: of the graph's tensors whose values were seen.
     """
 
-    def __init__(self, graph: Graph, digest: Callable[[torch.Tensor], bytes | None]) -> None:
+    def __init__(
+        self, graph: CompilerGraph, digest: Callable[[torch.Tensor], bytes | None]
+    ) -> None:
         self.graph = graph
         self.makers: dict[str, int | None] = {}
         self.written: dict[str, torch.Tensor] = {}
@@ -96,12 +103,12 @@ class Kernels:
     """
 
     def __init__(self, digests: Digests) -> None:
-        self._graphs: dict[GraphKey, Graph] = {}
+        self._graphs: dict[GraphKey, CompilerGraph] = {}
         self.compilations: set[str] = set()
         self._running: dict[int, Running] = {}
         self._inputs, self._outputs = digests == "both", digests != "none"
 
-    def read(self, key: GraphKey, graph: Graph) -> None:
+    def read(self, key: GraphKey, graph: CompilerGraph) -> None:
         """Keep a graph that was just compiled."""
         self._graphs[key] = graph
         self.compilations.add(compile_id())
@@ -157,7 +164,7 @@ class Kernels:
             for name in running.writes(op):
                 sights.makers.made(running.written[name], first[op.name])
 
-    def note_unseen(self, graphs: list[Graph], sights: Sights) -> None:
+    def note_unseen(self, graphs: list[CompilerGraph], sights: Sights) -> None:
         """Append the operations of graphs that were compiled in this step but never seen to run."""
         for graph in graphs:
             running = Running(graph, _no_digest)
@@ -216,7 +223,7 @@ def _with_digests(
     )
 
 
-def _pairs(graph: Graph, returned: Any) -> Iterator[tuple[NodeOutput, torch.Tensor]]:
+def _pairs(graph: CompilerGraph, returned: Any) -> Iterator[tuple[NodeOutput, torch.Tensor]]:
     """Each tensor that a graph has returned, with the tensor of the graph that it is."""
     every = returned if isinstance(returned, list | tuple) else (returned,)
     for output, x in zip(graph.outputs, every, strict=True):

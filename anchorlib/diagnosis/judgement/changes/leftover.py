@@ -136,7 +136,7 @@ def _before(table: Table, row: int) -> Iterator[Array]:
 
 
 def _passes(table: Table, row: int) -> Array | None:
-    """The sum of a tensor's pass_grads in a step; None without any, or where one lacks values."""
+    """The sum of a tensor's `pass_grad` records in a step; None where values are missing."""
     which = _of_series(table, row, "pass_grad") & (table.step == table.step[row])
     total: Array | None = None
     for one in np.flatnonzero(which).tolist():
