@@ -65,8 +65,8 @@ wheels: .venv/.ready  ## the sdist, the pure wheel and a wheel with the compiled
 	ANCHORLIB_NO_EXTENSION=1 $(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m build --no-isolation --wheel --outdir dist .
 
-matrix: .venv/.ready  ## the wheel on each Python of PATH, without a compiler and with one: the table (PYTHONS=…)
-	$(BIN)/python -m tests.packaging.matrix $(PYTHONS) -c constraints.txt
+matrix: .venv/.ready  ## the wheel on each Python of PATH, without a compiler and with one: the table (PYTHONS=… TORCH=oldest)
+	$(BIN)/python -m tests.packaging.matrix $(PYTHONS) $(if $(TORCH),--torch '$(TORCH)') -c constraints.txt
 
 fix: .venv/.ready
 	$(BIN)/ruff check --fix .

@@ -10,16 +10,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from anchorlib.dtypes import DTYPES
 from anchorlib.errors import OptionError
 from anchorlib.names import escape, noise_name
 from anchorlib.reading import Run, open_run
 from anchorlib.reruns import header_of, made_run, rerun, store_of
-
-if TYPE_CHECKING:
-    from anchorlib.diagnosis.pairing import Table
 
 __all__ = ["compare_line", "noise", "noise_line"]
 
@@ -28,6 +25,17 @@ __all__ = ["compare_line", "noise", "noise_line"]
 _TYPES = ("float64", "float32", "float16", "bfloat16")
 _MASK = "***"
 _PLACEHOLDER = ("COMMAND…",)
+
+
+class Recorded(Protocol):
+    """What a line needs of a run: its name, the dtypes of its records, the header of each rank."""
+
+    @property
+    def run(self) -> str: ...
+    @property
+    def dtypes(self) -> Sequence[str]: ...
+    @property
+    def header(self) -> Mapping[int, Mapping[str, Any]]: ...
 
 
 def noise(
@@ -74,7 +82,7 @@ def noise(
     return made
 
 
-def noise_line(a: Table, b: Table | None = None, *, store: str | None = None) -> str:
+def noise_line(a: Recorded, b: Recorded | None = None, *, store: str | None = None) -> str:
     """The `anchor noise …` line that makes noise runs of `a`, to compare it with `b`.
 
     The line ends in COMMAND… where the command that recorded `a` is not known, or cannot be run

@@ -19,6 +19,7 @@ from anchorlib.diagnosis.answer import Entry, Section, described, sections, sele
 from anchorlib.diagnosis.comparison import Comparison, Divergence
 from anchorlib.diagnosis.investigation import compare
 from anchorlib.diagnosis.judgement import Growth, Losses, Nearness, Origin, Replay
+from anchorlib.diagnosis.notebook_page import Shown
 from anchorlib.diagnosis.pairing import Counts, Place
 from anchorlib.diagnosis.pairs import Pair
 from anchorlib.diagnosis.recomputation import replay
@@ -36,6 +37,7 @@ __all__ = [
     "Place",
     "Replay",
     "Section",
+    "Shown",
     "compare",
     "described",
     "replay",

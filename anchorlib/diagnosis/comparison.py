@@ -19,6 +19,7 @@ from anchorlib.diagnosis.judgement import (
     Origin,
     Replay,
 )
+from anchorlib.diagnosis.notebook_page import Shown
 from anchorlib.diagnosis.pairing import Alignment, Counts, Place, Renaming
 from anchorlib.diagnosis.pairs import Pair, columns_of, pairs_of
 from anchorlib.diagnosis.ranks import Ranks, ranks_of
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from anchorlib.reading import Run
-    from anchorlib.report import Shown
 
 __all__ = ["Comparison", "Divergence"]
 

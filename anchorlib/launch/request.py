@@ -101,5 +101,8 @@ def _maybe(value: object) -> str | None:
 
 
 def is_rerun() -> bool:
-    """Whether sessions here record another run again, and so choose other names themselves."""
+    """Whether this process repeats a recorded run, for `anchor noise` or `anchor graft`.
+
+    The sessions of such a process name their runs after the run that they repeat.
+    """
     return any(map(os.environ.get, ("ANCHOR_PERTURB", "ANCHOR_GRAFT")))

@@ -23,7 +23,7 @@ from anchorlib.operations.flow import Flow, place_of
 from anchorlib.operations.moving import without_moved
 from anchorlib.operations.op import Op
 from anchorlib.operations.spelling import computes, is_alike, settings_of, subtraction
-from anchorlib.operations.stretches import Block, Group, Part, blocks
+from anchorlib.operations.stretches import Group, Part, Stretch, blocks
 
 __all__ = ["align_ops"]
 
@@ -107,7 +107,7 @@ def _answer(parts: Sequence[Part], flows: tuple[Flow, Flow], ahead: int) -> OpAl
     )
 
 
-def _pairs(block: Block) -> Iterator[tuple[Op, Op]]:
+def _pairs(block: Stretch) -> Iterator[tuple[Op, Op]]:
     return zip(block.a, block.b, strict=True)
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from anchorlib.operations.op import Op
 from anchorlib.operations.spelling import base_name
-from anchorlib.operations.stretches import Block, Part
+from anchorlib.operations.stretches import Part, Stretch
 
 __all__ = ["without_moved"]
 
@@ -29,7 +29,7 @@ def without_moved(parts: Sequence[Part]) -> list[Part]:
             joined.append((group, block))
         elif block.a:
             there = waiting.take((group, block))
-            moved = block if there is None else Block(block.a, there.b, equal=True)
+            moved = block if there is None else Stretch(block.a, there.b, equal=True)
             joined.append((group, moved))
     return joined + waiting.left()
 
@@ -48,7 +48,7 @@ class _Waiting:
             for key in _keys(part):
                 self._numbers[_kind(part, part[1].b), key].append(number)
 
-    def take(self, part: Part) -> Block | None:
+    def take(self, part: Part) -> Stretch | None:
         """Take out the first of B's parts that has the operations of A's `part`; None if none has.
 
         It has the same bits, or lies in the same module, in one around it or in one inside it.

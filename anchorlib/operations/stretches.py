@@ -11,7 +11,7 @@ from anchorlib.operations.matching import Match, matches
 from anchorlib.operations.op import Op
 from anchorlib.operations.spelling import base_name
 
-__all__ = ["Block", "Group", "Part", "Signature", "blocks"]
+__all__ = ["Group", "Part", "Signature", "Stretch", "blocks"]
 
 Signature: TypeAlias = Callable[[Op], tuple[str, ...]]
 Span: TypeAlias = tuple[bool, int, int, int, int]
@@ -22,7 +22,7 @@ _GAP: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Stretch:
     """A stretch of A's operations, and the stretch of B's operations in its place.
 
     equal: whether each operation of `a` has the name of the operation at its place in `b`.
@@ -43,12 +43,12 @@ class Group(NamedTuple):
     module: str
 
 
-Part: TypeAlias = tuple[Group, Block]
+Part: TypeAlias = tuple[Group, Stretch]
 
 
 def blocks(
     a: Sequence[Op], b: Sequence[Op], signatures: tuple[Signature, Signature]
-) -> Iterator[Block]:
+) -> Iterator[Stretch]:
     """All operations of `a` and of `b`, in order, as blocks.
 
     signatures: for A and for B the function that gives an operation's name and the names of its
@@ -59,9 +59,9 @@ def blocks(
         one, two = tuple(a[i:j]), tuple(b[k:m])
         told = list(map(signatures[0], one)), list(map(signatures[1], two))
         if not equal and Counter(told[0]) == Counter(told[1]):
-            yield Block(one, _ordered(two, told[1], told[0]), True)
+            yield Stretch(one, _ordered(two, told[1], told[0]), True)
         else:
-            yield Block(one, two, equal)
+            yield Stretch(one, two, equal)
 
 
 def _names(ops: Sequence[Op]) -> list[str]:

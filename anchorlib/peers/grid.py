@@ -143,7 +143,10 @@ def _labels(
 
 
 def _shared(labels: list[_Labels]) -> list[_Labels]:
-    """The labels, where neighbours with equal keys share one array: thousands of ranks fit then."""
+    """The labels, in which neighbours with equal keys share one array of keys.
+
+    Ranks of a job mostly have the same keys, so the keys of thousands of ranks fit into memory.
+    """
     for number in range(1, len(labels)):
         before, one = labels[number - 1].keys, labels[number]
         if np.array_equal(before, one.keys):

@@ -19,13 +19,13 @@ from __future__ import annotations
 from anchorlib.recorder.copies import Copier, Lane, Later
 from anchorlib.recorder.queue import RecordQueue, Source
 from anchorlib.recorder.ring import Ring
-from anchorlib.recorder.session_queue import Place, default_place, process_queue, thread_queue
+from anchorlib.recorder.session_queue import DrainPlace, default_place, process_queue, thread_queue
 
 __all__ = [
     "Copier",
+    "DrainPlace",
     "Lane",
     "Later",
-    "Place",
     "RecordQueue",
     "Ring",
     "Source",

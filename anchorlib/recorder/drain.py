@@ -20,7 +20,7 @@ from anchorlib.block import Buffer, RowBlock, payloads_of
 from anchorlib.recorder.asks import Ask, Asks, Host
 from anchorlib.recorder.definitions import Known
 from anchorlib.recorder.layout import KIND_SHIFT, VOID, SlotKind, Word
-from anchorlib.recorder.lost_records import LATE, NEVER, Losses
+from anchorlib.recorder.lost_records import LATE, NEVER, LostRecords
 from anchorlib.recorder.ring import Ring, aligned
 from anchorlib.recorder.statement_json import edges_of, gaps_of, operations_of
 from anchorlib.recorder.statements import Statements
@@ -71,7 +71,7 @@ class Drain:
         self._ahead, self._number, self._own = before.ahead, before.drains, 0
         self._admission = Admission()
         self._statements = Statements()
-        self._losses = Losses(self._statements, host.warn)
+        self._losses = LostRecords(self._statements, host.warn)
         self.asks = Asks()
         self.closed = False
         self._revoked = False

@@ -9,7 +9,7 @@ from anchorlib.names import escape, join
 from anchorlib.record import Gap
 from anchorlib.recorder.statements import Statements
 
-__all__ = ["LATE", "NEVER", "Losses"]
+__all__ = ["LATE", "NEVER", "LostRecords"]
 
 LATE = "not written before the session closed"
 NEVER = "its values were not copied from the device"
@@ -18,7 +18,7 @@ _NO_VALUES = "queue full: values dropped"
 Series = tuple[str, str, str]
 
 
-class Losses:
+class LostRecords:
     """Counts records that were lost, or kept without their values. The caller holds a lock.
 
     warn: writes a line into the log.

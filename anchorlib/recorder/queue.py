@@ -23,7 +23,7 @@ from anchorlib.operations import Entry
 from anchorlib.record import UNKNOWN, Edges, Gap
 from anchorlib.recorder.copies import Copier, Copies, Later
 from anchorlib.recorder.layout import SLOT_BYTES, SlotKind, Word
-from anchorlib.recorder.lost_records import LATE, Losses
+from anchorlib.recorder.lost_records import LATE, LostRecords
 from anchorlib.recorder.ring import Producer, Ring, aligned, move
 from anchorlib.recorder.statements import Statements
 from anchorlib.recorder.teller import TOLD_BYTES, Teller
@@ -105,7 +105,7 @@ class RecordQueue:
         self.putter: Putter | None = None
         self._full_error: str | None = None
         self._statements = Statements()
-        self._losses = Losses(self._statements, worker.warn)
+        self._losses = LostRecords(self._statements, worker.warn)
         self._copies = Copies(ring, self._tell_not_copied)
         self._copier: Copier | None = None
         self._stuck = 0  # records lost behind an operation of the store that never ended

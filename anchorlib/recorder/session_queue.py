@@ -29,7 +29,7 @@ from anchorlib.sinks import (
 from anchorlib.store import RankLock
 
 __all__ = [
-    "Place",
+    "DrainPlace",
     "default_place",
     "process_queue",
     "thread_queue",
@@ -37,11 +37,11 @@ __all__ = [
 
 _log = logging.getLogger("anchorlib")
 
-Place: TypeAlias = Literal["process", "thread"]
+DrainPlace: TypeAlias = Literal["process", "thread"]
 """Where a ring is drained."""
 
 
-def default_place() -> Place:
+def default_place() -> DrainPlace:
     """Where a ring is drained by default: in a process where the system allows it, else a thread.
 
     A process needs Linux's memfd, eventfd and pidfd. It also needs a processor that makes stores to

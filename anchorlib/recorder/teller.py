@@ -9,7 +9,7 @@ from typing import Final
 
 from anchorlib.record import Edges
 from anchorlib.recorder.layout import SlotKind, Word
-from anchorlib.recorder.lost_records import Losses
+from anchorlib.recorder.lost_records import LostRecords
 from anchorlib.recorder.ring import Producer, Ring
 from anchorlib.recorder.statement_json import layout_definition, statement, stream_definition
 from anchorlib.recorder.statements import Statements
@@ -39,7 +39,7 @@ class Teller:
         producer: Producer,
         worker: Worker,
         statements: Statements,
-        losses: Losses,
+        losses: LostRecords,
         waits: Callable[[], bool],
         pause: Callable[[], None],
     ) -> None:

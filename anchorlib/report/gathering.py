@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,34 +15,15 @@ from anchorlib.peers import outlier_text, outliers
 from anchorlib.reading import Run, Series
 from anchorlib.record import TensorInfo
 from anchorlib.report.binning import BinCache, binned
+from anchorlib.report.line_records import LineRecords
 from anchorlib.report.run_view import Budget, Line, Nonfinite, RunView
 from anchorlib.report.unclipped import unclipped_norm
 
-__all__ = ["Part", "gather"]
+__all__ = ["gather"]
 
 Array = np.ndarray[Any, Any]
 APART = 3  # outliers that the page names; `anchor ranks` lists all
 ADDED = ("zero", "nan", "inf", "subnormal", "sum")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The records of one rank that go into one line.
-
-    columns: the columns of the series that the page uses. numel: the elements of each record.
-    """
-
-    info: TensorInfo
-    phase: str
-    rank: int
-    series: Series
-    columns: dict[str, Array]
-    numel: Array
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """The key of the line that these records go into: name, kind, mode, phase."""
-        return (self.info.name, self.info.kind, self.info.mode, self.phase)
 
 
 def gather(
@@ -112,7 +92,7 @@ def _width(cells: int, budget: int) -> int:
     return max(1, -(-cells // budget))
 
 
-def _parts(run: Run) -> Iterator[Part]:
+def _parts(run: Run) -> Iterator[LineRecords]:
     for info in run.tensors():
         if is_operand_kind(info.kind):
             continue  # the page draws operations as a graph; their values are read by `pull`
@@ -124,10 +104,10 @@ def _parts(run: Run) -> Iterator[Part]:
                 yield _part(info, str(phase), rank, chosen)
 
 
-def _part(info: TensorInfo, phase: str, rank: int, series: Series) -> Part:
+def _part(info: TensorInfo, phase: str, rank: int, series: Series) -> LineRecords:
     names = ("step", "order", "min", "max", "l2", "flags", *ADDED)
     numel = np.array([math.prod(shape) for shape in series.shapes], np.int64)
-    return Part(info, phase, rank, series, {n: series.columns[n] for n in names}, numel)
+    return LineRecords(info, phase, rank, series, {n: series.columns[n] for n in names}, numel)
 
 
 def _parameters(run: Run) -> set[str]:
@@ -145,9 +125,9 @@ def _is_of_a_parameter(kind: str) -> bool:
     return kind not in ("value", "grad") and not is_operand_kind(kind)
 
 
-def _lines(parts: list[Part], parameters: set[str]) -> tuple[list[Line], list[int]]:
+def _lines(parts: list[LineRecords], parameters: set[str]) -> tuple[list[Line], list[int]]:
     """The lines of the page in order of execution, and the row of each part's line."""
-    members: dict[tuple[str, str, str, str], list[Part]] = {}
+    members: dict[tuple[str, str, str, str], list[LineRecords]] = {}
     for part in parts:
         members.setdefault(part.key, []).append(part)
     made = sorted(
@@ -158,7 +138,7 @@ def _lines(parts: list[Part], parameters: set[str]) -> tuple[list[Line], list[in
     return made, [rows[part.key] for part in parts]
 
 
-def _line(key: tuple[str, str, str, str], parts: list[Part], parameter: bool) -> Line:  # noqa: FBT001 - a fact
+def _line(key: tuple[str, str, str, str], parts: list[LineRecords], parameter: bool) -> Line:  # noqa: FBT001 - a fact
     info = parts[0].info
     steps = np.concatenate([part.columns["step"] for part in parts])
     return Line(
@@ -183,7 +163,7 @@ def _shape_text(shape: tuple[int | None, ...] | None) -> str:
 
 
 def _figures(
-    parts: list[Part], places: list[int], steps: Array, width: int, lines: int
+    parts: list[LineRecords], places: list[int], steps: Array, width: int, lines: int
 ) -> dict[str, Array]:
     columns = -(-len(steps) // width) if len(steps) else 0
     size = lines * columns
@@ -213,9 +193,9 @@ def _figures(
     }
 
 
-def _nonfinite(parts: list[Part], places: list[int]) -> tuple[Nonfinite | None, int]:
+def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite | None, int]:
     """The first nonfinite record by (step, order), and how many lines have a nonfinite record."""
-    firsts: list[tuple[tuple[int, int], Part, int, int]] = []
+    firsts: list[tuple[tuple[int, int], LineRecords, int, int]] = []
     for part, line in zip(parts, places, strict=True):
         bad = np.flatnonzero(part.columns["nan"] + part.columns["inf"])
         if len(bad):
@@ -246,7 +226,7 @@ def _nonfinite(parts: list[Part], places: list[int]) -> tuple[Nonfinite | None, 
     return first, len({line for _, _, line, _ in firsts})
 
 
-def _was_skipped(parts: list[Part], rank: int, step: int) -> bool:
+def _was_skipped(parts: list[LineRecords], rank: int, step: int) -> bool:
     """Whether the step was skipped: whether any record of the step is flagged so.
 
     Only gradients that the optimizer consumed carry that flag; the record that is not finite may be

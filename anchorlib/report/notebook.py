@@ -1,38 +1,14 @@
-"""The page inside a notebook: the same HTML, in a frame of its own."""
+"""The page of some runs inside a notebook: the HTML of `anchor report`, in a frame of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
 
-from anchorlib.diagnosis import Comparison
+from anchorlib.diagnosis import Comparison, Shown
 from anchorlib.reading import Run
 from anchorlib.report.rendering import page
 
-__all__ = ["Shown", "show"]
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A page that a notebook displays where a cell's last expression is this object.
-
-    html: the whole page. height: the height of its frame, in pixels.
-    """
-
-    html: str
-    height: int = 900
-
-    def _repr_html_(self) -> str:
-        # Sandboxed without an origin: neither the notebook nor the page can reach into the other.
-        return (
-            f'<iframe srcdoc="{escape(self.html)}" width="100%" height="{self.height}" '
-            'sandbox="allow-scripts allow-downloads" title="anchor report" '
-            'style="border:0"></iframe>'
-        )
-
-    def __repr__(self) -> str:
-        return f"Shown({len(self.html):,} characters of HTML)"
+__all__ = ["show"]
 
 
 def show(*runs: Run, comparisons: Sequence[Comparison] | None = None, height: int = 900) -> Shown:

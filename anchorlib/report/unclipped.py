@@ -9,14 +9,12 @@ has one rank.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from anchorlib.report.line_records import LineRecords
 from anchorlib.report.run_view import Unclipped
-
-if TYPE_CHECKING:
-    from anchorlib.report.gathering import Part
 
 __all__ = ["unclipped_norm"]
 
@@ -25,7 +23,7 @@ _WHOLE = ("all", "summary")  # modes that record every gradient
 
 
 def unclipped_norm(
-    parts: Sequence[Part], parameters: Collection[str], steps: Array, width: int
+    parts: Sequence[LineRecords], parameters: Collection[str], steps: Array, width: int
 ) -> Unclipped | None:
     """One norm for each `width` adjacent steps; None where no `pass_grad` gives it."""
     own = {

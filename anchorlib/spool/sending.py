@@ -14,8 +14,8 @@ from anchorlib.wire import (
     KEEPALIVE_SECONDS,
     Address,
     Credentials,
-    DamagedError,
     Failure,
+    GarbledError,
     Hello,
     Kind,
     Outbox,
@@ -211,7 +211,7 @@ class Sender:
             if stream.silent:
                 return Failure(Kind.SILENT, f"{self._address} has not answered for a long time")
             return failure(self._address, error)
-        except DamagedError as error:
+        except GarbledError as error:
             return Failure(Kind.LINE, f"the line to {self._address} is bad: {error}")
         except AnchorError as error:
             sentence = f"the collector at {self._address} cannot go on: {error}"

@@ -38,7 +38,7 @@ from anchorlib.store.disk import (
     waiting_removals,
 )
 from anchorlib.store.format import INDEX as RUN_INDEX
-from anchorlib.store.format import Part, SeriesEntry, is_whole, part_of, rank_of, run_directory
+from anchorlib.store.format import Part, SeriesEntry, part_of, rank_of, run_directory
 from anchorlib.store.locations import (
     CollectorLocation,
     LocalLocation,
@@ -106,7 +106,7 @@ from anchorlib.store.seal import (
     read_sealed,
     seal,
 )
-from anchorlib.store.stored import RowChecks, visible_rows
+from anchorlib.store.stored import RowChecks, is_whole, visible_rows
 from anchorlib.store.write import Writer, check_series
 
 __all__ = [

@@ -78,12 +78,12 @@ if TYPE_CHECKING:
     )
     from anchorlib.wire.messages import (
         Buffer,
-        DamagedError,
         Decoder,
         Encoded,
         Encoder,
         Framed,
         FrameError,
+        GarbledError,
         Row,
         check_of,
         check_seal,
@@ -168,7 +168,6 @@ __all__ = [
     "Confirm",
     "Confirmed",
     "Credentials",
-    "DamagedError",
     "Decoder",
     "Doubt",
     "Encoded",
@@ -179,6 +178,7 @@ __all__ = [
     "FrameError",
     "Framed",
     "Frames",
+    "GarbledError",
     "GetReply",
     "GetRequest",
     "Held",
@@ -261,7 +261,7 @@ _MODULES = {
         "RECORD_BYTES REST_SECONDS STALL_SECONDS STREAMS UNFINISHED_SHARE"
     ),
     "messages": (
-        "Buffer DamagedError Decoder Encoded Encoder FrameError Framed Row check_of check_seal "
+        "Buffer GarbledError Decoder Encoded Encoder FrameError Framed Row check_of check_seal "
         "defined first_of frame_weights parse_request read_gaps read_header read_lineage "
         "read_operations renumbered sealed"
     ),

@@ -20,10 +20,10 @@ from anchorlib.record import Edges, Gap
 from anchorlib.wire.holding import Held, Link, Questions, doubts, held_frame
 from anchorlib.wire.limits import WINDOW
 from anchorlib.wire.messages import (
-    DamagedError,
     Encoded,
     Encoder,
     FrameError,
+    GarbledError,
     gaps_message,
     header_message,
     lineage_messages,
@@ -332,7 +332,7 @@ class Outbox:
         """Take a reply of the collector.
 
         Raises FrameError for a reply that cannot be, RunExistsError where the collector has other
-        records, DamagedError where it finished a flush or the close without a frame sent before it.
+        records, GarbledError where it finished a flush or the close without a frame sent before it.
         """
         said = reply.WhichOneof("message")
         if said == "resume":
@@ -441,9 +441,9 @@ class Outbox:
         self._frames.commit(self.committed)
 
 
-def _missing(done: str) -> DamagedError:
+def _missing(done: str) -> GarbledError:
     # A flipped bit in an HTTP/2 stream number loses a whole message, and no checksum shows that.
-    return DamagedError(
+    return GarbledError(
         f"the collector {done} the run, but a frame that was sent before never arrived there"
     )
 

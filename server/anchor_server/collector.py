@@ -32,10 +32,10 @@ from anchor_server.memory import keep_memory
 from anchor_server.premises import checked_host, end_removals, port_taken, take_store
 from anchor_server.push import PushService, StreamLimits
 from anchor_server.ranks import Ranks
-from anchor_server.refusal_counts import Trouble
+from anchor_server.refusal_counts import RefusalCounts
 from anchor_server.tally import ArchiveTally, Tally
 from anchor_server.tls import Certificates, ServerTLS
-from anchor_server.turned_away import Door
+from anchor_server.turned_away import TurnedAway
 from anchorlib.errors import CollectorError, OptionError
 from anchorlib.wire import (
     HANDSHAKE_SECONDS,
@@ -127,10 +127,10 @@ class Collector:
         )
         self.tally = Tally()
         self._archiver = _archiver(self.store, archiving, self.tally)
-        door = Door(self.tally)
+        door = TurnedAway(self.tally)
         self._handshakes = Handshakes(door.refuse_handshake)
         self._certificates = None if tls is None else Certificates(tls, self._handshakes.knock)
-        self._trouble = Trouble(self.tally)
+        self._trouble = RefusalCounts(self.tally)
         self._gate = Gate(known, door, self._trouble, read_only=read_only)
         self._push = PushService(
             self._ranks,

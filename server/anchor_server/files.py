@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from anchor_server.access import Grant, Right
 from anchor_server.gate import Gate
-from anchor_server.refusal_counts import Caller, Trouble
+from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal, abort
 from anchor_server.tally import Tally
 from anchorlib.errors import InvalidNameError, StoreError
@@ -23,8 +23,8 @@ from anchorlib.store import Elsewhere, names_beneath, open_beneath
 from anchorlib.wire import (
     LISTED_BYTES,
     READ_BYTES,
-    DamagedError,
     FrameError,
+    GarbledError,
     GetReply,
     GetRequest,
     Kind,
@@ -52,7 +52,7 @@ class ReaderService:
     gate: knows who may read which run; a list of runs names only those that the caller may read.
     """
 
-    def __init__(self, store: Path, tally: Tally, trouble: Trouble, gate: Gate) -> None:
+    def __init__(self, store: Path, tally: Tally, trouble: RefusalCounts, gate: Gate) -> None:
         self._gate = gate
         self._root = store.resolve()
         self._archive = Elsewhere(self._root)
@@ -140,7 +140,7 @@ class ReaderService:
         try:
             check_seal(message)
             return kind.FromString(message)
-        except DamagedError:
+        except GarbledError:
             self._tally.damage()
             raise
         except DecodeError:

@@ -8,10 +8,10 @@ import threading
 from anchor_server.refusals import Refusal
 from anchorlib.wire import UNFINISHED_SHARE, Kind
 
-__all__ = ["Room"]
+__all__ = ["FragmentMemory"]
 
 
-class Room:
+class FragmentMemory:
     """The memory that unfinished records may hold: `limit` bytes (default: a share of the machine).
 
     A record larger than the limit is taken while no other record is unfinished: otherwise it could

@@ -17,9 +17,9 @@ import grpc
 from anchor_server.access import Access, Grant, Right
 from anchor_server.handlers import Handler, behind
 from anchor_server.readers import Readers
-from anchor_server.refusal_counts import Caller, Trouble
+from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal, abort
-from anchor_server.turned_away import Door
+from anchor_server.turned_away import TurnedAway
 from anchorlib.wire import Kind
 
 __all__ = ["CALLS", "Gate", "Open"]
@@ -59,7 +59,7 @@ class Gate(grpc.ServerInterceptor):
     """
 
     def __init__(
-        self, access: Access, door: Door, trouble: Trouble, *, read_only: bool = False
+        self, access: Access, door: TurnedAway, trouble: RefusalCounts, *, read_only: bool = False
     ) -> None:
         self.access = access
         self.readers = Readers()

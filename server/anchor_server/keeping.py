@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from anchor_server.access import Grant, Right
 from anchor_server.authors import linked_run
 from anchor_server.gate import Gate
-from anchor_server.refusal_counts import Caller, Trouble
+from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal
 from anchor_server.roster import Sight
 from anchor_server.tally import ArchiveTally, Tally
@@ -37,9 +37,9 @@ from anchorlib.store import (
 )
 from anchorlib.wire import (
     ArchivingTold,
-    DamagedError,
     Failing,
     FrameError,
+    GarbledError,
     Kind,
     MeasureReply,
     MeasureRequest,
@@ -80,7 +80,7 @@ class KeeperService:
     gate: knows who may read and who may delete which run.
     """
 
-    def __init__(self, store: Path, tally: Tally, trouble: Trouble, gate: Gate) -> None:
+    def __init__(self, store: Path, tally: Tally, trouble: RefusalCounts, gate: Gate) -> None:
         self._gate = gate
         self._store = store
         self._tally = tally
@@ -116,7 +116,7 @@ class KeeperService:
     def _check(self, message: bytes) -> None:
         try:
             check_seal(message)
-        except DamagedError:
+        except GarbledError:
             self._tally.damage()
             raise
 

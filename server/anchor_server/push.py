@@ -16,12 +16,12 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from anchor_server.access import Grant, Right
-from anchor_server.fragment_memory import Room
+from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.gate import Gate
 from anchor_server.inbox import Inbox
 from anchor_server.limits import Meter, Shares
 from anchor_server.ranks import Ranks
-from anchor_server.refusal_counts import Caller, Trouble
+from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal, refusal_of
 from anchor_server.silence import AnswerWatch
 from anchor_server.stream import Stream
@@ -36,10 +36,10 @@ from anchorlib.wire import (
     FRAME_BYTES,
     HELLO_SECONDS,
     Ack,
-    DamagedError,
     Decoder,
     Framed,
     FrameError,
+    GarbledError,
     Hello,
     Kind,
     PushReply,
@@ -95,7 +95,7 @@ class PushService:
         ranks: Ranks,
         gate: Gate,
         tally: Tally,
-        trouble: Trouble,
+        trouble: RefusalCounts,
         limits: StreamLimits,
         *,
         fsync: bool,
@@ -106,7 +106,7 @@ class PushService:
         self._ranks = ranks
         self._tally = tally
         self._trouble = trouble
-        self._room = Room()
+        self._room = FragmentMemory()
         self._limits = limits
         self._watch = AnswerWatch(limits.idle_seconds)
         self._ahead = limits.ahead
@@ -209,7 +209,7 @@ class PushService:
             return
         try:
             hello = _hello(message)
-        except DamagedError:
+        except GarbledError:
             self._tally.damage()
             raise
         caller.run, caller.rank = check_run_name(hello.run), hello.rank
@@ -293,6 +293,6 @@ def _check_version(message: bytes) -> None:
 def _fits(message: bytes) -> bool:
     try:
         check_seal(message)
-    except DamagedError:
+    except GarbledError:
         return False
     return True

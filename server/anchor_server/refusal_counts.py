@@ -16,7 +16,7 @@ from anchor_server.refusals import Refusal, abort, refusal_of
 from anchor_server.tally import Tally
 from anchorlib.wire import Kind, code_of
 
-__all__ = ["Caller", "Trouble"]
+__all__ = ["Caller", "RefusalCounts"]
 
 _log = logging.getLogger("anchor_server")
 
@@ -63,7 +63,7 @@ class Caller:
         return self.peer.rpartition(":")[0], f"{self.identity} {self.run}"
 
 
-class Trouble:
+class RefusalCounts:
     """Counts and logs the refusals of all calls; any thread may call."""
 
     def __init__(self, tally: Tally) -> None:

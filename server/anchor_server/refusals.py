@@ -9,7 +9,7 @@ import grpc
 
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, StoreError
 from anchorlib.store import RunFilesError
-from anchorlib.wire import KIND_KEY, DamagedError, Kind, code_of
+from anchorlib.wire import KIND_KEY, GarbledError, Kind, code_of
 
 __all__ = ["Refusal", "abort", "refusal_of"]
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("anchor_server")
 _KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
     (RunExistsError, Kind.EXISTS),
     (RunBusyError, Kind.BUSY),
-    (DamagedError, Kind.DAMAGED),
+    (GarbledError, Kind.DAMAGED),
     (MemoryError, Kind.MEMORY),
     (OSError, Kind.DISK),
     (AnchorError, Kind.INVALID),

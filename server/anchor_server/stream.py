@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anchor_server.fragment_memory import Room
+from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.inbox import Patience
 from anchor_server.ranks import Tenancy
 from anchor_server.refusals import Refusal
@@ -29,11 +29,11 @@ from anchorlib.wire import (
     Closed,
     Confirm,
     Confirmed,
-    DamagedError,
     Decoder,
     Flushed,
     Framed,
     FrameError,
+    GarbledError,
     Kind,
     Lineage,
     PushReply,
@@ -57,7 +57,7 @@ class Stream:
     """
 
     def __init__(
-        self, tenancy: Tenancy, decoder: Decoder, room: Room, tally: Tally, seat: Seat
+        self, tenancy: Tenancy, decoder: Decoder, room: FragmentMemory, tally: Tally, seat: Seat
     ) -> None:
         self.frames = 0
         self._tenancy = tenancy
@@ -107,7 +107,7 @@ class Stream:
     def _parsed(self, message: bytes) -> PushRequest | Framed:
         try:
             return parse_request(message)
-        except DamagedError:
+        except GarbledError:
             self._tally.damage()
             raise
 
@@ -173,7 +173,7 @@ class Stream:
                     f"record {first} came where {self._next} was due",
                 )
             block = self._decode(frame)
-        except DamagedError:
+        except GarbledError:
             self._tally.damage()
             self._tally.add("rejected", rows)
             raise

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from anchor_server.tally import Tally
 
-__all__ = ["Door"]
+__all__ = ["TurnedAway"]
 
 _log = logging.getLogger("anchor_server")
 
@@ -25,7 +25,7 @@ _HANDSHAKE: Final = (
 )
 
 
-class Door:
+class TurnedAway:
     """Warns of each machine once a minute; refusals in between are counted and logged as INFO."""
 
     def __init__(self, tally: Tally) -> None:

@@ -1,7 +1,7 @@
 """Whether the wheel installs on each Python, and whether its demo computes the same bits there.
 
     python -m tests.packaging.matrix [python3.11 python3.12 …] [-c constraints.txt]
-        [--torch 'torch==2.6.*'] [--keep FOLDER]
+        [--torch oldest] [--keep FOLDER]
 
 Each interpreter that is named (else each one on PATH that `requires-python` admits) gets a new
 environment, which is used twice. First pip installs the pure wheel, and the demo runs with a PATH
@@ -11,6 +11,10 @@ compiles the put, and the demo runs again. `anchor compare` holds each run again
 Prints a table, and ends with 1 where an installation or a demo failed. Which torch is installed is
 pip's choice unless `-c` or `--torch` says it; with CUDA an environment takes some 8 GB, and it is
 removed before the next one is made.
+
+`--torch` takes a requirement (`torch==2.9.*`, the path of a wheel), or `oldest`: the oldest torch
+that pyproject.toml admits. The pin of torch in constraints then does not hold. pip looks where it
+is told to (PIP_FIND_LINKS, PIP_INDEX_URL); a torch that it cannot have is a row that failed.
 """
 
 from __future__ import annotations
@@ -153,13 +157,40 @@ def rows_of(
     source, wheel = made
     bare = environment_of(python, place / python.replace("/", "_").strip("_"))
     pins = [word for file in options.constraint for word in ("-c", file.resolve())]
-    wanted = [*DEMO, *([options.torch] if options.torch else []), *pins]
+    if options.torch:
+        pins = ["-c", without_torch(options.constraint, place)]
+    wanted = [*DEMO, *([requirement(options.torch)] if options.torch else []), *pins]
     yield row(bare, [wheel, *wanted], place, options)
     if shutil.which("cc"):
         compiling = bare.with_path(os.pathsep.join((bare.path, os.environ["PATH"])))
         yield row(compiling, ["--no-deps", "--force-reinstall", source], place, options)
     if not options.keep:
         shutil.rmtree(bare.folder)  # gigabytes, where torch comes with CUDA
+
+
+def requirement(torch: str) -> str:
+    """What pip is asked for: `torch` itself, or the oldest one that the project admits."""
+    if torch != "oldest":
+        return torch
+    [floor] = [
+        line.removeprefix("torch>=")
+        for line in PROJECT["project"]["dependencies"]
+        if line.startswith("torch>=")
+    ]
+    return f"torch=={floor}.*"
+
+
+def without_torch(constraints: Sequence[Path], folder: Path) -> Path:
+    """A file in `folder` with the lines of these constraints, but those that pin torch."""
+    lines = [
+        line
+        for file in constraints
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if not re.match(r"torch\s*[=<>~!@]", line)
+    ]
+    kept = folder / "constraints-without-torch.txt"
+    kept.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return kept
 
 
 def row(
@@ -199,7 +230,7 @@ def main() -> int:
     """Try each interpreter; 1 where one of them failed or there is none."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pythons", nargs="*", help="interpreters (default: all on PATH)")
-    parser.add_argument("--torch", help="a requirement, such as 'torch==2.6.*'")
+    parser.add_argument("--torch", help="a requirement of pip's, or: oldest")
     parser.add_argument("-c", "--constraint", type=Path, action="append", default=[])
     parser.add_argument("--keep", type=Path, help="where environments and runs are made and left")
     options = parser.parse_args()

@@ -75,3 +75,12 @@ def test_the_table_says_of_each_row_what_was_there_and_what_came_of_it():
 @pytest.mark.parametrize(("word", "said"), [("identical", "the same bits"), ("suspect", "suspect")])
 def test_a_demo_of_other_bits_says_the_verdict(word, said):
     assert matrix.verdict({"verdict": word}) == said
+
+
+def test_the_oldest_torch_is_the_one_that_is_admitted_and_pins_of_torch_do_not_hold(tmp_path):
+    floor = next(one for one in matrix.PROJECT["project"]["dependencies"] if one[:5] == "torch")
+    assert matrix.requirement("oldest") == f"{floor.replace('>=', '==')}.*"
+    assert matrix.requirement("torch==2.9.*") == "torch==2.9.*"
+    kept = matrix.without_torch([matrix.ROOT / "constraints.txt"], tmp_path).read_text().split()
+    assert [line for line in kept if line.startswith("torch==")] == []
+    assert {line.partition("==")[0] for line in kept} >= {"torchmetrics", "numpy", "zarr"}

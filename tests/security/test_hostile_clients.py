@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from anchor_server import collector as collector_module
 from anchor_server import serve
-from anchor_server.fragment_memory import Room
+from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.health import WATCHERS
 from anchor_server.refusals import Refusal
 from anchorlib import open_run
@@ -249,7 +249,7 @@ def test_a_stream_that_stalls_in_the_middle_of_a_record_is_dropped(tmp_path, imp
 
 
 def test_unfinished_records_share_a_bounded_room(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchor_server.push.Room", lambda: Room(3 << 19))
+    monkeypatch.setattr("anchor_server.push.FragmentMemory", lambda: FragmentMemory(3 << 19))
     with serve(tmp_path) as collector, Pusher(collector.address) as first:
         first.send(sealed(PushRequest(define=LARGE)), fragment())
         assert first.reply().HasField("resume")
@@ -263,7 +263,7 @@ def test_unfinished_records_share_a_bounded_room(tmp_path, monkeypatch):
 
 
 def test_room_takes_one_record_however_large():
-    room = Room(10)
+    room = FragmentMemory(10)
     room.take(100)
     with pytest.raises(Refusal):
         room.take(1)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-from anchorlib.capture.compiled.programs import Enter, Event, Leave, Phase, Place, Program
+from anchorlib.capture.compiled.programs import AnchorPlace, Enter, Event, Leave, Phase, Program
 from anchorlib.capture.counting import At
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.recording import Plan
@@ -93,18 +93,18 @@ class Executions:
     def forward(self, program: Program, site: int) -> At | None:
         """The coordinates of an operator that runs in forward."""
         event = program.events[site]
-        if isinstance(event, Place) and event.body:
+        if isinstance(event, AnchorPlace) and event.body:
             return self._call(event)
         key = (threading.get_ident(), program.number)
         execution = self._running.get(key)
         if execution is None or site in execution.seen:
             execution = self._running[key] = self._latest[program.number] = self._replay(program)
         execution.seen.add(site)
-        if isinstance(event, Place) and event.gradients:
+        if isinstance(event, AnchorPlace) and event.gradients:
             self._bind(program, execution)
         return execution.at.get(site)
 
-    def backward(self, program: Program, site: int, place: Place) -> tuple[At | None, bool]:
+    def backward(self, program: Program, site: int, place: AnchorPlace) -> tuple[At | None, bool]:
         """The coordinates of a value's operator that runs in backward, and whether it is recorded.
 
         It is recorded where it stands in a custom Function.backward. Otherwise activation
@@ -147,7 +147,7 @@ class Executions:
 
     def _replayed(self, event: Event) -> At | None:
         match event:
-            case Place(backward=False, body=False):
+            case AnchorPlace(backward=False, body=False):
                 return self._call(event)
             case Enter(watch, training, gradients) if watch in self._watched:
                 self._watched[watch].enter(training=training, gradients=gradients)
@@ -161,7 +161,7 @@ class Executions:
                 self._phases[-1].__enter__()
         return None
 
-    def _call(self, place: Place) -> At | None:
+    def _call(self, place: AnchorPlace) -> At | None:
         if not place.name:
             return self._clock.now()
         plan = self._plan_of(place.name, place.modes)
@@ -220,7 +220,7 @@ class Executions:
             return execution
         at: dict[int, At] = {}
         for other, event in enumerate(program.events):
-            if isinstance(event, Place):
+            if isinstance(event, AnchorPlace):
                 plan = self._plan_of(event.name, event.modes)
                 call = None if plan is None else self._observer.unfollowed.take(plan)
                 if call is not None:

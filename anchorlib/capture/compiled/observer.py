@@ -18,7 +18,7 @@ from anchorlib.capture.compiled.complaints import LOW, Complaints
 from anchorlib.capture.compiled.executions import Executions, Watched, in_backward
 from anchorlib.capture.compiled.inorder import Lines, depends_on_order
 from anchorlib.capture.compiled.outside import Outside, is_partial
-from anchorlib.capture.compiled.programs import Place, Program, Spot, program_of
+from anchorlib.capture.compiled.programs import AnchorPlace, Program, Spot, program_of
 from anchorlib.capture.compiled.where import NOWHERE, Coordinates
 from anchorlib.capture.counting import At
 from anchorlib.capture.eager import Observer
@@ -202,7 +202,7 @@ class CompiledObserver:
         if not in_backward():
             return self._executions.forward(program, spot.site), True
         event = program.events[spot.site]
-        if isinstance(event, Place):
+        if isinstance(event, AnchorPlace):
             return self._executions.backward(program, spot.site, event)
         return None, False
 

@@ -21,7 +21,7 @@ from anchorlib.torch_private import graph_task
 
 __all__ = ["connect_printer", "print_compiled"]
 
-Form = tuple[Any, ...]
+PrintFormat = tuple[Any, ...]
 
 _sites = count()
 _in_forward: set[int] = set()
@@ -31,13 +31,13 @@ _connected: dict[str, Callable[..., object]] = {}
 
 
 def connect_printer(
-    check: Callable[[Form], object], write: Callable[[str, torch.Tensor, Form], None]
+    check: Callable[[PrintFormat], object], write: Callable[[str, torch.Tensor, PrintFormat], None]
 ) -> None:
     """Set the functions that print: `check` raises for a wrong form, `write` prints a tensor."""
     _connected.update(check=check, write=write)
 
 
-def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: Form) -> None:  # noqa: FBT001
+def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: PrintFormat) -> None:  # noqa: FBT001
     """Leave a `print_tensor` in the graph that is being traced."""
     if torch.compiler.is_exporting():
         return
@@ -62,7 +62,7 @@ def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: Form
 
 
 @constant
-def _spelled(form: Form, other: str) -> tuple[str, int, tuple[str, str] | None]:
+def _spelled(form: PrintFormat, other: str) -> tuple[str, int, tuple[str, str] | None]:
     if other:
         return "", 0, ("NotATensorError", traced_constants.not_a_tensor("print_tensor", other))
     try:

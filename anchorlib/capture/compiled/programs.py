@@ -22,11 +22,11 @@ from anchorlib.torch_private import (
 )
 
 __all__ = [
+    "AnchorPlace",
     "Enter",
     "Event",
     "Leave",
     "Phase",
-    "Place",
     "Program",
     "Spot",
     "current_program",
@@ -46,7 +46,7 @@ class Spot(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AnchorPlace:
     """An anchor or a watched tensor in the traced code.
 
     name: "" for a place that records nothing, where only its pass is noticed.
@@ -86,7 +86,7 @@ class Phase:
     name: str | None
 
 
-Event: TypeAlias = Place | Enter | Leave | Phase
+Event: TypeAlias = AnchorPlace | Enter | Leave | Phase
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class Program:
         """The sites of one name that each execution visits exactly once, in program order."""
         for site in range(self._counted, len(self.events)):
             event = self.events[site]
-            if isinstance(event, Place) and not (event.backward or event.body):
+            if isinstance(event, AnchorPlace) and not (event.backward or event.body):
                 self._repeated.setdefault((event.name, event.modes), []).append(site)
         self._counted = len(self.events)
         return self._repeated.get((name, modes), [])

@@ -12,10 +12,10 @@ import torch
 from anchorlib import torch_private
 from anchorlib.capture.compiled import anchor_operators
 from anchorlib.capture.compiled.programs import (
+    AnchorPlace,
     Enter,
     Leave,
     Phase,
-    Place,
     current_program,
     enclosing,
     traced_in_backward,
@@ -160,7 +160,7 @@ def not_a_tensor(call: str, other: str) -> str:
 def _placed(name: str, modes: str, gradients: bool) -> Spelled:  # noqa: FBT001
     program = current_program()
     program.autocast = autocast() or program.autocast
-    place = Place(name, modes, gradients, traced_in_backward(), bool(enclosing()))
+    place = AnchorPlace(name, modes, gradients, traced_in_backward(), bool(enclosing()))
     return name, modes, program.number, program.add(place)
 
 

@@ -147,7 +147,7 @@ class Anchors:
         return Plan(name, make, lambda: modes)
 
     def _compiled_plan(self, name: str, modes: str) -> Plan | None:
-        """The plan of an anchor or watched tensor in compiled code; modes: see `Place.modes`."""
+        """The plan of an anchor or watched tensor in compiled code, by `AnchorPlace.modes`."""
         kind, _, number = modes.partition(":")
         if kind != "watch":
             self._names.add(name)

@@ -21,12 +21,12 @@ from anchorlib.capture.eager import Observer
 from anchorlib.capture.inline.hooks import Anchors
 from anchorlib.torch_private import graph_task
 
-__all__ = ["LOSS", "Losses"]
+__all__ = ["LOSS", "LossFinder"]
 
 LOSS: Final = "loss"
 
 
-class Losses:
+class LossFinder:
     """Finds the losses of one session.
 
     taken: whether a watched model records a tensor of a given name.

@@ -30,7 +30,7 @@ from anchorlib.capture.sessions.ending import Ending
 from anchorlib.capture.sessions.progress import closing_progress
 from anchorlib.capture.sessions.settings import Settings
 from anchorlib.capture.sessions.watching import Watches
-from anchorlib.capture.tracing import Digests, Traces, TraceSteps
+from anchorlib.capture.tracing import Digests, SessionTraces, TraceSteps
 from anchorlib.errors import AnchorError, OptionError, SessionError
 from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name
@@ -74,7 +74,7 @@ class Session:
         )
         self._watches = Watches(settings, self._observer, self._anchors.compiled.watched)
         self._weighing = Weighing(settings.run, settings.rank, aloud=aloud)
-        self._traces = Traces(self._clock, self._recorder, lambda: self._watches.parts)
+        self._traces = SessionTraces(self._clock, self._recorder, lambda: self._watches.parts)
         self._ending = Ending(settings, self._clock, self._recorder, queue, self._watches, aloud)
         self._closed = False
 

@@ -15,7 +15,7 @@ from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import All, Mode, ModeSpec, parse_modes
 from anchorlib.names import Selector, check_run_name, graft_name, matches, parse, parse_list
 from anchorlib.operations import traced_steps
-from anchorlib.recorder import Place, default_place
+from anchorlib.recorder import DrainPlace, default_place
 from anchorlib.scope import ANYTHING, PhasesSpec, Scope, StepsSpec, scope
 from anchorlib.sinks import QUEUE_BYTES, Durability, OnFull, RunOptions
 from anchorlib.store import DEFAULT_STORE
@@ -46,7 +46,7 @@ class Options:
     queue_bytes: int = QUEUE_BYTES
     max_bytes: int | None = None
     durability: Durability = "process"
-    recorder: Place | None = None
+    recorder: DrainPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Settings:
     modes: tuple[Mode, ...]
     first_step: int
     attributes: Mapping[str, Any]
-    recorder: Place
+    recorder: DrainPlace
     scope: Scope = ANYTHING
     perturbation: Perturbation | None = None
     graft: str | None = None
@@ -167,11 +167,15 @@ def _on_full(given: str | None, default: OnFull) -> OnFull:
     return cast(OnFull, _choice("on_full", default if given is None else given, OnFull))
 
 
-def _recorder(given: Place | None) -> Place:
+def _recorder(given: DrainPlace | None) -> DrainPlace:
     told = os.environ.get("ANCHOR_RECORDER")
     if given is None and told:
-        return cast(Place, _choice("ANCHOR_RECORDER in the environment", told, Place))
-    return default_place() if given is None else cast(Place, _choice("recorder", given, Place))
+        return cast(DrainPlace, _choice("ANCHOR_RECORDER in the environment", told, DrainPlace))
+    return (
+        default_place()
+        if given is None
+        else cast(DrainPlace, _choice("recorder", given, DrainPlace))
+    )
 
 
 def _place(store: object) -> str:

@@ -17,7 +17,7 @@ from anchorlib.capture.sessions.session import Session
 from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.errors import SessionError
 from anchorlib.modes import All, ModeSpec
-from anchorlib.recorder import Place
+from anchorlib.recorder import DrainPlace
 from anchorlib.scope import ANYTHING, PhasesSpec, StepsSpec
 from anchorlib.sinks import Durability, OnFull, Sink
 
@@ -45,7 +45,7 @@ def start(  # noqa: PLR0913  # the contract's arguments
     queue_bytes: int = 256 * 2**20,
     max_bytes: int | None = None,
     durability: Durability = "process",
-    recorder: Place | None = None,
+    recorder: DrainPlace | None = None,
 ) -> Session:
     """Open the one active session of this process; it records from then on.
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from anchorlib.capture.dynamo_marks import never_traced
 from anchorlib.capture.headers import command
-from anchorlib.capture.inline import Losses
+from anchorlib.capture.inline import LossFinder
 from anchorlib.capture.models import hook_called_parts
 from anchorlib.capture.own_hooks import hang_after_steps, hang_before_steps
 from anchorlib.capture.sessions.active import open_session
@@ -53,7 +53,7 @@ def start_unasked(
 def find_losses(session: Session) -> None:
     """Record as `loss`, from now on, each scalar on which `backward` is called."""
     watches = session._watches  # noqa: SLF001
-    losses = Losses(session._observer, session._anchors, watches.has_name)  # noqa: SLF001
+    losses = LossFinder(session._observer, session._anchors, watches.has_name)  # noqa: SLF001
     watches.at_close(losses.close)
 
 

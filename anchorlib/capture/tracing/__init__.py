@@ -1,6 +1,6 @@
 """Tracing: the operations themselves, as torch dispatches them, for some steps of a session.
 
-    Traces       what a session was asked to trace, and the trace under way
+    SessionTraces       what a session was asked to trace, and the trace under way
      └ Tracer    begins and ends at step boundaries ─▶ OpLog ─▶ the recorder's queue
         ├ OpMode sees each operation, on the thread that began the trace
         │  ├ Sights   what is known of a step so far: makers, forward operations, passes
@@ -14,6 +14,6 @@ gap.
 """
 
 from anchorlib.capture.tracing.request import Digests, TraceSteps
-from anchorlib.capture.tracing.session_traces import Traces
+from anchorlib.capture.tracing.session_traces import SessionTraces
 
-__all__ = ["Digests", "TraceSteps", "Traces"]
+__all__ = ["Digests", "SessionTraces", "TraceSteps"]

@@ -17,10 +17,10 @@ from torch import fx
 
 from anchorlib.torch_private import engine_code, inner_call_code, profiled_step_code
 
-__all__ = ["OURS", "Place", "is_called_compiled", "is_observing", "is_torchs", "place_of"]
+__all__ = ["OURS", "CodePlace", "is_called_compiled", "is_observing", "is_torchs", "place_of"]
 
 
-class Place(NamedTuple):
+class CodePlace(NamedTuple):
     """Where an operation comes from.
 
     where: file and line of user code; of a backward operation it is empty unless user code (a
@@ -38,7 +38,7 @@ class Place(NamedTuple):
     graph: FrameType | None = None
 
 
-OURS: Final = Place("ours")
+OURS: Final = CodePlace("ours")
 """The place of operations that anchorlib itself runs."""
 
 
@@ -120,7 +120,7 @@ def _new_kind(file: str) -> _Kind:
 
 def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one loop, no calls
     frame: FrameType | None, names: Mapping[int, str], *, backward: bool
-) -> Place:
+) -> CodePlace:
     """Where the operation that `frame` runs comes from; `OURS` where anchorlib itself runs it.
 
     names: of modules, by id. backward: whether autograd's engine runs on this thread.
@@ -154,4 +154,4 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
         if where and (module is not None or optimizes):
             break
         frame = frame.f_back
-    return Place(where, module, optimizes, repeats, graph)
+    return CodePlace(where, module, optimizes, repeats, graph)

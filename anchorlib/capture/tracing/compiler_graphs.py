@@ -16,7 +16,7 @@ from anchorlib.capture.tracing.schemas import OpFacts, facts_of
 from anchorlib.operations import OperandForm
 from anchorlib.torch_private import Overload
 
-__all__ = ["OUR_OPERATORS", "Graph", "GraphOp", "NodeOutput", "read_graph"]
+__all__ = ["OUR_OPERATORS", "CompilerGraph", "GraphOp", "NodeOutput", "read_graph"]
 
 OUR_OPERATORS: Final = "anchorlib."
 
@@ -50,7 +50,7 @@ class GraphOp(NamedTuple):
 
 
 @dataclass(slots=True)
-class Graph:
+class CompilerGraph:
     """The operations of one graph, in the graph's order.
 
     inputs: names of the graph's arguments. outputs: the tensors that it returns, None for returned
@@ -64,9 +64,9 @@ class Graph:
     sightings: dict[tuple[Any, ...], NodeOutput] = field(default_factory=dict)
 
 
-def read_graph(graph: fx.Graph, groups: Mapping[str, int]) -> Graph:
+def read_graph(graph: fx.Graph, groups: Mapping[str, int]) -> CompilerGraph:
     """The operations of `graph`. groups: number of the kernel that computes a node, by its name."""
-    read = Graph()
+    read = CompilerGraph()
     for node in graph.nodes:
         if node.op == "placeholder":
             read.inputs.append(node.name)

@@ -26,7 +26,7 @@ from torch import fx
 
 from anchorlib.capture.dynamo_marks import natively
 from anchorlib.capture.tracing.arrivals import Arrivals
-from anchorlib.capture.tracing.compiler_graphs import Graph, read_graph
+from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, read_graph
 from anchorlib.torch_private import (
     AOT_LOGS,
     AOT_MODULE,
@@ -61,7 +61,7 @@ class Doors:
 
     def __init__(
         self,
-        on_graph: Callable[[GraphKey, Graph], None],
+        on_graph: Callable[[GraphKey, CompilerGraph], None],
         on_aot: Callable[[fx.Graph], None],
         on_call: Call,
         on_missing: Callable[[str], None],
@@ -191,7 +191,7 @@ class Doors:
         self._undo.append(undo)
 
 
-def _inductors(nodes: Any) -> tuple[GraphKey, Graph]:
+def _inductors(nodes: Any) -> tuple[GraphKey, CompilerGraph]:
     """The graph that Inductor is compiling, with its key; nodes: its kernels, in their order."""
     lowering = inductors_graph()
     kernels = [(at, kernel) for at, kernel in enumerate(nodes)]

@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from anchorlib.capture.tracing.compiler_graphs import Graph, GraphOp, NodeOutput
+from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, GraphOp, NodeOutput
 from anchorlib.capture.tracing.keeping import Keeping
 from anchorlib.capture.tracing.sights import Sight
 from anchorlib.capture.tracing.wanted import Called
@@ -23,7 +23,7 @@ FUSED: Final = "a kernel of Inductor's computes them, and they were not seen in 
 UNSEEN: Final = "the backend runs the graph out of sight"
 
 
-def places_of(keeping: Keeping, graph: Graph, modules: Iterable[str]) -> set[NodeOutput]:
+def places_of(keeping: Keeping, graph: CompilerGraph, modules: Iterable[str]) -> set[NodeOutput]:
     """The tensors of a graph that must be copied when they are seen.
 
     modules: the names of all modules; which of them an operation belongs to shows later.

@@ -18,7 +18,12 @@ import torch
 from anchorlib.capture.tensors import Snapshot, is_plain
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.code_places import is_observing, place_of
-from anchorlib.capture.tracing.compiler_graphs import OUR_OPERATORS, Graph, GraphOp, NodeOutput
+from anchorlib.capture.tracing.compiler_graphs import (
+    OUR_OPERATORS,
+    CompilerGraph,
+    GraphOp,
+    NodeOutput,
+)
 from anchorlib.capture.tracing.digests import digest_of
 from anchorlib.capture.tracing.doors import GraphKey
 from anchorlib.capture.tracing.graph_values import keep_op, miss_op, places_of
@@ -42,7 +47,7 @@ class Running:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: CompilerGraph,
         digest: Callable[[torch.Tensor], bytes | None],
         keeps: Collection[NodeOutput] = (),
     ) -> None:
@@ -110,12 +115,12 @@ class Kernels:
 
     def __init__(self, digests: Digests, keeping: Keeping | None = None) -> None:
         self._keeping = keeping
-        self._graphs: dict[GraphKey, Graph] = {}
+        self._graphs: dict[GraphKey, CompilerGraph] = {}
         self.compilations: set[str] = set()
         self._running: dict[int, Running] = {}
         self._inputs, self._outputs = digests == "both", digests != "none"
 
-    def read(self, key: GraphKey, graph: Graph) -> None:
+    def read(self, key: GraphKey, graph: CompilerGraph) -> None:
         """Keep a graph that was just compiled."""
         self._graphs[key] = graph
         self.compilations.add(compile_id())
@@ -145,7 +150,7 @@ class Kernels:
         self._running[get_ident()] = running
         return running
 
-    def _kept(self, graph: Graph, sights: Sights) -> Collection[NodeOutput]:
+    def _kept(self, graph: CompilerGraph, sights: Sights) -> Collection[NodeOutput]:
         """The tensors of a graph to copy where they are seen, for values that are kept whole."""
         if self._keeping is None:
             return ()
@@ -184,7 +189,7 @@ class Kernels:
             written = [running.written[name] for name in running.writes(op)]
             keep_op(self._keeping, op, sight, pass_index, running.kept, written)
 
-    def note_unseen(self, graphs: list[Graph], sights: Sights) -> None:
+    def note_unseen(self, graphs: list[CompilerGraph], sights: Sights) -> None:
         """Append the operations of graphs that were compiled in this step but never seen to run."""
         for graph in graphs:
             running = Running(graph, _no_digest)
@@ -245,7 +250,7 @@ def _with_digests(
     )
 
 
-def _pairs(graph: Graph, returned: Any) -> Iterator[tuple[NodeOutput, torch.Tensor]]:
+def _pairs(graph: CompilerGraph, returned: Any) -> Iterator[tuple[NodeOutput, torch.Tensor]]:
     """Each tensor that a graph has returned, with the tensor of the graph that it is."""
     every = returned if isinstance(returned, list | tuple) else (returned,)
     for output, x in zip(graph.outputs, every, strict=True):

@@ -59,7 +59,7 @@ class NodeFacts(NamedTuple):
 
 
 def facts_of_node(node: Node) -> NodeFacts:
-    """The facts in the metadata of `node`."""
+    """What the metadata of `node` says about its operation: module, line, autograd node, origin."""
     sums = bool(node.meta.get(_SUMMED))
     # AOT has no metadata for a sum of gradients: as in eager code, it is told as part of the
     # operation that made the gradient added last.

@@ -15,10 +15,10 @@ from anchorlib.names import Selector
 from anchorlib.operations import Entry
 from anchorlib.torch_private import Reach, tell_moved
 
-__all__ = ["Traces"]
+__all__ = ["SessionTraces"]
 
 
-class Traces:
+class SessionTraces:
     """The traces of one session, one at a time. Only `ask` raises, never a call inside training.
 
     parts: gives the named parts of each watched model.

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import fx
 
-from anchorlib.capture.tracing.code_places import Place
+from anchorlib.capture.tracing.code_places import CodePlace
 from anchorlib.capture.tracing.digests import Digester
 from anchorlib.capture.tracing.insides import Insides
 from anchorlib.capture.tracing.lines import Lines
@@ -104,7 +104,7 @@ class Sights:
         return [maker not in blank for maker in makers]
 
     def see(
-        self, name: str, place: Place, node: Any, tensors: list[torch.Tensor], keys: Keys
+        self, name: str, place: CodePlace, node: Any, tensors: list[torch.Tensor], keys: Keys
     ) -> Sight:
         """What the operation `name`, dispatched at `place`, is in this step.
 
@@ -120,7 +120,7 @@ class Sights:
         place = place._replace(where=facts.where or place.where, module=module)
         return self._of_torch(name, place, node, tensors, keys)._replace(origin=facts.origin)
 
-    def see_node(self, facts: NodeFacts, place: Place, node: Any) -> Sight:
+    def see_node(self, facts: NodeFacts, place: CodePlace, node: Any) -> Sight:
         """What the operation of a graph's node is, where torch did not dispatch the operation."""
         if place.optimizes:
             return Sight("optimizer", "", None, "", facts.where or place.where, facts.origin)
@@ -144,7 +144,7 @@ class Sights:
             self.graphs.add(node.graph)
         return facts
 
-    def _of_graph(self, facts: NodeFacts, place: Place, node: Any) -> Sight:
+    def _of_graph(self, facts: NodeFacts, place: CodePlace, node: Any) -> Sight:
         """What an operation of a graph of AOT's is; the graph has one autograd node, or none."""
         where = facts.where or place.where
         if node is not None and not place.repeats:
@@ -174,7 +174,7 @@ class Sights:
         return execution in self._followed
 
     def _of_torch(
-        self, name: str, place: Place, node: Any, tensors: list[torch.Tensor], keys: Keys
+        self, name: str, place: CodePlace, node: Any, tensors: list[torch.Tensor], keys: Keys
     ) -> Sight:
         if place.optimizes:
             module = place.module or self.names.owner_among(keys)
@@ -183,7 +183,7 @@ class Sights:
             return self._backward(name, place, node, tensors)
         return self._forwards(place, "forward" if node is None else "recompute", tensors)
 
-    def _forwards(self, place: Place, stage: str, tensors: list[torch.Tensor]) -> Sight:
+    def _forwards(self, place: CodePlace, stage: str, tensors: list[torch.Tensor]) -> Sight:
         sequence = next_sequence() - 1
         followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         module = place.module or ""
@@ -200,7 +200,9 @@ class Sights:
         if self._ended:
             self.pass_index, self._ended = self.pass_index + 1, False
 
-    def _backward(self, name: str, place: Place, node: Any, tensors: list[torch.Tensor]) -> Sight:
+    def _backward(
+        self, name: str, place: CodePlace, node: Any, tensors: list[torch.Tensor]
+    ) -> Sight:
         self._ended = True
         sequence, called = sequence_number(node), node.name()
         if sequence >= _NO_SEQUENCE:

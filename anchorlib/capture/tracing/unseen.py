@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import fx
 
-from anchorlib.capture.tracing.compiler_graphs import Graph, read_graph
+from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, read_graph
 from anchorlib.torch_private import CompileContext
 
 __all__ = ["Unseen", "compile_id", "signature"]
@@ -16,7 +16,7 @@ __all__ = ["Unseen", "compile_id", "signature"]
 class _Read(NamedTuple):
     compile_id: str
     signature: tuple[str, ...]
-    graph: Graph
+    graph: CompilerGraph
 
 
 class Unseen:
@@ -29,7 +29,9 @@ class Unseen:
         """Keep a graph that AOT hands to its backend."""
         self._read.append(_Read(compile_id(), signature(graph), read_graph(graph, {})))
 
-    def take(self, inductors: AbstractSet[str], ran: AbstractSet[tuple[str, ...]]) -> list[Graph]:
+    def take(
+        self, inductors: AbstractSet[str], ran: AbstractSet[tuple[str, ...]]
+    ) -> list[CompilerGraph]:
         """The graphs that were not seen to run in the step that has ended; each is given once.
 
         inductors: ids of the compilations for which Inductor has made kernels. ran: signatures of

@@ -208,7 +208,7 @@ class StepLineage:
             search.reach(Link(name, "updated", call))
 
     def _update_again(self, name: str, call: int, search: Search) -> None:
-        """Finds the parents of a further optimizer step inside this step: results of the last."""
+        """Finds the parents of a step's second or later update: what the update before made."""
         search.reach(Link(name, "grad", call))
         states = {kind for one, kind, _, _ in self._there if one == name and kind[:4] == "opt."}
         for kind in ("updated", *sorted(states)):

@@ -53,7 +53,7 @@ from anchorlib.store.format.metadata import (
     json_value,
     stamp,
 )
-from anchorlib.store.format.parts import ANEW, Begins, Part, is_whole
+from anchorlib.store.format.parts import ANEW, Begins, Part
 
 __all__ = [
     "ANEW",
@@ -98,7 +98,6 @@ __all__ = [
     "hidden",
     "is_safe_key",
     "is_sound",
-    "is_whole",
     "items",
     "json_value",
     "kind_segment",

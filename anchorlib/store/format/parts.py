@@ -9,14 +9,10 @@ may be copied together into one place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from anchorlib.store.read import RankReader
-
-__all__ = ["ANEW", "Begins", "Part", "is_whole"]
+__all__ = ["ANEW", "Begins", "Part"]
 
 Begins: TypeAlias = Literal["", "new", "anew", "resumed"]
 """How an attempt began that is spread over collectors: "new" under a name that no run had, "anew"
@@ -37,9 +33,3 @@ class Part:
     number: int = 0
     first: int = 0
     restart: int | None = None
-
-
-def is_whole(parts: Sequence[RankReader]) -> bool:
-    """Whether these parts are one part that is the whole rank: number 0, from the first record."""
-    attempts = parts[0].catalogue.attempts
-    return len(parts) == 1 and not any(one.first for one in attempts) and not parts[0].part

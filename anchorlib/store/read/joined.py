@@ -20,10 +20,10 @@ import numpy as np
 from anchorlib.operations import Entry, entry_key
 from anchorlib.record import Gap
 from anchorlib.store.disk import MISFIT, REASONS
-from anchorlib.store.format import Attempt, Catalogue, Form, GapKey, edges_key, is_whole
+from anchorlib.store.format import Attempt, Catalogue, Form, GapKey, edges_key
 from anchorlib.store.read.rank import RankReader
 from anchorlib.store.read.sessions import Session, has_ended, sessions_of
-from anchorlib.store.stored import StoredForm
+from anchorlib.store.stored import StoredForm, is_whole
 
 __all__ = ["JoinedRank", "joined_rank"]
 
@@ -126,8 +126,8 @@ class JoinedRank(RankReader):
     def _state(self, merged: Catalogue, session: Session) -> None:
         """Adds the gaps and the lineage of a session.
 
-        A session tells its totals to each collector it uses, so the largest counts. What a
-        collector itself left out is known to it alone, so these counts are added.
+        A session tells its own totals to each collector that it uses, so the largest of them holds.
+        What a collector left out itself, only that collector knows, so those counts are added.
         """
         number = session.number
         for place, attempt in session.attempts:

@@ -228,7 +228,7 @@ class Remnants:
         }
 
     def _array_lines(self, scratch: Catalogue, others: Sequence[bytes]) -> Iterator[bytes]:
-        """The other lines as they are, and a line for each form whose array line is lost."""
+        """The lines in `others`, and a new line for each form whose catalogue line was lost."""
         for line in others:
             if applied := self._applied(scratch, line):
                 yield applied

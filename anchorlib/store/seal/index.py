@@ -17,7 +17,6 @@ from anchorlib.errors import DamagedError
 from anchorlib.record import Gap
 from anchorlib.store.format import (
     encode,
-    is_whole,
     items,
     mapping,
     rank_name,
@@ -35,7 +34,7 @@ from anchorlib.store.seal.index_format import (
     ranges_of,
     read_line,
 )
-from anchorlib.store.stored import visible_rows
+from anchorlib.store.stored import is_whole, visible_rows
 from anchorlib.summary import Log2Histogram
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from anchorlib.store.stored.digests import UNFIT, damage, removed_meanwhile, unfit
 from anchorlib.store.stored.operations import LOG, operation_entries
+from anchorlib.store.stored.rank_rows import is_whole
 from anchorlib.store.stored.rowchecks import RowChecks
 from anchorlib.store.stored.rows import StoredRows, committed_rows
 from anchorlib.store.stored.values import StoredForm
@@ -15,6 +16,7 @@ __all__ = [
     "StoredRows",
     "committed_rows",
     "damage",
+    "is_whole",
     "operation_entries",
     "removed_meanwhile",
     "unfit",

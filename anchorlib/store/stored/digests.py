@@ -5,16 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
 
 from anchorlib.errors import AnchorError, DamagedError, RunNotFoundError
 from anchorlib.names import escape, join
-
-if TYPE_CHECKING:
-    from anchorlib.store.read import RankReader
+from anchorlib.store.stored.rank_rows import RankRows
 
 __all__ = ["UNFIT", "damage", "removed_meanwhile", "unfit"]
 
@@ -45,7 +43,7 @@ def _parts(values: Array) -> Iterable[bytes | memoryview]:
     return (data[at * size : (at + 1) * size] for at in range(len(values)))
 
 
-def removed_meanwhile(reader: RankReader) -> RunNotFoundError:
+def removed_meanwhile(reader: RankRows) -> RunNotFoundError:
     """The error to raise where a rank was removed, renamed or recorded anew since it was opened."""
     run = f"{escape(reader.run)}: " if reader.run else ""
     return RunNotFoundError(
@@ -54,7 +52,7 @@ def removed_meanwhile(reader: RankReader) -> RunNotFoundError:
     )
 
 
-def damage(reader: RankReader, row: int, why: str, what: str = "the values") -> AnchorError:
+def damage(reader: RankRows, row: int, why: str, what: str = "the values") -> AnchorError:
     """The error to raise for a damaged record, which it names: a DamagedError.
 
     A RunNotFoundError where the rank was removed since it was opened: missing files read as zeros,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,11 +17,9 @@ from anchorlib.store.format import (
     row_check,
 )
 from anchorlib.store.locations import Location
+from anchorlib.store.stored.rank_rows import RankRows
 from anchorlib.store.stored.rows import StoredRows
 from anchorlib.store.stored.values import StoredForm
-
-if TYPE_CHECKING:
-    from anchorlib.store.read import RankReader
 
 __all__ = ["RowChecks"]
 
@@ -32,7 +30,7 @@ _PART: Final = 4096  # rows compared at a time
 class RowChecks:
     """The checksums of the rank at `location`, which `reader` reads."""
 
-    def __init__(self, location: Location, reader: RankReader) -> None:
+    def __init__(self, location: Location, reader: RankRows) -> None:
         self._location = location
         self._reader = reader
         self._seeds: dict[tuple[int, int], int] = {}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from anchorlib.store.read import RankReader
+from anchorlib.store.stored.rank_rows import RankRows
 
 __all__ = ["visible_rows"]
 
@@ -15,7 +14,7 @@ Array = np.ndarray[Any, Any]
 KEYS = ("step", "pass_index", "call", "phase")
 
 
-def visible_rows(reader: RankReader, *, attempts: bool = False) -> Array:
+def visible_rows(reader: RankRows, *, attempts: bool = False) -> Array:
     """Row numbers in order of execution.
 
     Where a resumed run recorded a coordinate of a series again, all rows of the last attempt there

@@ -6,17 +6,29 @@ import errno
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from anchorlib.store.disk import Tree
-
-if TYPE_CHECKING:
-    from anchorlib.store.write.slots import SlotArray
 
 __all__ = ["MOST_OPEN", "ChunkFiles"]
 
 MOST_OPEN = 64
 """Chunk files of values and labels that the writer of one rank keeps open."""
+
+
+class Chunked(Protocol):
+    """An array whose chunks are files, as these files need it: sizes, and a path for each chunk."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of one row."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows a chunk holds."""
+
+    def file(self, chunk: int) -> str:
+        """The path of one chunk's file."""
 
 
 class ChunkFiles:
@@ -29,9 +41,9 @@ class ChunkFiles:
         self.fsync = tree.fsync
         self._tree = tree
         self._limit = limit
-        self._open: OrderedDict[tuple[SlotArray, int], int] = OrderedDict()
+        self._open: OrderedDict[tuple[Chunked, int], int] = OrderedDict()
 
-    def descriptor(self, array: SlotArray, chunk: int) -> int:
+    def descriptor(self, array: Chunked, chunk: int) -> int:
         """The descriptor of one chunk's file, opened for writing; the file is made if need be."""
         self._tree.owner.check()
         key = (array, chunk)
@@ -52,7 +64,7 @@ class ChunkFiles:
         """
         return self._with_room(lambda: self._tree.put(path, fill))
 
-    def _create(self, array: SlotArray, chunk: int) -> int:
+    def _create(self, array: Chunked, chunk: int) -> int:
         path, size = array.file(chunk), array.rows * array.nbytes
         try:
             descriptor = self._with_room(lambda: os.open(path, os.O_RDWR))

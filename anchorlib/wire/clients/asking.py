@@ -12,7 +12,7 @@ from anchorlib.names import escape
 from anchorlib.wire.address import Address, parse_address
 from anchorlib.wire.connection import Failure, Kind, ReadCall, failure, grpc, open_channel
 from anchorlib.wire.credentials import Credentials
-from anchorlib.wire.messages import DamagedError, check_of, check_seal, sealed
+from anchorlib.wire.messages import GarbledError, check_of, check_seal, sealed
 
 __all__ = ["Line", "NotThereError"]
 
@@ -61,7 +61,7 @@ class Line:
                 answer = method(question, timeout=timeout, metadata=self._metadata) or b""
                 check_seal(answer, check_of(question))
                 return kind.FromString(answer)
-            except DamagedError:
+            except GarbledError:
                 if not again:
                     break
             except grpc.RpcError as error:

@@ -60,7 +60,7 @@ class PushStream:
     def run(self, metadata: Metadata = ()) -> None:
         """Run the stream; returns when the collector has closed the run or ended the stream.
 
-        Raises grpc.RpcError where the stream breaks or is refused, DamagedError for an answer that
+        Raises grpc.RpcError where the stream breaks or is refused, GarbledError for an answer that
         does not fit its checksum, and the errors of `Outbox.take`.
         """
         with self._changed:

@@ -45,7 +45,7 @@ def push_call(channel: grpc.Channel) -> PushCall:
 
 
 def parse_reply(message: bytes) -> PushReply:
-    """The reply of Push in `message`. Raises DamagedError where it does not fit its checksum."""
+    """The reply of Push in `message`. Raises GarbledError where it does not fit its checksum."""
     check_seal(message)
     return PushReply.FromString(message)
 

@@ -12,7 +12,7 @@ checksum     the checksum that ends each message: a flipped bit on the wire is f
 malformed    the error of a message that cannot be
 """
 
-from anchorlib.wire.messages.checksum import DamagedError, check_of, check_seal, sealed
+from anchorlib.wire.messages.checksum import GarbledError, check_of, check_seal, sealed
 from anchorlib.wire.messages.decoder import Decoder, Framed, parse_request
 from anchorlib.wire.messages.encoder import Encoded, Encoder, frame_weights
 from anchorlib.wire.messages.framing import Buffer
@@ -31,12 +31,12 @@ from anchorlib.wire.messages.row_columns import entries
 
 __all__ = [
     "Buffer",
-    "DamagedError",
     "Decoder",
     "Encoded",
     "Encoder",
     "FrameError",
     "Framed",
+    "GarbledError",
     "Row",
     "check_of",
     "check_seal",

@@ -18,7 +18,7 @@ from anchorlib.wire.v1.collector_pb2 import PushRequest
 
 __all__ = [
     "SEAL_BYTES",
-    "DamagedError",
+    "GarbledError",
     "check_of",
     "check_seal",
     "seal",
@@ -31,7 +31,7 @@ _BYTES: Final = 8
 SEAL_BYTES: Final = 1 + _BYTES
 
 
-class DamagedError(AnchorError, ValueError):
+class GarbledError(AnchorError, ValueError):
     """Bytes that do not fit their checksum or digest: they were changed on the way."""
 
 
@@ -51,11 +51,11 @@ def seal(check: int) -> bytes:
 
 
 def check_seal(message: bytes, seed: int = 0) -> None:
-    """Raises DamagedError where the message does not fit the checksum at its end."""
+    """Raises GarbledError where the message does not fit the checksum at its end."""
     at = len(message) - SEAL_BYTES
     body = memoryview(message)[: max(at, 0)]
     if at < 0 or message[at:] != seal(xxhash.xxh3_64_intdigest(body, seed)):
-        raise DamagedError("a message was damaged on the way: it does not fit its checksum")
+        raise GarbledError("a message was damaged on the way: it does not fit its checksum")
 
 
 def check_of(message: bytes) -> int:

@@ -39,7 +39,7 @@ class Framed(NamedTuple):
 def parse_request(message: bytes) -> PushRequest | Framed:
     """The PushRequest that `message` is, or the frame that it carries.
 
-    Raises DamagedError where the message does not fit its checksum, FrameError where it is no
+    Raises GarbledError where the message does not fit its checksum, FrameError where it is no
     PushRequest.
     """
     check_seal(message)
@@ -102,7 +102,7 @@ class Decoder:
         """The records that this frame completes; None where more fragments are to come.
 
         Their values are views of the message, or of the memory in which fragments were put
-        together. Raises FrameError for a malformed frame, DamagedError for values that do not fit
+        together. Raises FrameError for a malformed frame, GarbledError for values that do not fit
         their digest, MemoryError for a record that is larger than the free memory.
         """
         head, payload = frame

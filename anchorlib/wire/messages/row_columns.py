@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from anchorlib.block import RowBlock, Tables
-from anchorlib.wire.messages.checksum import DamagedError
+from anchorlib.wire.messages.checksum import GarbledError
 from anchorlib.wire.messages.malformed import FrameError
 from anchorlib.wire.v1.collector_pb2 import Columns
 
@@ -42,7 +42,7 @@ def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBloc
     """The rows of a frame whose values are all in `payload`, as a block.
 
     tables: the series, layouts and phases that the stream has defined.
-    Raises FrameError for a malformed frame, DamagedError for values that do not fit their digest.
+    Raises FrameError for a malformed frame, GarbledError for values that do not fit their digest.
     """
     rows, rest = divmod(len(columns.digest), DIGEST_BYTES)
     if rest:
@@ -104,7 +104,7 @@ def _check_digests(block: RowBlock, digests: bytes, ends: Array) -> None:
         at = DIGEST_BYTES * row
         if kept and digest(payload[start:end]) != digests[at : at + DIGEST_BYTES]:
             name, kind, _ = block.tables.series[block.columns["series"][row]]
-            raise DamagedError(
+            raise GarbledError(
                 f"the values of {name!r}@{kind} at step {block.columns['step'][row]} were damaged "
                 "on the way: their digest does not fit"
             )

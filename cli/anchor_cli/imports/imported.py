@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anchor_cli.imports.dumps import SUFFIXES, Dump, read
-from anchor_cli.imports.placing import Place, Placing, natural
+from anchor_cli.imports.placing import DumpPlace, Placing, natural
 from anchor_cli.progress import Tick
 from anchor_cli.terminal import counted, note, steps_of
 from anchorlib.block import block_of
@@ -86,7 +86,7 @@ class Import:
             f" from {counted(self.files, 'file')}, in {escape(str(self.store))}"
         )
 
-    def _placed(self, placing: Placing) -> list[tuple[Path, Place]]:
+    def _placed(self, placing: Placing) -> list[tuple[Path, DumpPlace]]:
         """The files that may be dumps, in the order in which they are to be recorded."""
         found = [
             (file, place) for file in _files(self.root) if (place := self._place(file, placing))
@@ -99,7 +99,7 @@ class Import:
         )
         return found
 
-    def _place(self, file: Path, placing: Placing) -> Place | None:
+    def _place(self, file: Path, placing: Placing) -> DumpPlace | None:
         if file.suffix.lower() not in SUFFIXES:
             self._skip(file, f"is none of {' '.join(SUFFIXES)}")
             return None
@@ -117,7 +117,7 @@ class Import:
         self.skipped[name] = why
         note(f"skipped {escape(name)}: {why}")
 
-    def _one(self, file: Path, place: Place) -> None:
+    def _one(self, file: Path, place: DumpPlace) -> None:
         try:
             time_ns = file.stat().st_mtime_ns
             dumps, others = read(file)
@@ -141,7 +141,7 @@ class Import:
         self._write(placed, time_ns)
         self.files += 1
 
-    def _write(self, placed: Sequence[tuple[Place, Dump]], time_ns: int) -> None:
+    def _write(self, placed: Sequence[tuple[DumpPlace, Dump]], time_ns: int) -> None:
         records = [self._record(place, dump, time_ns) for place, dump in placed]
         # All tensors of a file belong to one rank, so that one block holds them.
         block = block_of(records)
@@ -153,7 +153,7 @@ class Import:
         self.steps |= {record.step for record in records}
         self.tensors |= {(record.name, record.kind) for record in records}
 
-    def _record(self, place: Place, dump: Dump, time_ns: int) -> Record:
+    def _record(self, place: DumpPlace, dump: Dump, time_ns: int) -> Record:
         call = self._calls.get(
             key := (place.rank, place.step, place.pass_index, place.name, place.kind), 0
         )

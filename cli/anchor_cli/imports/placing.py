@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from anchorlib.errors import OptionError
 from anchorlib.names import escape, is_kind, split
 
-__all__ = ["Place", "Placing", "natural"]
+__all__ = ["DumpPlace", "Placing", "natural"]
 
 _START, _END = r"(?:^|(?<=[/._\-]))", r"(?=$|[/._\-])"
 _STEPS = [
@@ -46,7 +46,7 @@ _NAMELESS = "tensor"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DumpPlace:
     """The coordinates, name and kind that a path gives; `name` is without the file's keys."""
 
     step: int = 0
@@ -55,7 +55,7 @@ class Place:
     name: str = ""
     kind: str = "value"
 
-    def of(self, keys: Sequence[str]) -> Place:
+    def of(self, keys: Sequence[str]) -> DumpPlace:
         """The place of the tensor under these keys of the file."""
         inside = replace(self, name=".".join(filter(None, [self.name, *keys])))
         name, kind = split(inside.name)
@@ -78,7 +78,7 @@ class Placing:
     def __init__(self, pattern: str | None = None) -> None:
         self._pattern = None if pattern is None else _compiled(pattern)
 
-    def of_path(self, path: str) -> Place | None:
+    def of_path(self, path: str) -> DumpPlace | None:
         """The place of a path (with "/", without suffix); None where the pattern does not match.
 
         Raises OptionError for an invalid number or kind.
@@ -95,17 +95,17 @@ def natural(text: str) -> list[tuple[int, str]]:
     ]
 
 
-def _by_rule(path: str) -> Place:
+def _by_rule(path: str) -> DumpPlace:
     pass_index, path = _number(_PASS, path)
     rank, path = _number(_RANK, path)
     step = None
     for pattern in _STEPS:
         if step is None:
             step, path = _number(pattern, path)
-    return Place(step or 0, pass_index or 0, rank or 0, name=_dotted(path))
+    return DumpPlace(step or 0, pass_index or 0, rank or 0, name=_dotted(path))
 
 
-def _by_pattern(path: str, pattern: re.Pattern[str]) -> Place | None:
+def _by_pattern(path: str, pattern: re.Pattern[str]) -> DumpPlace | None:
     found = pattern.search(path)
     if found is None:
         return None
@@ -121,7 +121,7 @@ def _by_pattern(path: str, pattern: re.Pattern[str]) -> Place | None:
         kind = "grad"
     elif not is_kind(kind):
         raise OptionError(f"the kind of {escape(path)} is {escape(kind)}, which is none")
-    return Place(step, pass_index, rank, name, kind)
+    return DumpPlace(step, pass_index, rank, name, kind)
 
 
 def _number(pattern: re.Pattern[str], path: str) -> tuple[int | None, str]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anchorlib.block import COLUMNS, block_of, joined_blocks
 from anchorlib.errors import AnchorError
-from anchorlib.wire import DamagedError, Decoder, Encoder, Framed, FrameError, parse_request
+from anchorlib.wire import Decoder, Encoder, Framed, FrameError, GarbledError, parse_request
 from anchorlib.wire.messages.checksum import SEAL_BYTES, sealed_bytes
 from tests.anchorlib.wire.strategies import records
 from tests.anchorlib.wire.test_codec import bits, messages, record
@@ -52,7 +52,7 @@ def test_a_frame_whose_bits_changed_is_refused_or_is_still_records(data):
     decoder = Decoder(record_bytes=1 << 16)
     try:
         found = list(blocks([*sent[:-1], sealed_bytes(bytes(message))], decoder))
-    except (FrameError, DamagedError, AnchorError):
+    except (FrameError, GarbledError, AnchorError):
         return
     for block in found:
         assert len(records_of(block)) == (0 if block is None else len(block))
@@ -63,5 +63,5 @@ def test_a_value_that_does_not_fit_its_digest_is_damaged():
     sent = messages(Encoder(), [every])
     body = bytearray(sent[-1][:-SEAL_BYTES])
     body[-1] ^= 1
-    with pytest.raises(DamagedError, match="'fc1'@grad at step 8"):
+    with pytest.raises(GarbledError, match="'fc1'@grad at step 8"):
         list(blocks([*sent[:-1], sealed_bytes(bytes(body))], Decoder()))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from anchorlib.block import block_of
 from anchorlib.record import Coordinates, Record
 from anchorlib.summary import summarise
-from anchorlib.wire import DamagedError, Decoder, Encoder, Framed, parse_request
+from anchorlib.wire import Decoder, Encoder, Framed, GarbledError, parse_request
 from anchorlib.wire.messages.checksum import SEAL_BYTES, check_of, check_seal, sealed, sealed_bytes
 from anchorlib.wire.v1.collector_pb2 import GetReply, GetRequest, PushRequest
 from tests.anchorlib.wire.strategies import bits, records
@@ -80,7 +80,7 @@ def test_a_large_array_is_not_copied_until_its_message_is_wanted():
         raw[:] = -1
     found = [one for _, one in decoded([*encoder.definitions, kept.message], Decoder())]
     assert [one.raw[5] for one in found] == [5, 5, 6, 7]
-    with pytest.raises(DamagedError):
+    with pytest.raises(GarbledError):
         parse_request(frame.message)  # it was a view all along
 
 
@@ -147,7 +147,7 @@ def test_a_flipped_bit_of_a_payload_is_noticed(data):
     place = data.draw(st.integers(8 * (len(body) - 196), 8 * len(body) - 1))
     body[place // 8] ^= 1 << place % 8
     # Before the message was sealed: the digest was made earlier still.
-    with pytest.raises(DamagedError, match="'fc1'@grad at step 0"):
+    with pytest.raises(GarbledError, match="'fc1'@grad at step 0"):
         decoded([*sent[:-1], sealed_bytes(bytes(body))], Decoder())
 
 
@@ -157,7 +157,7 @@ def test_a_flipped_bit_of_any_message_is_noticed(data):
     message = bytearray(data.draw(st.sampled_from(sent)))
     place = data.draw(st.integers(0, 8 * len(message) - 1))
     message[place // 8] ^= 1 << place % 8
-    with pytest.raises(DamagedError, match="does not fit its checksum"):
+    with pytest.raises(GarbledError, match="does not fit its checksum"):
         parse_request(bytes(message))
 
 
@@ -167,7 +167,7 @@ def test_an_answer_fits_its_own_question_alone(data, content, other):
     answer = sealed(GetReply(size=30, data=content), check_of(question))
     check_seal(answer, check_of(question))
     if other != check_of(question):
-        with pytest.raises(DamagedError):
+        with pytest.raises(GarbledError):
             check_seal(answer, other)
 
 

@@ -14,11 +14,11 @@ from anchorlib.block import block_of
 from anchorlib.errors import RunExistsError
 from anchorlib.record import Coordinates, Gap, Record
 from anchorlib.wire import (
-    DamagedError,
     Decoder,
     Encoder,
     Framed,
     FrameError,
+    GarbledError,
     Link,
     Outbox,
     PushReply,
@@ -298,7 +298,7 @@ def test_a_frame_that_is_lost_on_the_way_is_missed_before_anything_is_let_go(las
     while line.deliver():
         pass
     line.back.append(PushReply(ack=Ack(committed=2, frames=2)))  # what comes behind an answer
-    with pytest.raises(DamagedError, match="never arrived there"):
+    with pytest.raises(GarbledError, match="never arrived there"):
         all(iter(line.answer, False))
     assert (outbox.waiting, outbox.flushed, outbox.closed) == (1, 0, False)
     line.connect()

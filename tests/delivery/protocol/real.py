@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anchor_server.access import ALL_RIGHTS, EVERY_RUN, Grant
-from anchor_server.fragment_memory import Room
+from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.limits import NO_LIMITS
 from anchor_server.ranks import Ranks, Tenancy
 from anchor_server.refusal_counts import Caller
@@ -103,7 +103,7 @@ class Served:
         given = (hello, Caller("ipv4:127.0.0.1:1"), _GRANT, lambda _: None)
         self._tenancy: Tenancy = self._stack.enter_context(ranks.tenancy(*given))
         seat = Seat(RUN, 0, "here", 0)
-        self._stream = Stream(self._tenancy, Decoder(), Room(), Tally(), seat)
+        self._stream = Stream(self._tenancy, Decoder(), FragmentMemory(), Tally(), seat)
 
     @property
     def resume(self) -> PushReply:

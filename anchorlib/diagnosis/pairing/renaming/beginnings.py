@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from anchorlib.diagnosis.pairing.renaming.name_graph import Graph, Node, colours, kinds_of
+from anchorlib.diagnosis.pairing.renaming.name_graph import NameGraph, Node, colours, kinds_of
 from anchorlib.diagnosis.pairing.renaming.names import Shapes
 
 __all__ = ["Side", "beginnings"]
@@ -24,7 +24,7 @@ class Side(NamedTuple):
     match -> their places in the order of execution.
     """
 
-    graph: Graph
+    graph: NameGraph
     shapes: Shapes
     known: Mapping[str, str]
     free: Mapping[str, int]

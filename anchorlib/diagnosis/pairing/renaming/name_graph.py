@@ -10,7 +10,7 @@ from anchorlib.diagnosis.pairing.renaming.names import Shapes
 from anchorlib.diagnosis.pairing.tables import Table
 from anchorlib.record import Edges
 
-__all__ = ["Beside", "Graph", "Node", "colours", "graph_of", "kinds_of"]
+__all__ = ["Beside", "NameGraph", "Node", "colours", "graph_of", "kinds_of"]
 
 Way = Literal["parent", "parameter", "child", "user"]
 
@@ -47,7 +47,7 @@ class Node:
 
 
 @dataclass(slots=True)
-class Graph:
+class NameGraph:
     """The names that have operations or neighbours, in order of execution.
 
     again: the second names of tensors -> their first names. A container's output, for one, is its
@@ -58,7 +58,7 @@ class Graph:
     again: dict[str, str]
 
 
-def graph_of(table: Table, shapes: Shapes) -> Graph:
+def graph_of(table: Table, shapes: Shapes) -> NameGraph:
     """The graph that the edges of a run give for the names that it recorded."""
     told = [edges for rank in sorted(table.edges) for edges in table.edges[rank]]
     again = _again(told, shapes)
@@ -69,7 +69,7 @@ def graph_of(table: Table, shapes: Shapes) -> Graph:
     for node in nodes.values():
         held = (one.name for one in node.beside if one.way == "parameter")
         node.holds = tuple(sorted(_shape(shapes[name]) for name in held))
-    return Graph({name: node for name, node in nodes.items() if node.beside or node.ops}, again)
+    return NameGraph({name: node for name, node in nodes.items() if node.beside or node.ops}, again)
 
 
 def _again(told: Iterable[Edges], shapes: Shapes) -> dict[str, str]:
@@ -116,7 +116,7 @@ def kinds_of(shapes: Shapes, name: str) -> Hashable:
 
 
 def colours(
-    graph: Graph, first: Callable[[str, Node], Hashable], known: Mapping[str, str], depth: int
+    graph: NameGraph, first: Callable[[str, Node], Hashable], known: Mapping[str, str], depth: int
 ) -> list[dict[str, Hashable]]:
     """The colours of all names, without neighbours, then with those up to 1, 2, … `depth` away.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anchorlib.diagnosis.pairing.renaming.beginnings import beginnings
-from anchorlib.diagnosis.pairing.renaming.name_graph import Graph, graph_of
+from anchorlib.diagnosis.pairing.renaming.name_graph import NameGraph, graph_of
 from anchorlib.diagnosis.pairing.renaming.names import Naming
 from anchorlib.diagnosis.pairing.renaming.spreading import HOW, Spreading
 from anchorlib.diagnosis.pairing.tables import Table
@@ -46,7 +46,7 @@ def _match(spreading: Spreading) -> None:
             spreading.take(*pair)
 
 
-def _same_tensors(naming: Naming, a: Graph, b: Graph) -> None:
+def _same_tensors(naming: Naming, a: NameGraph, b: NameGraph) -> None:
     """Matches the free second names of matched tensors, in order.
 
     A tensor must have as many of them in both runs.
@@ -62,7 +62,7 @@ def _same_tensors(naming: Naming, a: Graph, b: Graph) -> None:
                     naming.match(one, two, HOW)
 
 
-def _free(graph: Graph, taken: Mapping[str, str] | set[str]) -> dict[str, list[str]]:
+def _free(graph: NameGraph, taken: Mapping[str, str] | set[str]) -> dict[str, list[str]]:
     """The free second names of each tensor, by its first name."""
     found: dict[str, list[str]] = {}
     for name, whole in graph.again.items():

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from anchorlib.diagnosis.pairing.renaming.beginnings import Side
-from anchorlib.diagnosis.pairing.renaming.name_graph import Graph, Node, colours, kinds_of
+from anchorlib.diagnosis.pairing.renaming.name_graph import NameGraph, Node, colours, kinds_of
 from anchorlib.diagnosis.pairing.renaming.names import Naming, Shapes
 
 __all__ = ["HOW", "Spreading"]
@@ -40,8 +40,8 @@ class Spreading:
     """
 
     naming: Naming
-    a: Graph
-    b: Graph
+    a: NameGraph
+    b: NameGraph
     strict: bool
     votes: dict[tuple[str, str], float] = field(default_factory=dict)
     around: tuple[list[dict[str, Hashable]], ...] = field(init=False)
@@ -198,7 +198,7 @@ def _near(node: Node, free: Mapping[str, int]) -> dict[tuple[str, str], set[int]
     return found
 
 
-def _around(graph: Graph, shapes: Shapes) -> list[dict[str, Hashable]]:
+def _around(graph: NameGraph, shapes: Shapes) -> list[dict[str, Hashable]]:
     """The colours of names with neighbours up to 1, 2, … NEAR away, by kinds and shapes alone."""
     return colours(graph, lambda name, node: (node.parameter, kinds_of(shapes, name)), {}, NEAR)[1:]
 

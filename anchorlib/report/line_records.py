@@ -1,0 +1,35 @@
+"""The records of one rank that go into one line of the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.reading import Series
+from anchorlib.record import TensorInfo
+
+__all__ = ["LineRecords"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LineRecords:
+    """The records of one rank that go into one line.
+
+    columns: the columns of the series that the page uses. numel: the elements of each record.
+    """
+
+    info: TensorInfo
+    phase: str
+    rank: int
+    series: Series
+    columns: dict[str, Array]
+    numel: Array
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """The key of the line that these records go into: name, kind, mode, phase."""
+        return (self.info.name, self.info.kind, self.info.mode, self.phase)
