@@ -16,12 +16,12 @@ import numpy as np
 from anchorlib.formulas.elementary import Library
 from anchorlib.formulas.formula import Formula, Function, Kernel
 from anchorlib.formulas.kernels import kernel
-from anchorlib.formulas.rounded import Rounded, fma
+from anchorlib.formulas.products import Product, fused, sequential
+from anchorlib.formulas.rounded import Rounded
 
 __all__ = ["attention"]
 
 Array = np.ndarray[Any, Any]
-Product = Callable[[Rounded, Rounded], Rounded]
 
 
 def attention(*, causal: bool, order: tuple[int, int, int] = (0, 1, 2)) -> Function:
@@ -47,7 +47,7 @@ def attention(*, causal: bool, order: tuple[int, int, int] = (0, 1, 2)) -> Funct
     forms = [
         Formula(f"softmax({text})·v, {name}", form(times, early=early), elementary=True)
         for text, early in (("q·kᵀ/√d", False), ("(q/√d)·kᵀ", True))
-        for name, times in (("fma", _fused), ("sequential", _sequential))
+        for name, times in (("fma", fused), ("sequential", sequential))
     ]
 
     def library(name: str) -> Kernel:
@@ -64,25 +64,3 @@ def attention(*, causal: bool, order: tuple[int, int, int] = (0, 1, 2)) -> Funct
 
 def _turned(x: Rounded) -> Rounded:
     return x.map(lambda one: np.swapaxes(one, -1, -2))
-
-
-def _fused(a: Rounded, b: Rounded) -> Rounded:
-    total = _column(a, 0) * _row(b, 0)
-    for at in range(1, a.values.shape[-1]):
-        total = fma(_column(a, at), _row(b, at), total)
-    return total
-
-
-def _sequential(a: Rounded, b: Rounded) -> Rounded:
-    total = _column(a, 0) * _row(b, 0)
-    for at in range(1, a.values.shape[-1]):
-        total = total + _column(a, at) * _row(b, at)
-    return total
-
-
-def _column(a: Rounded, at: int) -> Rounded:
-    return a.of(a.values[..., :, at : at + 1])
-
-
-def _row(b: Rounded, at: int) -> Rounded:
-    return b.of(b.values[..., at : at + 1, :])

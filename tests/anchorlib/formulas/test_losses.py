@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from anchorlib.formulas import (
+    Elements,
     Function,
     Strides,
     attention,
@@ -93,7 +94,8 @@ def cases() -> dict[str, Case]:
     q, k, v = (random(seed, 4, 8) for seed in (3, 4, 5))
     image, weight = random(6, 1, 2, 5, 5), random(7, 3, 2, 3, 3)
     how, places = Strides((2, 2), (1, 1), (1, 1)), np.arange(9)
-    cut, flat = patches(image, (3, 3), how, places), weight.reshape(3, -1).T
+    cut, flat = patches(image, (3, 3), how, places)[0], weight.reshape(3, -1).T
+    some = Elements(np.arange(1), places, np.arange(3))
     out = functional.conv2d(*tensors(image, weight), stride=2, padding=1)
     n = X.size
     return {
@@ -154,9 +156,9 @@ def cases() -> dict[str, Case]:
             lambda: attended(q, k, v),
         ),
         "convolution": (
-            convolution(places, np.arange(3), 9, how),
-            [cut, flat, image, weight],
-            np.moveaxis(out.numpy(), 1, -1).reshape(-1, 3),
+            convolution(some, 9, how),
+            [cut[None], flat[None], image, weight, np.empty(0, np.float32)],
+            np.moveaxis(out.numpy(), 1, -1).reshape(1, -1, 3),
             lambda: convolved(cut, flat),
         ),
     }
