@@ -10,7 +10,7 @@ Everything needs numpy alone, but for `kernels`, which asks torch for its own re
 """
 
 from anchorlib.formulas.activations import ACTIVATIONS
-from anchorlib.formulas.attention import attention
+from anchorlib.formulas.attention import Attention, attention, attention_backward
 from anchorlib.formulas.convolutions import (
     Elements,
     Strides,
@@ -43,6 +43,7 @@ from anchorlib.formulas.products import Part, product
 __all__ = [
     "ACTIVATIONS",
     "ENOUGH",
+    "Attention",
     "Elements",
     "Fit",
     "Function",
@@ -50,6 +51,7 @@ __all__ = [
     "Strides",
     "arriving",
     "attention",
+    "attention_backward",
     "by_channels",
     "convolution",
     "convolution_backward",

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from anchorlib import dtypes
 from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier, module_key
 from anchorlib.diagnosis.judgement import Origin, Replay, computing
@@ -23,6 +24,8 @@ __all__ = ["replay", "replayed"]
 PRECISIONS = ("float32", "float64", "bfloat16", "float16")
 MOST = 8
 """The most origins that are computed again, since all operands of each are read whole."""
+FAR = 0.05
+"""From this relative distance on an output is no rounding of a function's true value."""
 NAMED = 2
 """The most formulas that a line names; the JSON has all."""
 
@@ -31,8 +34,8 @@ def replay(origin: Origin) -> Replay | None:
     """Which formula the operation of an origin used in A and in B, from each run's stored inputs.
 
     None where the operation is not a known one (tanh, sigmoid, gelu, silu, softmax, layer norm, RMS
-    norm, linear, mean squared error, log-softmax, cross entropy; their gradients; convolution,
-    attention), where several operations lie between the origin and its parents, or where a run did
+    norm, linear, mean squared error, log-softmax, cross entropy, convolution, attention; their
+    gradients), where several operations lie between the origin and its parents, or where a run did
     not keep the values (`mode=All()`) of all operands.
     """
     if origin.evidence is None:
@@ -48,6 +51,8 @@ def replay(origin: Origin) -> Replay | None:
         one, two = (_fit(how, told, side) for side in "ab")
     except StoreError:
         return None
+    if all(_is_far(side, told.own.dtype) for side in (one, two)):
+        return None  # e.g. attention with a mask that was not recorded
     return Replay(
         a=one.formulas,
         b=two.formulas,
@@ -84,7 +89,7 @@ def _recipe(origin: Origin, frontier: Frontier, row: int, told: Operands) -> Rec
 
 
 def _texts(frontier: Frontier, told: Operands) -> list[str]:
-    """The descriptions of the modules that made the record, in A and in B."""
+    """The modules that made the record, in A and in B, and the arguments of their operations."""
     name = told.child.name if told.child is not None else told.own.name
     alignment = frontier.alignment
     names = {one.a: one.b for one in alignment.renamed}
@@ -92,12 +97,20 @@ def _texts(frontier: Frontier, told: Operands) -> list[str]:
     found_texts = []
     for table, key in keys:
         found_texts += [str(header[key]) for header in table.header.values() if key in header]
+    for table, wanted in (alignment.a, name), (alignment.b, names.get(name, name)):
+        edges = [one for some in table.edges.values() for one in some if one.name == wanted]
+        found_texts += dict.fromkeys(text for one in edges for text in one.arguments or ())
     return found_texts
 
 
 def _fit(how: Recipe, told: Operands, side: str) -> Fit:
     output = how.output(told.own.read(side))
     return fit(how.functions, how.inputs(side), output, told.own.dtype, part=how.part)
+
+
+def _is_far(told: Fit, precision: str) -> bool:
+    """Whether a run computed something else than any function that was tried."""
+    return not told.formulas and told.error > max(8, FAR / dtypes.dtype(precision).eps)
 
 
 def _nearer(one: Fit, two: Fit) -> str | None:

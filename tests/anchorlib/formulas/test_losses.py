@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from anchorlib.formulas import (
+    Attention,
     Elements,
     Function,
     Strides,
@@ -148,7 +149,7 @@ def cases() -> dict[str, Case]:
             ),
         ),
         "attention": (
-            attention(causal=False),
+            attention(Attention()),
             [q, k, v],
             functional.scaled_dot_product_attention(*(one[None, None] for one in tensors(q, k, v)))[
                 0, 0
@@ -194,7 +195,7 @@ def test_a_causal_attention_is_told_from_one_of_all_places() -> None:
     one, two, three = tensors(q, k, v)
     output = functional.scaled_dot_product_attention(one, two, three, is_causal=True).numpy()
     functions = [
-        attention(causal=causal, order=order)
+        attention(Attention(order, causal))
         for causal in (False, True)
         for order in ((0, 1, 2), (1, 0, 2))
     ]
