@@ -224,7 +224,7 @@ def compiled_outputs(node: Any) -> int | None:
 
     0 for a Function of the user's with the same name; None where torch hides the number.
     """
-    forward = getattr(type(node), _FORWARD, None)
+    forward: Any = getattr(type(node), _FORWARD, None)
     if _function.fitting(forward) is None:
         tell(_function)
         return None

@@ -34,7 +34,11 @@ def attending(told: Operands, texts: Sequence[str]) -> Recipe | None:
     result = told.own if told.own.kind == "value" else told.child
     if result is None or len(told.inputs) != 3 or any(len(x.shape) < 2 for x in told.inputs):
         return None
-    orders = [one for one in permutations(range(3)) if _fits(told.inputs, one, result.shape)]
+    orders = [
+        (q, k, v)
+        for q, k, v in permutations(range(3))
+        if _fits(told.inputs, (q, k, v), result.shape)
+    ]
     if not orders:
         return None
     scores = _scores(told.inputs, orders[0])

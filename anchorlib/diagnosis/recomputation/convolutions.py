@@ -28,10 +28,9 @@ __all__ = ["convolving"]
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
-_MODULE: Final = re.compile(r"\bConv[123]d\((.*)\)")
-_SETTING: Final = re.compile(r"(stride|padding|dilation|groups)=\(?([0-9, ]+)\)?")
-_OTHER: Final = re.compile(r"padding_mode=|padding=\w*[a-z]")
-"""Settings of convolutions that the rule does not know: padding by name, padding not by zeros."""
+_SETTING: Final = re.compile(r"\b(stride|padding|dilation|groups)=\(?([0-9, ]+)\)?")
+_OTHER: Final = re.compile(r"padding_mode=(?!'?zeros)|\bpadding='?[a-z]|Transpose|transposed=True")
+"""What the rule does not know: padding by name or not by zeros, transposed convolutions."""
 
 
 class _Case(NamedTuple):
@@ -165,20 +164,28 @@ def _case(texts: Sequence[str], x: Shape, w: Shape, out: Shape) -> _Case | None:
 
 
 def _strides(texts: Sequence[str], axes: int) -> Strides | None:
-    """The strides that both modules state; None where they differ, or state an unknown setting."""
-    found = {one[1] for text in texts for one in [_MODULE.search(text)] if one is not None}
-    if len(found) != 1 or _OTHER.search(text := found.pop()):
+    """The strides that both modules state; None where they differ, or state an unknown setting.
+
+    A class that a user derived of torch's states more settings than torch's own.
+    """
+    modules = [one for one in texts if "kernel_size=" in one]
+    if any(map(_OTHER.search, modules)):
         return None
+    found = {_stated(one, axes) for one in modules}
+    how = found.pop() if len(found) == 1 else None
+    if how is None or how.groups < 1 or any(len(one) != axes for one in how[:3]):
+        return None
+    return how if all(how.stride) else None
+
+
+def _stated(text: str, axes: int) -> Strides:
     told = {
         name: tuple(map(int, re.findall(r"[0-9]+", said))) for name, said in _SETTING.findall(text)
     }
     ones = (1,) * axes
-    (groups,) = told.get("groups", (1,))[:1]
-    how = Strides(
+    return Strides(
         told.get("stride", ones),
         told.get("padding", (0,) * axes),
         told.get("dilation", ones),
-        groups,
+        told.get("groups", (1,))[0],
     )
-    fits = groups > 0 and all(len(one) == axes for one in how[:3])
-    return how if fits and all(how.stride) else None

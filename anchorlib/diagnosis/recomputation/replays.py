@@ -110,7 +110,8 @@ def _fit(how: Recipe, told: Operands, side: str) -> Fit:
 
 def _is_far(told: Fit, precision: str) -> bool:
     """Whether a run computed something else than any function that was tried."""
-    return not told.formulas and told.error > max(8, FAR / dtypes.dtype(precision).eps)
+    eps = dtypes.dtype(precision).eps or 1
+    return not told.formulas and told.error > max(8, FAR / eps)
 
 
 def _nearer(one: Fit, two: Fit) -> str | None:

@@ -128,7 +128,11 @@ class ByHand(nn.Conv2d):
         return _OneByOne.apply(x, self.weight, self.bias)
 
 
-@pytest.mark.parametrize("kinds", [(nn.Conv2d, ByHand), (ByHand, nn.Conv2d)])
+class Derived(nn.Conv2d):
+    """torch's own, under a name of the user's."""
+
+
+@pytest.mark.parametrize("kinds", [(nn.Conv2d, ByHand), (ByHand, nn.Conv2d), (Derived, ByHand)])
 def test_a_grouped_weights_gradient_that_was_added_up_otherwise_is_told(
     tmp_path: Any, kinds: Any
 ) -> None:
