@@ -10,8 +10,17 @@ Everything needs numpy alone, but for `kernels`, which asks torch for its own re
 """
 
 from anchorlib.formulas.activations import ACTIVATIONS
-from anchorlib.formulas.attention import attention
-from anchorlib.formulas.convolutions import Strides, convolution, patches
+from anchorlib.formulas.attention import Attention, attention, attention_backward
+from anchorlib.formulas.convolutions import (
+    Elements,
+    Strides,
+    arriving,
+    by_channels,
+    convolution,
+    convolution_backward,
+    in_groups,
+    patches,
+)
 from anchorlib.formulas.fit import ENOUGH, Fit, fit
 from anchorlib.formulas.formula import Function
 from anchorlib.formulas.losses import (
@@ -34,15 +43,22 @@ from anchorlib.formulas.products import Part, product
 __all__ = [
     "ACTIVATIONS",
     "ENOUGH",
+    "Attention",
+    "Elements",
     "Fit",
     "Function",
     "Part",
     "Strides",
+    "arriving",
     "attention",
+    "attention_backward",
+    "by_channels",
     "convolution",
+    "convolution_backward",
     "cross_entropy",
     "cross_entropy_backward",
     "fit",
+    "in_groups",
     "layer_norm",
     "layer_norm_backward",
     "log_softmax",

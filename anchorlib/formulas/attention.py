@@ -1,88 +1,191 @@
-"""Attention: softmax(q·kᵀ/√d)·v, over all places or over each place and those before it.
+"""Attention: softmax(scale·q·kᵀ + mask)·v, and its gradients.
 
 Fused kernels add up in blocks and keep a running maximum, in orders that depend on the machine.
 torch's own kernels are tried, and formulas with sums in a few orders. Where none of them fits, the
 formula of a run stays unknown, but its distance from the true value is still measured.
+
+Where q has more heads than k and v (grouped queries), each head of k and v serves several of q's
+that follow one another, and its gradient is the sum of theirs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from anchorlib.formulas.elementary import Library
 from anchorlib.formulas.formula import Formula, Function, Kernel
-from anchorlib.formulas.kernels import kernel
-from anchorlib.formulas.rounded import Rounded, fma
+from anchorlib.formulas.kernels import kernel, kernel_gradients
+from anchorlib.formulas.products import Product, fused, sequential
+from anchorlib.formulas.rounded import Rounded
 
-__all__ = ["attention"]
+__all__ = ["Attention", "attention", "attention_backward"]
 
 Array = np.ndarray[Any, Any]
-Product = Callable[[Rounded, Rounded], Rounded]
+_ORDERS: Final[tuple[tuple[str, Product], ...]] = (("fma", fused), ("sequential", sequential))
+_KERNELS: Final = ("scaled_dot_product_attention", "_scaled_dot_product_attention_math")
 
 
-def attention(*, causal: bool, order: tuple[int, int, int] = (0, 1, 2)) -> Function:
-    """The attention function; its inputs are three arrays (…, places, d).
+class Attention(NamedTuple):
+    """How attention is computed from tensors that are given in some order.
 
-    causal: whether a place attends only to itself and to the places before it.
-    order: the numbers of the inputs that are q, k and v.
+    order: the numbers of the inputs that are q, k and v. causal: whether a place attends only to
+    itself and to the places before it. mask: the number of the input that is added to the scores;
+    a boolean mask is given as 0 and -inf. scale: None stands for 1/√d.
     """
 
-    def form(times: Product, *, early: bool) -> Callable[..., Rounded]:
+    order: tuple[int, int, int] = (0, 1, 2)
+    causal: bool = False
+    mask: int | None = None
+    scale: float | None = None
+
+    def told(self) -> str:
+        """What is to be said behind the name of the function, from the first comma on."""
+        which = "".join("qkv"[self.order.index(at)] for at in range(3))
+        said = [", causal"] * self.causal + [", masked"] * (self.mask is not None)
+        said += [] if self.scale is None else [f", scale={self.scale:g}"]
+        return "".join(said + [f", given as {which}"] * (which != "qkv"))
+
+    def arguments(self, given: Sequence[Array]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of torch's kernels."""
+        q, k, v = (given[at] for at in self.order)
+        mask = None if self.mask is None else given[self.mask]
+        named = {"scale": self.scale, "enable_gqa": q.shape[-3:-2] != k.shape[-3:-2]}
+        return [q, k, v, mask, 0.0, self.causal], named
+
+
+class _Way(NamedTuple):
+    """A way to round: the order of the products' sums, and whether q is scaled before the first."""
+
+    times: Product
+    early: bool
+
+
+class _Weights(NamedTuple):
+    """q, k and v with as many heads as q has, the factor of the scores, and their softmax p."""
+
+    q: Rounded
+    k: Rounded
+    v: Rounded
+    root: float
+    p: Rounded
+
+
+def attention(how: Attention) -> Function:
+    """The output of attention; inputs: three arrays (…, places, d), then masks, if any."""
+
+    def form(way: _Way) -> Callable[..., Rounded]:
         def compute(lib: Library, *given: Rounded) -> Rounded:
-            q, k, v = (given[at] for at in order)
-            root = 1 / math.sqrt(q.values.shape[-1])
-            scores = times(q * root, _turned(k)) if early else times(q, _turned(k)) * root
-            if causal:
-                hidden = np.triu(np.ones(scores.values.shape[-2:], bool), 1)
-                scores = scores.map(lambda one: np.where(hidden, -np.inf, one))
-            e = lib.exp(scores - scores.map(lambda one: one.max(-1, keepdims=True)))
-            return times(e / e.sum(), v)
+            told = _weights(lib, how, way, given)
+            return way.times(told.p, told.v)
 
         return compute
 
-    forms = [
-        Formula(f"softmax({text})·v, {name}", form(times, early=early), elementary=True)
-        for text, early in (("q·kᵀ/√d", False), ("(q/√d)·kᵀ", True))
-        for name, times in (("fma", _fused), ("sequential", _sequential))
-    ]
-
     def library(name: str) -> Kernel:
         def compute(inputs: Sequence[Array], precision: str) -> Array:
-            return kernel(name, [*(inputs[at] for at in order), None, 0.0, causal], precision)
+            arguments, named = how.arguments(inputs)
+            return kernel(name, arguments, precision, **named)
 
         return Kernel(f"torch's {name.strip('_')}", compute)
 
-    kernels = map(library, ("scaled_dot_product_attention", "_scaled_dot_product_attention_math"))
-    which = "qkv" if order == (0, 1, 2) else "".join("qkv"[order.index(at)] for at in range(3))
-    said = [", causal"] * causal + [f", given as {which}"] * (which != "qkv")
-    return Function(f"attention{''.join(said)}", tuple(forms), tuple(kernels))
+    forms = [
+        Formula(f"softmax({text})·v, {name}", form(_Way(times, early)), elementary=True)
+        for text, early in (("q·kᵀ/√d", False), ("(q/√d)·kᵀ", True))
+        for name, times in _ORDERS
+    ]
+    return Function(f"attention{how.told()}", tuple(forms), tuple(map(library, _KERNELS)))
+
+
+def attention_backward(how: Attention, part: str) -> Function:
+    """The gradient of q, k or v (`part`); inputs: those of `attention`, then the output's gradient.
+
+    With p the softmax, o the output and g its gradient: that of v is pᵀ·g, that of the scores
+    s = p*(g·vᵀ - r), where each row of r is the sum of p*(g·vᵀ), or of g*o, which is the same.
+    """
+
+    def form(way: _Way, *, of_output: bool) -> Callable[..., Rounded]:
+        def compute(lib: Library, *given: Rounded) -> Rounded:
+            told, g = _weights(lib, how, way, given[:-1]), given[-1]
+            if part == "v":
+                return _shared(way.times(_turned(told.p), g), given[how.order[2]])
+            arrived = way.times(g, _turned(told.v))
+            terms = g * way.times(told.p, told.v) if of_output else told.p * arrived
+            slope = told.p * (arrived - terms.sum())
+            slope = slope * told.root if way.early else slope
+            left, right = (slope, told.k) if part == "q" else (_turned(slope), told.q)
+            made = way.times(left, right)
+            made = made if way.early else made * told.root
+            return _shared(made, given[how.order["qkv".index(part)]])
+
+        return compute
+
+    def library(name: str) -> Kernel:
+        def compute(inputs: Sequence[Array], precision: str) -> Array:
+            arguments, named = how.arguments(inputs[:-1])
+            made = kernel_gradients(name, arguments, inputs[-1], precision, 3, **named)
+            return made["qkv".index(part)]
+
+        return Kernel(f"torch's {name.strip('_')}, backward", compute)
+
+    text = {"q": "s·k/√d", "k": "sᵀ·q/√d", "v": "pᵀ·g"}[part]
+    ways = [(False, "p*(g·vᵀ)"), (True, "g*o")] if part != "v" else [(False, "")]
+    forms = [
+        Formula(
+            f"{text}{', scaled early' * early}{f', r of {row}' if row else ''}, {name}",
+            form(_Way(times, early), of_output=of_output),
+            elementary=True,
+        )
+        for early in (False, True)
+        for of_output, row in ways
+        for name, times in _ORDERS
+    ]
+    name = f"attention_backward, {part}{how.told()}"
+    return Function(name, tuple(forms), tuple(map(library, _KERNELS)))
+
+
+def _weights(lib: Library, how: Attention, way: _Way, given: Sequence[Rounded]) -> _Weights:
+    q, k, v = (given[at] for at in how.order)
+    k, v = (_repeated(one, q) for one in (k, v))
+    root = 1 / math.sqrt(q.values.shape[-1]) if how.scale is None else how.scale
+    scores = way.times(q * root, _turned(k)) if way.early else way.times(q, _turned(k)) * root
+    if how.causal:
+        hidden = np.triu(np.ones(scores.values.shape[-2:], bool), 1)
+        scores = scores.map(lambda one: np.where(hidden, -np.inf, one))
+    if how.mask is not None:
+        scores = scores + given[how.mask]
+    return _Weights(q, k, v, root, _softmax(lib, scores))
+
+
+def _softmax(lib: Library, scores: Rounded) -> Rounded:
+    """The softmax over the last axis; 0 in rows in which all is hidden, as torch has it."""
+    top = scores.map(lambda one: one.max(-1, keepdims=True))
+    e = lib.exp(scores - top.map(lambda one: np.where(np.isneginf(one), 0, one)))
+    total = e.sum()
+    return e / total.map(lambda one: np.where(one == 0, 1, one))
+
+
+def _repeated(x: Rounded, q: Rounded) -> Rounded:
+    """`x` with as many heads as `q` has."""
+    if x.values.ndim < 3 or x.values.shape[-3] == q.values.shape[-3]:
+        return x
+    times = q.values.shape[-3] // x.values.shape[-3]
+    return x.map(lambda one: np.repeat(one, times, -3))
+
+
+def _shared(gradient: Rounded, x: Rounded) -> Rounded:
+    """A gradient of repeated heads, added up to those that `x` has."""
+    heads = x.values.shape[-3:-2]
+    if heads == gradient.values.shape[-3:-2]:
+        return gradient
+    parts = gradient.values.reshape(*x.values.shape[:-3], *heads, -1, *x.values.shape[-2:])
+    total = gradient.of(parts[..., 0, :, :])
+    for at in range(1, parts.shape[-3]):
+        total = total + gradient.of(parts[..., at, :, :])
+    return total
 
 
 def _turned(x: Rounded) -> Rounded:
     return x.map(lambda one: np.swapaxes(one, -1, -2))
-
-
-def _fused(a: Rounded, b: Rounded) -> Rounded:
-    total = _column(a, 0) * _row(b, 0)
-    for at in range(1, a.values.shape[-1]):
-        total = fma(_column(a, at), _row(b, at), total)
-    return total
-
-
-def _sequential(a: Rounded, b: Rounded) -> Rounded:
-    total = _column(a, 0) * _row(b, 0)
-    for at in range(1, a.values.shape[-1]):
-        total = total + _column(a, at) * _row(b, at)
-    return total
-
-
-def _column(a: Rounded, at: int) -> Rounded:
-    return a.of(a.values[..., :, at : at + 1])
-
-
-def _row(b: Rounded, at: int) -> Rounded:
-    return b.of(b.values[..., at : at + 1, :])

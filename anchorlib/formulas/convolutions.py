@@ -1,90 +1,229 @@
-"""Convolutions as products of matrices: patches of the input times the weights of each channel.
+"""Convolutions and their gradients as products of matrices, one product for each group of channels.
+
+    output                patches of the input times the weights of each channel
+    gradient of the input     patches of the output's gradient times the weights of each channel
+    gradient of the weight    the output's gradient times the patches of the input
+    gradient of the bias      the sum of the output's gradient over all places
 
 The order in which a library adds the terms depends on its blocks and on the machine. The orders of
-`products` are tried, channels first and channels last; where none of them fits, the order of a run
-stays unknown.
+`products` are tried, over channels and taps (of a weight: over images and places) in either order,
+and with one of the two added up first; where none of them fits, the order of a run stays unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product as every
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from anchorlib.formulas.formula import Formula, Function, Kernel
-from anchorlib.formulas.kernels import kernel
-from anchorlib.formulas.products import Part, product
+from anchorlib.formulas.kernels import kernel, kernel_outputs
+from anchorlib.formulas.products import PRODUCTS, Product, fused, in_two, sequential
 from anchorlib.formulas.rounded import Rounded
 
-__all__ = ["Strides", "convolution", "patches"]
+__all__ = [
+    "Elements",
+    "Strides",
+    "arriving",
+    "by_channels",
+    "convolution",
+    "convolution_backward",
+    "in_groups",
+    "patches",
+]
 
 Array = np.ndarray[Any, Any]
+PARTS: Final = ("input", "weight", "bias")
+"""The tensors that have gradients, in the order of torch's kernel."""
 
 
 class Strides(NamedTuple):
-    """How a convolution without groups moves over its input: a number for each axis of space."""
+    """How a convolution moves over its input: a number for each axis of space.
+
+    groups: how many groups the channels are in; each has weights of its own.
+    """
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
+    groups: int = 1
+
+    @property
+    def axes(self) -> tuple[tuple[int, int, int], ...]:
+        """Stride, padding and dilation of each axis of space."""
+        return tuple(zip(self.stride, self.padding, self.dilation, strict=True))
+
+    def out(self, space: Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
+        """The output's size in space, from the input's and the weight's."""
+        return tuple(
+            (n + 2 * pad - step * (k - 1) - 1) // stride + 1
+            for n, k, (stride, pad, step) in zip(space, size, self.axes, strict=True)
+        )
+
+
+class Elements(NamedTuple):
+    """The elements of (groups, rows, columns) that are computed and compared."""
+
+    groups: Array
+    rows: Array
+    columns: Array
+
+    def of(self, output: Array) -> Array:
+        """These elements of an output (groups, rows, columns)."""
+        chosen: Array = output[np.ix_(self.groups, self.rows, self.columns)]
+        return chosen
 
 
 def patches(x: Array, size: tuple[int, ...], how: Strides, places: Array) -> Array:
-    """The inputs of some elements of the output, as a matrix (places, channels · taps).
+    """The inputs of some places of the output: (groups, places, channels of a group · taps).
 
     x: (batch, channels, *space). size: the weight's size in space.
     places: flat indices into (batch, *space of the output).
     """
     edges = [(0, 0), (0, 0), *((pad, pad) for pad in how.padding)]
     padded = np.pad(x, edges)
-    out = [
-        (n + 2 * pad - step * (k - 1) - 1) // stride + 1
-        for n, k, stride, pad, step in zip(x.shape[2:], size, *how, strict=True)
-    ]
-    batch, *where = np.unravel_index(places, (x.shape[0], *out))
+    batch, *where = np.unravel_index(places, (x.shape[0], *how.out(x.shape[2:], size)))
     taken = []
     for tap in every(*map(range, size)):
         at = [
             p * stride + t * step
-            for p, t, stride, step in zip(where, tap, how.stride, how.dilation, strict=True)
+            for p, t, (stride, _, step) in zip(where, tap, how.axes, strict=True)
         ]
         taken.append(np.moveaxis(padded, 1, -1)[(batch, *at)])
-    return np.stack(taken, -1).reshape(len(places), -1)
+    return _grouped(taken, how.groups)
 
 
-def convolution(places: Array, columns: Array, taps: int, how: Strides) -> Function:
-    """Some elements of a convolution of x with weight w and bias b.
+def arriving(
+    g: Array, size: tuple[int, ...], how: Strides, space: Sequence[int], places: Array
+) -> Array:
+    """The gradients that come to some places of the input, 0 where a tap reaches no output.
 
-    Inputs of the function: patches (places, k), weights (k, channels), b (channels,) if there is a
-    bias; then x and w as they were recorded, for torch's kernel.
-    places, columns: the places and channels of the elements. taps: the weight's size in space.
+    g: (batch, channels of the output, *space of the output). space: the input's. places: flat
+    indices into (batch, *space). Result: (groups, places, output channels of a group · taps).
     """
-    part = Part(np.arange(len(places)), columns)
+    batch, *where = np.unravel_index(places, (g.shape[0], *space))
+    taken = []
+    for tap in every(*map(range, size)):
+        reached, at = np.ones(len(places), bool), []
+        for p, t, n, (stride, pad, step) in zip(where, tap, g.shape[2:], how.axes, strict=True):
+            place, rest = np.divmod(p + pad - t * step, stride)
+            reached &= (rest == 0) & (place >= 0) & (place < n)
+            at.append(np.clip(place, 0, n - 1))
+        values = np.moveaxis(g, 1, -1)[(batch, *at)]
+        taken.append(np.where(reached[:, None], values, np.zeros((), g.dtype)))
+    return _grouped(taken, how.groups)
 
-    def ordered(formula: Formula, *, last: bool) -> Callable[..., Rounded]:
-        def compute(lib: Any, left: Rounded, right: Rounded, *rest: Rounded) -> Rounded:
-            if last:
-                order = np.arange(left.values.shape[1]).reshape(-1, taps).T.reshape(-1)
-                left, right = left.of(left.values[:, order]), right.of(right.values[order])
-            return formula.compute(lib, left, right, *rest[:-2])
 
-        return compute
+def _grouped(taken: Sequence[Array], groups: int) -> Array:
+    """Values of each tap (places, channels) as (groups, places, channels of a group · taps)."""
+    whole = np.stack(taken, -1)
+    places, channels, taps = whole.shape
+    parts = whole.reshape(places, groups, channels // groups * taps)
+    return np.ascontiguousarray(np.moveaxis(parts, 1, 0))
 
-    forms = [
-        Formula(f"{one.name}, channels {'last' if last else 'first'}", ordered(one, last=last))
-        for last in (False, True)
-        for one in product(part).formulas
-    ]
+
+def convolution(chosen: Elements, taps: int, how: Strides) -> Function:
+    """Some elements of a convolution of x with weight w and bias b: (groups, places, channels).
+
+    Inputs of the function: patches (groups, places, k), weights (groups, k, channels), b (groups,
+    1, channels) if there is a bias, all of the chosen elements; then x, w and b (None where there
+    is none) as they were recorded, for torch's kernel.
+    taps: the weight's size in space.
+    """
+
+    def library(inputs: Sequence[Any], precision: str) -> Array:
+        x, w, *rest = inputs[-_RECORDED:]
+        bias = rest[0] if rest[0].size else None
+        output = kernel("convolution", [x, w, bias, *_settings(how)], precision)
+        return chosen.of(by_channels(output, how.groups))
+
+    forms = _forms("channels", taps)
+    return Function("convolution", tuple(forms), (Kernel("torch's kernel", library),))
+
+
+_RECORDED: Final = 3
+"""The last inputs of each function, which are for torch's kernel alone."""
+
+
+def convolution_backward(part: str, chosen: Elements, inner: int, how: Strides) -> Function:
+    """Some elements of a gradient of a convolution.
+
+    part: whose gradient, "input", "weight" or "bias". Inputs of the function: two matrices of the
+    chosen elements, (groups, rows, k) and (groups, k, columns); then g, x and w as they were
+    recorded, for torch's kernel. Where no values of x or w are needed, any of their shape will do.
+    inner: how many of the k terms follow one another: of an input the taps, else the places of one
+    image.
+    """
 
     def library(inputs: Sequence[Array], precision: str) -> Array:
-        *_, x, w = inputs
-        bias = inputs[2] if len(inputs) == 5 else None  # patches, weights, bias, x, w
-        zeros = [0] * len(how.stride)
-        output = kernel("convolution", [x, w, bias, *map(list, how), False, zeros, 1], precision)
-        flat = np.moveaxis(output, 1, -1).reshape(-1, output.shape[1])
-        chosen: Array = flat[np.ix_(places, columns)]
-        return chosen
+        g, x, w = inputs[-_RECORDED:]
+        shapes = dict(zip(PARTS, (x.shape, w.shape, w.shape[:1]), strict=True))
+        wanted = [one == part for one in PARTS]
+        given = [g, x, w, [w.shape[0]], *_settings(how), wanted]
+        outputs = kernel_outputs("convolution_backward", given, precision)
+        output = next(one for one in outputs if one.shape == shapes[part])  # may be more than one
+        return chosen.of(in_groups(part, output, how.groups))
 
-    return Function("convolution", tuple(forms), (Kernel("torch's kernel", library),))
+    forms = _forms("channels" if part == "input" else "images", inner)
+    name = f"convolution_backward, {part}"
+    return Function(name, tuple(forms), (Kernel("torch's kernel", library),))
+
+
+def in_groups(part: str, gradient: Array, groups: int) -> Array:
+    """A gradient of a convolution as (groups, rows, columns)."""
+    if part == "input":
+        return by_channels(gradient, groups)
+    if part == "bias":
+        return gradient.reshape(1, 1, -1)
+    return gradient.reshape(groups, gradient.shape[0] // groups, -1)
+
+
+def by_channels(x: Array, groups: int) -> Array:
+    """(batch, channels, *space) as (groups, places, channels of a group)."""
+    flat = np.moveaxis(x, 1, -1).reshape(-1, groups, x.shape[1] // groups)
+    return np.moveaxis(flat, 1, 0)
+
+
+def _settings(how: Strides) -> list[Any]:
+    """The settings as torch's kernels take them: not transposed, no padding of the output."""
+    zeros = [0] * len(how.stride)
+    return [list(how.stride), list(how.padding), list(how.dilation), False, zeros, how.groups]
+
+
+def _forms(outer: str, inner: int) -> list[Formula]:
+    """The orders of sums whose terms are in two nested loops. outer: the name of the outer one."""
+    other = "places" if outer == "images" else "taps"
+    forms = []
+    for last in (False, True):
+        within, around = (outer, other) if last else (other, outer)
+        for name, order in PRODUCTS:
+            text = f"{name}, {outer} {'last' if last else 'first'}"
+            forms.append(Formula(text, _turned(order, inner, last=last)))
+        for name, order in (("fma", fused), ("sequential", sequential)):
+            text = f"{name} over {within}, then over {around}"
+            forms.append(Formula(text, _turned(order, inner, last=last, nested=True)))
+    return forms
+
+
+def _turned(
+    order: Product, inner: int, *, last: bool, nested: bool = False
+) -> Callable[..., Rounded]:
+    """The formula that adds a product's terms in an order.
+
+    last: whether the outer of the two loops becomes the inner one. nested: whether the terms of
+    the inner loop are added up by themselves.
+    """
+
+    def compute(_: Any, left: Rounded, right: Rounded, *rest: Rounded) -> Rounded:
+        count = left.values.shape[-1]
+        groups = count // inner
+        if last:
+            places = np.arange(count).reshape(-1, inner).T.reshape(-1)
+            left, right = left.of(left.values[..., places]), right.of(right.values[:, places])
+            groups = inner
+        total = (in_two(order, groups) if nested else order)(left, right)
+        return total + rest[0] if len(rest) > _RECORDED else total
+
+    return compute

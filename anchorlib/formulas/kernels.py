@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["kernel", "kernel_outputs"]
+__all__ = ["kernel", "kernel_gradients", "kernel_outputs"]
 
 Array = np.ndarray[Any, Any]
 
@@ -31,6 +31,37 @@ def kernel_outputs(
     """
     import torch
 
+    options = {k: getattr(torch, v) if k.endswith("dtype") else v for k, v in options.items()}
+    with torch.no_grad():
+        result = getattr(torch.ops.aten, name)(*_tensors(inputs, precision), **options)
+    outputs = result if isinstance(result, tuple) else (result,)
+    return tuple(_values(one, torch) for one in outputs if one is not None)
+
+
+def kernel_gradients(
+    name: str, inputs: Sequence[Any], g: Array, precision: str, leaves: int, **options: Any
+) -> list[Array]:
+    """The gradients of the first inputs of `torch.ops.aten.NAME`, as autograd computes them.
+
+    g: the gradient of the first output. leaves: how many inputs have gradients. The other arguments
+    are those of `kernel_outputs`.
+    """
+    import torch
+
+    given, (arrived,) = _tensors(inputs, precision), _tensors([g], precision)
+    with torch.inference_mode(False), torch.enable_grad():
+        for one in given[:leaves]:
+            one.requires_grad_()
+        result = getattr(torch.ops.aten, name)(*given, **options)
+        output = result[0] if isinstance(result, tuple) else result
+        gradients = torch.autograd.grad(output, given[:leaves], arrived)
+    return [_values(one, torch) for one in gradients]
+
+
+def _tensors(inputs: Sequence[Any], precision: str) -> list[Any]:
+    """The arrays among the inputs as tensors of `precision`; everything else unchanged."""
+    import torch
+
     kind = getattr(torch, precision, torch.float64)
 
     def tensor(one: Any) -> Any:
@@ -40,11 +71,7 @@ def kernel_outputs(
         wide = one.astype(np.float64 if kind == torch.float64 else np.float32, order="K")
         return torch.from_numpy(wide).to(kind)
 
-    options = {k: getattr(torch, v) if k.endswith("dtype") else v for k, v in options.items()}
-    with torch.no_grad():
-        result = getattr(torch.ops.aten, name)(*map(tensor, inputs), **options)
-    outputs = result if isinstance(result, tuple) else (result,)
-    return tuple(_values(one, torch) for one in outputs if one is not None)
+    return [tensor(one) for one in inputs]
 
 
 def _values(tensor: Any, torch: Any) -> Array:

@@ -11,7 +11,7 @@ Only some rows and columns of a product are computed: each of its elements is ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,10 +19,11 @@ from anchorlib.formulas.formula import Formula, Function, Kernel
 from anchorlib.formulas.kernels import kernel
 from anchorlib.formulas.rounded import Rounded, fma
 
-__all__ = ["Part", "product"]
+__all__ = ["PRODUCTS", "Part", "Product", "fused", "in_two", "product", "sequential"]
 
 Array = np.ndarray[Any, Any]
-_LANES = (2, 4, 8, 16, 32)
+Product = Callable[[Rounded, Rounded], Rounded]
+_LANES: Final = (2, 4, 8, 16, 32)
 
 
 class Part(NamedTuple):
@@ -39,12 +40,6 @@ class Part(NamedTuple):
 
 def product(part: Part) -> Function:
     """a·b (+ c), in the rows and columns of `part`; inputs: a (m, k), b (k, n), perhaps c (n,)."""
-    orders: list[tuple[str, Callable[[Rounded, Rounded], Rounded]]] = [
-        ("sequential", _sequential),
-        ("fma", lambda a, b: _lanes(a, b, 1)),
-        ("pairwise", _pairwise),
-        *((f"{n} sums, fma", _in_lanes(n)) for n in _LANES),
-    ]
 
     def form(order: Callable[[Rounded, Rounded], Rounded]) -> Callable[..., Rounded]:
         def compute(_: Any, a: Rounded, b: Rounded, *c: Rounded) -> Rounded:
@@ -64,16 +59,25 @@ def product(part: Part) -> Function:
         name = ("addmm", [c[0], a, b]) if c else ("mm", [a, b])
         return part.of(kernel(*name, precision))
 
-    forms = [Formula(name, form(order)) for name, order in orders]
+    forms = [Formula(name, form(order)) for name, order in PRODUCTS]
     forms.append(Formula("fma, the bias first", started))
     return Function("mm", tuple(forms), (Kernel("torch's kernel", library),))
 
 
-def _sequential(a: Rounded, b: Rounded) -> Rounded:
+def sequential(a: Rounded, b: Rounded) -> Rounded:
+    """a·b of matrices (…, m, k) and (…, k, n): each product is rounded before it is added."""
     total = _column(a, 0) * _row(b, 0)
-    for at in range(1, a.values.shape[1]):
+    for at in range(1, a.values.shape[-1]):
         total = total + _column(a, at) * _row(b, at)
     return total
+
+
+def fused(a: Rounded, b: Rounded) -> Rounded:
+    """a·b of matrices (…, m, k) and (…, k, n): products are added without a rounding of their own.
+
+    The first product is rounded, for nothing is added to it.
+    """
+    return _lanes(a, b, 1)
 
 
 def _pairwise(a: Rounded, b: Rounded) -> Rounded:
@@ -83,22 +87,40 @@ def _pairwise(a: Rounded, b: Rounded) -> Rounded:
         middle = (low + high) // 2
         return between(low, middle) + between(middle, high)
 
-    return between(0, a.values.shape[1])
+    return between(0, a.values.shape[-1])
 
 
-def _in_lanes(count: int) -> Callable[[Rounded, Rounded], Rounded]:
+def _in_lanes(count: int) -> Product:
     return lambda a, b: _lanes(a, b, count)
 
 
+def in_two(first: Product, outer: int) -> Product:
+    """The product whose terms are added up in groups by `first`, and the groups one after another.
+
+    outer: the number of groups, each of terms that follow one another.
+    """
+
+    def summed(a: Rounded, b: Rounded) -> Rounded:
+        inner = a.values.shape[-1] // outer
+        groups = [slice(at * inner, (at + 1) * inner) for at in range(outer)]
+        sums = [first(a.of(a.values[..., one]), b.of(b.values[..., one, :])) for one in groups]
+        return _added(sums)
+
+    return summed
+
+
 def _lanes(a: Rounded, b: Rounded, count: int, first: Rounded | None = None) -> Rounded:
-    shape = (a.values.shape[0], b.values.shape[1])
-    zero = a.of(np.zeros(shape))
-    sums = [zero] * min(count, a.values.shape[1])
+    shape = (*a.values.shape[:-1], b.values.shape[-1])
+    sums = [a.of(np.zeros(shape))] * min(count, a.values.shape[-1])
     if first is not None:
         sums[0] = first.of(np.broadcast_to(first.values, shape))
-    for at in range(a.values.shape[1]):
+    for at in range(a.values.shape[-1]):
         lane = at % len(sums)
         sums[lane] = fma(_column(a, at), _row(b, at), sums[lane])
+    return _added(sums)
+
+
+def _added(sums: Sequence[Rounded]) -> Rounded:
     total = sums[0]
     for one in sums[1:]:
         total = total + one
@@ -106,8 +128,17 @@ def _lanes(a: Rounded, b: Rounded, count: int, first: Rounded | None = None) -> 
 
 
 def _column(a: Rounded, at: int) -> Rounded:
-    return a.of(a.values[:, at : at + 1])
+    return a.of(a.values[..., at : at + 1])
 
 
 def _row(b: Rounded, at: int) -> Rounded:
-    return b.of(b.values[at : at + 1])
+    return b.of(b.values[..., at : at + 1, :])
+
+
+PRODUCTS: Final[tuple[tuple[str, Product], ...]] = (
+    ("sequential", sequential),
+    ("fma", fused),
+    ("pairwise", _pairwise),
+    *((f"{n} sums, fma", _in_lanes(n)) for n in _LANES),
+)
+"""The orders by name, for matrices (…, m, k) and (…, k, n)."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch.utils import checkpoint
 
-from anchorlib.torch_private.door import later, private, tell
+from anchorlib.torch_private.door import is_a, is_attribute, later, look_up, private, tell
 
 __all__ = [
     "CHECKPOINT_RECOMPUTES",
@@ -58,6 +58,7 @@ _number_of: Any = private(
     "torch._C._FunctionBase._sequence_nr",
     "the sequence number of a node, as its thread counts nodes",
     "the order of the operations between two anchors is not known",
+    kind=is_attribute,
 )
 
 
@@ -116,6 +117,7 @@ NodeContext: Any = private(
     "the class of the `ctx` of a custom Function",
     "all calls inside a custom Function are kept for a checkpoint that may repeat them",
     instead=_Nothing,
+    kind=is_a(type),
 )
 
 # -- Python frames that tell which part of torch runs
@@ -131,18 +133,19 @@ def _no_engine() -> None:
     """Stands for a function that is never called."""
 
 
-def engine_code() -> CodeType:
-    """The code of the function in which torch's Python calls autograd's engine."""
-    code: CodeType = _engine.__code__
-    return code
-
-
-_engine: Any = private(
+_engine: CodeType = private(
     f"torch.autograd.graph.{ENGINE_CALL}",
     "the frame below which a backward runs",
     _AGAIN,
-    instead=_no_engine,
+    instead=_no_engine.__code__,
+    probe=lambda: look_up(f"torch.autograd.graph.{ENGINE_CALL}").__code__,
+    kind=is_a(CodeType),
 )
+
+
+def engine_code() -> CodeType:
+    """The code of the function in which torch's Python calls autograd's engine."""
+    return _engine
 
 
 def _has_recompute() -> object:
@@ -160,6 +163,7 @@ private(
     "the frame in which activation checkpointing runs a forward again",
     "calls that it repeats are searched for among the calls made without gradients",
     probe=_has_recompute,
+    kind=is_a(CodeType),
 )
 
 # -- nodes
@@ -169,14 +173,15 @@ def leaf_of(node: Any) -> torch.Tensor | None:
     """The leaf for which a node accumulates gradients; None for any other node."""
     if type(node).__name__ != "AccumulateGrad":
         return None
-    leaf: torch.Tensor | None = getattr(node, "variable", None)
-    return leaf
+    leaf = getattr(node, "variable", None)
+    return leaf if isinstance(leaf, torch.Tensor) else None
 
 
 private(
     "torch._C._functions.AccumulateGrad.variable",
     "the parameter for which a node adds up gradients",
     "which parameters a value was computed from is not known",
+    kind=is_attribute,
 )
 
 SAVED: Final = "_saved_"
@@ -207,6 +212,7 @@ private(
     "the arguments of an operation beside its tensors, as autograd has saved them",
     "arguments of the operations between two anchors are not recorded",
     probe=_saves,
+    kind=is_a(bool),
 )
 
 
@@ -218,15 +224,15 @@ def compiled_outputs(node: Any) -> int | None:
 
     0 for a Function of the user's with the same name; None where torch hides the number.
     """
-    forward = getattr(type(node), _FORWARD, None)
-    if forward is None:
+    forward: Any = getattr(type(node), _FORWARD, None)
+    if _function.fitting(forward) is None:
         tell(_function)
         return None
     if not forward.__module__.startswith("torch."):
         return 0
     try:
         return sum(bool(one.requires_grad) for one in forward.metadata.output_info)
-    except AttributeError:
+    except (AttributeError, TypeError):
         return None
 
 
@@ -249,4 +255,5 @@ _function = later(
     "the class of a Function, which has the number of outputs of compiled code",
     "each gradient of an output of compiled code is reported as possibly partial",
     probe=_knows_its_forward,
+    kind=is_a(type),
 )

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from torch import fx
 
-from anchorlib.torch_private.door import Reach, later
+from anchorlib.torch_private.door import Reach, is_a, later
 
 __all__ = [
     "AOT_LOGS",
@@ -57,6 +58,7 @@ _doors = [
         "the graph that Inductor is compiling",
         _GRAPHS,
         reach=Reach.TRACED,
+        kind=lambda virtual: hasattr(type(virtual), "graph"),
     ),
     later(
         f"{INDUCTORS_OUTPUT}.CompiledFxGraph.__call__",
@@ -70,12 +72,13 @@ _doors = [
             "is off while a trace is asked for: a graph from a cache is not compiled, nor read",
             "graphs that come from a cache",
             reach=Reach.TRACED,
+            kind=is_a(bool),
         )
         for module, name in CACHES.items()
     ),
 ]
-GRAPH_DOORS: Final = {door.name: door.loss for door in _doors}
-"""Each name by which graphs are read, and what is unknown without it."""
+GRAPH_DOORS: Final = {door.name: door for door in _doors}
+"""The names by which graphs are read."""
 
 
 def inductors_graph() -> Any:
@@ -93,7 +96,7 @@ def node_lines(module: fx.GraphModule) -> tuple[Any, int] | None:
     """
     lines = getattr(module, "_lineno_map", None)
     first = getattr(module, "_prologue_start", None)
-    return None if lines is None or first is None else (lines, first)
+    return (lines, first) if isinstance(lines, Mapping) and isinstance(first, int) else None
 
 
 def _a_graphs_lines() -> object:
@@ -111,4 +114,5 @@ later(
     reach=Reach.TRACED,
     since="2.10",
     probe=_a_graphs_lines,
+    kind=is_a(tuple),
 )

@@ -8,8 +8,10 @@
     )
 
 `private` looks the name up at once, in modules that `import torch` has loaded anyway, and returns
-`instead` where it is gone. `later` looks nothing up: its name belongs to a compiler, which only a
-training that compiles imports. Code that uses such a name checks itself whether it is there.
+`instead` where it is gone, or stands for a thing of another kind (a number where a function was):
+`kind` tells whether a thing is of the kind that our code uses. `later` looks nothing up: its name
+belongs to a compiler, which only a training that compiles imports. Code that uses such a name
+checks itself whether it is there, and of the right kind (`Door.fitting`).
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ __all__ = [
     "Door",
     "MovedError",
     "Reach",
+    "is_a",
+    "is_attribute",
     "later",
     "look_up",
     "private",
@@ -62,13 +66,28 @@ class MovedError(AnchorError, RuntimeError):
     """
 
 
+def is_a(*types: type) -> Callable[[Any], bool]:
+    """Whether a thing is an instance of one of these types."""
+    return lambda thing: isinstance(thing, types)
+
+
+def is_attribute(thing: object) -> bool:
+    """Whether a thing found in a class is an attribute, or method, of its instances."""
+    return hasattr(type(thing), "__get__")
+
+
+_others: dict[str, str] = {}
+"""By name of a door, the type of the thing of another kind that this torch has there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Door:
     """A private name of torch.
 
     purpose: what the name is used for. loss: what is lost without it. since: the oldest version of
     torch, from 2.6 on, that has the name. probe: returns the object of that name; where there is
-    none, raises anything or returns None. at_once: whether it is looked up when this is imported.
+    none, raises anything or returns None. kind: whether an object is of the kind that our code
+    uses. at_once: whether it is looked up when this is imported.
     """
 
     name: str
@@ -78,19 +97,35 @@ class Door:
     reach: Reach
     at_once: bool
     probe: Callable[[], object]
+    kind: Callable[[Any], bool] = callable
 
     @property
     def is_there(self) -> bool:
         """Whether this torch has the name; imports modules of compilers to find out."""
+        return self.look() is not None
+
+    def look(self) -> Any:
+        """The object, of the kind that our code uses; None where this torch has none."""
         try:
-            return self.probe() is not None
+            return self.fitting(self.probe())
         except Exception:  # noqa: BLE001  # whatever torch raises, the door is not there
-            return False
+            return None
+
+    def fitting(self, thing: Any) -> Any:
+        """`thing`, which was found under the name, if it is of the right kind, else None."""
+        if thing is None or self.kind(thing):
+            return thing
+        _others[self.name] = type(thing).__name__
+        return None
 
     @property
     def said(self) -> str:
-        """The warning where the name is gone."""
-        return f"torch {torch.__version__} has no {self.name}: {self.loss}"
+        """The warning where the name is gone, or stands for another kind of thing."""
+        other = _others.get(self.name)
+        there = (
+            f"has no {self.name}" if other is None else f"has another {self.name}, of type {other}"
+        )
+        return f"torch {torch.__version__} {there}: {self.loss}"
 
 
 DOORS: dict[str, Door] = {}
@@ -109,18 +144,17 @@ def private(  # noqa: PLR0913  # the fields of a door
     reach: Reach = Reach.EAGER,
     since: str = OLDEST,
     probe: Callable[[], object] | None = None,
+    kind: Callable[[Any], bool] = callable,
 ) -> Any:
     """The object with a private name in this torch; `instead`, with a warning later, if it is gone.
 
     since: the oldest torch that has the name; an older torch causes no warning, as nothing moved.
-    probe: returns the object where it is no attribute of a module or class.
+    probe: returns the object where it is no attribute of a module or class. kind: whether an object
+    is of the kind that our code uses; one of another kind counts as gone.
     """
     find = probe or (lambda: look_up(name))
-    door = DOORS[name] = Door(name, purpose, loss, since, reach, at_once=True, probe=find)
-    try:
-        there = find()
-    except Exception:  # noqa: BLE001  # whatever torch raises, the door is not there
-        there = None
+    door = DOORS[name] = Door(name, purpose, loss, since, reach, True, find, kind)
+    there = door.look()
     if there is None:
         if _version(torch.__version__) >= _version(since):
             _moved.setdefault(reach, []).append(door)
@@ -128,7 +162,7 @@ def private(  # noqa: PLR0913  # the fields of a door
     return there
 
 
-def later(
+def later(  # noqa: PLR0913  # the fields of a door
     name: str,
     purpose: str,
     loss: str,
@@ -136,10 +170,11 @@ def later(
     reach: Reach = Reach.COMPILED,
     since: str = OLDEST,
     probe: Callable[[], object] | None = None,
+    kind: Callable[[Any], bool] = callable,
 ) -> Door:
     """The door of a name in a compiler's modules, which is listed but not looked up yet."""
     find = probe or (lambda: look_up(name))
-    door = DOORS[name] = Door(name, purpose, loss, since, reach, at_once=False, probe=find)
+    door = DOORS[name] = Door(name, purpose, loss, since, reach, False, find, kind)
     return door
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from anchorlib.torch_private.door import Door, Reach, later, look_up, private, tell
+from anchorlib.torch_private.door import Door, Reach, is_a, later, look_up, private, tell
 
 __all__ = [
     "CAN_SKIP",
@@ -50,6 +50,7 @@ _skipping: Any = private(
     reach=Reach.COMPILED,
     since="2.7",
     probe=_strategy,
+    kind=lambda pair: isinstance(pair, tuple) and callable(pair[0]),
 )
 CAN_SKIP: Final = _skipping is not None
 """Whether dynamo can be told to run a function and its callees as plain Python."""
@@ -91,12 +92,14 @@ _disabled = later(
     "keeps our hooks out of compiled code",
     "our hooks are compiled into the code that they observe",
     probe=_marked("torch.compiler.disable", _DISABLED),
+    kind=is_a(bool),
 )
 _constant = later(
     _CONSTANT,
     "puts results of functions of ours into a traced graph as constants",
     "anchors cannot be compiled: the code around them runs uncompiled",
     probe=_marked("torch.compiler.assume_constant_result", _CONSTANT),
+    kind=is_a(bool),
 )
 
 
@@ -131,6 +134,7 @@ CompileContext: Any = private(
     "observations in compiled code are numbered in the order in which they run",
     instead=_NoContext,
     reach=Reach.COMPILED,
+    kind=is_a(type),
 )
 
 _TRACER: Final = later(
@@ -150,6 +154,10 @@ def _output() -> Any:
     try:
         return getattr(InstructionTranslator.current_tx(), "output", None)
     except AttributeError:  # `current_tx` raises it while nothing is traced
+        return None
+    except TypeError:
+        _TRACER.fitting(InstructionTranslator.current_tx)
+        tell(_TRACER)
         return None
 
 
@@ -199,11 +207,13 @@ _enabled = later(
     f"{_AUTOGRAD}.compiled_autograd_enabled",
     "lets hooks be traced into the graph of their tensor even while compiled autograd is on",
     "gradients of anchors in compiled code fail under compiled autograd",
+    kind=is_a(bool),
 )
 _region = later(
     f"{_AUTOGRAD}.in_compiled_autograd_region",
     "whether a backward runs that compiled autograd has compiled",
     "tensors that such a backward recomputes are recorded again",
+    kind=is_a(bool),
 )
 
 
@@ -213,9 +223,10 @@ def _loaded(door: Door) -> Any:
     holder = sys.modules.get(module)
     if holder is None:
         return None
-    if not hasattr(holder, name):
+    thing = door.fitting(getattr(holder, name, None))
+    if thing is None:
         tell(door)
-    return getattr(holder, name, None)
+    return thing
 
 
 def hide_compiled_autograd() -> bool:
@@ -244,11 +255,13 @@ _seen = later(
     "torch._dynamo.convert_frame.input_codes",
     "whether anything was compiled before a model is watched",
     "watching a model makes all compiled code be compiled anew, in any case",
+    kind=lambda tracker: hasattr(tracker, "seen"),
 )
 _counters = later(
     "torch._dynamo.utils.counters",
     "whether this process has compiled anything",
     "a trace does not state that it missed compiled code",
+    kind=is_a(dict),
     reach=Reach.TRACED,
 )
 _TOP_LOST: Final = "gradients of a compiled model's own outputs may be recorded in part"
@@ -261,12 +274,14 @@ later(
     "torch._dynamo.config.wrap_top_frame",
     "the setting by which torch.compile does so",
     _TOP_LOST,
+    kind=is_a(bool),
     since="2.8",
 )
 _precise = later(
     "torch._inductor.config.emulate_precision_casts",
     "whether compiled code rounds as eager code does",
     "the header does not tell, and anchors in low precision warn in any case",
+    kind=is_a(bool),
 )
 
 

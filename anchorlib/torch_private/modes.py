@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from anchorlib.torch_private.door import DOORS, MovedError, Reach, private
+from anchorlib.torch_private.door import DOORS, MovedError, Reach, is_a, private
 
 __all__ = [
     "DispatchMode",
@@ -50,6 +50,7 @@ _dispatch_mode: Any = private(
     "shows each operation that torch dispatches",
     "operations are not traced",
     reach=Reach.TRACED,
+    kind=is_a(type),
 )
 DispatchMode: Any = _dispatch_mode or object
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from anchorlib.torch_private.door import Reach, later, private, tell
+from anchorlib.torch_private.door import Reach, is_a, later, look_up, private, tell
 
 __all__ = [
     "CHILDREN",
@@ -40,6 +40,11 @@ def _kept(name: str) -> Callable[[], object]:
     return lambda: _MODULE.get(name)
 
 
+def _dicts(*names: str) -> Callable[[], object]:
+    """A probe: True where a module has a dict under each of these names."""
+    return lambda: all(isinstance(_MODULE.get(name), dict) for name in names) or None
+
+
 # -- parts
 
 _ASKED: Final = "public methods are used instead, which leave out second names of shared objects"
@@ -48,12 +53,14 @@ _parameters = private(
     "the parameters of one module, each under its own name",
     _ASKED,
     probe=_kept("_parameters"),
+    kind=is_a(dict),
 )
 _buffers = private(
     "torch.nn.Module._buffers",
     "the buffers of one module, each under its own name",
     _ASKED,
     probe=_kept("_buffers"),
+    kind=is_a(dict),
 )
 CHILDREN: Final = "_modules"
 """The attribute of a module that has its submodules."""
@@ -63,6 +70,7 @@ _children = private(
     "the submodules of one module, with each name of a shared one",
     _ASKED,
     probe=_kept(CHILDREN),
+    kind=is_a(dict),
 )
 
 
@@ -124,6 +132,7 @@ _links = later(
     "names of tensors in a wrapped model contain the wrapper's attribute",
     reach=Reach.EAGER,
     probe=_wraps,
+    kind=is_a(set),
 )
 _WRAPPING: Final = {
     "torch._dynamo.eval_frame",
@@ -154,26 +163,15 @@ _after_forward: Any = private(
     "torch.nn.Module._forward_hooks",
     "registers hooks after a forward that copies and files leave out",
     _SAVED,
-    probe=lambda: (
-        (
-            _MODULE.get("_forward_hooks") is not None
-            and _MODULE.get("_forward_hooks_with_kwargs") is not None
-            and _MODULE.get("_forward_hooks_always_called") is not None
-        )
-        or None
-    ),
+    probe=_dicts("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+    kind=is_a(bool),
 )
 _before_forward: Any = private(
     "torch.nn.Module._forward_pre_hooks",
     "registers hooks before a forward that copies and files leave out",
     _SAVED,
-    probe=lambda: (
-        (
-            _MODULE.get("_forward_pre_hooks") is not None
-            and _MODULE.get("_forward_pre_hooks_with_kwargs") is not None
-        )
-        or None
-    ),
+    probe=_dicts("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    kind=is_a(bool),
 )
 
 
@@ -203,11 +201,13 @@ _after_steps: Any = private(
     "torch.optim.optimizer._global_optimizer_post_hooks",
     "registers a hook after each step of any optimizer without changing torch's count of hooks",
     _STEPS,
+    kind=is_a(dict),
 )
 _before_steps: Any = private(
     "torch.optim.optimizer._global_optimizer_pre_hooks",
     "registers a hook before each step of any optimizer",
     _STEPS,
+    kind=is_a(dict),
 )
 
 
@@ -216,11 +216,16 @@ def global_step_hooks(*, before: bool) -> Any:
     return _before_steps if before else _after_steps
 
 
+def _says_dict(annotation: object) -> bool:
+    return "dict[" in str(annotation).lower()
+
+
 _one_optimizers: Any = private(
     "torch.optim.Optimizer._optimizer_step_pre_hooks",
     "registers a hook before a step of one optimizer, after all hooks of the user's",
     "an optimizer that is saved whole while it is watched contains a hook that does nothing",
     probe=lambda: Optimizer.__annotations__.get("_optimizer_step_pre_hooks"),
+    kind=_says_dict,
 )
 
 
@@ -236,44 +241,64 @@ def _never() -> None:
     """Stands for a function that is never called."""
 
 
-_wrapped_call: Any = private(
+def _code(name: str, *given: Any) -> Callable[[], object]:
+    """A probe: the code of a function of torch's, or of the one that it returns for `given`."""
+
+    def probe() -> object:
+        function = look_up(name)
+        return (function(*given) if given else function).__code__
+
+    return probe
+
+
+def _frame(name: str, purpose: str, loss: str, reach: Reach, *given: Any) -> CodeType:
+    """The code by which the frame of a function is recognized."""
+    code: CodeType = private(
+        name,
+        purpose,
+        loss,
+        instead=_never.__code__,
+        reach=reach,
+        probe=_code(name, *given),
+        kind=is_a(CodeType),
+    )
+    return code
+
+
+_wrapped_call = _frame(
     "torch.nn.Module._wrapped_call_impl",
     "the frame of a module that is called",
     "forwards of unwatched models without gradients are counted as training",
-    instead=_never,
+    Reach.EAGER,
 )
-_inner_call: Any = private(
+_inner_call = _frame(
     "torch.nn.Module._call_impl",
     "the frame of a module that runs",
     "traced operations have no module",
-    instead=_never,
-    reach=Reach.TRACED,
+    Reach.TRACED,
 )
-_profiled: Any = private(
+_profiled = _frame(
     "torch.optim.Optimizer.profile_hook_step",
     "the frame of an optimizer's step",
     "operations of optimizers that are not torch's are traced as user code",
-    instead=lambda _step: _never,
-    reach=Reach.TRACED,
+    Reach.TRACED,
+    Optimizer.step,
 )
 
 
 def call_code() -> CodeType:
     """The code that calls a module."""
-    code: CodeType = _wrapped_call.__code__
-    return code
+    return _wrapped_call
 
 
 def inner_call_code() -> CodeType:
     """The code that calls a module's forward and its hooks."""
-    code: CodeType = _inner_call.__code__
-    return code
+    return _inner_call
 
 
 def profiled_step_code() -> CodeType:
     """The code in which torch wraps the step of any optimizer."""
-    code: CodeType = _profiled(Optimizer.step).__code__
-    return code
+    return _profiled
 
 
 # -- GradScaler, torch.jit
@@ -284,13 +309,14 @@ private(
     "the loss scale of gradients, without waiting for the accelerator",
     "the loss scale of gradients is not recorded",
     probe=lambda: _SCALE in vars(GradScaler("cpu", enabled=True)) or None,
+    kind=is_a(bool),
 )
 
 
 def scale_of(scaler: GradScaler) -> torch.Tensor | None:
     """The loss scale of `scaler`; None before its first use."""
-    scale: torch.Tensor | None = getattr(scaler, _SCALE, None)
-    return scale
+    scale = getattr(scaler, _SCALE, None)
+    return scale if isinstance(scale, torch.Tensor) else None
 
 
 _scripting: Any = private(

@@ -21,6 +21,7 @@ _schema: Any = private(
     "operations are not traced",
     reach=Reach.TRACED,
     probe=lambda: torch.ops.aten.add.Tensor._schema,
+    kind=lambda schema: hasattr(schema, "arguments") and hasattr(schema, "returns"),
 )
 
 

@@ -10,7 +10,16 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from anchorlib.torch_private.door import DOORS, MovedError, Reach, later, private, tell
+from anchorlib.torch_private.door import (
+    DOORS,
+    MovedError,
+    Reach,
+    is_a,
+    is_attribute,
+    later,
+    private,
+    tell,
+)
 
 __all__ = [
     "NO_LEAF_HOOKS",
@@ -36,6 +45,7 @@ _hooks: Any = private(
     _HOOKS,
     "the hooks of a tensor, to find ours among them",
     "gradients of anchored leaves are not recorded",
+    kind=is_attribute,
 )
 hooks_are_known: Final = _hooks is not None
 """Whether the hooks of a tensor can be read."""
@@ -47,6 +57,7 @@ _node_takes: Any = private(
     _NODE_TAKES,
     "registers a hook on a node's output without a handle, which costs more than all the rest",
     "each gradient costs a microsecond more",
+    kind=is_attribute,
 )
 # In torch before 2.0 the tensor itself took the dict.
 _QUICK: Final = hooks_are_known and _node_takes is not None
@@ -89,6 +100,7 @@ _version: Any = private(
     "torch.Tensor._version",
     "how often the memory of a tensor was written",
     "detached tensors are not traced to the tensors that they come from",
+    kind=is_attribute,
 )
 
 
@@ -124,11 +136,13 @@ MemoryRef: Any = private(
     "recognizes a storage without keeping it alive",
     "detached tensors are not traced to the tensors that they come from",
     instead=_Gone,
+    kind=is_a(type),
 )
 _cdata: Any = private(
     "torch.UntypedStorage._cdata",
     "identifies a storage while it lives",
     "detached tensors without elements are mistaken for one another",
+    kind=is_attribute,
 )
 
 
@@ -151,6 +165,7 @@ dlpack_exchange: Any = private(
     "lets compiled code read an array without a call of Python",
     "each record costs a microsecond more",
     since="2.10",
+    kind=lambda thing: type(thing).__name__ == "PyCapsule",
 )
 
 
@@ -161,6 +176,7 @@ _sparse: Any = private(
     "the indices and values of a sparse tensor as they are stored, not coalesced",
     "sparse tensors are not recorded",
     probe=lambda: (torch.Tensor._indices, torch.Tensor._values),
+    kind=lambda pair: isinstance(pair, tuple) and all(map(callable, pair)),
 )
 
 
@@ -177,6 +193,7 @@ _shard = later(
     "the local shard of a DTensor, without an operation of autograd",
     "shards are read by `to_local`, which takes longer",
     reach=Reach.EAGER,
+    kind=is_attribute,
 )
 
 
@@ -190,7 +207,7 @@ def has_local_tensor(x: object) -> bool:
 def local_tensor(x: Any) -> torch.Tensor:
     """The local shard of a DTensor, read without any collective."""
     shard: torch.Tensor | None = getattr(x, _LOCAL, None)
-    if shard is None:
+    if not isinstance(shard, torch.Tensor):
         if type(x).__module__.startswith("torch."):  # others may have an attribute of this name
             tell(_shard)
         with torch.no_grad():

@@ -105,11 +105,13 @@ class Doors:
 
     def _named(self, module: Any, name: str) -> Any:
         """The private attribute `name` of a module of torch's; None, with a gap, if it moved."""
+        full = f"{module.__name__}.{name}"
         attribute = getattr(module, name, None)
-        if attribute is None:
-            door = f"{module.__name__}.{name}"
-            told = next((told for one, told in GRAPH_DOORS.items() if one.startswith(door)), "code")
-            self._on_missing(f"{told}: this torch has no {door}")
+        door = next(door for one, door in GRAPH_DOORS.items() if one.startswith(full))
+        if door.fitting(attribute) is None:
+            there = f"no {full}" if attribute is None else f"another {full}, of {type(attribute)}"
+            self._on_missing(f"{door.loss}: this torch has {there}")
+            return None
         return attribute
 
     def _unread(self, fault: Exception) -> None:

@@ -1,33 +1,111 @@
-"""The rule for attention whose queries, keys and values were recorded under three names."""
+"""The rule for attention whose queries, keys and values were recorded under three names.
+
+Which input is which, whether the attention is causal, and which tensor is its mask, if any, is
+found by trial: all functions that fit the shapes are in the recipe, and the nearest result tells.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 from typing import Any, Final
 
-from anchorlib.diagnosis.recomputation.operands import Operands
+import numpy as np
+
+from anchorlib.diagnosis.recomputation.operands import Operand, Operands
 from anchorlib.diagnosis.recomputation.recipes import Recipe
-from anchorlib.formulas import attention
+from anchorlib.formulas import Attention, Function, attention, attention_backward
 
 __all__ = ["attending"]
 
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
 _MOST: Final = 1 << 20  # scores that are computed for each way of computing
+_MASKS: Final = 2  # tensors that are tried as masks
+_SCALE: Final = re.compile(r"\bscale=([0-9.e+-]+)")
 
 
-def attending(told: Operands, _: Any) -> Recipe | None:
-    """The recipe for attention; None where the operands are not three tensors of its shape.
+def attending(told: Operands, texts: Sequence[str]) -> Recipe | None:
+    """The recipe for attention, or for one of its gradients; None where the operands do not fit.
 
-    Which input is the query, the key and the value, and whether the attention is causal, is found
-    by trial: all twelve functions are in the recipe, and the nearest result tells.
+    texts: the arguments of the operations, which state a scale other than 1/√d.
     """
-    shape = told.own.shape
-    if len(told.inputs) != 3 or any(one.shape != shape for one in told.inputs):
+    result = told.own if told.own.kind == "value" else told.child
+    if result is None or len(told.inputs) != 3 or any(len(x.shape) < 2 for x in told.inputs):
         return None
-    if len(shape) < 2 or told.own.read("a").size // shape[-1] * shape[-2] > _MOST:
-        return None
-    functions = tuple(
-        attention(causal=causal, order=(q, k, v))
-        for causal in (False, True)
+    orders = [
+        (q, k, v)
         for q, k, v in permutations(range(3))
-    )
-    return Recipe(functions, lambda side: [one.read(side) for one in told.inputs], lambda own: own)
+        if _fits(told.inputs, (q, k, v), result.shape)
+    ]
+    if not orders:
+        return None
+    scores = _scores(told.inputs, orders[0])
+    if int(np.prod(scores)) > _MOST:
+        return None
+    masks = _masks(told, scores)
+    stated = {float(one) for text in texts for one in _SCALE.findall(text)}
+    ways = [
+        Attention(order, causal, mask, scale)
+        for mask in (None, *range(3, 3 + len(masks)))
+        for scale in (None, *sorted(stated))
+        for causal in ([False, True] if mask is None else [False])
+        for order in orders
+    ]
+    return _recipe(told, ways, masks)
+
+
+def _recipe(told: Operands, ways: Sequence[Attention], masks: Sequence[Operand]) -> Recipe | None:
+    """The recipe that tries each way; its inputs are q, k, v, masks and the gradient, if any."""
+
+    def inputs(side: str) -> list[Array]:
+        given = [one.read(side) for one in told.inputs] + [_added(one, side) for one in masks]
+        return given if told.child is None else [*given, told.child.read(side)]
+
+    functions = tuple(_functions(told, ways))
+    return Recipe(functions, inputs, lambda own: own) if functions else None
+
+
+def _functions(told: Operands, ways: Sequence[Attention]) -> Iterator[Function]:
+    names = [one.name for one in told.inputs]
+    for way in ways:
+        if told.own.kind == "value":
+            yield attention(way)
+        elif told.own.name in names:
+            yield attention_backward(way, "qkv"[way.order.index(names.index(told.own.name))])
+
+
+def _fits(inputs: Sequence[Operand], order: tuple[int, ...], out: Shape) -> bool:
+    """Whether the inputs, as q, k and v in this order, give an output of this shape."""
+    q, k, v = (inputs[at].shape for at in order)
+    if not len(q) == len(k) == len(v) or q[-1] != k[-1] or k[:-1] != v[:-1] or 0 in (*q, *k, *v):
+        return False
+    grouped = q[-3:-2] == k[-3:-2] or (q[-3] % k[-3] == 0)
+    return q[:-3] == k[:-3] and grouped and out == (*q[:-1], v[-1])
+
+
+def _scores(inputs: Sequence[Operand], order: tuple[int, ...]) -> Shape:
+    q, k = (inputs[at].shape for at in order[:2])
+    return (*q[:-1], k[-2])
+
+
+def _masks(told: Operands, scores: Shape) -> list[Operand]:
+    """The recorded tensors that may be the mask: boolean, or of the scores' own type."""
+
+    def fits(shape: Shape, dtype: str) -> bool:
+        if dtype not in ("bool", told.own.dtype) or not 2 <= len(shape) <= len(scores):
+            return False
+        pairs = zip(reversed(shape), reversed(scores), strict=False)
+        return shape[-1] == scores[-1] and all(one in (1, other) for one, other in pairs)
+
+    known = {one.name for one in told.inputs} | {told.own.name}
+    return [one for one in told.beside(fits) if one.name not in known][:_MASKS]
+
+
+def _added(mask: Operand, side: str) -> Array:
+    """The mask as it is added to the scores: of a boolean one 0 and -inf."""
+    values = mask.read(side)
+    if mask.dtype != "bool":
+        return values
+    return np.where(values.astype(bool), np.float32(0), np.float32(-np.inf))

@@ -1,84 +1,191 @@
-"""The rule for convolutions of one group whose modules state their strides."""
+"""The rules for convolutions and their gradients, in some of their elements.
+
+Strides, padding, dilation and groups are read off the text of the module, which a run's header has.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from anchorlib.diagnosis.recomputation.operands import Operands
+from anchorlib.diagnosis.recomputation.operands import Operand, Operands
 from anchorlib.diagnosis.recomputation.recipes import LONGEST, SAMPLE, Recipe, spread
-from anchorlib.formulas import Strides, convolution, patches
+from anchorlib.formulas import (
+    Elements,
+    Strides,
+    arriving,
+    by_channels,
+    convolution,
+    convolution_backward,
+    in_groups,
+    patches,
+)
 
 __all__ = ["convolving"]
 
 Array = np.ndarray[Any, Any]
-_MODULE: Final = re.compile(r"\bConv[123]d\((.*)\)")
-_SETTING: Final = re.compile(r"(stride|padding|dilation)=\(([0-9, ]+)\)")
-_OTHER: Final = re.compile(r"groups=|padding_mode=|padding=\w")
-"""Settings of convolutions that the rule does not know: several groups, padding not by zeros."""
+Shape = tuple[int, ...]
+_SETTING: Final = re.compile(r"\b(stride|padding|dilation|groups)=\(?([0-9, ]+)\)?")
+_OTHER: Final = re.compile(r"padding_mode=(?!'?zeros)|\bpadding='?[a-z]|Transpose|transposed=True")
+"""What the rule does not know: padding by name or not by zeros, transposed convolutions."""
+
+
+class _Case(NamedTuple):
+    """A convolution: the shapes of input, weight and output, and how it moves."""
+
+    x: Shape
+    w: Shape
+    out: Shape
+    how: Strides
+
+    @property
+    def places(self) -> int:
+        """How many places the output has, in all images."""
+        return self.out[0] * int(np.prod(self.out[2:]))
 
 
 def convolving(told: Operands, texts: Sequence[str]) -> Recipe | None:
-    """The recipe for a convolution's output, in some of its places and channels; None if unfit."""
-    x = next(iter(told.inputs), None)
+    """The recipe for a convolution's output, or for one of its gradients; None if unfit."""
+    if told.own.kind == "value":
+        return _output(told, texts)
+    if told.child is None or len(told.inputs) > 1:
+        return None
+    if told.own.kind == "grad":
+        return _of_input(told, told.child, texts)
+    return _of_parameter(told, told.child, texts)
+
+
+def _output(told: Operands, texts: Sequence[str]) -> Recipe | None:
+    x = told.inputs[0] if len(told.inputs) == 1 else None
     weights = [one for one in told.weights if len(one.shape) > 2]  # a bias has one
-    bias = [one for one in told.weights if len(one.shape) == 1]
-    if told.own.kind != "value" or len(told.inputs) != 1 or x is None:
+    biases = [one for one in told.weights if len(one.shape) == 1]
+    if x is None or len(weights) != 1 or len(biases) > 1:
         return None
-    if len(weights) != 1 or len(bias) > 1:
+    w = weights[0]
+    case = _case(texts, x.shape, w.shape, told.own.shape)
+    terms = int(np.prod(w.shape[1:]))
+    if case is None or terms > LONGEST:
         return None
-    w, own = weights[0], told.own.shape
-    how = _strides(texts, len(w.shape) - 2)
-    if how is None or not _fits(x.shape, w.shape, own, how) or not np.prod(own):
-        return None
-    size, terms = w.shape[2:], int(np.prod(w.shape[1:]))
-    if terms > LONGEST:
-        return None
-    places = spread(own[0] * int(np.prod(own[2:])), SAMPLE)
-    columns = spread(own[1], SAMPLE)
+    groups, size = case.how.groups, w.shape[2:]
+    chosen = _spread(groups, case.places, case.out[1] // groups)
 
     def inputs(side: str) -> list[Array]:
         left, right = x.read(side), w.read(side)
-        flat = right.reshape(right.shape[0], -1).T
-        return [
-            *(patches(left, size, how, places), flat),
-            *(one.read(side) for one in bias),
-            *(left, right),
-        ]
+        flat = right.reshape(groups, -1, terms)[np.ix_(chosen.groups, chosen.columns)]
+        bias = [one.read(side) for one in biases]
+        added = [one.reshape(groups, 1, -1)[chosen.groups][:, :, chosen.columns] for one in bias]
+        cut = patches(left, size, case.how, chosen.rows)[chosen.groups]
+        recorded = [left, right, *(bias or [np.empty(0, np.float32)])]
+        return [cut, np.swapaxes(flat, 1, 2), *added, *recorded]
 
-    def chosen(output: Array) -> Array:
-        found: Array = output[np.ix_(places, columns)]
-        return found
+    function = convolution(chosen, int(np.prod(size)), case.how)
+    return Recipe((function,), inputs, lambda own: by_channels(own, groups), chosen.of)
 
-    function = convolution(places, columns, int(np.prod(size)), how)
-    return Recipe(
-        (function,), inputs, lambda one: np.moveaxis(one, 1, -1).reshape(-1, own[1]), chosen
-    )
+
+def _of_input(told: Operands, g: Operand, texts: Sequence[str]) -> Recipe | None:
+    """The recipe for the gradient of the input: the output's gradient g times the weight."""
+    weights = [one for one in told.weights if len(one.shape) > 2]
+    if len(weights) != 1:
+        return None
+    w, own = weights[0], told.own.shape
+    case = _case(texts, own, w.shape, g.shape)
+    if case is None:
+        return None
+    groups, size = case.how.groups, w.shape[2:]
+    taps, outputs = int(np.prod(size)), case.out[1] // groups
+    if taps * outputs > LONGEST:
+        return None
+    chosen = _spread(groups, own[0] * int(np.prod(own[2:])), own[1] // groups)
+
+    def inputs(side: str) -> list[Array]:
+        gradient, weight = g.read(side), w.read(side)
+        left = arriving(gradient, size, case.how, own[2:], chosen.rows)[chosen.groups]
+        parts = weight.reshape(groups, outputs, own[1] // groups, taps)
+        right = np.swapaxes(parts, 2, 3).reshape(groups, outputs * taps, -1)
+        chosen_weights = right[chosen.groups][:, :, chosen.columns]
+        return [left, chosen_weights, gradient, np.zeros(own, np.float32), weight]
+
+    return _gradient("input", case, chosen, taps, inputs)
+
+
+def _of_parameter(told: Operands, g: Operand, texts: Sequence[str]) -> Recipe | None:
+    """The recipe for the gradient of the weight or the bias, from the output's gradient g."""
+    x = told.inputs[0] if told.inputs else None
+    is_bias = len(told.own.shape) == 1
+    shapes = {one.shape for one in (told.own, *told.weights) if len(one.shape) > 2}
+    if x is None or len(shapes) != 1:
+        return None
+    case = _case(texts, x.shape, shapes.pop(), g.shape)
+    if case is None or case.places > LONGEST or told.own.shape not in (case.w, case.w[:1]):
+        return None
+    rows, columns = case.out[1] // case.how.groups, int(np.prod(case.w[1:]))
+    images = case.places // case.out[0]
+    chosen = _spread(1, 1, case.out[1]) if is_bias else _spread(case.how.groups, rows, columns)
+
+    def inputs(side: str) -> list[Array]:
+        gradient, image = g.read(side), x.read(side)
+        recorded = [gradient, image, np.zeros(case.w, np.float32)]
+        if is_bias:
+            flat = by_channels(gradient, 1)[:, :, chosen.columns]
+            return [np.ones((1, 1, case.places), np.float32), flat, *recorded]
+        left = np.swapaxes(by_channels(gradient, case.how.groups), 1, 2)
+        right = patches(image, case.w[2:], case.how, np.arange(case.places))
+        left, right = left[chosen.groups][:, chosen.rows], right[chosen.groups]
+        return [left, right[:, :, chosen.columns], *recorded]
+
+    return _gradient("bias" if is_bias else "weight", case, chosen, images, inputs)
+
+
+def _gradient(
+    part: str, case: _Case, chosen: Elements, inner: int, inputs: Callable[[str], list[Array]]
+) -> Recipe:
+    function = convolution_backward(part, chosen, inner, case.how)
+    return Recipe((function,), inputs, lambda own: in_groups(part, own, case.how.groups), chosen.of)
+
+
+def _spread(groups: int, rows: int, columns: int) -> Elements:
+    """Some groups, rows and columns: in all about as many elements as one product computes."""
+    most = SAMPLE**2
+    some = spread(groups, SAMPLE)
+    across = spread(columns, max(SAMPLE // len(some), most // (len(some) * rows), 1))
+    return Elements(some, spread(rows, most // (len(some) * len(across))), across)
+
+
+def _case(texts: Sequence[str], x: Shape, w: Shape, out: Shape) -> _Case | None:
+    """The convolution that has these shapes and that both modules state; None where none has."""
+    how = _strides(texts, len(w) - 2)
+    if how is None or len(x) != len(w) or len(out) != len(w) or not np.prod((*x, *w, *out)):
+        return None
+    fits = x[:2] == (out[0], w[1] * how.groups) and out[1] == w[0] and not w[0] % how.groups
+    return _Case(x, w, out, how) if fits and out[2:] == how.out(x[2:], w[2:]) else None
 
 
 def _strides(texts: Sequence[str], axes: int) -> Strides | None:
-    """The strides that both modules state; None where they differ, or state an unknown setting."""
-    found = {one[1] for text in texts for one in [_MODULE.search(text)] if one is not None}
-    if len(found) != 1 or _OTHER.search(text := found.pop()):
+    """The strides that both modules state; None where they differ, or state an unknown setting.
+
+    A class that a user derived of torch's states more settings than torch's own.
+    """
+    modules = [one for one in texts if "kernel_size=" in one]
+    if any(map(_OTHER.search, modules)):
         return None
+    found = {_stated(one, axes) for one in modules}
+    how = found.pop() if len(found) == 1 else None
+    if how is None or how.groups < 1 or any(len(one) != axes for one in how[:3]):
+        return None
+    return how if all(how.stride) else None
+
+
+def _stated(text: str, axes: int) -> Strides:
     told = {
         name: tuple(map(int, re.findall(r"[0-9]+", said))) for name, said in _SETTING.findall(text)
     }
     ones = (1,) * axes
-    how = Strides(
-        told.get("stride", ones), told.get("padding", (0,) * axes), told.get("dilation", ones)
-    )
-    return how if all(len(one) == axes for one in how) else None
-
-
-def _fits(x: tuple[int, ...], w: tuple[int, ...], own: tuple[int, ...], how: Strides) -> bool:
-    """Whether these shapes are those of one convolution."""
-    if len(x) != len(w) or len(own) != len(w) or x[:2] != (own[0], w[1]) or own[1] != w[0]:
-        return False
-    return own[2:] == tuple(
-        (n + 2 * pad - step * (k - 1) - 1) // stride + 1
-        for n, k, stride, pad, step in zip(x[2:], w[2:], *how, strict=True)
+    return Strides(
+        told.get("stride", ones),
+        told.get("padding", (0,) * axes),
+        told.get("dilation", ones),
+        told.get("groups", (1,))[0],
     )

@@ -5,6 +5,7 @@ child     for a gradient: the gradient that came into the operation's backward
 output    for a gradient: the value that the operation made in forward
 inputs    the values that the operation read, without parameters
 weights   the parameters that the operation read
+beside    other values of the step, which the operation may have read without autograd's knowledge
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from anchorlib.errors import StoreError
 __all__ = ["MOST_ELEMENTS", "Operand", "Operands", "operands", "values_at"]
 
 Array = np.ndarray[Any, Any]
+Fits = Callable[[tuple[int, ...], str], bool]
 MOST_ELEMENTS: Final = 1 << 24
 """Elements of one record that are read for a replay."""
 
@@ -41,13 +43,17 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The records that a replay of `own` may need; see the module."""
+    """The records that a replay of `own` may need; see the module.
+
+    beside: gives those of a shape and type that a function accepts.
+    """
 
     own: Operand
     child: Operand | None
     output: Operand | None
     inputs: tuple[Operand, ...]
     weights: tuple[Operand, ...]
+    beside: Callable[[Fits], list[Operand]] = lambda _fits: []
 
 
 def operands(frontier: Frontier, row: int) -> Operands | None:
@@ -71,7 +77,27 @@ def operands(frontier: Frontier, row: int) -> Operands | None:
         output=output,
         inputs=tuple(operand for one, operand in rest if not _is_parameter(frontier, one)),
         weights=tuple(operand for one, operand in rest if _is_parameter(frontier, one)),
+        beside=lambda fits: _beside(frontier, row, fits),
     )
+
+
+def _beside(frontier: Frontier, row: int, fits: Fits) -> list[Operand]:
+    """The values that fit, of A's records of a row's rank, step and pass; the first of a name."""
+    a = frontier.alignment.a
+    same = (a.step == a.step[row]) & (a.pass_index == a.pass_index[row]) & (a.phase == a.phase[row])
+    found: dict[int, Operand | None] = {}
+    for one in np.flatnonzero(same).tolist():
+        number = int(a.tensor[one])
+        tensor, shape = a.tensors[number], a.shapes[int(a.shape[one])]
+        if (
+            number in found
+            or tensor.kind != "value"
+            or tensor.rank != a.tensors[a.tensor[row]].rank
+        ):
+            continue
+        if fits(shape, a.dtypes[int(a.dtype[one])]):
+            found[number] = _operand(frontier, one)
+    return [operand for operand in found.values() if operand is not None]
 
 
 def _is_parameter(frontier: Frontier, row: int) -> bool:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from anchorlib import dtypes
 from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier, module_key
 from anchorlib.diagnosis.judgement import Origin, Replay, computing
@@ -26,6 +27,8 @@ __all__ = ["replay", "replayed"]
 PRECISIONS = ("float32", "float64", "bfloat16", "float16")
 MOST = 8
 """The most origins that are computed again, since all operands of each are read whole."""
+FAR = 0.05
+"""From this relative distance on an output is no rounding of a function's true value."""
 NAMED = 2
 """The most formulas that a line names; the JSON has all."""
 
@@ -38,8 +41,8 @@ def replay(origin: Origin) -> Replay | None:
     kept, or that were recorded otherwise.
 
     None where the operation is not a known one (tanh, sigmoid, gelu, silu, softmax, layer norm, RMS
-    norm, linear, mean squared error, log-softmax, cross entropy; their gradients; convolution,
-    attention), or where a run did not keep the values (`mode=All()`) of all operands.
+    norm, linear, mean squared error, log-softmax, cross entropy, convolution, attention; their
+    gradients), or where a run did not keep the values (`mode=All()`) of all operands.
     """
     if origin.evidence is None:
         return None
@@ -65,17 +68,21 @@ def _of_records(origin: Origin, found: Frontier, row: int) -> Replay | None:
 def _of_operations(origin: Origin, found: Frontier) -> Replay | None:
     """The replay of the one traced operation inside an origin at which the runs part."""
     for one in partings(origin, (found.alignment.a, found.alignment.b)):
-        if one.told.own.dtype in PRECISIONS and _is_of_one_precision(one.told):
-            how = recipe([base_name(one.op.op)], one.told, [one.op.args])
-            if how is not None:
-                told = _replay(how, one.told)
-                place = f" in {escape(one.op.module)}" * bool(one.op.module)
-                return replace(told, why=f"{base_name(one.op.op)}{place}: {told.why}")
+        if one.told.own.dtype not in PRECISIONS or not _is_of_one_precision(one.told):
+            continue
+        how = recipe([base_name(one.op.op)], one.told, [one.op.args])
+        fitted = None if how is None else _replay(how, one.told)
+        if fitted is not None:
+            place = f" in {escape(one.op.module)}" * bool(one.op.module)
+            return replace(fitted, why=f"{base_name(one.op.op)}{place}: {fitted.why}")
     return None
 
 
-def _replay(how: Recipe, told: Operands) -> Replay:
+def _replay(how: Recipe, told: Operands) -> Replay | None:
+    """Which formulas fit; None where none comes near: an operand was not recorded, as a mask."""
     one, two = (_fit(how, told, side) for side in "ab")
+    if all(_is_far(side, told.own.dtype) for side in (one, two)):
+        return None
     return Replay(
         a=one.formulas,
         b=two.formulas,
@@ -116,7 +123,7 @@ def _is_of_one_precision(told: Operands) -> bool:
 
 
 def _texts(frontier: Frontier, told: Operands) -> list[str]:
-    """The descriptions of the modules that made the record, in A and in B."""
+    """The modules that made the record, in A and in B, and the arguments of their operations."""
     name = told.child.name if told.child is not None else told.own.name
     alignment = frontier.alignment
     names = {one.a: one.b for one in alignment.renamed}
@@ -124,12 +131,21 @@ def _texts(frontier: Frontier, told: Operands) -> list[str]:
     found_texts = []
     for table, key in keys:
         found_texts += [str(header[key]) for header in table.header.values() if key in header]
+    for table, wanted in (alignment.a, name), (alignment.b, names.get(name, name)):
+        edges = [one for some in table.edges.values() for one in some if one.name == wanted]
+        found_texts += dict.fromkeys(text for one in edges for text in one.arguments or ())
     return found_texts
 
 
 def _fit(how: Recipe, told: Operands, side: str) -> Fit:
     output = how.output(told.own.read(side))
     return fit(how.functions, how.inputs(side), output, told.own.dtype, part=how.part)
+
+
+def _is_far(told: Fit, precision: str) -> bool:
+    """Whether a run computed something else than any function that was tried."""
+    eps = dtypes.dtype(precision).eps or 1
+    return not told.formulas and told.error > max(8, FAR / eps)
 
 
 def _nearer(one: Fit, two: Fit) -> str | None:

@@ -57,11 +57,14 @@ def recipe(ops: Sequence[str], told: Operands, texts: Sequence[str]) -> Recipe |
 
     None where they have no rule, or where the operands do not fit it.
     ops: the autograd nodes, without those that only move bits. texts: the descriptions of the
-    modules of both runs, which state settings as eps and strides.
+    modules and the arguments of the operations of both runs, which state settings as eps, strides
+    and scale.
     """
     name = _single(ops)
     if name == "Convolution":
         return convolving(told, texts)
+    if name in _ATTENTIONS:
+        return attending(told, texts)
     rule = _RULES.get((name, told.own.kind == "value"))
     return None if rule is None else rule(told, _eps(texts, told.own.dtype))
 
@@ -262,9 +265,12 @@ def _of_part(
     return Recipe((product(part),), inputs, lambda own: own.reshape(rows, columns), part.of)
 
 
-_ATTENTIONS: Final = (
-    *("Attention", "AttentionMath", "FlashAttention", "FlashAttentionForCpu"),
-    *("EfficientAttention", "CudnnAttention", "FusedAttentionOverrideable"),
+_ATTENTIONS: Final = frozenset(
+    f"ScaledDotProduct{kind}"
+    for kind in (
+        *("Attention", "AttentionMath", "FlashAttention", "FlashAttentionForCpu"),
+        *("EfficientAttention", "CudnnAttention", "FusedAttentionOverrideable"),
+    )
 )
 _RULES: Final[Mapping[tuple[str, bool], Callable[..., Recipe | None]]] = {
     ("Tanh", True): _forward("tanh"),
@@ -286,7 +292,6 @@ _RULES: Final[Mapping[tuple[str, bool], Callable[..., Recipe | None]]] = {
     ("LogSoftmax", False): logarithm_slope,
     ("CrossEntropy", True): entropy,
     ("CrossEntropy", False): entropy_slope,
-    **{(f"ScaledDotProduct{kind}", True): attending for kind in _ATTENTIONS},
     **{(name, True): _product for name in ("Addmm", "Mm", "Linear")},
     **{(name, False): _product_backward for name in ("Addmm", "Mm", "Linear")},
 }

@@ -12,6 +12,8 @@ import torch
 from torch.nn import functional
 
 from anchorlib.formulas import (
+    Attention,
+    Elements,
     Function,
     Strides,
     attention,
@@ -93,7 +95,8 @@ def cases() -> dict[str, Case]:
     q, k, v = (random(seed, 4, 8) for seed in (3, 4, 5))
     image, weight = random(6, 1, 2, 5, 5), random(7, 3, 2, 3, 3)
     how, places = Strides((2, 2), (1, 1), (1, 1)), np.arange(9)
-    cut, flat = patches(image, (3, 3), how, places), weight.reshape(3, -1).T
+    cut, flat = patches(image, (3, 3), how, places)[0], weight.reshape(3, -1).T
+    some = Elements(np.arange(1), places, np.arange(3))
     out = functional.conv2d(*tensors(image, weight), stride=2, padding=1)
     n = X.size
     return {
@@ -146,7 +149,7 @@ def cases() -> dict[str, Case]:
             ),
         ),
         "attention": (
-            attention(causal=False),
+            attention(Attention()),
             [q, k, v],
             functional.scaled_dot_product_attention(*(one[None, None] for one in tensors(q, k, v)))[
                 0, 0
@@ -154,9 +157,9 @@ def cases() -> dict[str, Case]:
             lambda: attended(q, k, v),
         ),
         "convolution": (
-            convolution(places, np.arange(3), 9, how),
-            [cut, flat, image, weight],
-            np.moveaxis(out.numpy(), 1, -1).reshape(-1, 3),
+            convolution(some, 9, how),
+            [cut[None], flat[None], image, weight, np.empty(0, np.float32)],
+            np.moveaxis(out.numpy(), 1, -1).reshape(1, -1, 3),
             lambda: convolved(cut, flat),
         ),
     }
@@ -192,7 +195,7 @@ def test_a_causal_attention_is_told_from_one_of_all_places() -> None:
     one, two, three = tensors(q, k, v)
     output = functional.scaled_dot_product_attention(one, two, three, is_causal=True).numpy()
     functions = [
-        attention(causal=causal, order=order)
+        attention(Attention(order, causal))
         for causal in (False, True)
         for order in ((0, 1, 2), (1, 0, 2))
     ]

@@ -44,6 +44,46 @@ def test_what_dynamo_has_moved_is_said_once(monkeypatch, caplog, name, ask, answ
     assert caplog.messages == [f"anchorlib: {DOORS[full].said}"]
 
 
+@pytest.mark.parametrize(
+    ("name", "ask", "answer"),
+    [
+        ("_dynamo.compiled_autograd.compiled_autograd_enabled", "hide_compiled_autograd", False),
+        (
+            "_dynamo.compiled_autograd.in_compiled_autograd_region",
+            "backward_of_compiled_autograd",
+            False,
+        ),
+        ("_dynamo.utils.counters", "count_compiled", 0),
+        ("_inductor.config.emulate_precision_casts", "emulates_precision", None),
+    ],
+)
+def test_what_has_become_a_thing_of_another_kind_is_left_alone_and_said(
+    monkeypatch, caplog, name, ask, answer
+):
+    full = f"torch.{name}"
+    holder, _, last = full.rpartition(".")
+    module = put(monkeypatch, holder, **{last: print})
+    monkeypatch.setattr(door, "_others", {})
+    for _ in range(2):
+        assert getattr(torch_private, ask)() == answer
+    assert getattr(module, last) is print
+    version = f"torch {torch.__version__}"
+    lost = DOORS[full].loss
+    said = f"anchorlib: {version} has another {full}, of type builtin_function_or_method: {lost}"
+    assert caplog.messages == [said]
+
+
+def test_a_tracer_that_cannot_be_called_tells_of_no_function(monkeypatch, caplog):
+    put(
+        monkeypatch,
+        "torch._dynamo.symbolic_convert",
+        InstructionTranslator=SimpleNamespace(current_tx=7),
+    )
+    monkeypatch.setattr(door, "_others", {})
+    assert list(torch_private.traced_functions()) == []
+    assert "has another torch._dynamo.symbolic_convert.Instruction" in caplog.text
+
+
 def test_inductor_may_have_moved_how_it_rounds(monkeypatch, caplog):
     put(monkeypatch, "torch._inductor.config")
     assert torch_private.emulates_precision() is None
@@ -104,5 +144,8 @@ def test_no_compiler_is_loaded_for_our_sake():
 def test_a_graphs_lines_may_be_hidden():
     module = torch.fx.symbolic_trace(lambda x: x + x)
     assert torch_private.node_lines(module) is not None
+    module._lineno_map, lines = 7, module._lineno_map
+    assert torch_private.node_lines(module) is None
+    module._lineno_map = lines
     del module._prologue_start
     assert torch_private.node_lines(module) is None

@@ -1,6 +1,9 @@
-"""A program that trains once for each door, without it, in a process of its own.
+"""A program that trains once for each door, with a thing of another kind there.
 
     python without.py STORE [--compiled] DOOR ...      for each a line of JSON: what it did and said
+
+It also says whether our modules get the same for such a thing as where there is nothing: then the
+training would be the same too.
 
 Each is a fork of this process, which has torch and all else but none of our modules that know it.
 """
@@ -30,11 +33,12 @@ import anchorlib.reading
 import anchorlib.recorder
 import anchorlib.sinks
 
+OTHER = 7
 NONE = "none"  # no door is taken away, and nothing is observed
 
 
 def take_away(name: str) -> None:
-    """Let torch have nothing under `name` when our modules look for it."""
+    """Let torch have a thing of another kind under `name` when our modules look for it."""
     package = ModuleType("anchorlib.torch_private")
     package.__path__ = [str(Path(anchorlib.__file__).parent / "torch_private")]
     sys.modules[package.__name__] = package
@@ -43,7 +47,15 @@ def take_away(name: str) -> None:
     look = door.private
 
     def private(full: str, *told: Any, **named: Any) -> Any:
-        return look(full, *told, **(named | {"probe": lambda: None} if full == name else named))
+        if full != name:
+            return look(full, *told, **named)
+        gone = look(full, *told, **(named | {"probe": lambda: None}))
+        TOLD["gone"] = door.DOORS[full].said
+        for moved in door._moved.values():
+            moved[:] = [one for one in moved if one.name != full]
+        other = look(full, *told, **(named | {"probe": lambda: OTHER}))
+        TOLD["same"] = other is gone
+        return other
 
     door.private = private
 

@@ -87,3 +87,16 @@ def test_what_cannot_be_put_back_keeps_nothing_else_from_it(monkeypatch):
     doors.close()
     assert debug.log_ir_post_fusion is logged
     assert ["the settings are gone" in one for one in said] == [True]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
+def test_a_name_that_stands_for_another_kind_of_thing_is_left_alone_and_is_a_gap(monkeypatch):
+    said = []
+    debug = importlib.import_module("torch._inductor.debug")
+    monkeypatch.setattr(debug, "log_ir_post_fusion", 7)
+    doors = Doors(lambda *_: None, lambda _: None, lambda *_: None, said.append)
+    doors.open()
+    assert debug.log_ir_post_fusion == 7
+    doors.close()
+    lost = "Inductor's graphs and kernels: this torch has another torch._inductor.debug"
+    assert [one.startswith(lost) for one in said] == [True]

@@ -1,0 +1,134 @@
+"""Attention and its gradients computed again: masks, scales, causal, grouped queries."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+import anchorlib
+from anchorlib.diagnosis.recomputation.attention import attending
+from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.formulas import Fit, fit
+from tests.cli.made import anchor
+
+Tensor = torch.Tensor
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[list[Tensor], dict[str, Any]]:
+    """q, k and v, and how attention is to be called on them."""
+    batch, heads, groups = draw(st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1, 2)))
+    rows, columns, size = draw(st.tuples(st.integers(1, 9), st.integers(2, 9), st.integers(1, 8)))
+    torch.manual_seed(draw(st.integers(0, 99)))
+    q = torch.randn(batch, heads * groups, rows, size)
+    k, v = torch.randn(2, batch, heads, columns, size)
+    how: dict[str, Any] = {"scale": draw(st.sampled_from([None, 0.25])), "enable_gqa": groups > 1}
+    kind = draw(st.sampled_from(["none", "causal", "boolean", "added"]))
+    mask = torch.randn((*draw(st.sampled_from([(), (batch, 1)])), rows, columns))
+    if kind == "causal":
+        how["is_causal"] = True
+    elif kind != "none":
+        how["attn_mask"] = mask > -0.5 if kind == "boolean" else mask
+    return [q, k, v], how
+
+
+def operand(name: str, kind: str, x: Tensor) -> Operand:
+    values = x.detach().numpy()
+    return Operand(name, kind, values.shape, str(x.dtype).removeprefix("torch."), lambda _: values)
+
+
+def told(given: list[Tensor], how: dict[str, Any], precision: torch.dtype) -> dict[str, Fit]:
+    """The fits of the output and of each gradient, which were computed in `precision`."""
+    wide = [one.to(precision).requires_grad_() for one in given]
+    mask = how.get("attn_mask")
+    named = (
+        how if mask is None or mask.dtype is torch.bool else how | {"attn_mask": mask.to(precision)}
+    )
+    out = functional.scaled_dot_product_attention(*wide, **named)
+    g = torch.randn(out.shape)
+    out.backward(g.to(precision))
+    inputs = tuple(operand(name, "value", one) for name, one in zip("qkv", given, strict=True))
+    arrived = operand("out", "grad", g)
+    masks = [] if mask is None else [operand("mask", "value", mask)]
+    beside = lambda fits: [one for one in masks if fits(one.shape, one.dtype)]  # noqa: E731
+    every = {"out": Operands(operand("out", "value", out.float()), None, None, inputs, (), beside)}
+    for name, one in zip("qkv", wide, strict=True):
+        own = operand(name, "grad", one.grad.float())  # type: ignore[union-attr]
+        every[name] = Operands(own, arrived, None, inputs, (), beside)
+    texts = [f"scale={how['scale']}, dropout_p=0.0"]
+    found = {}
+    for name, one in every.items():
+        if abs(one.own.read("a")).max() < 1e-6:  # of a softmax over one place: zero tells nothing
+            continue
+        recipe = attending(one, texts if how["scale"] else [])
+        assert recipe is not None
+        found[name] = fit(recipe.functions, recipe.inputs("a"), one.own.read("a"), "float32")
+    return found
+
+
+@settings(max_examples=15, deadline=None)
+@given(case=calls())
+def test_the_truth_is_what_float64_computes_and_torchs_kernel_gives_its_own_bits(
+    case: tuple[list[Tensor], dict[str, Any]],
+) -> None:
+    for name, exact in told(*case, torch.float64).items():
+        assert not exact.error > 0.5, f"{name} is a float64 value, rounded once"
+    for name, own in told(*case, torch.float32).items():
+        assert any(one.startswith("torch's") for one in own.formulas), name
+
+
+def random(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+class _ByHand(torch.autograd.Function):
+    """Attention whose backward is the textbook's, in single steps."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k, v, mask)
+        return functional.scaled_dot_product_attention(q, k, v, mask)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v, mask = ctx.saved_tensors
+        root = q.shape[-1] ** -0.5
+        p = (q @ k.mT * root).masked_fill(~mask, -torch.inf).softmax(-1)
+        slope = g @ v.mT
+        s = p * (slope - (p * slope).sum(-1, keepdim=True))
+        return s @ k * root, s.mT @ q * root, p.mT @ g, None
+
+
+@pytest.mark.parametrize("anchored", [True, False])
+def test_gradients_of_masked_attention_are_replayed_where_the_mask_was_recorded(
+    tmp_path: Any, anchored: bool
+) -> None:
+    given = {name: random(2, 2, 12, 8, seed=seed) for seed, name in enumerate("qkv")}
+    mask = random(12, 12, seed=4) > -0.5
+    sdpa = functional.scaled_dot_product_attention
+    for run, function in (("a", sdpa), ("b", _ByHand.apply)):
+        with anchorlib.start(run, store=tmp_path) as session:
+            leaves = [one.clone().requires_grad_() for one in given.values()]
+            held = [anchorlib.anchor(x, name) for x, name in zip(leaves, given, strict=True)]
+            hidden = anchorlib.anchor(mask.clone(), "mask") if anchored else mask
+            out = anchorlib.anchor(function(*held, hidden), "out")
+            out.square().mean().backward()
+            session.step()
+    said = anchor("compare", "a", "b", "--store", str(tmp_path), "--replay", "--json")
+    origins = {one["name"]: one for one in json.loads(said.out)["origins"]}
+    assert origins
+    assert origins.keys() <= set("qkv")
+    for name, origin in origins.items():
+        told = origin["replay"]
+        if not anchored:
+            assert told is None, "no function that was tried comes near"
+            continue
+        assert told["a"] == ["torch's scaled_dot_product_attention, backward"], name
+        assert told["nearer"] in {"a", "b"}
+        assert 0 < max(told["error_a"], told["error_b"]) < 4
