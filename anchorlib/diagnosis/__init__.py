@@ -22,8 +22,10 @@ from anchorlib.diagnosis.judgement import Growth, Losses, Nearness, Origin, Repl
 from anchorlib.diagnosis.pairing import Counts, Place
 from anchorlib.diagnosis.pairs import Pair
 from anchorlib.diagnosis.recomputation import replay
+from anchorlib.diagnosis.unread import Beforehand, beforehand
 
 __all__ = [
+    "Beforehand",
     "Comparison",
     "Counts",
     "Divergence",
@@ -36,6 +38,7 @@ __all__ = [
     "Place",
     "Replay",
     "Section",
+    "beforehand",
     "compare",
     "described",
     "replay",

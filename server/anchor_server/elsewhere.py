@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Final
 
 from anchorlib.store import (
+    RUN_DIGESTS,
     RUN_INDEX,
     ArchiveNote,
     Location,
@@ -24,7 +25,7 @@ __all__ = ["Elsewhere"]
 _SUFFIX: Final = ".zarr"
 _MOST: Final = 64  # opened archives that are kept
 _MOST_RANKS: Final = 2  # whose last read rows are kept: up to 96 MiB each
-_OF_THE_RUN: Final = ("zarr.json", RUN_INDEX)
+_OF_THE_RUN: Final = ("zarr.json", RUN_INDEX, RUN_DIGESTS)
 _CHUNK: Final = "c."  # begins the chunk files of a live rank; a sealed rank's are named c/0
 
 

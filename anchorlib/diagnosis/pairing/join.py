@@ -20,10 +20,10 @@ from anchorlib.diagnosis.pairing.keys import joined
 from anchorlib.diagnosis.pairing.likeness import match_bits, match_figures
 from anchorlib.diagnosis.pairing.meetings import met
 from anchorlib.diagnosis.pairing.merging import merged
-from anchorlib.diagnosis.pairing.names import Made, Shapes, by_name
+from anchorlib.diagnosis.pairing.names import by_name
+from anchorlib.diagnosis.pairing.naming import made_by, named
 from anchorlib.diagnosis.pairing.positions import match_positions
 from anchorlib.diagnosis.pairing.splits import splits
-from anchorlib.diagnosis.pairing.statements import compiled
 from anchorlib.diagnosis.pairing.steps import step_offset
 from anchorlib.diagnosis.pairing.table import Table
 
@@ -63,7 +63,7 @@ def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
 
 
 def _aligned(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
-    naming = by_name(_shapes(a), _shapes(b), names, (_made(a), _made(b)))
+    naming = by_name(named(a), named(b), names, (made_by(a), made_by(b)))
     match_bits(naming, a, b, 0)
     match_positions(naming, a, b)
     found = Identities(a, b, naming.to_b, 0)
@@ -89,27 +89,3 @@ def _aligned(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
         step_offset=offset,
         eval_since=found.eval_since,
     )
-
-
-def _made(table: Table) -> Made:
-    """For each name the operations that made it, where they are known one by one."""
-    found: dict[str, tuple[str, ...]] = {}
-    for told in table.edges.values():
-        for edges in told:
-            if not edges.missing and not compiled(edges.ops):
-                found.setdefault(edges.name, edges.ops)
-    return found
-
-
-def _shapes(table: Table) -> Shapes:
-    """For each name and kind, the shape of its first record; names in order of execution."""
-    first = np.full(len(table.tensors), -1)
-    # Backwards, so that what is written last is the first record.
-    first[table.tensor[::-1]] = np.arange(len(table))[::-1]
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
-    for number in np.argsort(first, kind="stable").tolist():
-        if first[number] >= 0:
-            tensor = table.tensors[number]
-            shape = table.shapes[table.shape[first[number]]]
-            found.setdefault(tensor.name, {}).setdefault(tensor.kind, shape)
-    return found

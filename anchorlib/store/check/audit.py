@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from anchorlib.store.check.digests import rank_digest_faults
 from anchorlib.store.check.documents import document_faults
 from anchorlib.store.format import (
     CATALOG_CHUNK,
@@ -48,6 +49,7 @@ class RankAudit:
     """Compares one rank of the run at `run` with its checksums; `reader` reads the same rank."""
 
     def __init__(self, run: Location, reader: RankReader) -> None:
+        self._run = run
         self._location = rank_location(run, reader.rank, reader.part)
         self._reader = reader
         # Rows are counted before the refresh: those that a live writer adds between the two calls
@@ -82,6 +84,7 @@ class RankAudit:
             yield "the catalogue goes on behind its end"
         if isinstance(self._location, SealedRank):
             yield from self._location.faults()
+            yield from rank_digest_faults(self._run, reader)
         else:
             yield from document_faults(self._location, reader)
 

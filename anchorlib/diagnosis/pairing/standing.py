@@ -1,0 +1,69 @@
+"""Ranks that are not read, since another rank of their run stands for them.
+
+Of two archived runs it is known beforehand which ranks are equal in both, bit for bit, and which of
+those have the same table but for values (`anchorlib.diagnosis.unread`). The lowest of these is
+read, and its columns are taken for those of the others. Their own values and digests are then not
+known, and nothing must be concluded from them: `stands` says whether anything was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.names import by_name
+from anchorlib.diagnosis.pairing.naming import made_by, named
+from anchorlib.diagnosis.pairing.splits import meetings, splits
+from anchorlib.diagnosis.pairing.table import Table
+
+__all__ = ["NOBODY", "Standing", "stands"]
+
+Array = np.ndarray[Any, Any]
+Standing = Mapping[int, int]
+"""Ranks that are not read -> the rank that stands for each, in both runs."""
+NOBODY: Standing = MappingProxyType({})
+
+
+def stands(alignment: Alignment, standing: Standing, names: Mapping[str, str]) -> bool:
+    """Whether the alignment is the one that all ranks of both runs would give.
+
+    It is where no name, step, pass or rank was paired by what values are: then every pair follows
+    from coordinates alone, in which ranks that stand for others agree with these.
+    names: the user's map, A's name -> B's.
+    """
+    a, b = alignment.a, alignment.b
+    if alignment.merged or alignment.step_offset or alignment.reordered is not None:
+        return False
+    if splits(a, b) or meetings(a, b):
+        return False
+    # Most pairs are equal, so that no other offset of the steps was tried.
+    if 2 * len(alignment.differing) >= len(alignment):
+        return False
+    naming = by_name(named(a), named(b), names, (made_by(a), made_by(b)))
+    if naming.left_a or naming.left_b:
+        return False
+    ranks = [*{*standing, *standing.values()}]
+    of = _of_ranks(a, ranks), _of_ranks(b, ranks)
+    return bool(
+        _in_one_mode(a)
+        and _in_one_mode(b)
+        and alignment.equal[of[0][alignment.a_row]].all()
+        and not of[0][alignment.only_a].any()
+        and not of[1][alignment.only_b].any()
+    )
+
+
+def _of_ranks(table: Table, ranks: list[int]) -> Array:
+    """Whether each row is of one of these ranks."""
+    own = np.array([tensor.rank for tensor in table.tensors] or [0])
+    found: Array = np.isin(own, ranks)[table.tensor]
+    return found
+
+
+def _in_one_mode(table: Table) -> bool:
+    """Whether no tensor was recorded in two modes, of whose records values would choose one."""
+    return len({(one.name, one.kind, one.rank) for one in table.tensors}) == len(table.tensors)
