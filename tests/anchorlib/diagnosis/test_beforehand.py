@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ from anchorlib.store import RUN_DIGESTS, RUN_INDEX, RankReader, RunReader, Write
 from anchorlib.store.objects import FolderShelf, ShelfWithin
 from anchorlib.store.seal import deflated
 from anchorlib.store.seal.index import index_document, read_index
-from tests.anchorlib.peers.jobs import as_drawn, flipped, of_rank
+from tests.anchorlib.peers.jobs import as_drawn, drawn, flipped, of_rank
 from tests.cli.made import anchor, make_run, record
 from tests.seeds import examples
 from tests.writing import put
@@ -297,3 +298,22 @@ def test_the_command_says_first_what_the_digests_tell(place: Path) -> None:
     )
     assert found.json["ranks"] == {"compared": "0-2", "differing": "1"}
     assert not anchor("compare", "run1", "run1", "--store", place, "--json").err
+
+
+def test_where_most_differs_ranks_that_were_not_read_keep_the_steps(place: Path) -> None:
+    """B's rank 0 is a step late, and most of its records differ. Rank 2 tells that steps are as they
+    were; rank 1, which has the same outline, holds constants and tells nothing.
+    """
+    steps, moved = 6, {"run3": 0, "run4": 1}
+    for run, late in moved.items():
+        ranks: dict[int, list[Record]] = {0: [], 1: [], 2: []}
+        for step in range(steps):
+            ranks[0] += [
+                record(name, raw=drawn(step - late + 1, n), step=step)
+                for n, name in enumerate("uvw")
+            ]
+            ranks[1].append(record("b", raw=np.zeros(4, np.float32), step=step, rank=1))
+            ranks[2].append(record("b", raw=drawn(step, 9), step=step, rank=2))
+        archived(place.parent, run, ranks)
+    assert told(place, "run3", "run4")[1] == whole(place, "run3", "run4")
+    assert anchorlib.compare("run3", "run4", store=place).step_offset == 0
