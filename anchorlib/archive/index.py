@@ -78,13 +78,16 @@ def _put_digests(
     """Puts the digests of all ranks that have any; returns the name of the object for the index.
 
     "" where there is nothing to compare: of one rank, opening it tells more than its digests.
-    fresh: the figures of the ranks that the index does not know yet.
+    fresh: the figures of the ranks that the index does not know yet, or that were counted anew.
     """
-    found = digests_of_run(folder.location, known) | _digests(fresh)
-    lacking = [rank for rank in merged.ranks if rank not in found and len(merged.ranks) > 1]
-    seen = {one.rank for one in fresh}  # an older version sealed those: they have none
-    later = (read_index(folder.location, rank) for rank in lacking if rank not in seen)
-    found |= _digests(one for one in later if one is not None)
+    seen = {one.rank for one in fresh}
+    kept = digests_of_run(folder.location, known)
+    found = {rank: one for rank, one in kept.items() if rank not in seen} | _digests(fresh)
+    if len(merged.ranks) > 1:
+        # The first part of a rank in parts may have digests too, from when it was all there was.
+        lacking = {*merged.ranks} - {*found} - seen - {rank for rank, _ in merged.parts}
+        later = (read_index(folder.location, rank) for rank in sorted(lacking))
+        found |= _digests(one for one in later if one is not None)
     if len(found) < 2:
         return ""
     try:

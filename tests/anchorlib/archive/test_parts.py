@@ -25,6 +25,7 @@ from anchorlib.reading import open_run
 from anchorlib.store import RunReader, Writer, find_run, open_parts
 from anchorlib.store.disk.archived import note_of
 from anchorlib.store.objects import FolderShelf
+from anchorlib.store.seal.digests import digests_of
 from tests.anchorlib.archive.test_archiving import Mortal
 from tests.anchorlib.store.read.test_joined import OTHER, write
 from tests.cli.made import anchor
@@ -230,3 +231,16 @@ def test_collectors_do_not_wait_for_each_other(tmp_path: Path) -> None:
     assert note_of(one, "run1") is not None
     assert note_of(other, "run1") is not None
     assert recorded(shelf.place) == here
+
+
+def test_the_digests_of_a_rank_in_parts_are_not_those_of_its_first(
+    stores: list[Path], tmp_path: Path
+) -> None:
+    store, shelf = together(stores, tmp_path / "all"), FolderShelf(tmp_path / "archive")
+    for rank in (1, 2):
+        write(store, 0, 0, 20, rank=rank, closes=True)
+    for _ in range(2):  # the second time, the index knows the rank already
+        archive_run(store, "run1", shelf)
+        reader = RunReader(find_run("run1", shelf.place).location, "run1")
+        reader.refresh()
+        assert reader.digests() == {rank: digests_of(reader.rank(rank)) for rank in range(3)}

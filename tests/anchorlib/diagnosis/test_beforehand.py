@@ -301,8 +301,8 @@ def test_the_command_says_first_what_the_digests_tell(place: Path) -> None:
 
 
 def test_where_most_differs_ranks_that_were_not_read_keep_the_steps(place: Path) -> None:
-    """B's rank 0 is a step late, and most of its records differ. Rank 2 tells that steps are as they
-    were; rank 1, which has the same outline, holds constants and tells nothing.
+    """B's rank 0 is a step late, and most of its records differ. Rank 2 tells that no step moved;
+    rank 1, which has the same outline, holds constants and tells nothing.
     """
     steps, moved = 6, {"run3": 0, "run4": 1}
     for run, late in moved.items():
