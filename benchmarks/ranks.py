@@ -2,7 +2,8 @@
 
 376 series a rank (94 tensors in four kinds, summaries alone) in two steps. The sealed run is a
 folder as an archive has it: an object store's requests, at most four, come on top, at some tens of
-milliseconds each. The live one is what a writer left on this disk and no reader has seen.
+milliseconds each; a comparison needs four of each run, and those that read one rank of each. The
+live one is what a writer left on this disk and no reader has seen.
 
     python -m benchmarks ranks
 """
@@ -22,9 +23,11 @@ import numpy as np
 import anchorlib
 from anchorlib.archive import archive_run, shelf_at
 from anchorlib.block import RowBlock, block_of
+from anchorlib.diagnosis import beforehand
 from anchorlib.record import Coordinates, Record
 from anchorlib.store import LocalLocation, Writer
-from anchorlib.store.format.layout import INDEX, rank_name
+from anchorlib.store.format.layout import DIGESTS, INDEX, rank_name
+from anchorlib.store.read import digests_bytes, object_name
 from anchorlib.store.read.run_figures import RunFigures
 from anchorlib.store.read.run_index import index_bytes
 from anchorlib.store.seal import read_index
@@ -43,6 +46,7 @@ def figures() -> Iterator[Figure]:
         recorded(live)
         sealed(live, archive)
         yield from asked("sealed", archive, "*@grad", at_most=2)
+        yield from compared(archive)
         yield from asked("live", live, "blocks.0.part0.weight@grad")
 
 
@@ -73,6 +77,21 @@ def asked(
         yield figure(f"{name}, {RANKS:,} {kind} ranks", seconds, "s", at_most=bound)
 
 
+def compared(store: Path) -> Iterator[Figure]:
+    """What a comparison with an equal run costs: what is known beforehand, and the whole answer."""
+
+    def runs() -> tuple[anchorlib.Run, anchorlib.Run]:
+        return anchorlib.open_run("job", store), anchorlib.open_run("job", store)
+
+    arms = {
+        "which ranks differ, and since when": lambda: beforehand(*runs()),
+        "the comparison": lambda: anchorlib.compare(*runs()),
+    }
+    for name, taken in interleaved(arms, rounds=3).items():
+        seconds = Ratio.of([one.wall for one in taken])
+        yield figure(f"{name}, {RANKS:,} sealed ranks", seconds, "s")
+
+
 def recorded(store: Path) -> None:
     """A run of many ranks, closed."""
     block = block_of(list(_records()))
@@ -83,7 +102,8 @@ def recorded(store: Path) -> None:
 def sealed(live: Path, archive: Path) -> None:
     """The run as an archive has it: its first rank in full, of the others what makes them listed.
 
-    The index is that of all of them: names and histograms ask for nothing else.
+    The index is that of all of them, and so are the digests: names, histograms and what is known
+    before a comparison ask for nothing else.
     """
     one = live.parent / "one"
     (one / "job.zarr").mkdir(parents=True)
@@ -95,7 +115,10 @@ def sealed(live: Path, archive: Path) -> None:
     for rank in range(1, RANKS):
         (run / rank_name(rank)).mkdir()
     merged = RunFigures.of(replace(first, rank=rank) for rank in range(RANKS))
-    (run / INDEX).write_bytes(index_bytes(merged))
+    assert first.digests is not None
+    digests = digests_bytes(dict.fromkeys(range(RANKS), first.digests))
+    (run / DIGESTS).write_bytes(digests)
+    (run / INDEX).write_bytes(index_bytes(replace(merged, digests=object_name(digests))))
 
 
 def _write(store: Path, rank: int, block: RowBlock) -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import Location, listed_parts
-from anchorlib.store.format import INDEX
+from anchorlib.store.format import DIGESTS, INDEX
 from anchorlib.store.objects import Shelf
 from anchorlib.store.read import (
     RunFigures,
+    digests_bytes,
+    digests_of_run,
     index_bytes,
+    object_name,
     parsed_index,
     sealed_figures,
 )
+from anchorlib.store.seal import RankDigests, RankFigures, read_index
 
 __all__ = ["put_index"]
 
@@ -26,6 +31,8 @@ _PAUSE = 0.05  # seconds, times the number of failed tries: others rewrite the i
 
 def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> None:
     """Adds archived ranks to the index of their run, which is made where there is none.
+
+    The digests of their steps are put first: the index names the object that has them.
 
     folder: the run's objects. anew: ranks that were marked as whole just now. An index that has
         them already has figures of an earlier recording, so it is made again from all ranks.
@@ -38,9 +45,10 @@ def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> 
         known = None if found is None else _parsed(found[0])
         if known is not None and marked & {*known.ranks}:
             known = None
-        merged = _with(folder.location, known, list(ranks))
+        merged, fresh = _with(folder.location, known, list(ranks))
+        named = _put_digests(folder, known, merged, fresh)
         try:
-            data = index_bytes(merged)
+            data = index_bytes(replace(merged, digests=named))
         except ValueError:  # too large for readers, which then read the ranks themselves
             folder.remove(INDEX)
             return
@@ -64,15 +72,50 @@ def _parsed(data: bytes) -> RunFigures | None:
         return None
 
 
-def _with(run: Location, known: RunFigures | None, ranks: Sequence[int]) -> RunFigures:
-    """The figures of the index with these ranks added.
+def _put_digests(
+    folder: Shelf, known: RunFigures | None, merged: RunFigures, fresh: Sequence[RankFigures]
+) -> str:
+    """Puts the digests of all ranks that have any; returns the name of the object for the index.
+
+    "" where there is nothing to compare: of one rank, opening it tells more than its digests.
+    fresh: the figures of the ranks that the index does not know yet, or that were counted anew.
+    """
+    seen = {one.rank for one in fresh}
+    kept = digests_of_run(folder.location, known)
+    found = {rank: one for rank, one in kept.items() if rank not in seen} | _digests(fresh)
+    if len(merged.ranks) > 1:
+        # The first part of a rank in parts may have digests too, from when it was all there was.
+        lacking = {*merged.ranks} - {*found} - seen - {rank for rank, _ in merged.parts}
+        later = (read_index(folder.location, rank) for rank in sorted(lacking))
+        found |= _digests(one for one in later if one is not None)
+    if len(found) < 2:
+        return ""
+    try:
+        data = digests_bytes(found)
+    except ValueError:  # too large for readers, which then open the ranks
+        return ""
+    name = object_name(data)
+    if known is None or known.digests != name:
+        folder.put(DIGESTS, data)
+    return name
+
+
+def _digests(ranks: Iterable[RankFigures]) -> dict[int, RankDigests]:
+    return {one.rank: one.digests for one in ranks if one.digests is not None}
+
+
+def _with(
+    run: Location, known: RunFigures | None, ranks: Sequence[int]
+) -> tuple[RunFigures, list[RankFigures]]:
+    """The figures of the index with these ranks added, and those of the ranks that were added.
 
     They are made from all ranks of the archive where no index is known, and where a rank that it
     has got a further part since.
     """
     listed = listed_parts(run)
     if known is None or {one for one in listed if one[0] in {*known.ranks}} != known.keys:
-        return RunFigures.of(sealed_figures(run, sorted({rank for rank, _ in listed}), listed))
+        every = [*sealed_figures(run, sorted({rank for rank, _ in listed}), listed)]
+        return RunFigures.of(every), every
     later = sorted({*ranks} - {*known.ranks})
     fresh = [*sealed_figures(run, later, listed)]
-    return known.joined(RunFigures.of(fresh)) if fresh else known
+    return (known.joined(RunFigures.of(fresh)) if fresh else known), fresh

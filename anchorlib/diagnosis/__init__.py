@@ -23,8 +23,10 @@ from anchorlib.diagnosis.notebook_page import Shown
 from anchorlib.diagnosis.pairing import Counts, Place
 from anchorlib.diagnosis.pairs import Pair
 from anchorlib.diagnosis.recomputation import replay
+from anchorlib.diagnosis.unread import Beforehand, beforehand
 
 __all__ = [
+    "Beforehand",
     "Comparison",
     "Counts",
     "Divergence",
@@ -38,6 +40,7 @@ __all__ = [
     "Replay",
     "Section",
     "Shown",
+    "beforehand",
     "compare",
     "described",
     "replay",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from anchorlib.diagnosis.judgement import (
     Replay,
 )
 from anchorlib.diagnosis.notebook_page import Shown
-from anchorlib.diagnosis.pairing import Alignment, Counts, Place, Renaming
+from anchorlib.diagnosis.pairing import Alignment, Counts, Place, Renaming, with_own_digests
 from anchorlib.diagnosis.pairs import Pair, columns_of, pairs_of
 from anchorlib.diagnosis.ranks import Ranks, ranks_of
 from anchorlib.diagnosis.sizes import Measures
@@ -103,20 +103,32 @@ class Comparison:
         return ranks_of(self.alignment)
 
     def pairs(self) -> Iterator[Pair]:
-        """Every matched pair in A's order of execution."""
+        """Every matched pair in A's order of execution.
+
+        Ranks that the comparison did not open, since they are equal, are opened for it.
+        """
         if self.alignment is None or self.measures is None:
             return iter(())
-        return pairs_of(self.alignment, self.measures, scores=self.scores, roles=self.roles)
+        return pairs_of(self._opened(), self.measures, scores=self.scores, roles=self.roles)
 
     def columns(self) -> Iterator[dict[str, list[Any]]]:
         """The matched pairs as columns, some thousand pairs at a time, in A's order of execution.
 
         Columns are named by the fields of Place, Pair and Measure. A pair that is equal has None
-        for its measures.
+        for its measures. Ranks are opened as by `pairs`.
         """
         if self.alignment is None or self.measures is None:
             return iter(())
-        return columns_of(self.alignment, self.measures, scores=self.scores, roles=self.roles)
+        return columns_of(self._opened(), self.measures, scores=self.scores, roles=self.roles)
+
+    def _opened(self) -> Alignment:
+        """The alignment with the records of all ranks."""
+        assert self.alignment is not None
+        if self.runs is None:
+            return self.alignment
+        tables = zip((self.alignment.a, self.alignment.b), self.runs, strict=True)
+        a, b = (with_own_digests(table, run) for table, run in tables)
+        return replace(self.alignment, a=a, b=b)
 
     def __repr__(self) -> str:
         return showing.lines(self)

@@ -32,10 +32,19 @@ from anchorlib.diagnosis.judgement import (
     verdict,
 )
 from anchorlib.diagnosis.notes import few, incomplete, notes, reordering, too_fine
-from anchorlib.diagnosis.pairing import Alignment, Counts, Table, aligned_runs, place_at, table_of
+from anchorlib.diagnosis.pairing import (
+    NOBODY,
+    Alignment,
+    Counts,
+    Table,
+    aligned_runs,
+    place_at,
+    table_of,
+)
 from anchorlib.diagnosis.recomputation import replayed
 from anchorlib.diagnosis.sizes import Measures, measure
 from anchorlib.diagnosis.tracing import Traces, traces_of
+from anchorlib.diagnosis.unread import beforehand
 from anchorlib.diagnosis.wording import Beside, sentence
 from anchorlib.reading import Over, Run, open_run
 
@@ -83,7 +92,12 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     selectors = [tensors] if isinstance(tensors, str) else list(tensors)
     opened = [_opened(one, store) for one in (a, b, *noise)]
     third = None if reference is None else _opened(reference, store)
-    aligned = aligned_runs(opened[0], opened[1], selectors, names or {})
+    known = beforehand(opened[0], opened[1])
+    if known is not None and not known.is_traced and ops is None:
+        ops = False
+    # Noise is told from the records of all ranks, and so is what traced operations made.
+    standing = NOBODY if known is None or noise or ops is not False else known.standing
+    aligned = aligned_runs(opened[0], opened[1], selectors, names or {}, standing)
     others = [table_of(run, selectors) for run in opened[2:]]
     traces = traces_of(opened[0], opened[1], aligned, asked=ops)
     found = compare_tables(aligned, others, traces=traces, progress=progress, over=over or map)

@@ -20,6 +20,7 @@ from anchorlib.reading.showing import run_html, run_line
 from anchorlib.record import Edges, Gap, Record, TensorInfo, summed_gaps
 from anchorlib.store import (
     MergedSeries,
+    RankDigests,
     RankReader,
     RunFigures,
     RunReader,
@@ -406,6 +407,13 @@ class Run:
             return None
         key = (info.name, info.kind, info.mode)
         return next((one for one in self._figures.series if one.key == key), None)
+
+    def digests(self) -> Mapping[int, RankDigests]:
+        """The digests of an archived run's ranks, by rank, from which runs are compared unread.
+
+        A rank that has none is left out: it is not sealed, or an older version sealed it.
+        """
+        return self._reader.digests()
 
     def refresh(self) -> None:
         """Looks for newly committed records; every other call does so by itself."""

@@ -37,6 +37,7 @@ from anchorlib.store.disk import (
     unmade_store,
     waiting_removals,
 )
+from anchorlib.store.format import DIGESTS as RUN_DIGESTS
 from anchorlib.store.format import INDEX as RUN_INDEX
 from anchorlib.store.format import Part, SeriesEntry, part_of, rank_of, run_directory
 from anchorlib.store.locations import (
@@ -95,6 +96,7 @@ from anchorlib.store.runs import (
 )
 from anchorlib.store.seal import (
     FolderTarget,
+    RankDigests,
     RankFigures,
     Sealed,
     SealedObject,
@@ -111,6 +113,7 @@ from anchorlib.store.write import Writer, check_series
 
 __all__ = [
     "DEFAULT_STORE",
+    "RUN_DIGESTS",
     "RUN_INDEX",
     "ArchiveNote",
     "CollectorLocation",
@@ -126,6 +129,7 @@ __all__ = [
     "PartKey",
     "Pin",
     "RankAudit",
+    "RankDigests",
     "RankFigures",
     "RankLock",
     "RankReader",

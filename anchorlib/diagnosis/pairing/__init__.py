@@ -11,6 +11,8 @@ renaming   names of one run that stand for other names of the other
 orders     samples that one run has in another order within a batch
 join       two tables, joined by all of these
 selected   the same for some tensors, by the names that A has for them
+naming     what names are matched by: shapes, and the operations that made them
+standing   whether ranks that were not read change the pairs
 edges      what each tensor of A was computed from, completed by what B knows
 """
 
@@ -20,21 +22,26 @@ from anchorlib.diagnosis.pairing.identity import packed, shared_codes
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.diagnosis.pairing.selected import aligned_runs
 from anchorlib.diagnosis.pairing.tables import (
+    NOBODY,
     FarValues,
     Place,
+    Standing,
     StoredValues,
     Table,
     place_at,
     stored_values,
     table_of,
+    with_own_digests,
 )
 
 __all__ = [
+    "NOBODY",
     "Alignment",
     "Counts",
     "FarValues",
     "Place",
     "Renaming",
+    "Standing",
     "StoredValues",
     "Table",
     "align",
@@ -46,4 +53,5 @@ __all__ = [
     "statements",
     "stored_values",
     "table_of",
+    "with_own_digests",
 ]

@@ -14,12 +14,10 @@ from types import MappingProxyType
 import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
-from anchorlib.diagnosis.pairing.edges import compiled
 from anchorlib.diagnosis.pairing.identity import Identities, joined, same_bits, step_offset
+from anchorlib.diagnosis.pairing.naming import made_by, named
 from anchorlib.diagnosis.pairing.orders import arranged
 from anchorlib.diagnosis.pairing.renaming import (
-    Made,
-    Shapes,
     by_name,
     match_bits,
     match_figures,
@@ -64,7 +62,7 @@ def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
 
 
 def _aligned(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
-    naming = by_name(_shapes(a), _shapes(b), names, (_made(a), _made(b)))
+    naming = by_name(named(a), named(b), names, (made_by(a), made_by(b)))
     match_bits(naming, a, b, 0)
     match_positions(naming, a, b)
     found = Identities(a, b, naming.to_b, 0)
@@ -90,27 +88,3 @@ def _aligned(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
         step_offset=offset,
         eval_since=found.eval_since,
     )
-
-
-def _made(table: Table) -> Made:
-    """For each name the operations that made it, where they are known one by one."""
-    found: dict[str, tuple[str, ...]] = {}
-    for told in table.edges.values():
-        for edges in told:
-            if not edges.missing and not compiled(edges.ops):
-                found.setdefault(edges.name, edges.ops)
-    return found
-
-
-def _shapes(table: Table) -> Shapes:
-    """For each name and kind, the shape of its first record; names in order of execution."""
-    first = np.full(len(table.tensors), -1)
-    # Backwards, so that what is written last is the first record.
-    first[table.tensor[::-1]] = np.arange(len(table))[::-1]
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
-    for number in np.argsort(first, kind="stable").tolist():
-        if first[number] >= 0:
-            tensor = table.tensors[number]
-            shape = table.shapes[table.shape[first[number]]]
-            found.setdefault(tensor.name, {}).setdefault(tensor.kind, shape)
-    return found

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.join import align
-from anchorlib.diagnosis.pairing.tables import Table, table_of
+from anchorlib.diagnosis.pairing.standing import stands
+from anchorlib.diagnosis.pairing.tables import NOBODY, Standing, Table, table_of
 from anchorlib.errors import UnknownTensorError
 from anchorlib.reading import Run
 
@@ -20,13 +21,22 @@ __all__ = ["aligned_runs"]
 Pairs = set[tuple[str, str]]
 
 
-def aligned_runs(a: Run, b: Run, selectors: Sequence[str], names: Mapping[str, str]) -> Alignment:
+def aligned_runs(
+    a: Run,
+    b: Run,
+    selectors: Sequence[str],
+    names: Mapping[str, str],
+    standing: Standing = NOBODY,
+) -> Alignment:
     """The alignment of the tensors that the selectors name in A, or in B, and of their partners.
 
     names: the user's map, A's name -> B's.
+    standing: ranks that need not be read where other ranks can stand for them.
     Raises UnknownTensorError for a selector that names nothing in A; and for one that names nothing
     in B, if B has no partner of any selected tensor of A either.
     """
+    if standing and (short := _shortened(a, b, selectors, names, standing)) is not None:
+        return short
     one = table_of(a, selectors)
     missing: UnknownTensorError | None = None
     own: Pairs = set()
@@ -48,6 +58,20 @@ def aligned_runs(a: Run, b: Run, selectors: Sequence[str], names: Mapping[str, s
     how = {(each.a, each.b): each.how for each in whole.renamed}
     renamed = (replace(each, how=how.get((each.a, each.b), each.how)) for each in found.renamed)
     return replace(found, renamed=tuple(renamed))
+
+
+def _shortened(
+    a: Run, b: Run, selectors: Sequence[str], names: Mapping[str, str], standing: Standing
+) -> Alignment | None:
+    """The alignment made without the ranks for which others stand; None where these cannot."""
+    try:
+        one, two = (table_of(run, selectors, standing=standing) for run in (a, b))
+    except UnknownTensorError:
+        return None
+    if not _pairs(one) <= _pairs(two):
+        return None
+    found = align(one, two, names=names)
+    return found if stands(found, standing, names) else None
 
 
 def _pairs(table: Table) -> Pairs:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from anchorlib.store.check.digests import rank_digest_faults
 from anchorlib.store.check.documents import document_faults
 from anchorlib.store.format import (
     CATALOG_CHUNK,
@@ -86,7 +87,9 @@ class RankAudit:
         # The run may have left for its archive since it was opened: there the rank has no documents
         # of a live rank, and its sealed objects are what counts.
         now = rank_location(self._run, reader.rank, reader.part)
-        yield from now.faults() if isinstance(now, SealedRank) else found
+        if isinstance(now, SealedRank):
+            found = [*now.faults(), *rank_digest_faults(self._run, reader)]
+        yield from found
 
     def _labels(self, start: int, stop: int, but: list[int]) -> list[int]:
         reader = self._reader

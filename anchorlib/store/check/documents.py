@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from anchorlib.errors import DamagedError, StoreError
+from anchorlib.store.check.digests import run_digest_faults
 from anchorlib.store.format import (
     HIST_COLUMNS,
     LABELS,
@@ -36,12 +37,13 @@ GROWING = ("shape", "attributes")  # older than the rows where the run was not c
 
 
 def run_faults(run: Location) -> Iterator[str]:
-    """The faults of the run's own document, in words.
+    """The faults of the run's own document and, archived, of the digests of its ranks, in words.
 
     Its attributes are not compared: they hold the name that the run had at first, and its author.
     """
     told = json.loads(group_json(stamp()))
     yield from _faults(run, "", told, passed_over=("attributes",))
+    yield from run_digest_faults(run)
 
 
 def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:

@@ -19,6 +19,7 @@ from anchorlib.store.format.format1 import ROW_1, columns_of, older_arrays
 from anchorlib.store.format.layout import (
     CATALOG_CHUNK,
     COLUMNS,
+    DIGESTS,
     FORM_RECORDS,
     FORMS_AT_ONCE,
     HIST_COLUMNS,
@@ -59,6 +60,7 @@ __all__ = [
     "ANEW",
     "CATALOG_CHUNK",
     "COLUMNS",
+    "DIGESTS",
     "FORMS_AT_ONCE",
     "FORM_RECORDS",
     "HIST_COLUMNS",

@@ -29,6 +29,7 @@ import xxhash
 
 __all__ = [
     "COLUMNS",
+    "DIGESTS",
     "FORMAT",
     "HIST_COLUMNS",
     "INDEX",
@@ -58,6 +59,7 @@ _RANK = re.compile(r"rank(0|[1-9][0-9]{0,9})(?:\.p([1-9][0-9]{0,3}))?", re.ASCII
 
 FORMAT = "anchor-zarr"
 INDEX = "index.json.zst"  # the index of an archived run, see `run_index`
+DIGESTS = "digests.json.zst"  # the digests of the steps of its ranks, see `run_digests`
 VERSION = 2
 ROWS_PER_CHUNK = 65536
 CATALOG_CHUNK = 1 << 16  # bytes; readers of a live run read its last chunk again and again

@@ -6,6 +6,7 @@ from anchorlib.store.read.rank import RankReader
 from anchorlib.store.read.remnants import Remnants
 from anchorlib.store.read.rereading import stored_records
 from anchorlib.store.read.run import RunReader, end_copy, open_parts
+from anchorlib.store.read.run_digests import digests_bytes, digests_of_run, object_name
 from anchorlib.store.read.run_figures import MergedSeries, RunFigures, common_shape
 from anchorlib.store.read.run_index import index_bytes, parsed_index, sealed_figures
 from anchorlib.store.read.sessions import has_ended
@@ -18,9 +19,12 @@ __all__ = [
     "RunFigures",
     "RunReader",
     "common_shape",
+    "digests_bytes",
+    "digests_of_run",
     "end_copy",
     "has_ended",
     "index_bytes",
+    "object_name",
     "open_parts",
     "parsed_index",
     "sealed_figures",

@@ -11,10 +11,11 @@ from anchorlib.store.format import claim_key
 from anchorlib.store.locations import LocalLocation, Location, PartKey, listed_parts
 from anchorlib.store.read.joined import joined_rank
 from anchorlib.store.read.rank import RankReader
+from anchorlib.store.read.run_digests import digests_of_run
 from anchorlib.store.read.run_figures import RunFigures
 from anchorlib.store.read.run_index import archived_figures
 from anchorlib.store.read.tail import whole_rows
-from anchorlib.store.seal import is_unfinished
+from anchorlib.store.seal import RankDigests, is_unfinished
 
 __all__ = ["RunReader", "end_copy", "open_parts"]
 
@@ -34,6 +35,7 @@ class RunReader:
         self.asked = asked
         self.figures: RunFigures | None = None
         self._looked_for_figures = False
+        self._digests: dict[int, RankDigests] | None = None
         self._ranks: dict[int, RankReader] = {}
         self._parts: dict[PartKey, RankReader] = {}
         self._looked: dict[PartKey, tuple[int, int]] = {}
@@ -140,6 +142,12 @@ class RunReader:
         self._parts |= parts
         self._ranks[rank] = self._whole(rank, list(parts.values()))
         return self._ranks[rank]
+
+    def digests(self) -> dict[int, RankDigests]:
+        """The digests of ranks of an archived run, of those that have any; read once."""
+        if self._digests is None:
+            self._digests = digests_of_run(self.location, self.figures)
+        return self._digests
 
     @property
     def state(self) -> str:

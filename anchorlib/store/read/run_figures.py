@@ -64,6 +64,8 @@ class RunFigures:
     ranks: ascending. closed: whether all ranks are closed. steps: steps that have records,
     ascending. bytes: of stored values, all attempts together. series: in order of execution.
     parts: the parts of ranks that lie in several parts; every other rank is whole.
+    digests: the name of the object that holds the digests of its ranks, "" without one; see
+    `run_digests`.
     """
 
     ranks: tuple[int, ...]
@@ -75,6 +77,7 @@ class RunFigures:
     series: tuple[MergedSeries, ...]
     gaps: tuple[Gap, ...]
     parts: tuple[PartKey, ...] = ()
+    digests: str = ""
 
     @classmethod
     def of(cls, ranks: Iterable[RankFigures]) -> RunFigures:
@@ -123,6 +126,7 @@ class RunFigures:
             _in_order(series.values()),
             tuple(summed_gaps((*self.gaps, *other.gaps))),
             tuple(sorted((*self.parts, *other.parts))),
+            self.digests,
         )
 
 

@@ -119,6 +119,7 @@ def index_bytes(figures: RunFigures) -> bytes:
         "steps": ranges_of(figures.steps),
         "bytes": figures.bytes,
         **({"parts": figures.parts} if figures.parts else {}),
+        **({"digests": figures.digests} if figures.digests else {}),
         "created_ns": figures.created_ns,
         "written_ns": figures.written_ns,
         "series": [_told(one) for one in figures.series],
@@ -186,6 +187,7 @@ def _read(told: Mapping[str, Any]) -> RunFigures:
         series=series,
         gaps=tuple(_read_gap(items(one)) for one in items(told["gaps"])),
         parts=_read_parts(told.get("parts", ()), known),
+        digests=text(told.get("digests", "")),
     )
 
 

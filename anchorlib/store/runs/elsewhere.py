@@ -9,7 +9,7 @@ from typing import Final
 from anchorlib.errors import RunNotFoundError
 from anchorlib.names import escape
 from anchorlib.store.disk import ArchiveNote, note_of, noted_runs
-from anchorlib.store.format import INDEX, part_of, rank_of
+from anchorlib.store.format import DIGESTS, INDEX, part_of, rank_of
 from anchorlib.store.locations import Location, listed_parts
 from anchorlib.store.runs.stores import has_ranks, locate_store, run_within
 from anchorlib.store.seal import rank_location
@@ -19,7 +19,7 @@ __all__ = ["Elsewhere", "archived_run"]
 _SUFFIX: Final = ".zarr"
 _MOST: Final = 64  # opened archives that are kept
 _MOST_RANKS: Final = 2  # whose last read rows are kept: up to 96 MiB each
-_OF_THE_RUN: Final = ("zarr.json", INDEX)
+_OF_THE_RUN: Final = ("zarr.json", INDEX, DIGESTS)
 _CHUNK: Final = "c."  # begins the chunk files of a live rank; a sealed rank's are named c/0
 
 

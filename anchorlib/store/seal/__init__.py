@@ -19,6 +19,7 @@ which it was written.
 """
 
 from anchorlib.store.seal.codecs import deflated
+from anchorlib.store.seal.digests import RankDigests, read_digests, step_digests
 from anchorlib.store.seal.faults import sealed_faults
 from anchorlib.store.seal.index import RankFigures, SeriesFigures, figures_of, read_index
 from anchorlib.store.seal.index_format import (
@@ -38,6 +39,7 @@ __all__ = [
     "MOST_BYTES",
     "MOST_STEPS",
     "FolderTarget",
+    "RankDigests",
     "RankFigures",
     "Sealed",
     "SealedObject",
@@ -51,9 +53,11 @@ __all__ = [
     "numbers_of",
     "ranges_of",
     "rank_location",
+    "read_digests",
     "read_index",
     "read_line",
     "read_sealed",
     "seal",
     "sealed_faults",
+    "step_digests",
 ]

@@ -8,7 +8,7 @@ sealed, from rows that fit their checksums.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from anchorlib.store.format import (
     whole,
 )
 from anchorlib.store.locations import Location
+from anchorlib.store.seal.digests import RankDigests, digests_of, read_digests
 from anchorlib.store.seal.index_format import (
     MOST_BYTES,
     MOST_STEPS,
@@ -91,6 +92,7 @@ class RankFigures:
     series: in order of execution. gaps: observations that were not recorded.
     parts: the parts of the rank that the figures are counted from.
     is_part: whether they are figures of one part of several, and not of the rank.
+    digests: of its steps; None for a part, and in an index of a version that made none.
     """
 
     rank: int
@@ -105,6 +107,7 @@ class RankFigures:
     gaps: tuple[Gap, ...]
     parts: tuple[int, ...] = (0,)
     is_part: bool = False
+    digests: RankDigests | None = None
 
 
 def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
@@ -127,10 +130,12 @@ def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
 
 def index_document(figures: RankFigures) -> bytes:
     """The line of an index object, before it is compressed."""
-    told = asdict(figures)
-    del told["parts"]
+    told = asdict(replace(figures, digests=None))
+    del told["parts"], told["digests"]
     if not figures.is_part:
         del told["is_part"]
+    if figures.digests is not None:
+        told["digests"] = figures.digests.told()
     told["steps"] = ranges_of(figures.steps)
     for one, series in zip(told["series"], figures.series, strict=True):
         histogram = series.histogram
@@ -149,6 +154,7 @@ def figures_of(reader: RankReader) -> RankFigures:
     ends = np.searchsorted(owner[order], np.arange(len(catalogue.series) + 1))
     parts = zip(catalogue.series, np.split(rows[order], ends)[1:-1], strict=True)
     series = [_series(reader, entry, own) for entry, own in parts if len(own)]
+    is_part = not is_whole([reader])
     return RankFigures(
         rank=reader.rank,
         uid=catalogue.uid,
@@ -161,7 +167,8 @@ def figures_of(reader: RankReader) -> RankFigures:
         series=tuple(sorted(series, key=lambda one: one.first_order)),
         gaps=tuple(reader.gaps()),
         parts=(reader.part,),
-        is_part=not is_whole([reader]),
+        is_part=is_part,
+        digests=None if is_part else digests_of(reader),
     )
 
 
@@ -212,6 +219,7 @@ def _read_rank(told: Mapping[str, Any], part: int) -> RankFigures:
         gaps=tuple(_read_gap(mapping(one)) for one in items(told["gaps"])),
         parts=(part,),
         is_part=told.get("is_part", False) is True,
+        digests=read_digests(told["digests"]) if "digests" in told else None,
     )
 
 

@@ -22,6 +22,7 @@ from anchorlib.names import escape
 from anchorlib.store.disk import Budget, Tree, forget, note_of, run_document
 from anchorlib.store.format import (
     CATALOG_CHUNK,
+    DIGESTS,
     INDEX,
     ROW,
     ROWS_PER_CHUNK,
@@ -141,8 +142,7 @@ class RankPlace:
             self._check_archive()
         forget(self.store, self.run)
         budget.made_files(RANK_FILES)
-        # A run fetched from an archive has its index, which speaks of the ranks as they were.
-        (run / INDEX).unlink(missing_ok=True)
+        _forget_ranks(run)
         create_rank(run, self.rank, self.tree, self.author, self.number)
         return RankReader(LocalLocation(run), self.rank, part=self.number)
 
@@ -258,3 +258,9 @@ def table_chunks(rows: int) -> Iterator[tuple[int, int]]:
     """The first row and the end of each chunk of a table of so many rows."""
     for start in range(0, rows, ROWS_PER_CHUNK):
         yield start, min(start + ROWS_PER_CHUNK, rows)
+
+
+def _forget_ranks(run: Path) -> None:
+    """Removes what a run fetched from an archive has of it, and says of the ranks as they were."""
+    for name in (INDEX, DIGESTS):
+        (run / name).unlink(missing_ok=True)

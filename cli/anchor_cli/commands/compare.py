@@ -24,6 +24,7 @@ from anchor_cli.terminal import counted, document, emit, note, this_screen
 
 if TYPE_CHECKING:
     from anchorlib.diagnosis import Comparison
+    from anchorlib.reading import Run
 
 __all__ = ["EXAMPLES", "compare_runs"]
 
@@ -163,15 +164,17 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
     """
     from anchor_cli.comparisons import next_commands, read_names, report
     from anchorlib.diagnosis import compare
+    from anchorlib.reading import open_run
 
     files = {"--csv": csv, "--jsonl": jsonl, "--html": html, "--junit": junit}
     _one_stdout(files, json=as_json, github=github)
     reference, a, b = _three(runs)
     others = [without_slash(run) for run in noise or ()]
+    opened = open_run(a, store), open_run(b, store)
+    _say_beforehand(*opened)
     with spread_over(dask) as over, progress(f"comparing {a} and {b}") as tick:
         found = compare(
-            a,
-            b,
+            *opened,
             store=store,
             noise=others,
             reference=reference,
@@ -194,6 +197,15 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
     code = _exit(found, fail_on, told=told)
     _for_ci(found, code, commands, junit=junit, github=github)
     return code
+
+
+def _say_beforehand(a: Run, b: Run) -> None:
+    """Notes what is known of many ranks before those that differ are read, which may take long."""
+    from anchorlib.diagnosis import beforehand
+
+    known = beforehand(a, b)
+    if known is not None and known.parting:
+        note(f"by their digests {known.line()}; these are read now")
 
 
 def _three(runs: Sequence[str]) -> tuple[str | None, str, str]:

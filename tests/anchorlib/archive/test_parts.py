@@ -25,6 +25,7 @@ from anchorlib.reading import open_run
 from anchorlib.store import RunReader, Writer, find_run, open_parts
 from anchorlib.store.disk.archived import note_of
 from anchorlib.store.objects import FolderShelf
+from anchorlib.store.seal.digests import digests_of
 from tests.anchorlib.archive.test_archiving import Mortal
 from tests.anchorlib.store.read.test_joined import OTHER, write
 from tests.cli.made import anchor
@@ -250,3 +251,16 @@ def test_a_part_that_is_damaged_there_is_told_to_whoever_waits_for_it(
     mark.write_bytes(sound)
     worker.look()
     assert (tally.runs, tally.due, tally.failing) == (1, (), {})
+
+
+def test_the_digests_of_a_rank_in_parts_are_not_those_of_its_first(
+    stores: list[Path], tmp_path: Path
+) -> None:
+    store, shelf = together(stores, tmp_path / "all"), FolderShelf(tmp_path / "archive")
+    for rank in (1, 2):
+        write(store, 0, 0, 20, rank=rank, closes=True)
+    for _ in range(2):  # the second time, the index knows the rank already
+        archive_run(store, "run1", shelf)
+        reader = RunReader(find_run("run1", shelf.place).location, "run1")
+        reader.refresh()
+        assert reader.digests() == {rank: digests_of(reader.rank(rank)) for rank in range(3)}

@@ -9,22 +9,25 @@ from pathlib import Path
 
 import pytest
 
+import anchorlib
 from anchorlib.archive import archive_run, shelf_at
 from anchorlib.archive.index import put_index
+from anchorlib.diagnosis import beforehand
 from anchorlib.errors import DamagedError
 from anchorlib.reading import open_run
-from anchorlib.store import LocalLocation
+from anchorlib.store import LocalLocation, Writer
 from anchorlib.store.format.catalog import encode
-from anchorlib.store.format.layout import INDEX
+from anchorlib.store.format.layout import DIGESTS, INDEX
 from anchorlib.store.objects import ShelfWithin
-from anchorlib.store.read import run_index
+from anchorlib.store.read import digests_bytes, object_name, run_index
 from anchorlib.store.read.run_figures import RunFigures
 from anchorlib.store.read.run_index import index_bytes, parsed_index
 from anchorlib.store.seal import index, read_index, sealing
 from anchorlib.store.seal.codecs import deflated, inflated
-from tests.anchorlib.reading.runs import make_run
+from tests.anchorlib.reading.runs import STEPS, make_run, training
 from tests.bucket import Line, object_store, put_inside
 from tests.cli.made import anchor
+from tests.writing import put
 
 S3 = "s3://anchors/of/us"
 RANKS = 1024
@@ -140,3 +143,47 @@ def test_an_index_that_speaks_of_more_than_there_can_be_is_refused(
     path.write_bytes(data)
     with pytest.raises(DamagedError, match="speaks of more"):
         read_index(LocalLocation(run), 0) if whose == "rank" else parsed_index(data)
+
+
+def test_a_thousand_ranks_are_compared_by_their_digests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, place = tmp_path / "store", tmp_path / "archive"
+    for run in ("run1", "run2"):
+        for rank in (0, RANKS - 1):
+            other = run == "run2" and rank > 0
+            with Writer.open(store, run, rank) as writer:
+                for step in range(STEPS):
+                    put(writer, training(step, scale=1.5 if other and step == 2 else 1.0))
+        archive_run(store, run, shelf_at(str(place)))
+        _make_many(place / f"{run}.zarr")
+    asked: list[str] = []
+    whole = LocalLocation.get
+
+    def get(self: LocalLocation, key: str, *part: int) -> bytes | None:
+        asked.append(key)
+        return whole(self, key, *part)
+
+    monkeypatch.setattr(LocalLocation, "get", get)
+    known = beforehand(*(open_run(run, place) for run in ("run1", "run2")))
+    assert known is not None
+    assert known.line() == "ranks 0-1023, 1 differs (1023); first at step 2 (rank 1023)"
+    assert sorted(asked) == sorted(2 * [INDEX, DIGESTS])
+    found = anchorlib.compare("run1", "run2", store=place)
+    assert found.counts.matched == RANKS * len(training(0)) * STEPS
+    assert found.to_dict()["ranks"] == {"compared": "0-1023", "differing": "1023"}
+    assert {key.partition("/")[0] for key in asked if "/" in key} == {"rank0", f"rank{RANKS - 1}"}
+
+
+def _make_many(run: Path) -> None:
+    """Makes an archived run of two ranks one of many, whose other ranks are as its first."""
+    first, last = (read_index(LocalLocation(run), rank) for rank in (0, RANKS - 1))
+    assert first is not None
+    assert last is not None
+    ranks = [*(replace(first, rank=rank) for rank in range(RANKS - 1)), last]
+    for rank in range(1, RANKS - 1):
+        (run / f"rank{rank}").mkdir()
+    digests = digests_bytes({one.rank: one.digests for one in ranks if one.digests is not None})
+    (run / DIGESTS).write_bytes(digests)
+    merged = replace(RunFigures.of(ranks), digests=object_name(digests))
+    (run / INDEX).write_bytes(index_bytes(merged))

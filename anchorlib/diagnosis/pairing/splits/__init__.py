@@ -12,11 +12,12 @@ from anchorlib.diagnosis.pairing.splits.groups import parameters_of
 from anchorlib.diagnosis.pairing.splits.joined_values import halves_of
 from anchorlib.diagnosis.pairing.splits.meetings import met
 from anchorlib.diagnosis.pairing.splits.merging import Merged, merged
-from anchorlib.diagnosis.pairing.splits.splits import splits
+from anchorlib.diagnosis.pairing.splits.splits import meetings, splits
 
 __all__ = [
     "Merged",
     "halves_of",
+    "meetings",
     "merged",
     "met",
     "parameters_of",

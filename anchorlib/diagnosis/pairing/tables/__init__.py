@@ -4,18 +4,22 @@ table        the table itself: columns, names, digests
 making       makes a table of a run's records, column by column
 coordinates  the coordinates of a row
 stored       where the values of rows are stored, for this process and for others
+standing     ranks that are not read, since another rank stands for them
 samples      digests of the samples within a record
 """
 
 from anchorlib.diagnosis.pairing.tables.coordinates import Place, place_at
-from anchorlib.diagnosis.pairing.tables.making import table_of
+from anchorlib.diagnosis.pairing.tables.making import table_of, with_own_digests
 from anchorlib.diagnosis.pairing.tables.samples import row_digests, whole
+from anchorlib.diagnosis.pairing.tables.standing import NOBODY, Standing
 from anchorlib.diagnosis.pairing.tables.stored import FarValues, StoredValues, stored_values
 from anchorlib.diagnosis.pairing.tables.table import Table, Tensor
 
 __all__ = [
+    "NOBODY",
     "FarValues",
     "Place",
+    "Standing",
     "StoredValues",
     "Table",
     "Tensor",
@@ -24,4 +28,5 @@ __all__ = [
     "stored_values",
     "table_of",
     "whole",
+    "with_own_digests",
 ]

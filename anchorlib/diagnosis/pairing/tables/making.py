@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.diagnosis.pairing.tables.standing import NOBODY, Standing
 from anchorlib.diagnosis.pairing.tables.stored import StoredValues
 from anchorlib.diagnosis.pairing.tables.table import State, Table, Tensor
 from anchorlib.names import is_operand_kind, select
 from anchorlib.reading import Run
 from anchorlib.store import RankReader
 
-__all__ = ["table_of"]
+__all__ = ["table_of", "with_own_digests"]
 
 Array = np.ndarray[Any, Any]
 SIGNED = ("step", "pass_index", "call", "order", "attempt", "count", "flags")
@@ -29,10 +30,12 @@ def table_of(
     *,
     rank: int | None = None,
     chosen: set[tuple[str, str]] | None = None,
+    standing: Standing = NOBODY,
 ) -> Table:
     """The table of the records that the selectors name, of one rank or of all.
 
     chosen: the (name, kind) pairs themselves, instead of selectors.
+    standing: ranks that are not read, but get the rows of the rank that stands for them.
     A run that is still written gives the records that were committed at the time of the call.
     Values of traced operations are left out, unless a selector names nothing else: two runs may
     run other operations, or one run alone may have kept them, and neither is a difference.
@@ -40,12 +43,15 @@ def table_of(
     recorded nothing.
     """
     ranks = run.ranks if rank is None else [rank]
-    parts = {one: run.rows(one) for one in ranks}
+    parts = {one: run.rows(one) for one in ranks if one not in standing}
     if chosen is None:
         chosen = _chosen(run, selectors, [reader for reader, _ in parts.values()])
     making = _Making()
-    for reader, rows in parts.values():
-        making.add(reader, rows, chosen)
+    for one in ranks:
+        if one in standing:
+            making.stand(one, standing[one])
+        else:
+            making.add(*parts[one], chosen)
     gaps: dict[tuple[str, str], int] = {}
     first: int | None = None
     for gap in run.gaps(rank):
@@ -53,7 +59,21 @@ def table_of(
         if _is_wanted(key, chosen):
             gaps[key] = gaps.get(key, 0) + gap.count
             first = gap.first_step if first is None else min(first, gap.first_step)
-    return making.table(run.name, gaps, first, _state(run))
+    return making.table(run.name, gaps, first, _state(run), standing)
+
+
+def with_own_digests(table: Table, run: Run) -> Table:
+    """The table with the digests of those ranks for which others stand; their rows are read now."""
+    if not table.standing:
+        return table
+    found, ranks = np.array(table.digest), np.array([one.rank for one in table.tensors])
+    chosen = {(one.name, one.kind) for one in table.tensors}
+    for rank in table.standing:
+        reader, rows = run.rows(rank)
+        taken = [(one.name, one.kind) in chosen for one in reader.catalogue.series]
+        rows = rows[np.array(taken, bool)[reader.series_ids[rows]]]
+        found[ranks[table.tensor] == rank] = _digests(reader, rows)
+    return replace(table, digest=found, standing=NOBODY)
 
 
 def _state(run: Run) -> State:
@@ -86,7 +106,8 @@ class _Making:
     """A table in the making.
 
     tensors, phases, dtypes, shapes: what the codes in the columns stand for. parts: the columns of
-    each rank. readers: each rank's reader, with the rows taken from it.
+    each rank. readers: each rank's reader, with the rows taken from it. places: the number of each
+    rank's part, and of its tensors. stood: the reader of a rank that stands for another, by that.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -95,6 +116,8 @@ class _Making:
     shapes: dict[tuple[int, ...], int] = field(default_factory=dict)
     parts: list[dict[str, Array]] = field(default_factory=list)
     readers: list[tuple[RankReader, Array]] = field(default_factory=list)
+    places: dict[int, tuple[int, range]] = field(default_factory=dict)
+    stood: dict[int, RankReader] = field(default_factory=dict)
 
     def add(self, reader: RankReader, rows: Array, chosen: set[tuple[str, str]] | None) -> None:
         """Adds the columns of one rank, in the rows of the chosen tensors."""
@@ -107,9 +130,12 @@ class _Making:
         # Only series that have records become tensors of the table.
         held, tensor = np.unique(owner, return_inverse=True)
         part = {"tensor": tensor.reshape(-1) + len(self.tensors)}
-        for number in held.tolist():
-            one = series[number]
-            self.tensors.append(Tensor(one.name, one.kind, one.mode, reader.rank))
+        own = [series[number] for number in held.tolist()]
+        self.places[reader.rank] = (
+            len(self.parts),
+            range(first := len(self.tensors), first + len(own)),
+        )
+        self.tensors += [Tensor(one.name, one.kind, one.mode, reader.rank) for one in own]
         forms = [_code(self.dtypes, form.dtype) for form in catalogue.forms]
         part["dtype"] = _coded(forms, reader.column("form")[rows])
         phases = [_code(self.phases, phase) for phase in catalogue.phases]
@@ -118,12 +144,20 @@ class _Making:
         whole = (*SIGNED, *COUNTS)
         part |= {name: _taken(reader.column(name), rows, np.int64) for name in whole}
         part |= {name: _taken(reader.column(name), rows, np.float64) for name in (*SUMS, "scale")}
-        halves = [reader.column(name)[rows] for name in ("digest_high", "digest_low")]
-        part["digest"] = np.stack(halves, axis=1).astype(np.uint64)
+        part["digest"] = _digests(reader, rows)
         part |= {"kept": reader.kept(rows), "row": rows}
         part["reader"] = np.full(len(rows), len(self.readers))
         self.parts.append(part)
         self.readers.append((reader, rows))
+
+    def stand(self, rank: int, other: int) -> None:
+        """Adds one rank with the columns of a rank that was added already."""
+        number, own = self.places[other]
+        part = dict(self.parts[number])
+        part["tensor"] = part["tensor"] + (len(self.tensors) - own.start)
+        self.parts.append(part)
+        self.tensors += [self.tensors[one]._replace(rank=rank) for one in own]
+        self.stood[rank] = next(reader for reader, _ in self.readers if reader.rank == other)
 
     def _shapes(self, reader: RankReader, rows: Array) -> dict[str, Array]:
         own, which = reader.shape_codes(rows)
@@ -137,12 +171,14 @@ class _Making:
         gaps: dict[tuple[str, str], int],
         gaps_from: int | None,
         state: State,
+        standing: Standing,
     ) -> Table:
         """The table of all ranks that were added."""
         names = ("tensor", "phase", *SIGNED, "scale", "dtype", "shape", "digest", "kept")
         figures = (*COUNTS, "numel", *SUMS)
         columns = {name: self._column(name) for name in (*names, *figures, "row", "reader")}
         readers = [reader for reader, _ in self.readers]
+        told = sorted([(one.rank, one) for one in readers] + [*self.stood.items()], key=_rank)
         values = StoredValues(readers, columns.pop("reader"), columns.pop("row"))
 
         def stack(some: Array) -> Array:
@@ -157,13 +193,14 @@ class _Making:
             dtypes=list(self.dtypes),
             shapes=list(self.shapes),
             figures={name: columns.pop(name) for name in figures},
-            edges={one.rank: list(one.catalogue.edges.values()) for one in readers},
-            header={one.rank: _header(one) for one in readers},
+            edges={rank: list(one.catalogue.edges.values()) for rank, one in told},
+            header={rank: _header(one) for rank, one in told},
             gaps=gaps,
             gaps_from=gaps_from,
             read=values.read,
             stack=stack,
             state=state,
+            standing=standing,
             **columns,
         )
         return table
@@ -173,6 +210,11 @@ class _Making:
         if parts:
             return _spared(np.concatenate(parts) if len(parts) > 1 else parts[0])
         return np.empty((0, 2) if name == "digest" else 0, np.int64)
+
+
+def _digests(reader: RankReader, rows: Array) -> Array:
+    halves = [reader.column(name)[rows] for name in ("digest_high", "digest_low")]
+    return np.stack(halves, axis=1).astype(np.uint64)
 
 
 def _taken(column: Array, rows: Array, dtype: type[np.int64] | type[np.float64]) -> Array:
@@ -199,6 +241,10 @@ def _code(known: dict[Any, int], value: Any) -> int:
 def _coded(codes: Sequence[int], which: Array) -> Array:
     found: Array = np.array(codes, np.int64)[which]
     return found
+
+
+def _rank(told: tuple[int, RankReader]) -> int:
+    return told[0]
 
 
 def _header(reader: RankReader) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -56,6 +56,7 @@ class Table:
         other; None where it summed none.
     state: of the run: "closed"; "died" where it was left open by a process that died; "open" where
         a process still writes it, or where that is not known.
+    standing: ranks that were not read -> the rank whose figures and digests they have here.
     """
 
     run: str
@@ -86,6 +87,7 @@ class Table:
     flags: Array | None = None
     summed: Array | None = None
     state: State = "closed"
+    standing: Mapping[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.tensor)

@@ -1,0 +1,35 @@
+"""What names are matched by, beside their spelling: shapes, and the operations that made them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.edges import compiled
+from anchorlib.diagnosis.pairing.renaming import Made, Shapes
+from anchorlib.diagnosis.pairing.tables import Table
+
+__all__ = ["made_by", "named"]
+
+
+def made_by(table: Table) -> Made:
+    """For each name the operations that made it, where they are known one by one."""
+    found: dict[str, tuple[str, ...]] = {}
+    for told in table.edges.values():
+        for edges in told:
+            if not edges.missing and not compiled(edges.ops):
+                found.setdefault(edges.name, edges.ops)
+    return found
+
+
+def named(table: Table) -> Shapes:
+    """For each name and kind, the shape of its first record; names in order of execution."""
+    first = np.full(len(table.tensors), -1)
+    # Backwards, so that what is written last is the first record.
+    first[table.tensor[::-1]] = np.arange(len(table))[::-1]
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for number in np.argsort(first, kind="stable").tolist():
+        if first[number] >= 0:
+            tensor = table.tensors[number]
+            shape = table.shapes[table.shape[first[number]]]
+            found.setdefault(tensor.name, {}).setdefault(tensor.kind, shape)
+    return found

@@ -1,0 +1,59 @@
+"""Whether ranks that were not read change an alignment, for which other ranks stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.naming import made_by, named
+from anchorlib.diagnosis.pairing.renaming import by_name
+from anchorlib.diagnosis.pairing.splits import meetings, splits
+from anchorlib.diagnosis.pairing.tables import Standing, Table
+
+__all__ = ["stands"]
+
+Array = np.ndarray[Any, Any]
+
+
+def stands(alignment: Alignment, standing: Standing, names: Mapping[str, str]) -> bool:
+    """Whether the alignment is the one that all ranks of both runs would give.
+
+    It is where no name, step, pass or rank was paired by what values are: then every pair follows
+    from coordinates alone, in which ranks that stand for others agree with these.
+    names: the user's map, A's name -> B's.
+    """
+    a, b = alignment.a, alignment.b
+    if alignment.merged or alignment.step_offset or alignment.reordered is not None:
+        return False
+    if splits(a, b) or meetings(a, b):
+        return False
+    # Most pairs are equal, so that no other offset of the steps was tried.
+    if 2 * len(alignment.differing) >= len(alignment):
+        return False
+    naming = by_name(named(a), named(b), names, (made_by(a), made_by(b)))
+    if naming.left_a or naming.left_b:
+        return False
+    ranks = [*{*standing, *standing.values()}]
+    of = _of_ranks(a, ranks), _of_ranks(b, ranks)
+    return bool(
+        _in_one_mode(a)
+        and _in_one_mode(b)
+        and alignment.equal[of[0][alignment.a_row]].all()
+        and not of[0][alignment.only_a].any()
+        and not of[1][alignment.only_b].any()
+    )
+
+
+def _of_ranks(table: Table, ranks: list[int]) -> Array:
+    """Whether each row is of one of these ranks."""
+    own = np.array([tensor.rank for tensor in table.tensors] or [0])
+    found: Array = np.isin(own, ranks)[table.tensor]
+    return found
+
+
+def _in_one_mode(table: Table) -> bool:
+    """Whether no tensor was recorded in two modes, of whose records values would choose one."""
+    return len({(one.name, one.kind, one.rank) for one in table.tensors}) == len(table.tensors)

@@ -1,0 +1,18 @@
+"""Ranks that are not read, since another rank of their run stands for them.
+
+Of two archived runs it is known beforehand which ranks are equal in both, bit for bit, and which of
+those have the same table but for values (`anchorlib.diagnosis.unread`). The lowest of these is
+read, and its columns are taken for those of the others. Their own values and digests are then not
+known, and nothing must be concluded from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+__all__ = ["NOBODY", "Standing"]
+
+Standing = Mapping[int, int]
+"""Ranks that are not read -> the rank that stands for each, in both runs."""
+NOBODY: Standing = MappingProxyType({})

@@ -1,0 +1,67 @@
+"""The digests of an archived run: those of its ranks' steps, together in one object.
+
+    run1.zarr/digests.json.zst    for each rank its digests, see `anchorlib.store.seal.digests`
+
+The index of the run names the SHA-256 of this object. One that is damaged, or older or newer than
+the index, is as good as none: then ranks are opened to be compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+from anchorlib.store.format import DIGESTS, encode, items, mapping, whole
+from anchorlib.store.locations import Location
+from anchorlib.store.read.run_figures import RunFigures
+from anchorlib.store.seal import MOST_BYTES, RankDigests, deflated, read_digests, read_line
+
+__all__ = ["digests_bytes", "digests_of_run", "object_name"]
+
+FORMAT: Final = "anchor-digests"
+VERSION: Final = 1
+_MOST: Final = 1 << 18  # digests of all ranks together: 4 MiB, for they cannot be compressed
+_FEWEST: Final = 16  # stretches of a rank, however many ranks there are
+
+
+def object_name(data: bytes) -> str:
+    """The SHA-256 by which an index names the object of these bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def digests_bytes(ranks: Mapping[int, RankDigests]) -> bytes:
+    """The bytes of the object. Of many ranks, stretches are longer, so that its size is bounded.
+
+    Raises ValueError where readers would refuse its size.
+    """
+    most = max(_MOST // max(len(ranks), 1), _FEWEST)
+    told = [[rank, ranks[rank].bounded(most).told()] for rank in sorted(ranks)]
+    line = encode({"format": FORMAT, "version": VERSION, "ranks": told})
+    if len(line) > MOST_BYTES:
+        raise ValueError(f"the digests of a run would be larger than {MOST_BYTES} bytes")
+    return deflated(line)
+
+
+def digests_of_run(run: Location, figures: RunFigures | None) -> dict[int, RankDigests]:
+    """The digests of the ranks of an archived run; empty where they cannot be had. One request.
+
+    figures: of the run's index. Raises CollectorError where the archive cannot be reached.
+    """
+    if figures is None or not figures.digests:
+        return {}
+    data = run.get(DIGESTS, 0, MOST_BYTES)
+    if data is None or object_name(data) != figures.digests:
+        return {}
+    try:
+        return _read(data)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def _read(data: bytes) -> dict[int, RankDigests]:
+    told = read_line(data)
+    if told["format"] != FORMAT or whole(told["version"]) > VERSION:
+        return {}  # a later version's may mean something else
+    pairs = (items(one) for one in items(told["ranks"]))
+    return {whole(rank): read_digests(mapping(one)) for rank, one in pairs}
