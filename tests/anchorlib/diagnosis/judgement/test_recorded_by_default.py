@@ -29,20 +29,31 @@ class Attention(nn.Module):
         return self.head(h.half().float() if self.low else h)
 
 
-def compared(store: Any, *, evaluated: bool = False, **changed: bool) -> Comparison:
-    for run, changes in (("a", {}), ("b", changed)):
+def compared(
+    store: Any,
+    *,
+    evaluated: bool = False,
+    modes: tuple[bool, bool] = (False, False),
+    betas: tuple[float, float] = (0.9, 0.999),
+    **changed: bool,
+) -> Comparison:
+    """Two runs; the second has the changes and betas. modes: `training` of each when evaluated."""
+    runs = (("a", modes[0], (0.9, 0.999), {}), ("b", modes[1], betas, changed))
+    for run, training, moments, changes in runs:
         torch.manual_seed(0)
         model = Attention(**changes)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=moments)
         tokens = torch.rand(4, 64, generator=torch.Generator().manual_seed(1)).argsort(1)
         with anchorlib.start(run, store=store, recorder="thread") as session:
             session.watch(model, optimizer=optimizer)
             if evaluated:
                 with torch.no_grad():
-                    model.eval()(tokens)
+                    model.train(training)(tokens)
                 model.train()
-            functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
-            optimizer.step()
+            for _ in range(3):
+                optimizer.zero_grad()
+                functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+                optimizer.step()
     return anchorlib.compare("a", "b", store=store)
 
 
@@ -71,3 +82,16 @@ def test_a_cast_to_half_is_a_fault_on_a_cpu_though_products_on_gpus_may_be_less_
     found = compared(tmp_path, low=True)
     assert (found.verdict, found.origins[0].cls) == ("unexpected", "not_rounding")
     assert found.origins[0].place.name == "head"
+
+
+def test_other_betas_are_named_where_an_update_first_shows_in_what_is_computed_from_it(tmp_path):
+    found = compared(tmp_path, betas=(0.8, 0.999))
+    assert (found.verdict, found.first.place.step) == ("unexpected", 2)
+    assert "AdamW betas [0.9, 0.999] | [0.8, 0.999]" in found.sentence
+
+
+@pytest.mark.parametrize(("modes", "said"), [((False, True), True), ((True, True), False)])
+def test_a_missing_eval_is_asked_about(tmp_path, modes, said):
+    found = compared(tmp_path, evaluated=True, modes=modes)
+    assert found.verdict == "identical"
+    assert any("b looks on in training mode" in note for note in found.notes) == said
