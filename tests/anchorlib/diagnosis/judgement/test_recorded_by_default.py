@@ -95,3 +95,15 @@ def test_a_missing_eval_is_asked_about(tmp_path, modes, said):
     found = compared(tmp_path, evaluated=True, modes=modes)
     assert found.verdict == "identical"
     assert any("b looks on in training mode" in note for note in found.notes) == said
+
+
+def test_a_module_that_took_anothers_place_explains_what_a_relu_cannot_round(tmp_path):
+    for run, activation in (("a", nn.ReLU()), ("b", nn.GELU())):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 16), activation)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model)
+            model(torch.ones(4, 16)).sum().backward()
+    sentence = anchorlib.compare("a", "b", store=tmp_path).sentence
+    assert "B has Gelu in place of Relu" in sentence
+    assert "cannot round" not in sentence
