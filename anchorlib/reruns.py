@@ -81,5 +81,6 @@ def made_run(
     if told is not None:
         reason = f"{name} in {escape(store)} is an older run"
     raise CommandError(
-        f"the command ran, but recorded no {name}: {reason}; does it name another run or store?"
+        f"the command ran, but recorded no {name}: {reason}; does it name another run or store? A "
+        "program that starts no session needs `anchor run --` before it"
     )

@@ -12,6 +12,7 @@ from anchorlib.diagnosis.comparison import Divergence
 from anchorlib.diagnosis.judgement import Completeness, Envelope, Origin, perturbation
 from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.names import escape, join
+from anchorlib.scope import EVAL, NO_GRAD
 
 __all__ = ["few", "incomplete", "notes", "reordering", "too_fine"]
 
@@ -37,6 +38,7 @@ def notes(
     told += _strangers(alignment)
     told += _guesses(alignment)
     told += _steps(alignment)
+    told += _phases(alignment)
     told += _flips(frontier)
     if any(one.measure.measured == "shape" and one.cls == "starts_unequal" for one in origins):
         told.append(
@@ -146,6 +148,20 @@ def _steps(alignment: Alignment) -> Iterable[str]:
         f"step n of {escape(alignment.a.run)} was compared with step n + {alignment.step_offset} "
         f"of {escape(alignment.b.run)}"
     ]
+
+
+def _phases(alignment: Alignment) -> Iterator[str]:
+    """Forwards that only look, in evaluation in one run and in training mode in the other."""
+    a, b = (
+        {table.phases[code] for code in np.unique(table.phase).tolist()}
+        for table in (alignment.a, alignment.b)
+    )
+    for table, own, other in ((alignment.b, b, a), (alignment.a, a, b)):
+        if NO_GRAD in own - other and EVAL in other - own:
+            yield (
+                f"{escape(table.run)} looks on in training mode (phase no_grad) where the other "
+                "evaluates (phase eval), so these forwards are not compared: model.eval()?"
+            )
 
 
 def _flips(frontier: Frontier) -> Iterable[str]:

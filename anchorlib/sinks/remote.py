@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from anchorlib.amounts import counted
 from anchorlib.block import RowBlock
 from anchorlib.errors import FlushTimeoutError
 from anchorlib.names import escape
@@ -330,9 +331,9 @@ class RemoteSink:
         lost = spool.leave()
         if not self._sender.refusal:
             _log.warning(
-                "anchorlib: %d records of run %s did not reach %s in time; they are kept: deliver "
+                "anchorlib: %s of run %s did not reach %s in time; they are kept: deliver "
                 "them with `%s`",
-                self._outbox.waiting - lost,
+                counted(self._outbox.waiting - lost, "record"),
                 self._hello.run,
                 self.address,
                 self._push_line,
@@ -350,12 +351,13 @@ class RemoteSink:
 
     def _say_waiting(self, timeout: float) -> None:
         if sys.stderr is not None and not sys.stderr.isatty():  # a terminal has a progress bar
+            left = self._outbox.waiting
             _log.warning(
-                "anchorlib: closing run %s waits up to %g s for %d records to reach %s",
+                "anchorlib: closing run %s waits up to %g s for %s to %s",
                 self._hello.run,
                 round(timeout, 1),
-                self._outbox.waiting,
-                self.address,
+                counted(left, "record") if left else self.address,
+                f"reach {self.address}" if left else "close it",
             )
 
     @property

@@ -106,9 +106,13 @@ class Judge:
         return [self._told(segment, "nonfinite", note + self.classes.alone(row))]
 
     def _origin(self, segment: Segment) -> Origin:
-        """The origin of a segment: its first record, unless another record has a worse class."""
+        """The origin of a segment: its first record, unless another record has a worse class.
+
+        An evaluation states no operations: where it comes first, the training tells more.
+        """
         cls, note = self.classes.of(segment.row)
-        for worst in self._worst(segment) if cls not in BAD else ():
+        others = (*self._worst(segment), *segment.elsewhere)
+        for worst in others if cls not in BAD else ():
             other, why = self.classes.of(worst)
             if other in BAD:
                 segment = replace(segment, row=worst, ops=self.frontier.ancestry(worst).ops)

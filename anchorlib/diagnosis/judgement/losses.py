@@ -40,7 +40,7 @@ def losses(alignment: Alignment) -> Losses | None:
     The loss is the tensor called so, else the last scalar that a forward computes. A parameter is
     no loss, whatever its name and shape; a scalar that nothing is known to have computed is one
     only by its name. Of a step's records of the loss the last counts: in phase "train" if there are
-    any, on the lowest rank whose losses differ, else on the lowest rank.
+    any, on the rank whose losses differ first, the lowest of several, else on the lowest rank.
     """
     a, b = alignment.a, alignment.b
     scalar = _scalars(a, alignment.a_row) & _scalars(b, alignment.b_row)
@@ -110,7 +110,10 @@ def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
     mine = np.array([tensor.name == name for tensor in a.tensors])[a.tensor[rows]]
     ranks = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
     parted = mine & differs
-    mine &= ranks == ranks[parted if parted.any() else mine].min()
+    if parted.any():
+        mine &= ranks == ranks[parted & (a.step[rows] == a.step[rows][parted].min())].min()
+    elif mine.any():
+        mine &= ranks == ranks[mine].min()
     train = np.array([phase == "train" for phase in a.phases])[a.phase[rows]]
     found: Array = mine & train if (mine & train).any() else mine
     return found

@@ -60,7 +60,8 @@ def reason(
     ancestry = frontier.ancestry(row)
     direct = [link for link in ancestry.parents if not link.saved]
     gradient = a.tensors[a.tensor[row]].kind != "value"
-    if unrounding(segment.ops, gradient=gradient, parents=len(direct)):
+    replaced = any(" in place of " in one for one in changed)
+    if not replaced and unrounding(segment.ops, gradient=gradient, parents=len(direct)):
         parts.append(
             f"{segment.ops[0]} cannot round: the difference was made just before, by something "
             "that is not recorded"

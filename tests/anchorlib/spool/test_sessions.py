@@ -52,8 +52,15 @@ def test_a_close_that_waits_says_so_once_where_nobody_sees_a_bar(tmp_path, nowhe
     sink.put(block_of([numbered(0)]))
     sink.close(1.5)
     waits = [text for text in warnings_in(caplog) if "waits up to" in text]
-    assert waits == [f"anchorlib: closing run run1 waits up to 1.5 s for 1 records to reach "
+    assert waits == [f"anchorlib: closing run run1 waits up to 1.5 s for 1 record to reach "
                      f"grpc://{nowhere}"]  # fmt: skip
+
+
+def test_a_close_that_waits_for_the_collector_alone_names_no_records(tmp_path, nowhere, caplog):
+    sink_to(nowhere, tmp_path / "spools").close(1.5)
+    waits = [text for text in warnings_in(caplog) if "waits up to" in text]
+    assert waits == [f"anchorlib: closing run run1 waits up to 1.5 s for grpc://{nowhere} to close "
+                     "it"]  # fmt: skip
 
 
 def test_a_delivered_session_leaves_nothing_on_disk(tmp_path):

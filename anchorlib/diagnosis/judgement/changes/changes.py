@@ -255,10 +255,15 @@ class Changes:
         return told[:SHOWN]
 
     def _settings(self, row: int) -> list[str]:
-        """The optimizer settings that differ up to the step of an update, a clause for each."""
+        """The optimizer settings that differ up to the step of an update, a clause for each.
+
+        Where no parameter is recorded, an update first shows in what is computed from it.
+        """
         alignment = self.frontier.alignment
         tensor = alignment.a.tensors[alignment.a.tensor[row]]
-        if tensor.kind not in ("updated", "delta") and not tensor.kind.startswith("opt."):
+        updated = tensor.kind in ("updated", "delta") or tensor.kind.startswith("opt.")
+        shown = bool(self.frontier.parameter_lacking[row] and alignment.a.step[row])
+        if not updated and not shown:
             return []
         told_a, told_b = (t.header.get(tensor.rank, {}) for t in (alignment.a, alignment.b))
         step = int(alignment.a.step[row])

@@ -24,6 +24,7 @@ class Segment:
     """Origins with one cause.
 
     row: the first record in order of execution. rows: the first record of each name and kind.
+    elsewhere: the first record of the same tensor in each other phase, where it is an origin too.
     amongst: how many records the segment stands for.
     ranks: the ranks that have the first record's tensor as an origin at its step and pass.
     ops: the operations that all of `rows` have in common; where they have none, those of `row`.
@@ -34,6 +35,7 @@ class Segment:
     amongst: int
     ranks: tuple[int, ...]
     ops: tuple[str, ...]
+    elsewhere: tuple[int, ...] = ()
 
 
 def segments(frontier: Frontier) -> list[Segment]:
@@ -66,7 +68,10 @@ def _told(frontier: Frontier, leaders: list[int], amongst: int, same: Array) -> 
     ranks = {a.tensors[one].rank for one in a.tensor[at_once].tolist()}
     ops = [frontier.ancestry(one).ops for one in leaders]
     common = tuple(op for op in ops[0] if all(op in other for other in ops[1:]))
-    return Segment(row, tuple(leaders), amongst, tuple(sorted(ranks)), common or ops[0])
+    _, first = np.unique(a.phase[same], return_index=True)
+    elsewhere = tuple(one for one in same[np.sort(first)].tolist() if one != row)
+    ranked = tuple(sorted(ranks))
+    return Segment(row, tuple(leaders), amongst, ranked, common or ops[0], elsewhere)
 
 
 def _segment(frontier: Frontier, row: int) -> Any:

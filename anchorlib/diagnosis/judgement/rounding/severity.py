@@ -63,7 +63,8 @@ CAST = "ToCopyBackward"
 UPDATES = ("updated", "delta")
 LEARNT = ("pass_grad", *UPDATES)
 """Kinds that only parameters have; their element type is that in which the parameter is stored."""
-AUTOCAST = "amp.autocast"
+AUTOCAST, DEVICE = "amp.autocast", "torch.device"
+MATMUL_PRECISION = "torch.float32_matmul_precision"
 
 
 class Severity(NamedTuple):
@@ -302,9 +303,10 @@ def _multiplies(op: str) -> bool:
 
 def _of_hardware(header: Mapping[str, Any], ops: Iterable[str]) -> float:
     """The eps to which tensor cores or kernels may round their inputs; 0 where they may not."""
-    precision = str(header.get("torch.float32_matmul_precision"))
-    matmul: float = {"high": FLOAT16, "medium": BFLOAT16}.get(precision, 0.0)
-    tf32 = header.get("torch.device", "cpu") != "cpu" and header.get("torch.cudnn.allow_tf32")
+    precision, accelerated = str(header.get(MATMUL_PRECISION)), header.get(DEVICE, "cpu") != "cpu"
+    # Programs for GPUs ask for "high" wherever they run; on a CPU it changes nothing.
+    matmul = {"high": FLOAT16 if accelerated else 0.0, "medium": BFLOAT16}.get(precision, 0.0)
+    tf32 = accelerated and header.get("torch.cudnn.allow_tf32")
     found = 0.0
     for op in ops:
         if MATMUL.search(op):
