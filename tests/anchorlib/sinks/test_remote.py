@@ -152,6 +152,7 @@ def collector_process(store: Path, bind: str):
             process.kill()
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_collector_loses_and_doubles_nothing(tmp_path, nowhere):
     records = [record(step, size=50_000 if step % 9 == 0 else 5) for step in range(400)]
     sink = sink_to(nowhere)
