@@ -320,10 +320,10 @@ def test_a_stream_that_is_not_answered_any_more_is_begun_anew(tmp_path, monkeypa
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
         sink.put(block_of([record(0), record(1)]))
-        sink.flush().wait(30)
-        assert sink.retries > 0
-        assert sink.close(30) == 0
+        until(lambda: sink.retries > 0)
         over.set()
+        sink.flush().wait(30)
+        assert sink.close(30) == 0
     assert stored(tmp_path) == expected([record(0), record(1)])
 
 
