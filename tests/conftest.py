@@ -5,11 +5,13 @@ What takes long says so itself: a test or a file by the marker `slow`, a folder 
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 
@@ -45,6 +47,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A million objects of torch's take half a second of a processor to look through, whenever Python or
 # a test collects garbage: none is collected until all is imported, and that is then left out of it.
 gc.disable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _what_a_long_process_pays_often() -> Iterator[None]:
+    """Ask git for the commit once, not for each of thousands of sessions, and compile no scans.
+
+    A process compiles them when it has summarised half a gigabyte, which all tests together do:
+    those about compiled scans take `tests.scans`, or lower the limit.
+    """
+    from anchorlib.capture.headers import header
+    from anchorlib.summary import compiled
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(header, "_git_commit", functools.cache(header._git_commit))
+        patch.setattr(compiled, "WORTH", 1 << 62)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

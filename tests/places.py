@@ -22,7 +22,7 @@ def own_place() -> str:
     if "PYTEST_XDIST_WORKER" in os.environ:
         return tempfile.gettempdir()
     if _has_room(_MEMORY):
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))  # of pytest's tmp_path
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))  # where pytest's tmp_path is
     place = tempfile.mkdtemp(prefix="anchorlib-tests-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
     os.environ["TMPDIR"] = tempfile.tempdir = place
     atexit.register(_remove, place, os.getpid())

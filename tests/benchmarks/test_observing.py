@@ -46,6 +46,7 @@ def test_every_target_of_a_step_belongs_to_a_row_of_the_bench():
     assert {row.training for row in ROWS} == set(TRAININGS)
 
 
+@pytest.mark.slow
 def test_hooks_by_hand_save_as_many_tensors_as_the_default_selection_records(tmp_path):
     watched, by_hand = unet(), unet()
     saved = HandSaved(by_hand, tmp_path / "saved")

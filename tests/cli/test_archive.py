@@ -30,6 +30,7 @@ def store(tmp_path: Path) -> Path:
     return make_run(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_a_run_that_was_archived_is_read_wherever_it_is(store: Path, line: Line) -> None:
     before = {
         words: anchor(*words, "--store", store, "--json").out
@@ -231,6 +232,7 @@ def test_what_became_of_closed_runs_is_listed(store: Path, tmp_path: Path) -> No
     assert f"1 run is archived in {to}" in anchor("status", "--archives", "--store", store).out
 
 
+@pytest.mark.slow
 def test_a_run_of_several_collectors_goes_from_all_of_them(tmp_path: Path) -> None:
     stores = [tmp_path / "a", tmp_path / "b"]
     write(stores[0], 0, 0, 30)

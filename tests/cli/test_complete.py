@@ -57,6 +57,7 @@ def ask(words: str, place: int | None = None, **env: str) -> list[str]:
 FC = ["fc.bias@grad", "fc.bias@value", "fc.weight@grad"]
 
 
+@pytest.mark.slow
 def test_run_names_are_offered(store):
     make_run(store, [record()], run="other")
     assert ask("anchor names ru", ANCHOR_STORE=str(store)) == ["run1"]

@@ -79,6 +79,7 @@ def test_it_writes_nothing_and_needs_no_store_yet(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_it_loads_no_torch(tmp_path):
     make_run(tmp_path, [record()])
     code = (

@@ -131,6 +131,7 @@ def test_help_loads_no_heavy_module():
 @pytest.mark.parametrize(
     "command", [["names", "run1"], ["hist", "run1", "-t", "fc2.bias"], ["runs"]]
 )
+@pytest.mark.slow
 def test_answers_load_neither_torch_nor_zarr_nor_grpc(store, command):
     code = (
         "import sys; from anchor_cli.main import main\n"

@@ -36,6 +36,7 @@ def verified(store: Path) -> int:
     return anchor("verify", "run1", "--store", str(store)).code
 
 
+@pytest.mark.slow
 def test_threads_that_anchor_while_another_flushes_leave_a_run_that_is_sound(store):
     with anchorlib.start("run1", store=store) as session:
         over = threading.Event()

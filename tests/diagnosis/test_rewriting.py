@@ -12,7 +12,10 @@ from tests.diagnosis import operations
 from tests.diagnosis.decompositions import exact, traced
 
 
-@pytest.mark.parametrize(("large", "seeds"), [(False, range(6)), (True, range(3))])
+@pytest.mark.parametrize(
+    ("large", "seeds"),
+    [(False, range(6)), pytest.param(True, range(3), marks=pytest.mark.slow)],
+)
 def test_what_is_said_of_operations_holds_on_a_sample(large, seeds):
     found = operations.scores(seeds, large=large)
     assert len(found) == 4
@@ -23,5 +26,6 @@ def test_what_is_said_of_operations_holds_on_a_sample(large, seeds):
 
 @pytest.mark.skipif("origin" not in OpForm._fields, reason="operations of graphs have no origin")
 @pytest.mark.parametrize("name", ["tanh_backward", "native_layer_norm"])
+@pytest.mark.slow
 def test_what_one_table_of_decompositions_takes_apart_is_named_with_its_module(name):
     assert exact(name, traced())

@@ -71,6 +71,7 @@ def test_a_colon_in_the_middle_of_a_paragraph_begins_no_list():
     assert kinds(shown("Two lines of prose\nmore: of it")) == ["paragraph"]
 
 
+@pytest.mark.slow
 def test_help_is_the_commands_own():
     help_of = loaded("command_help").help_of
     for command in (None, *typer.main.get_command(app).commands):

@@ -42,21 +42,6 @@ def test_a_notebook_is_kept_in_version_4_5_without_outputs(path):
     assert text == f"{json.dumps(kept, indent=1, ensure_ascii=False)}\n"
 
 
-@pytest.mark.slow
-def test_the_notebook_shows_a_run_a_series_a_comparison_and_the_page(extensions):
-    from notebooks import run
-
-    [path] = [path for path in NOTEBOOKS if path.name == "notebook.ipynb"]
-    outputs = run(json.loads(path.read_text(encoding="utf-8")))
-    shown = "\n".join(output["html"] or output["text"] for output in outputs)
-    for told in (
-        "Run(&#x27;exact&#x27;, closed: ", "Series(fc1.weight@grad (mode all, rank 0), float32 64x",
-        "<b>UNEXPECTED</b> The runs part at ", "exact | approximate", "<th>made by</th>",
-    ):  # fmt: skip
-        assert told in shown
-    assert outputs[-1]["html"].startswith("<iframe srcdoc=")
-
-
 def test_a_cell_shows_what_it_prints_and_the_value_of_its_last_line(extensions):
     from notebook_cells import run_cells
 

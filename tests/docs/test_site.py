@@ -70,6 +70,17 @@ def is_local(link):
 
 
 @pytest.mark.slow
+def test_the_notebook_shows_a_run_a_series_a_comparison_and_the_page(site):
+    shown = (site / "guides" / "notebook.html").read_text(encoding="utf-8")
+    for told in (
+        "Run(&#x27;exact&#x27;, closed: ", "Series(fc1.weight@grad (mode all, rank 0), float32 64x",
+        "<b>UNEXPECTED</b> The runs part at ", "exact | approximate", "<th>made by</th>",
+    ):  # fmt: skip
+        assert told in shown
+    assert shown.rindex("<iframe srcdoc=") > shown.rindex("<th>made by</th>")
+
+
+@pytest.mark.slow
 def test_every_page_is_reached_from_the_index(site, pages):
     seen, todo = set(), [(site / "index.html").resolve()]
     while todo:

@@ -148,7 +148,9 @@ def test_it_serves_as_no_one_on_a_root_that_is_read_only(how, tmp_path, monkeypa
     monkeypatch.setenv("ANCHOR_TOKEN", token)
     monkeypatch.setenv("ANCHOR_CA_FILE", str(made.cert))
     command = [sys.executable, "-c", DENY, ANCHOR, "serve", *placed(how, store, etc)]
-    with started(*READ_ONLY_ROOT, "--bind", str(store), str(store), *command) as address:
+    # Above, /dev is a new one: it hides the folder of a test that lies in memory.
+    seen = ["--ro-bind", str(tmp_path), str(tmp_path), "--bind", str(store), str(store)]
+    with started(*READ_ONLY_ROOT, *seen, *command) as address:
         takes_a_run(tmp_path, f"grpcs://{address}")
     assert anchor("verify", "run1", "--store", store).code == 0
 

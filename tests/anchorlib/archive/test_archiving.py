@@ -152,7 +152,10 @@ def test_what_is_in_an_object_store_reads_as_what_is_here(store: Path, line: Lin
     assert told(open_run("run1", store)) == here
 
 
-@pytest.mark.parametrize("trouble", ["503", "cut", "lost"])
+@pytest.mark.parametrize(
+    "trouble",
+    ["503", *(pytest.param(one, marks=pytest.mark.slow) for one in ("cut", "lost"))],
+)
 def test_trouble_on_the_way_is_told_or_overcome(store: Path, line: Line, trouble: str) -> None:
     shelf = checked_shelf(shelf_at(S3))
     turns = iter(range(10_000))

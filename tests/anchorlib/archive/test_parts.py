@@ -107,6 +107,7 @@ def test_the_index_of_an_archive_has_ranks_in_parts(stores: list[Path], tmp_path
     assert reader.figures.parts[-1] == (0, 3)
 
 
+@pytest.mark.slow
 def test_killed_after_every_put_the_parts_are_whole_or_absent(
     stores: list[Path], tmp_path: Path
 ) -> None:

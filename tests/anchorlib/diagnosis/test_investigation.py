@@ -557,6 +557,7 @@ def test_a_run_that_alone_was_compiled_is_told_by_its_nodes():
     assert compared(run, {}).config_diff == {}
 
 
+@pytest.mark.slow
 def test_pairs_of_many_chunks_keep_their_order_and_their_measures():
     run = History()
     run.chain("input", "b")

@@ -22,10 +22,10 @@ def on(*ranks):
     ("differing", "line", "told"),
     [
         ((), "ranks 0-11, none differs", ""),
-        ((4,), "ranks 0-11, 1 differs (4)", "4"),
+        pytest.param((4,), "ranks 0-11, 1 differs (4)", "4", marks=pytest.mark.slow),
         ((1, 2, 7), "ranks 0-11, 3 differ (1, 2, 7)", "1-2,7"),
         (range(9), "ranks 0-11, 9 differ (0, 1, 2, 3, 4, 5, 6, 7 and 1 more)", "0-8"),
-        (range(12), "ranks 0-11, all differ", "0-11"),
+        pytest.param(range(12), "ranks 0-11, all differ", "0-11", marks=pytest.mark.slow),
     ],
 )
 def test_ranks_are_folded_and_those_that_differ_named(tmp_path, differing, line, told):

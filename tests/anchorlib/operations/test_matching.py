@@ -87,6 +87,7 @@ def compared(a, b, marks=None):
 
 
 @pytest.mark.parametrize("kind", ["few edits", "other bits everywhere", "many edits, known bits"])
+@pytest.mark.slow
 def test_four_times_as_many_operations_take_four_times_as_many_comparisons(kind):
     def of(count):
         a = ["mul", "add"] * (count // 2)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.anchorlib.peers.planted import BENIGN, JUMPS, score
 
 FIRST, STOP = 18, 27
 WILD = "data, a factor of e"
 
 
+@pytest.mark.slow
 def test_norms_name_planted_jumps_and_raise_no_false_alarm_on_cases_held_out():
     table = score(FIRST, STOP)
     assert [table[f"{kind}: no fault"][0] for kind in BENIGN] == [0] * len(BENIGN)

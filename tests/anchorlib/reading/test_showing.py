@@ -111,6 +111,7 @@ def test_long_tables_are_cut_and_say_so(tmp_path):
     assert [tag for tag, _ in page.tags].count("tr") == 1 + 10
 
 
+@pytest.mark.slow
 def test_a_run_of_ten_thousand_tensors_shows_itself_without_reading_a_value(tmp_path, monkeypatch):
     with Writer.open(tmp_path, "run1", 0) as writer:
         long = "x" * 900

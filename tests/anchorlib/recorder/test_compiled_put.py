@@ -292,6 +292,7 @@ def test_arguments_of_other_types_are_refused():
 
 
 @needs_it
+@pytest.mark.slow
 def test_nothing_it_is_given_is_kept_or_lost():
     ring, key = Ring(), layout_key(torch.float32, (3, 4))
     strange = [STRANGE[what]() for what in ("negated", "sparse", "meta", "memory given back")]

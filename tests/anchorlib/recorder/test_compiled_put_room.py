@@ -158,6 +158,7 @@ def test_whatever_stands_in_the_control_page_it_writes_only_where_records_go(num
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (3, 100_000)], ids=["small", "beside the GIL"])
+@pytest.mark.slow
 def test_a_consumer_beside_it_sees_whole_records_in_order(shape):
     count = 3000 if shape == (8, 8) else 60
     size = 4 * math.prod(shape)

@@ -79,6 +79,7 @@ def test_a_copied_run_has_what_was_traced(tmp_path):
     assert [op.attempt for op in copied.ops()] == [1, 1]
 
 
+@pytest.mark.slow
 def test_messages_of_entries_are_small_and_read_back():
     many = [STRUCTURE, *map(row, range(20_000))]
     messages = list(operations_messages(many))

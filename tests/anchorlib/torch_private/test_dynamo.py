@@ -129,6 +129,7 @@ def test_a_backend_that_is_wrapped_under_another_name_has_no_name(monkeypatch):
     assert torch_private.tracing_backend() == ""
 
 
+@pytest.mark.slow
 def test_no_compiler_is_loaded_for_our_sake():
     program = (
         "import sys, anchorlib.capture, anchorlib.torch_private as ours\n"

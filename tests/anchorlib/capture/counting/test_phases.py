@@ -170,7 +170,7 @@ def test_a_leaf_keeps_its_own_phase():
     assert carried(run, "x", "grad") == ["warmup"]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
 def test_threads_in_phases_run_compiled_code_each_in_its_own(backend):
     def function(x, name):
         h = x * 2

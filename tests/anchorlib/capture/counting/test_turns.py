@@ -187,6 +187,7 @@ def test_close_is_brief_where_there_is_one_optimizer_or_no_step(caplog):
     assert said(caplog) == ["", "1 step of 1 pass, ended by SGD"]
 
 
+@pytest.mark.slow
 def test_a_step_of_many_optimizers_costs_each_of_them_the_same():
     def calls(many):
         """The function calls of one step of so many optimizers, of a layer each."""

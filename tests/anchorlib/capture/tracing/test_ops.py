@@ -201,13 +201,21 @@ def test_producers_lead_from_an_origin_to_its_parents():
     assert [op.op for op in between] == ["aten.tanh_backward.default"]
 
 
-@pytest.mark.parametrize("situation", [name for name in ONE_BY_ONE if name != "vmap of grad"])
+@pytest.mark.parametrize(
+    "situation",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "aot_eager"))
+        for name in ONE_BY_ONE
+        if name != "vmap of grad"
+    ],
+)
 def test_backward_operations_know_their_module(situation):
     _, ops, _ = train(situation, traced=True)
     backward = [op for op in ops if op.stage == "backward"]
     assert sum(bool(op.module) for op in backward) >= 0.95 * len(backward)
 
 
+@pytest.mark.slow
 def test_operations_of_our_own_hooks_are_no_part_of_a_trace():
     _, some, _ = train("transformer", traced=True, watched=["norm"])
     _, every, _ = train("transformer", traced=True, watched="*")
@@ -238,6 +246,7 @@ def test_passes_are_told_apart():
     assert {op.pass_index for op in first if op.stage == "optimizer"} == {1}
 
 
+@pytest.mark.slow
 def test_a_forward_that_checkpointing_repeats_is_recompute():
     for situation in ("reentrant", "not reentrant"):
         _, ops, _ = train(situation, traced=True)

@@ -102,6 +102,7 @@ def answers(run: Path) -> object:
     return values, found.tensors(), found.histogram("*@grad"), found.gaps()
 
 
+@pytest.mark.slow
 def test_tensors_of_all_sizes_are_the_same(live: Path, sealed: Path) -> None:
     assert_same_run(live, sealed)
     assert damages(sealed) == []
@@ -142,6 +143,7 @@ def flip(path: Path, at: int) -> None:
         file.write(bytes([held[0] ^ 1]))
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_its_digest_is_not_sealed(live: Path, tmp_path: Path) -> None:
     large = tmp_path / "large"
     with Writer.open(large, "run1", 0) as writer:  # a form of its own, in more than one shard
