@@ -66,7 +66,8 @@ def _of_operations(origin: Origin, found: Frontier) -> Replay | None:
     """The replay of the one traced operation inside an origin at which the runs part."""
     for one in partings(origin, (found.alignment.a, found.alignment.b)):
         if one.told.own.dtype in PRECISIONS and _is_of_one_precision(one.told):
-            how = recipe([base_name(one.op.op)], one.told, [one.op.args])
+            texts = [op.args for op in (one.op, *one.also)]
+            how = recipe([base_name(one.op.op)], one.told, texts)
             if how is not None:
                 told = _replay(how, one.told)
                 place = f" in {escape(one.op.module)}" * bool(one.op.module)
