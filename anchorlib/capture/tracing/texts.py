@@ -19,10 +19,11 @@ from typing import Any, Final, NamedTuple, TypeGuard
 
 import torch
 
+from anchorlib.capture.tracing.arguments import Arguments
 from anchorlib.capture.tracing.graphs import OUR_OPERATORS, Graph, GraphOp, NodeOutput
 from anchorlib.capture.tracing.nodes import ITSELF, NodeFacts
 from anchorlib.capture.tracing.places import is_torchs
-from anchorlib.capture.tracing.schemas import OpFacts, facts_of, setting
+from anchorlib.capture.tracing.schemas import OpFacts, facts_of
 from anchorlib.operations import OperandForm
 from anchorlib.torch_private import Overload
 
@@ -129,18 +130,18 @@ class _Reading:
         names = () if facts is None else facts.arguments
         given = [(names[at] if at < len(names) else str(at), x) for at, x in enumerate(call.args)]
         given += [(one.arg or "", one.value) for one in call.keywords]
-        texts, operands = list[str](), list[tuple[str, NodeOutput]]()
+        others, operands = dict[str, Any](), list[tuple[str, NodeOutput]]()
         for argument, value in given:
             values = [(argument, value)]
             if isinstance(value, ast.List | ast.Tuple):
                 values = [(f"{argument}[{at}]", one) for at, one in enumerate(value.elts)]
             found = [(one, self._taken[x.id]) for one, x in values if _is_in(x, self._taken)]
             operands += found
-            if not found and ast.unparse(value) != "None":
-                texts.append(f"{argument}={_text(value)}")
+            if not found:
+                others[argument] = _literal(value)
         present = {argument for argument, _ in given}
-        defaults = () if facts is None else facts.defaults
-        texts += [f"{one.name}={one.text}" for one in defaults if one.name not in present]
+        defaults = [] if facts is None else [x for x in facts.defaults if x.name not in present]
+        told = Arguments((), (), others, defaults)
         writes = () if facts is None else facts.writes
         outputs = [output for output in self._forms if output.node == name]
         return GraphOp(
@@ -151,8 +152,8 @@ class _Reading:
             tuple(self._form(argument, taken) for argument, taken in operands),
             tuple(taken for _, taken in operands),
             tuple(self._forms[one] for one in sorted(outputs, key=lambda one: one.place)),
-            ", ".join(texts),
-            (),
+            told.text,
+            tuple(told.floats),
             tuple(at for at, (one, _) in enumerate(operands) if one.partition("[")[0] in writes),
             None,
         )
@@ -197,12 +198,12 @@ def _facts(called: str) -> OpFacts | None:
     return facts_of(found) if isinstance(found, Overload) else None
 
 
-def _text(value: ast.expr) -> str:
-    """An argument as `Arguments` writes it: text without quotes, dtypes without "torch."."""
+def _literal(value: ast.expr) -> Any:
+    """The value of an argument; the text of one that is no literal, as `torch.float32`."""
     try:
-        return setting(ast.literal_eval(value))
+        return ast.literal_eval(value)
     except ValueError:
-        return ast.unparse(value).removeprefix("torch.")
+        return ast.unparse(value)
 
 
 def _sizes(text: str) -> tuple[int, ...]:
