@@ -39,13 +39,17 @@ from anchorlib.torch_private.backward import (
     sequence_number,
 )
 from anchorlib.torch_private.compilers import (
+    AOT_ENTRY,
     AOT_LOGS,
     AOT_MODULE,
+    AOT_TEXTS,
     CACHES,
     GRAPH_DOORS,
     INDUCTORS_DEBUG,
     INDUCTORS_OUTPUT,
     inductors_graph,
+    is_in_torch,
+    loggers_of,
     node_lines,
 )
 from anchorlib.torch_private.door import (
@@ -133,8 +137,10 @@ from anchorlib.torch_private.tensors import (
 )
 
 __all__ = [
+    "AOT_ENTRY",
     "AOT_LOGS",
     "AOT_MODULE",
+    "AOT_TEXTS",
     "CACHES",
     "CAN_SKIP",
     "CHECKPOINT_RECOMPUTES",
@@ -193,11 +199,13 @@ __all__ = [
     "inside_functorch",
     "is_any_autocast",
     "is_bequeathed",
+    "is_in_torch",
     "is_tracing",
     "is_wrapped",
     "is_wrapper_link",
     "leaf_of",
     "local_tensor",
+    "loggers_of",
     "mark_constant",
     "mark_disabled",
     "next_sequence",

@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from torch import fx
@@ -13,13 +17,17 @@ from torch import fx
 from anchorlib.torch_private.door import Reach, is_a, later
 
 __all__ = [
+    "AOT_ENTRY",
     "AOT_LOGS",
     "AOT_MODULE",
+    "AOT_TEXTS",
     "CACHES",
     "GRAPH_DOORS",
     "INDUCTORS_DEBUG",
     "INDUCTORS_OUTPUT",
     "inductors_graph",
+    "is_in_torch",
+    "loggers_of",
     "node_lines",
 ]
 
@@ -79,6 +87,47 @@ _doors = [
 ]
 GRAPH_DOORS: Final = {door.name: door for door in _doors}
 """The names by which graphs are read."""
+
+
+AOT_ENTRY: Final = "torch._functorch.aot_autograd"
+"""The module whose import loads all others of AOT's."""
+
+AOT_TEXTS: Final = "aot_graphs"
+"""What `torch._logging.set_logs` and TORCH_LOGS call the texts of AOT's graphs."""
+
+
+def loggers_of(kind: str) -> list[logging.Logger]:
+    """The loggers through which torch logs this kind, in the modules that are loaded."""
+    every = dict(logging.Logger.manager.loggerDict)
+    return [one for one in every.values() if getattr(one, "artifact_name", None) == kind]  # type: ignore[misc]
+
+
+def _texts_loggers() -> object:
+    import_module(AOT_MODULE)
+    return loggers_of(AOT_TEXTS) or None
+
+
+later(
+    "torch._logging.getArtifactLogger, .artifact_name",
+    "takes the texts of AOT's graphs, where their objects cannot be had",
+    "graphs of backends of AOT's, where torch has moved the functions that log them too",
+    reach=Reach.TRACED,
+    probe=_texts_loggers,
+    kind=is_a(list),
+)
+later(
+    AOT_ENTRY,
+    "is imported before AOT makes a graph",
+    "the texts of AOT's graphs, where torch has moved the module that has their objects too",
+    reach=Reach.TRACED,
+    kind=is_a(ModuleType),
+)
+
+
+def is_in_torch(module: str) -> bool:
+    """Whether torch has a file of this module; imports nothing."""
+    place = Path(fx.__file__).parents[2].joinpath(*module.split("."))
+    return place.with_suffix(".py").exists() or place.is_dir()
 
 
 def inductors_graph() -> Any:

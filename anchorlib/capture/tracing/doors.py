@@ -11,7 +11,9 @@ tracing uses private names of compilers.
     fx_graph_cache, autograd_cache      switched off while a trace is asked for: a graph that comes
                                         from a cache is not compiled, and so could not be read
 
-Where torch has moved a name, the trace states a gap with that name, and a test fails by it.
+Where torch has moved a name, the trace states a gap with that name, and a test fails by it. What
+can be had without it is read all the same: AOT's graphs from the text that torch logs of them, and
+for a graph of Inductor's whose kernels or runs are not seen AOT's graph.
 """
 
 from __future__ import annotations
@@ -20,24 +22,30 @@ import threading
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch import fx
 
 from anchorlib.capture.dynamo_marks import natively
 from anchorlib.capture.tracing.arrivals import Arrivals
 from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, read_graph
+from anchorlib.capture.tracing.hearing import Hearing
 from anchorlib.torch_private import (
+    AOT_ENTRY,
     AOT_LOGS,
     AOT_MODULE,
+    AOT_TEXTS,
     CACHES,
     GRAPH_DOORS,
     INDUCTORS_DEBUG,
     INDUCTORS_OUTPUT,
     inductors_graph,
+    is_in_torch,
 )
 
 __all__ = ["Doors", "GraphKey"]
+
+_Given = TypeVar("_Given")
 
 
 class GraphKey(NamedTuple):
@@ -56,7 +64,8 @@ class Doors:
 
     on_graph: takes each graph of Inductor's that was read. on_aot: takes each graph of AOT's before
     its backend gets it. on_call: is called in place of each graph of Inductor's that runs.
-    on_missing: takes the reason why something could not be read.
+    on_missing: takes the reason why something could not be read. on_text: takes what torch logs of
+    AOT's graphs, where torch has moved the functions that are given the graphs themselves.
     """
 
     def __init__(
@@ -65,9 +74,12 @@ class Doors:
         on_aot: Callable[[fx.Graph], None],
         on_call: Call,
         on_missing: Callable[[str], None],
+        on_text: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._on_graph, self._on_aot = on_graph, on_aot
         self._on_call, self._on_missing = on_call, on_missing
+        self._hearing = Hearing(self._safe(on_text))
+        self._sees_runs = True
         self._undo: list[Callable[[], None]] = []
         self._thread = threading.get_ident()
         meetings = {
@@ -76,15 +88,21 @@ class Doors:
             INDUCTORS_OUTPUT: self._watch,
             **dict.fromkeys(CACHES, self._leave_cache),
         }
+        if not is_in_torch(AOT_MODULE):
+            meetings[AOT_ENTRY] = lambda _: self._listen()
         self._arrivals = Arrivals({name: self._safe(meet) for name, meet in meetings.items()})
 
     def open(self) -> None:
         """Begin: wrap torch's functions, in a module that is not loaded yet on its import."""
         self._arrivals.begin()
+        for module in (AOT_MODULE, INDUCTORS_DEBUG, INDUCTORS_OUTPUT):
+            if not is_in_torch(module):
+                self._miss(module)
 
     def close(self) -> None:
         """End: put torch's own functions and settings back."""
         self._arrivals.end()
+        self._hearing.end()
         undone, self._undo = self._undo, []
         for undo in reversed(undone):
             try:
@@ -92,16 +110,32 @@ class Doors:
             except Exception as fault:  # noqa: BLE001  # at the end of a user's step
                 self._unread(fault)
 
-    def _safe(self, meet: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-        """`meet`, with its exceptions reported as gaps: it runs inside an import of the user's."""
+    def _safe(self, take: Callable[[_Given], None]) -> Callable[[_Given], None]:
+        """`take`, with its exceptions reported as gaps: user code imports or compiles there."""
 
-        def met(module: ModuleType) -> None:
+        def taken(given: _Given) -> None:
             try:
-                meet(module)
+                take(given)
             except Exception as fault:  # noqa: BLE001  # inside a user's import
                 self._unread(fault)
 
-        return met
+        return taken
+
+    def _miss(self, name: str, instead: str = "") -> None:
+        """State that torch has moved a name, and read what it logs where that tells as much.
+
+        instead: what torch has there, in words, if anything.
+        """
+        losses = (door.loss for one, door in GRAPH_DOORS.items() if one.startswith(name))
+        self._on_missing(f"{next(losses, 'code')}: this torch has {instead or f'no {name}'}")
+        if name.startswith(AOT_MODULE):
+            self._listen()
+        elif name.startswith(INDUCTORS_OUTPUT):
+            self._sees_runs = False
+
+    def _listen(self) -> None:
+        """Take the texts of AOT's graphs from the loggers of those modules that are loaded."""
+        self._hearing.begin(AOT_TEXTS)
 
     def _named(self, module: Any, name: str) -> Any:
         """The private attribute `name` of a module of torch's; None, with a gap, if it moved."""
@@ -109,8 +143,7 @@ class Doors:
         attribute = getattr(module, name, None)
         door = next(door for one, door in GRAPH_DOORS.items() if one.startswith(full))
         if door.fitting(attribute) is None:
-            there = f"no {full}" if attribute is None else f"another {full}, of {type(attribute)}"
-            self._on_missing(f"{door.loss}: this torch has {there}")
+            self._miss(full, "" if attribute is None else f"another {full}, of {type(attribute)}")
             return None
         return attribute
 
@@ -158,7 +191,8 @@ class Doors:
         @wraps(logged)
         def log_ir_post_fusion(*args: Any, **kwargs: Any) -> Any:
             try:
-                self._on_graph(*_inductors(*args, **kwargs))
+                if self._sees_runs:  # else AOT's graph is listed, once
+                    self._on_graph(*_inductors(*args, **kwargs))
             except Exception as fault:  # noqa: BLE001  # while a user's code is compiled
                 self._unread(fault)
             return logged(*args, **kwargs)

@@ -1,11 +1,13 @@
 """Which node of a compiler's graph runs, where the graph is run operation by operation.
 
 torch writes the code of such a graph module, one line for each node, and keeps the table of lines
-to nodes in private attributes of the module.
+to nodes in private attributes of the module. Where torch has moved these, the line itself tells the
+node, by the name that it assigns.
 """
 
 from __future__ import annotations
 
+import linecache
 from types import FrameType
 from typing import Any
 
@@ -27,15 +29,25 @@ class Lines:
         self._nodes.clear()
 
     def node(self, frame: FrameType) -> fx.Node | None:
-        """The node whose line `frame` runs; None where torch has no table of lines."""
+        """The node whose line `frame` runs; None where that cannot be told."""
         graph_module: Any = frame.f_locals.get("self")
         known = node_lines(graph_module) if isinstance(graph_module, fx.GraphModule) else None
         if known is None:
-            return None
+            return self._of_line(graph_module, frame)
         lines, first = known
         place = lines.get(frame.f_lineno - first)
         nodes = self._of(graph_module, lines)
         return nodes[place] if place is not None and place < len(nodes) else None
+
+    def _of_line(self, graph_module: Any, frame: FrameType) -> fx.Node | None:
+        """The node that the text of the line names which `frame` runs."""
+        if not isinstance(graph_module, fx.GraphModule):
+            return None
+        code = frame.f_code
+        line = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals)
+        name = line.replace(":", "=").partition("=")[0].strip()
+        nodes = self._of(graph_module, graph_module.code)
+        return next((node for node in nodes if node.name == name), None)
 
     def _of(self, graph_module: fx.GraphModule, lines: object) -> list[fx.Node]:
         """The nodes of a module; listed anew when torch has written its code again."""

@@ -16,7 +16,7 @@ from anchorlib.capture.tracing.code_places import is_torchs
 from anchorlib.capture.tracing.schemas import facts_of
 from anchorlib.torch_private import CHILDREN, Overload
 
-__all__ = ["ModulePath", "NodeFacts", "facts_of_node", "op_name"]
+__all__ = ["ITSELF", "ModulePath", "NodeFacts", "facts_of_node", "op_name"]
 
 _SUMMED: Final = "is_gradient_acc"
 _ROOT: Final = re.compile(r"(L|G)\['(\w+)'\]")
@@ -36,7 +36,7 @@ class ModulePath(NamedTuple):
     path: tuple[str, ...]
 
 
-_ITSELF: Final = ModulePath(of_globals=False, root="self", path=())
+ITSELF: Final = ModulePath(of_globals=False, root="self", path=())
 """The module whose forward was compiled, as `self`: dynamo does not list it in its module stack."""
 
 
@@ -69,7 +69,7 @@ def facts_of_node(node: Node) -> NodeFacts:
     before = meta.get("original_aten")
     origin = "" if before is None or sums else op_name(before)
     return NodeFacts(
-        _module_path(next(reversed(stack.values()))[0]) if stack else _ITSELF,
+        _module_path(next(reversed(stack.values()))[0]) if stack else ITSELF,
         _where(meta.get("fwd_stack_trace") or meta.get("stack_trace") or ""),
         meta.get("seq_nr"),
         tag == "is_forward",
@@ -91,7 +91,7 @@ def _module_path(text: str) -> ModulePath:
     """`L['self']._modules['blocks'][0].fc1`, as dynamo writes it, taken apart."""
     root = _ROOT.match(text)
     if root is None:
-        return _ITSELF
+        return ITSELF
     links = ["".join(groups) for groups in _LINK.findall(text[root.end() :])]
     return ModulePath(root[1] == "G", root[2], tuple(one for one in links if one != CHILDREN))
 

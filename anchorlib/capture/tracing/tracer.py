@@ -34,6 +34,7 @@ OTHER_MODE: Final = "operations of a step in which another dispatch mode was act
 MIDWAY: Final = "operations of a step that had begun when its trace was asked for"
 WITHIN: Final = "operations of a step that began inside a compiled function"
 COMPILED: Final = "operations inside compiled code"
+TEXTS: Final = "modules and numbers of operations in graphs that were read from their text"
 UNSEEN: Final = "runs of code whose backend runs it out of sight: its graphs are listed once"
 
 
@@ -72,7 +73,8 @@ class Tracer:
         self._kernels = Kernels(digests, self._keeping)
         self._unseen = Unseen()
         self._is_unseen = False
-        self._doors = Doors(self._kernels.read, self._unseen.read, self._run_graph, self._gap)
+        read = self._kernels.read, self._unseen.read, self._run_graph, self._gap
+        self._doors = Doors(*read, on_text=self._unseen.read_text)
         if compiled:
             self._doors.open()
 
@@ -190,6 +192,8 @@ class Tracer:
         graphs = self._unseen.take(self._kernels.compilations, ran)
         self._kernels.note_unseen(graphs, self._sights)
         self._is_unseen |= bool(graphs)
+        if self._unseen.has_texts:
+            self._gap(TEXTS)
         if self._is_unseen:
             self._gap(UNSEEN)
 

@@ -70,7 +70,8 @@ def _of_operations(origin: Origin, found: Frontier) -> Replay | None:
     for one in partings(origin, (found.alignment.a, found.alignment.b)):
         if one.told.own.dtype not in PRECISIONS or not _is_of_one_precision(one.told):
             continue
-        how = recipe([base_name(one.op.op)], one.told, [one.op.args])
+        texts = [op.args for op in (one.op, *one.also)]
+        how = recipe([base_name(one.op.op)], one.told, texts)
         fitted = None if how is None else _replay(how, one.told)
         if fitted is not None:
             place = f" in {escape(one.op.module)}" * bool(one.op.module)

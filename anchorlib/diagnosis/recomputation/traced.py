@@ -87,7 +87,7 @@ class _Values:
     def __init__(self, way: Way, tables: tuple[Table, Table]) -> None:
         self._tables = tables
         self._places: dict[str, list[tuple[Run, Op, str]]] = {}
-        for run, ops in zip(way.runs, (way.a, way.b), strict=True):
+        for run, ops in zip(way.runs, way.steps, strict=True):
             for op in ops:
                 for kind, one in kept_as(op):
                     if one.digest is not None:

@@ -65,10 +65,20 @@ class Traces:
         if a is None or b is None:
             return origin
         mine = tuple(_within(self.found.every if self.found else (), a, b))
-        way = None if self.runs is None else Way(a, b, self.runs)
-        told = replace(origin, ops_a=_names(a), ops_b=_names(b), differences=mine, way=way)
+        told = replace(
+            origin, ops_a=_names(a), ops_b=_names(b), differences=mine, way=self._way(a, b)
+        )
         clauses = [clause(one) for one in mine if one.outputs_equal is not True]
         return _reworded(told, list(dict.fromkeys(clauses))[:CLAUSES])
+
+    def _way(self, a: tuple[Op, ...], b: tuple[Op, ...]) -> Way | None:
+        """The way to an origin; None where one of the runs computed nothing on it."""
+        if self.runs is None or not (a and b):
+            return None
+        one, two = (
+            steps[ops[0].rank, ops[0].step] for steps, ops in zip(self.steps, (a, b), strict=True)
+        )
+        return Way(a, b, (one, two), self.runs)
 
 
 def traces_of(a: Run, b: Run, alignment: Alignment, *, asked: bool | None) -> Traces | None:

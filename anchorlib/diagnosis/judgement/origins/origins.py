@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from anchorlib.diagnosis.causes import Frontier
@@ -18,11 +19,13 @@ __all__ = ["Origin", "Replay", "Way"]
 class Way:
     """The traced operations that computed an origin from its nearest recorded parents.
 
-    a, b: those of A and of B, in their order. runs: A and B, which may have kept their values.
+    a, b: those of A and of B, in their order. steps: all operations of the step in A, and in B.
+    runs: A and B, which may have kept values of these operations.
     """
 
     a: tuple[Op, ...]
     b: tuple[Op, ...]
+    steps: tuple[Sequence[Op], Sequence[Op]]
     runs: tuple[Run, Run]
 
 

@@ -123,7 +123,7 @@ def test_what_is_no_range_in_the_environment_is_refused_in_one_line(monkeypatch,
         (range(0), {}),
         (range(0, 4, 2), {}),
         (2, {"digests": "all"}),
-        (2, {"values": ["fc1"]}),
+        (2, {"values": ["fc1", 3]}),
     ],
 )
 def test_a_wrong_call_of_trace_is_refused_where_it_is_made(steps, options):

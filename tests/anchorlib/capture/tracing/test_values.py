@@ -234,9 +234,9 @@ def training(store, name, act, values, **options):
 
 def test_a_comparison_is_the_same_whichever_runs_have_kept_values(tmp_path):
     training(tmp_path, "plain", nn.Tanh, ())
-    training(tmp_path, "kept", nn.Tanh, "*")
+    training(tmp_path, "kept", nn.Tanh, ["*", "nothing"])
     training(tmp_path, "full", nn.Tanh, "*", max_bytes=2000)
-    training(tmp_path, "other", nn.Sigmoid, "*")
+    training(tmp_path, "other", lambda: nn.Sequential(nn.Sigmoid(), nn.Tanh()), "*")
     full = anchorlib.open_run("full", tmp_path)
     assert any(gap.kind.startswith("op.") for gap in full.gaps()), "some values had no room"
 
