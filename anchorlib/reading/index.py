@@ -35,14 +35,18 @@ class RankIndex:
         # indexed here.
         self._entries = list(reader.catalogue.series)
         self._starts = np.searchsorted(owner[order], np.arange(len(self._entries) + 1))
-        self._first_order = reader.column("order")
         held = np.flatnonzero(np.diff(self._starts))
-        first = self._first_order[self._rows[self._starts[held]]]
+        first = reader.column("order")[self._rows[self._starts[held]]]
         numbers = held[np.argsort(first, kind="stable")].tolist()
         self.series = [self._entries[number] for number in numbers]
         self._of_tensor: dict[tuple[str, str], list[SeriesEntry]] = {}
         for entry in self.series:
             self._of_tensor.setdefault((entry.name, entry.kind), []).append(entry)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the numbers of the rows take."""
+        return self._rows.nbytes
 
     def of_tensor(self, name: str, kind: str) -> list[SeriesEntry]:
         """The series of one tensor and kind, one a mode."""
@@ -62,7 +66,7 @@ class RankIndex:
 
     def first_order(self, entry: SeriesEntry) -> int:
         """The place of a series' first record in the rank's run."""
-        return int(self._first_order[self.rows(entry)[0]])
+        return int(self.reader.column("order")[self.rows(entry)[0]])
 
 
 class _Sum:

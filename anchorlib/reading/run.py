@@ -101,8 +101,8 @@ class Run:
         """The steps that have records, ascending."""
         if self._figures is not None:
             return list(self._figures.steps)
-        found = [np.unique(index.reader.column("step")) for index in self._all()]
-        return np.unique(np.concatenate(found)).tolist() if found else []
+        found = {step for index in self._all() for step in np.unique(index.reader.column("step"))}
+        return sorted(map(int, found))
 
     @property
     def bytes(self) -> int:
@@ -118,7 +118,9 @@ class Run:
         """When its first rank was made, nanoseconds since the epoch."""
         if self._figures is not None:
             return self._figures.created_ns
-        return min((i.reader.catalogue.created_ns for i in self._all()), default=0)
+        self._reader.refresh()
+        readers = map(self._reader.rank, self._reader.ranks)
+        return min((reader.catalogue.created_ns for reader in readers), default=0)
 
     @property
     def written_ns(self) -> int:
@@ -139,8 +141,9 @@ class Run:
         """Observations lost, as a whole or without their values: totals by series and reason."""
         if rank is None and self._figures is not None:
             return list(self._figures.gaps)
-        indexes = self._all() if rank is None else [self._index(self._checked_rank(rank))]
-        return summed_gaps(gap for index in indexes for gap in index.reader.gaps())
+        self._reader.refresh()
+        readers = [self._reader.rank(at) for at in self._ranks_of(rank)]
+        return summed_gaps(gap for reader in readers for gap in reader.gaps())
 
     def edges(self, rank: int | None = None) -> list[Edges]:
         """The lineage of one rank: what each value was computed from, in order of statement.
@@ -391,10 +394,16 @@ class Run:
         shows the records of this moment whose values were kept, of the last attempt; values are
         read when zarr asks for them.
         """
-        return as_zarr(tensor_tree(self.name, self._every()))
+        return as_zarr(tensor_tree(self.name, self.each_series()))
 
-    def _every(self) -> Iterator[Series]:
-        for index in self._all():
+    def each_series(self, rank: int | None = None, *, attempts: bool = False) -> Iterator[Series]:
+        """All series of one rank or (None) of each rank, rank by rank, as of one look at the run.
+
+        A rank's rows are read when the iteration comes to it. attempts: as of `series`.
+        Raises OptionError where there is no such rank.
+        """
+        for at in self._ranks_of(rank):
+            index = self._index(at, attempts=attempts)
             for entry in index.series:
                 yield Series(index.reader, entry, index.rows(entry))
 
@@ -438,15 +447,17 @@ class Run:
     def _listing(self) -> list[TensorInfo]:
         if self._figures is not None:
             return listed_figures(self._figures)
-        indexes = self._all()
-        version = [(id(index.reader), index.version) for index in indexes]
+        self._reader.refresh()
+        readers = [self._reader.rank(rank) for rank in self._reader.ranks]
+        version = [(id(reader), reader.version) for reader in readers]
         if self._listed is None or self._listed[0] != version:
-            self._listed = (version, listing(indexes))
+            self._listed = (version, listing(map(self._index, self._reader.ranks)))
         return list(self._listed[1])
 
-    def _all(self) -> list[RankIndex]:
+    def _all(self) -> Iterator[RankIndex]:
+        """The index of each rank, as of one look; each rank is read when it is come to."""
         self._reader.refresh()
-        return [self._index(rank) for rank in self._reader.ranks]
+        return map(self._index, self._reader.ranks)
 
     def _index(self, rank: int, *, attempts: bool = False) -> RankIndex:
         reader = self._reader.rank(rank)
@@ -454,6 +465,7 @@ class Run:
         if index is None or index.reader is not reader or index.version != reader.version:
             index = RankIndex(reader, attempts=attempts)
             self._indexes[rank, attempts] = index
+            self._reader.room.take(_Place(self._indexes, (rank, attempts)), index.nbytes)
         return index
 
     def _checked_rank(self, rank: int) -> int:
@@ -467,3 +479,17 @@ class Run:
 
     def _repr_html_(self) -> str:
         return run_html(self)
+
+
+class _Place:
+    """The place of an index among those that a run keeps.
+
+    Who uses the index when it is let go still has it: its rows are needed to the end.
+    """
+
+    def __init__(self, indexes: dict[tuple[int, bool], RankIndex], key: tuple[int, bool]) -> None:
+        self._indexes = indexes
+        self._key = key
+
+    def let_go(self) -> None:
+        self._indexes.pop(self._key, None)

@@ -93,11 +93,16 @@ def _width(cells: int, budget: int) -> int:
 
 
 def _parts(run: Run) -> Iterator[LineRecords]:
-    for info in run.tensors():
+    infos = run.tensors()
+    # One look for all: to ask the run for each series would look at every rank each time.
+    every = {(one.name, one.kind, one.mode, one.rank): one for one in run.each_series()}
+    for info in infos:
         if is_operand_kind(info.kind):
             continue  # the page draws operations as a graph; their values are read by `pull`
         for rank in info.ranks:
-            series = run.series(info.name, info.kind, rank=rank, mode=info.mode)
+            series = every.get((info.name, info.kind, info.mode, rank))
+            if series is None:  # the run is being recorded anew
+                continue
             phases = list(dict.fromkeys(series.columns["phase"].tolist()))
             for phase in phases:
                 chosen = series if len(phases) == 1 else series.where(phase=phase)

@@ -31,6 +31,7 @@ from anchorlib.store.format import (
     whole_lines,
 )
 from anchorlib.store.locations import Location
+from anchorlib.store.read.room import Room
 from anchorlib.store.seal import SealedRank, rank_location
 from anchorlib.store.stored import (
     UNFIT,
@@ -62,6 +63,8 @@ class RankReader:
     """
 
     asked: tuple[str, str | None] | None = None
+    room: Room | None = None
+    """Where the bytes of kept columns are counted; None keeps all columns that were read."""
 
     def __init__(self, run: Location, rank: int, name: str = "", part: int = 0) -> None:
         self.run = name
@@ -158,7 +161,13 @@ class RankReader:
             self._check_bound(name, fresh)
             known = fresh if known is None else np.concatenate([known, fresh])
             self._columns[name] = known
+            if self.room is not None:
+                self.room.take(self, fresh.nbytes)
         return known[: self.committed]
+
+    def let_go(self) -> None:
+        """Drops the columns that were read; they are read again when they are asked for."""
+        self._columns = {}
 
     def _check_bound(self, name: str, values: Array) -> None:
         """Raises DamagedError for numbers that no writer puts into a column, too large to count."""

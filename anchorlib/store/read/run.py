@@ -11,6 +11,7 @@ from anchorlib.store.format import claim_key
 from anchorlib.store.locations import LocalLocation, Location, PartKey, listed_parts
 from anchorlib.store.read.joined import joined_rank
 from anchorlib.store.read.rank import RankReader
+from anchorlib.store.read.room import Room
 from anchorlib.store.read.run_digests import digests_of_run
 from anchorlib.store.read.run_figures import RunFigures
 from anchorlib.store.read.run_index import archived_figures
@@ -33,6 +34,7 @@ class RunReader:
         self.location = location
         self.name = name
         self.asked = asked
+        self.room = Room()
         self.figures: RunFigures | None = None
         self._looked_for_figures = False
         self._digests: dict[int, RankDigests] | None = None
@@ -98,7 +100,7 @@ class RunReader:
         known = [(id(part), part.version) for part in parts]
         if self._joined.get(rank) != known or rank not in self._ranks or len(parts) == 1:
             joined = joined_rank(parts, self.name)
-            joined.asked = self.asked
+            joined.asked, joined.room = self.asked, self.room
             self._joined[rank] = known
             return joined
         return self._ranks[rank]
@@ -118,7 +120,7 @@ class RunReader:
 
     def _opened(self, key: PartKey) -> RankReader:
         reader = RankReader(self.location, key[0], self.name, key[1])
-        reader.asked = self.asked
+        reader.asked, reader.room = self.asked, self.room
         return reader
 
     @property

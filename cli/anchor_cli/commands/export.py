@@ -197,7 +197,7 @@ def _series(run: Run, selectors: Sequence[str], selection: Selection) -> list[Se
 
     selection = settled(run, selectors, selection)
     infos = [i for i in run.tensors(*selectors) if selection.mode in (None, i.mode)]
-    found = [one for info in infos for one in narrowed(run, info, selection).series]
+    found = [one for part in narrowed(run, infos, selection) for one in part.series]
     if not found:
         raise UnknownTensorError(f"{run.name} has no record there {selection}".rstrip())
     return found

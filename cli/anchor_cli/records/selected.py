@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Selected", "named", "narrowed", "selected", "settled"]
 
 Pair = tuple[str, str]
+Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def selected(
         raise OptionError(
             f"rank {selection.rank} recorded nothing in {run.name}; there are: {have}"
         )
-    found = [narrowed(run, info, selection) for info in _of_mode(infos, selection.mode)]
+    found = narrowed(run, _of_mode(infos, selection.mode), selection)
     if kept := [one for one in found if one.series]:
         return kept
     first, last = min(i.first_step for i in infos), max(i.last_step for i in infos)
@@ -145,19 +146,32 @@ def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
     raise OptionError(f"nothing selected was recorded in mode {mode}; modes there: {have}")
 
 
-def narrowed(run: Run, info: TensorInfo, selection: Selection) -> Selected:
-    """The selected records of one tensor, kind and mode; there may be none."""
-    ranks = [rank for rank in info.ranks if selection.rank in (None, rank)]
+def narrowed(run: Run, infos: Sequence[TensorInfo], selection: Selection) -> list[Selected]:
+    """The selected records of each of these tensors, kinds and modes; there may be none.
+
+    Each rank is gone through once, for all tensors together: to look for one tensor after the other
+    would look at every rank for each.
+    """
     steps = range(selection.first, sys.maxsize if selection.stop is None else selection.stop)
-    kept, whole = [], []
-    for rank in ranks:
-        one = run.series(info.name, info.kind, rank=rank, mode=info.mode).where(
-            steps=steps,
-            pass_index=selection.pass_index,
-            call=selection.call,
-            phase=selection.phase,
-        )
-        if len(one):
-            kept.append(one)
-        whole.append(run.series(info.name, info.kind, rank=rank, mode=info.mode, attempts=True))
-    return Selected(info, tuple(kept), tuple(whole))
+    kept: dict[Key, list[Series]] = {_key(info): [] for info in infos}
+    whole: dict[Key, list[Series]] = {_key(info): [] for info in infos}
+    for rank in sorted({rank for info in infos for rank in info.ranks}):
+        if selection.rank not in (None, rank):
+            continue
+        for one in run.each_series(rank):
+            if _key(one) in kept:
+                some = one.where(
+                    steps=steps,
+                    pass_index=selection.pass_index,
+                    call=selection.call,
+                    phase=selection.phase,
+                )
+                kept[_key(one)] += [some] if len(some) else []
+        for one in run.each_series(rank, attempts=True):
+            if _key(one) in whole:
+                whole[_key(one)].append(one)
+    return [Selected(info, tuple(kept[_key(info)]), tuple(whole[_key(info)])) for info in infos]
+
+
+def _key(one: TensorInfo | Series) -> Key:
+    return (one.name, one.kind, one.mode)
