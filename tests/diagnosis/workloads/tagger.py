@@ -280,7 +280,12 @@ CASES = [
     Case("checkpointed", "benign", {"checkpoints": True}, reference={"dropout": 0.2}),
     Case("foreach optimizer", "benign", {"implementation": "foreach"}),
     Case("2 threads", "benign", {"threads": 2}),
-    Case("low precision", "benign", {"low": True}),
+    Case(
+        "foreach optimizer, low precision",
+        "benign",
+        {"implementation": "foreach"},
+        reference={"low": True},
+    ),
     Case("batch turned", "benign", {"turned": True}),
     Case("other init", "data", {"init": 1}, ("*@value",)),
     Case("again", "equal"),
