@@ -93,10 +93,7 @@ from anchorlib.store.runs import (
 )
 from anchorlib.store.seal import (
     FolderTarget,
-    RankFigures,
     Sealed,
-    SealedObject,
-    SeriesFigures,
     Target,
     is_unfinished,
     rank_location,
@@ -123,7 +120,6 @@ __all__ = [
     "PartKey",
     "Pin",
     "RankAudit",
-    "RankFigures",
     "RankLock",
     "RankReader",
     "Remnants",
@@ -133,9 +129,7 @@ __all__ = [
     "RunReader",
     "RunRoom",
     "Sealed",
-    "SealedObject",
     "SeriesEntry",
-    "SeriesFigures",
     "SeveralCollectors",
     "Target",
     "TensorTree",
