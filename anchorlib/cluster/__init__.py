@@ -9,6 +9,5 @@ opens the run itself: no values, no open files and no credentials go through the
 
 from anchorlib.cluster.address import checked_address, quiet
 from anchorlib.cluster.cluster import Cluster
-from anchorlib.cluster.tasks import Far, Near
 
-__all__ = ["Cluster", "Far", "Near", "checked_address", "quiet"]
+__all__ = ["Cluster", "checked_address", "quiet"]

@@ -6,7 +6,7 @@ run["fc2.bias@grad"].values()    (record, *shape)
 """
 
 from anchorlib.reading.blocks import Over, spread
-from anchorlib.reading.histogram import TensorHistogram, gradients_first, pooled
+from anchorlib.reading.histogram import TensorHistogram, gradients_first
 from anchorlib.reading.run import Run, open_run
 from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.tables import as_frame, html_table, html_text
@@ -23,7 +23,6 @@ __all__ = [
     "html_table",
     "html_text",
     "open_run",
-    "pooled",
     "spread",
     "tensor_tree",
 ]

@@ -16,15 +16,13 @@ main           the program of the recorder process; `talk`: its messages with th
 
 from __future__ import annotations
 
-from anchorlib.recorder.copies import Copier, Lane, Later
+from anchorlib.recorder.copies import Later
 from anchorlib.recorder.queue import RecordQueue, Source
 from anchorlib.recorder.ring import Ring
 from anchorlib.recorder.session_queue import DrainPlace, default_place, process_queue, thread_queue
 
 __all__ = [
-    "Copier",
     "DrainPlace",
-    "Lane",
     "Later",
     "RecordQueue",
     "Ring",

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorlib.spool.limit import parse_bytes
 from anchorlib.spool.place import is_spool, spool_place, was_spool
-from anchorlib.spool.waiting import LeftSpool, SpoolRoom, spool_room, spools_here
+from anchorlib.spool.waiting import spool_room, spools_here
 
 if TYPE_CHECKING:
     from anchorlib.spool.delivery import deliver
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Delivered",
     "Earlier",
-    "LeftSpool",
     "Sender",
-    "SpoolRoom",
     "WrittenSpool",
     "deliver",
     "is_spool",

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         reader_handler,
     )
     from anchorlib.wire.credentials import Credentials, check_credentials
-    from anchorlib.wire.holding import OTHERS, Doubt, Held, Link, doubts, held_frame
+    from anchorlib.wire.holding import OTHERS, Held, Link, doubts, held_frame
     from anchorlib.wire.limits import (
         AHEAD_BYTES,
         AHEAD_SHARE,
@@ -169,7 +169,6 @@ __all__ = [
     "Confirmed",
     "Credentials",
     "Decoder",
-    "Doubt",
     "Encoded",
     "Encoder",
     "Failing",
@@ -254,7 +253,7 @@ _MODULES = {
         "kind_of open_channel push_handler reader_handler"
     ),
     "credentials": "Credentials check_credentials",
-    "holding": "Doubt Held Link OTHERS doubts held_frame",
+    "holding": "Held Link OTHERS doubts held_frame",
     "limits": (
         "AHEAD_BYTES AHEAD_SHARE CONFIRMED_RECORDS DEFINED_BYTES FRAME_BYTES HANDSHAKE_SECONDS "
         "HEADER_BYTES HELLO_SECONDS IDLE_SECONDS LISTED_BYTES MESSAGE_BYTES PROTOCOL READ_BYTES "

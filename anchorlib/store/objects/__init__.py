@@ -10,7 +10,7 @@ inside           a folder of a shelf as a shelf of its own
 lookup           the shelf or location that a text names
 """
 
-from anchorlib.store.objects.address import ObjectAddress, is_object_url, parse_object_url
+from anchorlib.store.objects.address import is_object_url, parse_object_url
 from anchorlib.store.objects.bucket import ObjectShelf
 from anchorlib.store.objects.connection import Limits
 from anchorlib.store.objects.folder import FolderShelf
@@ -23,7 +23,6 @@ __all__ = [
     "FolderShelf",
     "Held",
     "Limits",
-    "ObjectAddress",
     "ObjectLocation",
     "ObjectShelf",
     "Shelf",
