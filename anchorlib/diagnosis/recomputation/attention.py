@@ -7,7 +7,7 @@ found by trial: all functions that fit the shapes are in the recipe, and the nea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Any, Final
 
@@ -21,7 +21,11 @@ __all__ = ["attending"]
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
-_MOST: Final = 1 << 20  # scores that are computed for each way of computing
+Heads = Mapping[int, int]
+_MOST: Final = 1 << 16
+"""Scores that are computed for each way of computing: of more, those of the first heads."""
+_LARGEST: Final = 1 << 18
+"""The most scores of the query heads that share a key: more take minutes."""
 _MASKS: Final = 2  # tensors that are tried as masks
 _SCALE: Final = re.compile(r"\bscale=([0-9.e+-]+)")
 
@@ -42,7 +46,8 @@ def attending(told: Operands, texts: Sequence[str]) -> Recipe | None:
     if not orders:
         return None
     scores = _scores(told.inputs, orders[0])
-    if int(np.prod(scores)) > _MOST:
+    heads = _heads(told.inputs, orders[0], scores)
+    if heads is None:
         return None
     masks = _masks(told, scores)
     stated = {float(one) for text in texts for one in _SCALE.findall(text)}
@@ -53,18 +58,21 @@ def attending(told: Operands, texts: Sequence[str]) -> Recipe | None:
         for causal in ([False, True] if mask is None else [False])
         for order in orders
     ]
-    return _recipe(told, ways, masks)
+    return _recipe(told, ways, masks, heads)
 
 
-def _recipe(told: Operands, ways: Sequence[Attention], masks: Sequence[Operand]) -> Recipe | None:
+def _recipe(
+    told: Operands, ways: Sequence[Attention], masks: Sequence[Operand], heads: Heads
+) -> Recipe | None:
     """The recipe that tries each way; its inputs are q, k, v, masks and the gradient, if any."""
 
     def inputs(side: str) -> list[Array]:
         given = [one.read(side) for one in told.inputs] + [_added(one, side) for one in masks]
-        return given if told.child is None else [*given, told.child.read(side)]
+        given += [] if told.child is None else [told.child.read(side)]
+        return [_some(one, heads) for one in given]
 
     functions = tuple(_functions(told, ways))
-    return Recipe(functions, inputs, lambda own: own) if functions else None
+    return Recipe(functions, inputs, lambda own: _some(own, heads)) if functions else None
 
 
 def _functions(told: Operands, ways: Sequence[Attention]) -> Iterator[Function]:
@@ -88,6 +96,31 @@ def _fits(inputs: Sequence[Operand], order: tuple[int, ...], out: Shape) -> bool
 def _scores(inputs: Sequence[Operand], order: tuple[int, ...]) -> Shape:
     q, k = (inputs[at].shape for at in order[:2])
     return (*q[:-1], k[-2])
+
+
+def _heads(inputs: Sequence[Operand], order: tuple[int, ...], scores: Shape) -> Heads | None:
+    """How many heads are computed, by the number of a tensor's heads; {} for all of them.
+
+    None where those that share one key have too many scores.
+    """
+    count = int(np.prod(scores))
+    q, k = (inputs[at].shape for at in order[:2])
+    shared = q[-3] // k[-3] if len(q) > 2 else 1
+    each = shared * scores[-2] * scores[-1]
+    if each > _LARGEST:
+        return None
+    if count <= _MOST or len(q) < 3:
+        return {}
+    some = min(max(_MOST // each, 1), k[-3])
+    return {k[-3]: some, q[-3]: some * shared}
+
+
+def _some(x: Array, heads: Heads) -> Array:
+    """`x` with its first heads alone, of the first image; `x` itself where all are computed."""
+    if not heads or x.ndim < 3:
+        return x
+    first = x[(slice(0, 1),) * (x.ndim - 3)]
+    return first[..., : heads.get(x.shape[-3], 1), :, :]
 
 
 def _masks(told: Operands, scores: Shape) -> list[Operand]:

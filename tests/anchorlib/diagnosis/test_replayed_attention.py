@@ -68,7 +68,8 @@ def told(given: list[Tensor], how: dict[str, Any], precision: torch.dtype) -> di
             continue
         recipe = attending(one, texts if how["scale"] else [])
         assert recipe is not None
-        found[name] = fit(recipe.functions, recipe.inputs("a"), one.own.read("a"), "float32")
+        own = recipe.output(one.own.read("a"))
+        found[name] = fit(recipe.functions, recipe.inputs("a"), own, "float32")
     return found
 
 
@@ -81,6 +82,18 @@ def test_the_truth_is_what_float64_computes_and_torchs_kernel_gives_its_own_bits
         assert not exact.error > 0.5, f"{name} is a float64 value, rounded once"
     for name, own in told(*case, torch.float32).items():
         assert any(one.startswith("torch's") for one in own.formulas), name
+
+
+def test_of_many_scores_the_first_heads_are_computed() -> None:
+    torch.manual_seed(0)
+    k, v = torch.randn(2, 2, 4, 96, 8)
+    mask = torch.randn(2, 8, 96, 96) > -0.5
+    how = {"scale": None, "attn_mask": mask, "enable_gqa": True}
+    found = told([torch.randn(2, 8, 96, 8), k, v], how, torch.float32)
+    elements = {name: one.elements for name, one in found.items()}
+    assert elements == {"out": 6 * 96 * 8, "q": 6 * 96 * 8, "k": 3 * 96 * 8, "v": 3 * 96 * 8}
+    for one in found.values():
+        assert any(name.startswith("torch's") for name in one.formulas)
 
 
 def random(*shape: int, seed: int) -> Tensor:
