@@ -2,8 +2,8 @@
 
 376 series a rank (94 tensors in four kinds, summaries alone) in two steps. The sealed run is a
 folder as an archive has it: an object store's requests, at most four, come on top, at some tens of
-milliseconds each; a comparison needs four of each run, and those that read one rank of each. The
-live one is what a writer left on this disk and no reader has seen.
+milliseconds each; a comparison needs five of each run, and some seven for each rank that it opens.
+The live one is what a writer left on this disk and no reader has seen.
 
     python -m benchmarks ranks
 """

@@ -85,7 +85,7 @@ SIGNATURES = {
     "tensor_names": "model, optimizer=None, prefix=''",
     "open_run": "run, store=None",
     "compare": "a, b, *, store=None, noise=(), reference=None, tensors='*', names=None, "
-    "replay=False, ops=None, progress=None, over=None",
+    "replay=False, ops=None, progress=None, over=None, beforehand=None",
     "outliers": "run, *, store=None, tensors='*'",
     "Comparison.page": "self, *, height=900",
     "Session.watch": "self, model, *, tensors=None, mode=None, phases=None, steps=None, "

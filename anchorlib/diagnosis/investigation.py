@@ -44,7 +44,7 @@ from anchorlib.diagnosis.pairing import (
 from anchorlib.diagnosis.recomputation import replayed
 from anchorlib.diagnosis.sizes import Measures, measure
 from anchorlib.diagnosis.tracing import Traces, traces_of
-from anchorlib.diagnosis.unread import beforehand
+from anchorlib.diagnosis.unread import beforehand as known_beforehand
 from anchorlib.diagnosis.wording import Beside, sentence
 from anchorlib.reading import Over, Run, open_run
 
@@ -69,6 +69,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     ops: bool | None = None,
     progress: Progress | None = None,
     over: Over | None = None,
+    beforehand: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Where two runs part, which operation did it, and whether it matters.
 
@@ -86,13 +87,17 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     progress: called with the bytes read so far and all there are to read, for each pair of runs.
     over: a `map` that measures how far records are apart; None: this process does. The `map` of an
         `anchorlib.cluster.Cluster` has a dask cluster measure, with the same answer to the bit.
+    beforehand: called before any rank of two archived runs is read, if their digests tell that some
+        ranks differ: with which ones, and since which step, in words.
     Raises RunNotFoundError, UnknownTensorError, CollectorError, StoreError, and OptionError where
     operations were asked for and the two runs traced no step in common.
     """
     selectors = [tensors] if isinstance(tensors, str) else list(tensors)
     opened = [_opened(one, store) for one in (a, b, *noise)]
     third = None if reference is None else _opened(reference, store)
-    known = beforehand(opened[0], opened[1])
+    known = known_beforehand(opened[0], opened[1])
+    if known is not None and known.parting and beforehand is not None:
+        beforehand(known.line())
     if known is not None and not known.is_traced and ops is None:
         ops = False
     # Noise is told from the records of all ranks, and so is what traced operations made.

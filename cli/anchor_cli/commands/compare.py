@@ -24,7 +24,6 @@ from anchor_cli.terminal import counted, document, emit, note, this_screen
 
 if TYPE_CHECKING:
     from anchorlib.diagnosis import Comparison
-    from anchorlib.reading import Run
 
 __all__ = ["EXAMPLES", "compare_runs"]
 
@@ -164,17 +163,15 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
     """
     from anchor_cli.comparisons import next_commands, read_names, report
     from anchorlib.diagnosis import compare
-    from anchorlib.reading import open_run
 
     files = {"--csv": csv, "--jsonl": jsonl, "--html": html, "--junit": junit}
     _one_stdout(files, json=as_json, github=github)
     reference, a, b = _three(runs)
     others = [without_slash(run) for run in noise or ()]
-    opened = open_run(a, store), open_run(b, store)
-    _say_beforehand(*opened)
     with spread_over(dask) as over, progress(f"comparing {a} and {b}") as tick:
         found = compare(
-            *opened,
+            a,
+            b,
             store=store,
             noise=others,
             reference=reference,
@@ -184,6 +181,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
             ops=ops,
             progress=tick,
             over=over,
+            beforehand=_say_beforehand,
         )
     _write(found, csv=csv, jsonl=jsonl)
     if html is not None:
@@ -199,13 +197,8 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
     return code
 
 
-def _say_beforehand(a: Run, b: Run) -> None:
-    """Notes what is known of many ranks before those that differ are read, which may take long."""
-    from anchorlib.diagnosis import beforehand
-
-    known = beforehand(a, b)
-    if known is not None and known.parting:
-        note(f"by their digests {known.line()}; these are read now")
+def _say_beforehand(told: str) -> None:
+    note(f"by their digests {told}; these are read now")
 
 
 def _three(runs: Sequence[str]) -> tuple[str | None, str, str]:

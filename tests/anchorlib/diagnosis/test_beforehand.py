@@ -298,6 +298,9 @@ def test_the_command_says_first_what_the_digests_tell(place: Path) -> None:
     )
     assert found.json["ranks"] == {"compared": "0-2", "differing": "1"}
     assert not anchor("compare", "run1", "run1", "--store", place, "--json").err
+    heard: list[str] = []
+    anchorlib.compare("run1", "run2", store=place, beforehand=heard.append)
+    assert heard == ["ranks 0-2, 1 differs (1); first at step 1 (rank 1)"]
 
 
 def test_where_most_differs_ranks_that_were_not_read_keep_the_steps(place: Path) -> None:
