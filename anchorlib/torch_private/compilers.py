@@ -9,7 +9,6 @@ import logging
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from torch import fx
@@ -102,9 +101,13 @@ def loggers_of(kind: str) -> list[logging.Logger]:
     return [one for one in every.values() if getattr(one, "artifact_name", None) == kind]  # type: ignore[misc]
 
 
-def _texts_loggers() -> object:
+def _listening() -> object:
     import_module(AOT_MODULE)
-    return loggers_of(AOT_TEXTS) or None
+    return loggers_of(AOT_TEXTS)[0].addFilter
+
+
+def _entering() -> object:
+    return import_module(AOT_ENTRY).aot_function
 
 
 later(
@@ -112,15 +115,14 @@ later(
     "takes the texts of AOT's graphs, where their objects cannot be had",
     "graphs of backends of AOT's, where torch has moved the functions that log them too",
     reach=Reach.TRACED,
-    probe=_texts_loggers,
-    kind=is_a(list),
+    probe=_listening,
 )
 later(
     AOT_ENTRY,
     "is imported before AOT makes a graph",
     "the texts of AOT's graphs, where torch has moved the module that has their objects too",
     reach=Reach.TRACED,
-    kind=is_a(ModuleType),
+    probe=_entering,
 )
 
 
