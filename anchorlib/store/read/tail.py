@@ -16,16 +16,16 @@ from typing import Final
 import numpy as np
 
 from anchorlib.errors import StoreError
-from anchorlib.store.format import COLUMNS, rank_name
+from anchorlib.store.format import COLUMNS, HIST_COLUMNS, MOST_BINS, rank_name
 from anchorlib.store.locations import Location, Within
 from anchorlib.store.read.rank import RankReader
 from anchorlib.store.read.remnants import Remnants
-from anchorlib.store.stored import RowChecks
+from anchorlib.store.stored import RowChecks, StoredRows
 
 __all__ = ["whole_rows"]
 
 _PART: Final = 4096  # rows examined at a time, from the end backwards
-_NEVER_ZERO: Final = ("check", "time_ns", "count")
+_NEVER_ZERO: Final = ("check", "time_ns", "count", "hist_count")
 _TAIL: Final = 8  # bytes at the end of a record's values that tell whether they were copied
 
 
@@ -51,25 +51,46 @@ def _torn_rows(rank: Location, reader: RankReader, rows: int) -> int:
         if not found:
             break
         stop = start
-    if not unfit or unfit[-1] != rows - 1:
-        return rows
     # The torn end is the longest one in which at least every second row does not fit. A row before
     # it that does not fit was damaged in another way.
     places = np.array(unfit)
     share = (len(places) - np.arange(len(places))) / (rows - places)
-    first = int(places[int(np.flatnonzero(share >= 0.5)[0])])
-    return first if rows - first > 1 or _lacks_column(reader, first, rows) else rows
+    ends = np.flatnonzero(share >= 0.5)
+    if not len(ends):
+        return rows
+    first = int(places[ends[0]])
+    # A torn row fits where its values are zero in all columns that were copied too early, and the
+    # last row may be such a row.
+    is_last = unfit[-1] == rows - 1
+    if is_last and rows - first > 1:
+        return first
+    is_torn = (is_last or len(places) - ends[0] > 1) and _lacks_column(rank, reader, first, rows)
+    return first if is_torn else rows
 
 
-def _lacks_column(reader: RankReader, first: int, stop: int) -> bool:
+def _lacks_column(rank: Location, reader: RankReader, first: int, stop: int) -> bool:
     """Whether some column of these rows is zero throughout, as a file that was copied too early."""
     for name in COLUMNS:
-        if name == "seq" or reader.span(name, first, stop).any():
-            continue
-        before = reader.span(name, max(first - _PART, 0), first)
-        if name in _NEVER_ZERO or before.any():
+        if name != "seq" and _ends(StoredRows(rank, f"records/{name}", COLUMNS[name]), first, stop):
             return True
-    return False
+    offsets, lengths = (reader.span(name, first, stop) for name in ("hist_offset", "hist_length"))
+    stored = (lengths > 0) & (lengths <= MOST_BINS) & (offsets >= 0)
+    if not stored.any():
+        return False
+    start = int(offsets[stored][0])
+    end = min(int((offsets + lengths)[stored].max()), start + _PART)
+    return any(
+        _ends(StoredRows(rank, f"records/{name}", dtype), start, end)
+        for name, dtype in HIST_COLUMNS.items()
+    )
+
+
+def _ends(column: StoredRows, start: int, stop: int) -> bool:
+    """Whether a column's entries from `start` on are all zero, and those before it are not."""
+    if column.span(start, stop).any():
+        return False
+    name = column.key.rpartition("/")[2]
+    return name in _NEVER_ZERO or bool(column.span(max(start - _PART, 0), start).any())
 
 
 def _torn_values(reader: RankReader, rows: int) -> int:
