@@ -13,13 +13,15 @@ pip's choice unless `-c` or `--torch` says it; with CUDA an environment takes so
 removed before the next one is made.
 
 `--torch` takes a requirement (`torch==2.9.*`, the path of a wheel), or `oldest`: the oldest torch
-that pyproject.toml admits. The pin of torch in constraints then does not hold. pip looks where it
-is told to (PIP_FIND_LINKS, PIP_INDEX_URL); a torch that it cannot have is a row that failed.
+that pyproject.toml admits. What constraints pin of torch, and of what torch requires, then does not
+hold. pip looks where it is told to (PIP_FIND_LINKS, PIP_INDEX_URL); a torch that it cannot have is
+a row that failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import re
@@ -181,12 +183,17 @@ def requirement(torch: str) -> str:
 
 
 def without_torch(constraints: Sequence[Path], folder: Path) -> Path:
-    """A file in `folder` with the lines of these constraints, but those that pin torch."""
+    """A file in `folder` with the lines of these constraints, but those that pin torch.
+
+    Those that pin what torch requires go too: each torch wants another version of sympy.
+    """
+    required = [re.split(r"[^\w.-]", one)[0] for one in importlib.metadata.requires("torch") or []]
+    free = {name.lower().replace("_", "-") for name in ("torch", *required)}
     lines = [
         line
         for file in constraints
         for line in file.read_text(encoding="utf-8").splitlines()
-        if not re.match(r"torch\s*[=<>~!@]", line)
+        if re.split(r"[^\w.-]", line)[0].lower().replace("_", "-") not in free
     ]
     kept = folder / "constraints-without-torch.txt"
     kept.write_text("\n".join(lines) + "\n", encoding="utf-8")
