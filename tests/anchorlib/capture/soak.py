@@ -72,7 +72,7 @@ def soak():
                 session.flush()
                 gc.collect()
                 marks.append(in_use())
-        streams = len(session._recorder._streams)
+        streams = len(session._recorder._table._streams)
         handles = len(session._observer._hung)
     return {
         "in_use": marks,
