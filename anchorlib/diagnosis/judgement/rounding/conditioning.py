@@ -1,12 +1,17 @@
 """How many times a normalisation enlarges the rounding of its input.
 
-    y = (x − mean) / std
+    y = (x − mean) / √(Var[x] + eps)
 
-x and its mean round in proportion to the size √E[x²], while y is measured in units of the spread
-√Var[x]. Where the mean is large beside the spread, the relative rounding of both is
-√(E[x²] / Var[x]) times larger in y. x itself rounds where the operations of one stretch hold both
-the computation of x and the norm: A recorded x in between, B did not. The mean rounds
-in every norm.
+x and its mean round in proportion to the size √E[x²], while y is measured in units of the spread.
+Where the mean is large beside the spread, the rounding of both is larger in y, relative to y, by
+
+    √( Σ E[x²] / (Var[x] + eps)  /  Σ Var[x] / (Var[x] + eps) )
+
+with a term for each group of elements that are normalised together, so that a group counts by its
+share in y: one nearly constant channel among many does not make room for errors of the others. x
+itself rounds where the operations of one stretch hold both the computation of x and the norm: A
+recorded x in between, B did not. The mean rounds in every norm that computes one; an RMS norm
+and a batch norm in eval mode compute none.
 """
 
 from __future__ import annotations
@@ -17,15 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import UNMATCHED, Frontier
+from anchorlib.diagnosis.causes import UNMATCHED, Frontier, Role
 from anchorlib.diagnosis.sizes import read
 from anchorlib.errors import StoreError
 
 __all__ = ["conditioning"]
 
 Array = np.ndarray[Any, Any]
-NORM = re.compile(r"(batch|layer|group|instance|rms)_?norm", re.IGNORECASE)
-OF_CHANNELS = re.compile(r"batch|instance|group", re.IGNORECASE)
+NORM = re.compile(r"(batch|layer|group|instance)_?norm", re.IGNORECASE)
+VIEW = re.compile(r"view|reshape", re.IGNORECASE)
+EPS = 1e-5
+"""The eps of torch's norms where a node does not tell its own."""
 UNSEEN = 2.0
 """The factor where x is not known: six nets with batch norms had 1.0 to 2.3 at their start."""
 MOST_ELEMENTS = 1 << 22
@@ -39,21 +46,33 @@ def conditioning(frontier: Frontier, row: int) -> float:
     a = frontier.alignment.a
     if not norms or a.tensors[a.tensor[row]].kind != "value":
         return 1.0
-    alone = [
+    given = [
         one
         for one in frontier.parents(row)
-        if frontier.status[one] == UNMATCHED and a.shape[one] == a.shape[row]
+        if a.shape[one] == a.shape[row] and frontier.role[one] != Role.PARAMETER
     ]
+    alone = [one for one in given if frontier.status[one] == UNMATCHED]
     if not alone and len(ops) > 1:
         return UNSEEN
-    given = [one for one in frontier.parents(row) if a.shape[one] == a.shape[row]]
-    if not alone and not given:
+    told = _arguments(frontier, row, norms[0])
+    if not given or "training=False" in told:
         return 1.0
     x = _values(frontier, (alone or given)[0])
     if x is None:
         return UNSEEN
-    channels = OF_CHANNELS.search(norms[0]) and x.ndim > 1
-    return _of(x, tuple(n for n in range(x.ndim) if n != 1) if channels else (x.ndim - 1,))
+    eps = re.search(r"\beps=([0-9.e+-]+)", told)
+    each = _grouped(x, norms[0], told, is_viewed=any(VIEW.search(op) for op in ops))
+    return _of(each, float(eps[1]) if eps else EPS)
+
+
+def _arguments(frontier: Frontier, row: int, op: str) -> str:
+    """What A states that `op` was told, as "eps=1e-05, group=2"; "" where it states nothing."""
+    a = frontier.alignment.a
+    own = a.tensors[a.tensor[row]]
+    for edges in a.edges.get(own.rank, ()):
+        if edges.name == own.name and op in edges.ops and edges.arguments:
+            return edges.arguments[edges.ops.index(op)]
+    return ""
 
 
 def _values(frontier: Frontier, row: int) -> Array | None:
@@ -66,9 +85,28 @@ def _values(frontier: Frontier, row: int) -> Array | None:
         return None
 
 
-def _of(x: Array, axes: tuple[int, ...]) -> float:
-    """√(mean of E[x²] / Var[x]); both moments are over the axes that are normalised together."""
+def _grouped(x: Array, op: str, told: str, *, is_viewed: bool) -> Array:
+    """x with a row for each group of elements that the norm `op` takes together.
+
+    is_viewed: whether x is viewed in another shape, as an instance norm does before a batch norm.
+    """
+    name = op.lower()
+    if "layer" in name or x.ndim < 2:
+        shape = re.search(r"normalized_shape=\(([^)]*)\)", told)
+        axes = len([size for size in shape[1].split(",") if size.strip()]) if shape else 1
+        return x.reshape(*x.shape[: max(x.ndim - axes, 0)], -1)
+    if "group" in name:
+        told_groups = re.search(r"\bgroup=(\d+)", told)
+        groups = int(told_groups[1]) if told_groups else 1
+        return x.reshape(len(x), groups if x.shape[1] % groups == 0 else 1, -1)
+    if "instance" in name or (is_viewed and x.ndim > 2):
+        return x.reshape(*x.shape[:2], -1)
+    return np.moveaxis(x, 1, 0).reshape(x.shape[1], -1)
+
+
+def _of(x: Array, eps: float) -> float:
+    """The factor for x, whose rows are normalised each by itself."""
     with np.errstate(all="ignore"):
-        told = (x**2).mean(axes) / x.var(axes)
-    told = told[np.isfinite(told)]
-    return math.sqrt(float(told.mean())) if told.size else UNSEEN
+        spread = x.var(-1)
+        enlarged = ((x**2).mean(-1) / (spread + eps)).sum() / (spread / (spread + eps)).sum()
+    return math.sqrt(float(enlarged)) if np.isfinite(enlarged) else UNSEEN

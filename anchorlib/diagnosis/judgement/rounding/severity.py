@@ -105,7 +105,8 @@ def severity(frontier: Frontier, row: int, row_b: int, measure: Measure) -> Seve
     scale, note = _scale(frontier, row, norm, eps)
     low = _low_sum(frontier, row, measure, eps) if _is_sum(a, row) else TOLERANCE_LOW
     limit = (TOLERANCE if eps <= EPS32 else low) * _growth(frontier, row, ops)
-    limit *= conditioning(frontier, row)
+    if measure.cosine_distance > eps**2:  # a factor on all of a record is no norm's rounding
+        limit *= conditioning(frontier, row)
     error = absolute / (eps * scale) if scale else math.inf
     if _kind(frontier, row) in UPDATES:
         usual, limit = limit, _of_update(frontier, row, scale, limit)
