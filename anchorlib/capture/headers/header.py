@@ -79,10 +79,19 @@ def _emulate_precision_casts() -> bool:
     return setting
 
 
+def _device() -> str:
+    """The name of the GPU, else the kind of accelerator ("xpu", "mps"), else "cpu"."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    if torch.accelerator.is_available():
+        return str(torch.accelerator.current_accelerator())
+    return "cpu"
+
+
 _SETTINGS: dict[str, Callable[[], Any]] = {
     "": lambda: torch.__version__,
     ".cuda": lambda: torch.version.cuda,
-    ".device": lambda: torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    ".device": _device,
     ".cpu_capability": torch.backends.cpu.get_cpu_capability,
     ".default_dtype": lambda: str(torch.get_default_dtype()).removeprefix("torch."),
     ".threads": torch.get_num_threads,

@@ -72,6 +72,8 @@ class Layouts:
 
     def of(self, x: torch.Tensor) -> Layout:
         """The layout of `x`."""
+        if x.is_nested:
+            return Layout(x.dtype, ())  # one of torch.strided has no shape to ask for
         if x.layout is not _STRIDED:
             return Layout(x.dtype, tuple(x.shape))
         key = (x.dtype, x.shape, x.stride())

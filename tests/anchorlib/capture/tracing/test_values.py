@@ -165,6 +165,20 @@ def test_tensors_without_plain_values_are_gaps_of_the_trace_and_not_of_records()
     assert "aten.quantize_per_tensor.default@op.in.self" in run.names()
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")  # torch's own
+def test_a_nested_tensor_ends_no_trace_and_is_a_gap_of_its_values():
+    def body():
+        _ = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]) * 2
+        torch.ones(3).cos()
+
+    run = traced(body, "*")
+    assert "a nested tensor is not kept whole" in {
+        reason.rpartition(": ")[2] for reason in reasons(run)
+    }
+    assert not any("has ended" in reason for reason in reasons(run))
+    assert "aten.cos.default@op.out" in run.names()
+
+
 def test_without_values_the_mode_of_a_trace_is_the_one_that_keeps_none():
     with recording() as run:
         run.session.trace(1)
