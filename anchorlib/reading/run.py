@@ -59,7 +59,7 @@ class Run:
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
-        self._indexes: dict[tuple[int, bool], RankIndex] = {}
+        self._indexes: dict[tuple[int, bool], _Kept] = {}
         self._joined: dict[int, tuple[tuple[int, int], Joined]] = {}
         self._listed: tuple[list[Any], list[TensorInfo]] | None = None
         self._reader.refresh()
@@ -461,11 +461,12 @@ class Run:
 
     def _index(self, rank: int, *, attempts: bool = False) -> RankIndex:
         reader = self._reader.rank(rank)
-        index = self._indexes.get((rank, attempts))
+        known = self._indexes.get((rank, attempts))
+        index = None if known is None else known.index
         if index is None or index.reader is not reader or index.version != reader.version:
             index = RankIndex(reader, attempts=attempts)
-            self._indexes[rank, attempts] = index
-            self._reader.room.take(_Place(self._indexes, (rank, attempts)), index.nbytes)
+            kept = self._indexes[rank, attempts] = _Kept(index)
+            self._reader.room.take(kept, index.nbytes)
         return index
 
     def _checked_rank(self, rank: int) -> int:
@@ -481,15 +482,14 @@ class Run:
         return run_html(self)
 
 
-class _Place:
-    """The place of an index among those that a run keeps.
+class _Kept:
+    """An index that a run keeps, until the room is needed.
 
     Who uses the index when it is let go still has it: its rows are needed to the end.
     """
 
-    def __init__(self, indexes: dict[tuple[int, bool], RankIndex], key: tuple[int, bool]) -> None:
-        self._indexes = indexes
-        self._key = key
+    def __init__(self, index: RankIndex) -> None:
+        self.index: RankIndex | None = index
 
     def let_go(self) -> None:
-        self._indexes.pop(self._key, None)
+        self.index = None

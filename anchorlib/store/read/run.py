@@ -11,7 +11,7 @@ from anchorlib.store.format import claim_key
 from anchorlib.store.locations import LocalLocation, Location, PartKey, listed_parts
 from anchorlib.store.read.joined import joined_rank
 from anchorlib.store.read.rank import RankReader
-from anchorlib.store.read.room import Room
+from anchorlib.store.read.room import ROOM
 from anchorlib.store.read.run_digests import digests_of_run
 from anchorlib.store.read.run_figures import RunFigures
 from anchorlib.store.read.run_index import archived_figures
@@ -34,7 +34,7 @@ class RunReader:
         self.location = location
         self.name = name
         self.asked = asked
-        self.room = Room()
+        self.room = ROOM
         self.figures: RunFigures | None = None
         self._looked_for_figures = False
         self._digests: dict[int, RankDigests] | None = None
