@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from anchorlib.errors import RunNotFoundError, StoreError
@@ -136,6 +137,14 @@ class RunReader:
                 return self.open_rank(rank)
             self._ranks[rank] = self._opened((rank, 0))
         return self._ranks[rank]
+
+    def each_rank(self, ranks: Sequence[int]) -> Iterator[RankReader]:
+        """These ranks as they are at this call, also those that a later look finds no more.
+
+        A rank of an archived run is opened when the iteration comes to it. Raises KeyError where
+        one has recorded nothing.
+        """
+        return map(self.rank if self.figures is not None else dict(self._ranks).__getitem__, ranks)
 
     def open_rank(self, rank: int) -> RankReader:
         """One rank as it is now; other ranks are not read. Raises RunNotFoundError."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from weakref import ref
 
 import pytest
 
+from anchorlib.errors import RunNotFoundError
 from anchorlib.reading import open_run
 from anchorlib.store import RunReader, Writer
 from anchorlib.store.read.memory import memory_here
@@ -84,6 +86,24 @@ def test_a_rank_that_was_overwritten_is_kept_no_longer(tmp_path: Path) -> None:
         make_run(tmp_path, overwrite=True)
         run.tensors()
     assert [reader() for reader in readers] == [None] * 4
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_rank_that_goes_during_an_iteration_is_given_out_or_told_to_be_gone(
+    tmp_path: Path, *, is_read: bool
+) -> None:
+    run = open_run("run1", make_run(tmp_path, ranks=2))
+    if is_read:
+        run.tensors()
+    found = run.each_series()
+    first = next(found)
+    shutil.rmtree(tmp_path / "run1.zarr" / "rank1")
+    run.refresh()
+    if is_read:
+        assert [first.rank, *dict.fromkeys(one.rank for one in found)] == [0, 0, 1]
+    else:
+        with pytest.raises(RunNotFoundError):
+            list(found)
 
 
 V1 = ("5:cpu:/\n4:memory:/pod/one\n0::/\n", "memory/pod/memory.limit_in_bytes")
