@@ -44,10 +44,6 @@ os.environ["ANCHOR_RECORDER"] = "thread"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A million objects of torch's take half a second of a processor to look through, whenever Python or
-# a test collects garbage: none is collected until all is imported, and that is then left out of it.
-gc.disable()
-
 
 @pytest.fixture(scope="session", autouse=True)
 def _what_a_long_process_pays_often() -> Iterator[None]:
@@ -63,6 +59,16 @@ def _what_a_long_process_pays_often() -> Iterator[None]:
         patch.setattr(header, "_git_commit", functools.cache(header._git_commit))
         patch.setattr(compiled, "WORTH", 1 << 62)
         yield
+
+
+def pytest_collectstart() -> None:
+    """Collect no garbage until all tests are imported, and leave what was imported out of it then.
+
+    A million objects of torch's take half a second of a processor to look through, whenever Python
+    or a test collects garbage. The process that has pytest-xdist's workers collects no tests, so
+    that its collector is left as it is.
+    """
+    gc.disable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 _MEMORY = Path("/dev/shm")  # Linux's file system in memory
+_PREFIX = "anchorlib-tests-"
 _ENOUGH = 6 << 30
 """Bytes that must be free there; a run of all tests holds less than half of that at any time."""
 
@@ -21,12 +22,46 @@ def own_place() -> str:
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         return tempfile.gettempdir()
+    remove_left(_MEMORY)
     if _has_room(_MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))  # where pytest's tmp_path is
-    place = tempfile.mkdtemp(prefix="anchorlib-tests-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
+    folder = Path(os.environ.get("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir()))
+    if folder != _MEMORY:
+        remove_left(folder)
+    place = tempfile.mkdtemp(prefix=f"{_PREFIX}{_namespace()}-{os.getpid()}-", dir=folder)
     os.environ["TMPDIR"] = tempfile.tempdir = place
     atexit.register(_remove, place, os.getpid())
     return place
+
+
+def remove_left(folder: Path) -> None:
+    """Removes the places of runs that were killed before they could do it.
+
+    The name of a place tells the process that owns it. Containers may share the memory of their
+    machine and not their processes: what was left in another one is for runs there to remove.
+    """
+    for place in folder.glob(f"{_PREFIX}{_namespace()}-*-*"):
+        owner = place.name.rpartition("-")[0].rpartition("-")[2]
+        if owner.isdecimal() and not _is_alive(int(owner)):
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _namespace() -> str:
+    """The process namespace of this container or machine."""
+    try:
+        return f"{Path('/proc/self/ns/pid').stat().st_ino:x}"
+    except OSError:  # not on Linux
+        return "0"
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # another user's; no process at all
+        return True
+    return True
 
 
 def _has_room(folder: Path) -> bool:

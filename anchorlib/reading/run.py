@@ -59,7 +59,7 @@ class Run:
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
-        self._indexes: dict[tuple[int, bool], RankIndex] = {}
+        self._indexes: dict[tuple[int, bool], _Kept] = {}
         self._joined: dict[int, tuple[tuple[int, int], Joined]] = {}
         self._listed: tuple[list[Any], list[TensorInfo]] | None = None
         self._reader.refresh()
@@ -400,10 +400,11 @@ class Run:
         """All series of one rank or (None) of each rank, rank by rank, as of one look at the run.
 
         A rank's rows are read when the iteration comes to it. attempts: as of `series`.
-        Raises OptionError where there is no such rank.
+        Raises OptionError where there is no such rank, RunNotFoundError where one was removed
+        before its rows were read.
         """
-        for at in self._ranks_of(rank):
-            index = self._index(at, attempts=attempts)
+        for reader in self._reader.each_rank(self._ranks_of(rank)):
+            index = self._index_of(reader, attempts=attempts)
             for entry in index.series:
                 yield Series(index.reader, entry, index.rows(entry))
 
@@ -457,15 +458,18 @@ class Run:
     def _all(self) -> Iterator[RankIndex]:
         """The index of each rank, as of one look; each rank is read when it is come to."""
         self._reader.refresh()
-        return map(self._index, self._reader.ranks)
+        return map(self._index_of, self._reader.each_rank(self._reader.ranks))
 
     def _index(self, rank: int, *, attempts: bool = False) -> RankIndex:
-        reader = self._reader.rank(rank)
-        index = self._indexes.get((rank, attempts))
+        return self._index_of(self._reader.rank(rank), attempts=attempts)
+
+    def _index_of(self, reader: RankReader, *, attempts: bool = False) -> RankIndex:
+        known = self._indexes.get((reader.rank, attempts))
+        index = None if known is None else known.index
         if index is None or index.reader is not reader or index.version != reader.version:
             index = RankIndex(reader, attempts=attempts)
-            self._indexes[rank, attempts] = index
-            self._reader.room.take(_Place(self._indexes, (rank, attempts)), index.nbytes)
+            kept = self._indexes[reader.rank, attempts] = _Kept(index)
+            self._reader.room.take(kept, index.nbytes)
         return index
 
     def _checked_rank(self, rank: int) -> int:
@@ -481,15 +485,14 @@ class Run:
         return run_html(self)
 
 
-class _Place:
-    """The place of an index among those that a run keeps.
+class _Kept:
+    """An index that a run keeps, until the room is needed.
 
     Who uses the index when it is let go still has it: its rows are needed to the end.
     """
 
-    def __init__(self, indexes: dict[tuple[int, bool], RankIndex], key: tuple[int, bool]) -> None:
-        self._indexes = indexes
-        self._key = key
+    def __init__(self, index: RankIndex) -> None:
+        self.index: RankIndex | None = index
 
     def let_go(self) -> None:
-        self._indexes.pop(self._key, None)
+        self.index = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 from typing import Any, Final
+from weakref import proxy
 
 import numpy as np
 
@@ -77,7 +78,8 @@ class RankReader:
         self._columns: dict[str, Array] = {}
         self._catalogue_end = 0
         self._first_line = b""
-        self._row_checks = RowChecks(self._location, self)
+        # A replaced reader is gone at once, with what it keeps: it is part of no circle.
+        self._row_checks = RowChecks(self._location, proxy(self))
         self.refresh()
 
     @property
@@ -162,7 +164,8 @@ class RankReader:
             known = fresh if known is None else np.concatenate([known, fresh])
             self._columns[name] = known
             if self.room is not None:
-                self.room.take(self, fresh.nbytes)
+                kept = list(self._columns.values())
+                self.room.take(self, sum(column.nbytes for column in kept))
         return known[: self.committed]
 
     def let_go(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from anchorlib.errors import RunNotFoundError, StoreError
@@ -11,7 +12,7 @@ from anchorlib.store.format import claim_key
 from anchorlib.store.locations import LocalLocation, Location, PartKey, listed_parts
 from anchorlib.store.read.joined import joined_rank
 from anchorlib.store.read.rank import RankReader
-from anchorlib.store.read.room import Room
+from anchorlib.store.read.room import ROOM
 from anchorlib.store.read.run_digests import digests_of_run
 from anchorlib.store.read.run_figures import RunFigures
 from anchorlib.store.read.run_index import archived_figures
@@ -34,7 +35,7 @@ class RunReader:
         self.location = location
         self.name = name
         self.asked = asked
-        self.room = Room()
+        self.room = ROOM
         self.figures: RunFigures | None = None
         self._looked_for_figures = False
         self._digests: dict[int, RankDigests] | None = None
@@ -136,6 +137,14 @@ class RunReader:
                 return self.open_rank(rank)
             self._ranks[rank] = self._opened((rank, 0))
         return self._ranks[rank]
+
+    def each_rank(self, ranks: Sequence[int]) -> Iterator[RankReader]:
+        """These ranks as they are at this call, also those that a later look finds no more.
+
+        A rank of an archived run is opened when the iteration comes to it. Raises KeyError where
+        one has recorded nothing.
+        """
+        return map(self.rank if self.figures is not None else dict(self._ranks).__getitem__, ranks)
 
     def open_rank(self, rank: int) -> RankReader:
         """One rank as it is now; other ranks are not read. Raises RunNotFoundError."""

@@ -48,6 +48,10 @@ class LastingRun(LocalLocation):
         # Names that were listed while the folder was deleted may be a part of the run's.
         return self._archive.list(self._key(prefix)) or names if self._is_gone else names
 
+    def __reduce__(self) -> tuple[type[LastingRun], tuple[Path]]:
+        """The run in another process opens its archive itself."""
+        return LastingRun, (self.root,)
+
     @property
     def _is_gone(self) -> bool:
         return not self._folder.is_dir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,13 @@ def test_runs_whose_name_older_versions_let_begin_with_a_dash_are_read(store: Pa
     assert find_run("-x", store).name == "-x"
     assert find_run(store / "-x.zarr").name == "-x"
     assert parse_address("grpc://127.0.0.1/-x").run == "-x"
+
+
+def test_the_location_of_a_run_goes_to_another_process(store: Path) -> None:
+    found = find_run("run1", store).location
+    copied = pickle.loads(pickle.dumps(found))
+    assert type(copied) is type(found)
+    assert copied.get("zarr.json") == found.get("zarr.json") is not None
 
 
 def test_a_run_is_found_by_name_and_by_path(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
