@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from anchorlib.errors import CollectorError, OptionError, RunNotFoundError
+from anchorlib.errors import OptionError, RunNotFoundError
 from anchorlib.names import escape
 from anchorlib.store import (
     CollectorLocation,
@@ -62,7 +60,8 @@ class Keeper(Protocol):
     def stays(self, run: str) -> str:
         """Why the run would be neither removed nor renamed for this caller; "" for no reason.
 
-        Raises as `measure`.
+        A run whose files are in an archive alone is asked about as well. Raises RunNotFoundError,
+        StoreError, CollectorError.
         """
         ...
 
@@ -124,12 +123,10 @@ class _RemoteKeeper:
         return archives_at(self._client)
 
     def measure(self, run: str) -> tuple[int, bool]:
-        with _alone_told():
-            return self._client.measure(run)
+        return self._client.measure(run)
 
     def stays(self, run: str) -> str:
-        with _alone_told():
-            return self._client.stays(run)
+        return self._client.stays(run)
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
         return self._client.remove(run, unless_after=unless_after)
@@ -139,20 +136,6 @@ class _RemoteKeeper:
 
     def finish(self) -> tuple[int, list[str]]:
         return 0, []
-
-
-@contextmanager
-def _alone_told() -> Iterator[None]:
-    """Raises OptionError where a collector refuses a run that is in its archive alone."""
-    from anchorlib.wire import Kind
-
-    try:
-        yield
-    except CollectorError as error:
-        # The run's name was found sound before, so that what is refused is the archived run.
-        if error.kind != Kind.INVALID:
-            raise
-        raise OptionError(str(error)) from error
 
 
 def keeper_at(store: str) -> Keeper:

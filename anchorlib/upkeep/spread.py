@@ -141,7 +141,7 @@ class SpreadKeeper:
         for place in holders:
             try:
                 why = self._keepers[place].stays(run)
-            except (OptionError, RunNotFoundError):  # in its archive alone, or gone since
+            except RunNotFoundError:  # gone since it was measured
                 continue
             if why:
                 return f"{place} would not change run {escape(run)!r}: {why}"

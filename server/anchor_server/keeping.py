@@ -131,7 +131,10 @@ class KeeperService:
         )
 
     def _measure(self, message: bytes, asked: Asked) -> MeasureReply:
-        run = self._named(MeasureRequest.FromString(message).run, asked, Right.READ)
+        asked_for = MeasureRequest.FromString(message).run
+        run = self._named(asked_for, asked, Right.READ, may_be_alone=True)
+        if not has_run(self._store, run):
+            return MeasureReply(alone=True, stays=self._stays(run, asked))
         taken = disk_bytes(run_directory(self._store, run))
         written = is_written(self._store, run)
         return MeasureReply(bytes=taken, written=written, stays=self._stays(run, asked))

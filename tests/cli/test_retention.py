@@ -152,9 +152,20 @@ def stores(tmp_path: Path) -> list[Path]:
     return found
 
 
+def leave(store: Path, archive: Path) -> None:
+    """Archives run0 and removes its files from the store."""
+    done = anchor("archive", "run0", "--to", archive, "--keep-local", "none", "--store", store)
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize("archived", [False, True])
 def test_what_a_collector_would_refuse_is_removed_and_renamed_nowhere(
-    stores: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stores: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, archived: bool
 ) -> None:
+    commands = [["rm", "run0"], ["mv", "run0", "new"], ["gc", "--max-size", "1"]]
+    if archived:  # what the collector refuses is then to forget the run
+        leave(stores[2], tmp_path / "archive")
+        del commands[1:]
     files = [tmp_path / f"{rank}.toml" for rank in range(3)]
     token = issue_token(files[0], "keeper", ["read", "delete"], ["*"])
     monkeypatch.setenv("ANCHOR_TOKEN", token)
@@ -167,7 +178,7 @@ def test_what_a_collector_would_refuse_is_removed_and_renamed_nowhere(
             for place, file in zip(stores, files, strict=True)
         ]
         everywhere = ",".join(one.address for one in made)
-        for words in (["rm", "run0"], ["mv", "run0", "new"], ["gc", "--max-size", "1"]):
+        for words in commands:
             done = anchor(*words, "--store", f"grpc://{everywhere}")
             assert done.code == 4
             assert f"{made[2].address} would not change run 'run0': token 'keeper'" in done.err
