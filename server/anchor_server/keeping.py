@@ -150,10 +150,12 @@ class KeeperService:
     def _remove(self, message: bytes, asked: Asked) -> RemoveReply:
         request = RemoveRequest.FromString(message)
         after = request.unless_after_ns if request.HasField("unless_after_ns") else None
-        # A removal with an age limit is there to free room on this disk. An archived run takes
-        # none, so that only a removal without a limit makes the store forget it.
-        run = self._named(request.run, asked, Right.DELETE, may_be_alone=after is None)
+        run = self._named(request.run, asked, Right.DELETE, may_be_alone=True)
         if not has_run(self._store, run):
+            # A removal with an age limit is there to free room on this disk. An archived run takes
+            # none, so that only a removal without a limit makes the store forget it.
+            if after is not None:
+                raise RunNotFoundError(f"run '{run}' is in its archive alone")
             forget_run(self._store, run)
             _log.info("run forgotten, its archive keeps it", extra=asked.caller.told)
             return RemoveReply(bytes=0)

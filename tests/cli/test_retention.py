@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from anchor_server import issue_token, serve
 from anchorlib.errors import CollectorError
 from anchorlib.spool.place import SpoolLabel
 from anchorlib.store import LocalLocation, Writer, list_runs
+from anchorlib.upkeep import RunFacts, chosen
 from anchorlib.wire import KeeperClient
 from tests.cli.made import anchor, make_run, record
 from tests.waiting import until
@@ -118,6 +120,31 @@ def test_gc_tells_of_each_run_that_a_collector_refuses_to_remove(
     assert all("stays: " in line and "no right to delete" in line for line in told)
 
 
+def leave(store: Path, archive: Path, run: str = "run0") -> None:
+    """Archives a run and removes its files from the store."""
+    done = anchor("archive", run, "--to", archive, "--keep-local", "none", "--store", store)
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize("collectors", [0, 1, 2])
+def test_gc_removes_the_others_where_a_run_leaves_for_its_archive_meanwhile(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collectors: int
+) -> None:
+    def meanwhile(*given: Any) -> list[RunFacts]:
+        leave(store, tmp_path / "archive", "run1")
+        return chosen(*given)
+
+    monkeypatch.setattr("anchorlib.upkeep.chosen", meanwhile)
+    with ExitStack() as served:
+        found = [served.enter_context(serve(one)) for one in (store, tmp_path / "b")[:collectors]]
+        there = ",".join(one.address for one in found)
+        place = f"grpc://{there}" if there else str(store)
+        done = anchor("gc", "--keep-last", "0", "--json", "--store", place)
+    assert (done.code, done.err) == (0, "")
+    assert [one["run"] for one in done.json["removed"]] == ["run0", "run2"]
+    assert names(store) == ["run1"]  # its note
+
+
 def test_a_run_that_is_written_is_refused_in_a_line(store: Path, place: str) -> None:
     with Writer.open(store, "run1", 1):
         removed = anchor("rm", "run1", "--store", place)
@@ -150,12 +177,6 @@ def stores(tmp_path: Path) -> list[Path]:
     for rank, place in enumerate(found):
         make_run(place, [record(rank=rank)], "run0", rank=rank)
     return found
-
-
-def leave(store: Path, archive: Path) -> None:
-    """Archives run0 and removes its files from the store."""
-    done = anchor("archive", "run0", "--to", archive, "--keep-local", "none", "--store", store)
-    assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize("archived", [False, True])
