@@ -97,7 +97,11 @@ class _LocalKeeper:
         return archives_in(self._store)
 
     def measure(self, run: str) -> tuple[int, bool]:
-        return disk_bytes(run_directory(self._store, run)), is_written(self._store, run)
+        try:
+            nbytes = disk_bytes(run_directory(self._store, run))
+        except FileNotFoundError:
+            raise RunNotFoundError(f"no run {run!r} in {escape(str(self._store))}") from None
+        return nbytes, is_written(self._store, run)
 
     def stays(self, run: str) -> str:  # noqa: ARG002  # the system says so when it is tried
         return ""

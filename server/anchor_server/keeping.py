@@ -133,11 +133,15 @@ class KeeperService:
     def _measure(self, message: bytes, asked: Asked) -> MeasureReply:
         asked_for = MeasureRequest.FromString(message).run
         run = self._named(asked_for, asked, Right.READ, may_be_alone=True)
-        if not has_run(self._store, run):
-            return MeasureReply(alone=True, stays=self._stays(run, asked))
-        taken = disk_bytes(run_directory(self._store, run))
-        written = is_written(self._store, run)
-        return MeasureReply(bytes=taken, written=written, stays=self._stays(run, asked))
+        stays = self._stays(run, asked)
+        if has_run(self._store, run):
+            with suppress(FileNotFoundError):  # it leaves the store at this moment
+                taken = disk_bytes(run_directory(self._store, run))
+                written = is_written(self._store, run)
+                return MeasureReply(bytes=taken, written=written, stays=stays)
+        if note_of(self._store, run) is None:
+            raise RunNotFoundError(f"there is no run '{run}'")
+        return MeasureReply(alone=True, stays=stays)
 
     def _stays(self, run: str, asked: Asked) -> str:
         """Why the caller cannot remove a run, "" where he can: asked before anything is removed."""

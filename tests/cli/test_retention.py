@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from anchor_server import issue_token, serve
-from anchorlib.errors import CollectorError
+from anchorlib.errors import CollectorError, OptionError, RunNotFoundError
 from anchorlib.spool.place import SpoolLabel
-from anchorlib.store import LocalLocation, Writer, list_runs
-from anchorlib.upkeep import RunFacts, chosen
+from anchorlib.store import LocalLocation, Writer, disk_bytes, list_runs
+from anchorlib.upkeep import RunFacts, chosen, keeper_at
 from anchorlib.wire import KeeperClient
 from tests.cli.made import anchor, make_run, record
 from tests.waiting import until
@@ -80,6 +80,33 @@ def test_rm_removes_a_run_that_is_named_twice_once(store: Path, place: str) -> N
     done = anchor("rm", "run0", "run0", "--store", place)
     assert (done.code, done.err, done.out.count("\n")) == (0, "", 1)
     assert names(store) == ["run1", "run2"]
+
+
+def test_a_run_that_is_gone_before_its_turn_comes_is_told_of_in_a_line(store: Path) -> None:
+    done = anchor("rm", "run0", f"{store}/run0.zarr", "--store", store)
+    assert (done.code, done.out.count("\n")) == (2, 1)
+    assert done.err == f"anchor: no run 'run0' in {store}\n"
+
+
+def test_a_run_that_goes_while_it_is_measured_is_no_run_or_in_its_archive_alone(
+    store: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = keeper_at(place)
+    with pytest.raises(RunNotFoundError):
+        keeper.measure("run9")
+    of_collector = "://" in place
+    where = "anchor_server.keeping" if of_collector else "anchorlib.upkeep.keeping"
+
+    def gone(folder: Path) -> int:
+        shutil.rmtree(folder)
+        return disk_bytes(folder)
+
+    monkeypatch.setattr(f"{where}.disk_bytes", gone)
+    with pytest.raises(RunNotFoundError):
+        keeper.measure("run0")
+    assert anchor("archive", "run1", "--to", tmp_path / "archive", "--store", store).code == 0
+    with pytest.raises(OptionError if of_collector else RunNotFoundError):
+        keeper.measure("run1")
 
 
 def test_what_has_gone_before_a_refusal_is_told(
