@@ -262,6 +262,64 @@ def test_a_removal_that_a_collector_does_not_end_says_what_is_gone_and_ends_when
         assert [names(place) for place in stores] == [[], [], []]
 
 
+def test_a_collector_whose_answer_is_lost_is_asked_again_and_takes_the_name_back(
+    stores: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename, measure, away = KeeperClient.rename, KeeperClient.measure, False
+    with ExitStack() as served:
+        first, second, third = [served.enter_context(serve(place)).address for place in stores]
+        command = ["mv", "run0", "new", "--store", f"grpc://{first},{second},{third}"]
+        lost = ""
+
+        def loses(self: KeeperClient, run: str, name: str) -> None:
+            nonlocal lost
+            if str(self.address) == lost:
+                raise CollectorError("it went away")
+            rename(self, run, name)
+            if name == "new" and str(self.address).endswith(second):
+                lost = str(self.address) if away else ""
+                raise CollectorError("the answer is lost")
+
+        def asked(self: KeeperClient, run: str) -> tuple[int, bool]:
+            if str(self.address) == lost:
+                raise CollectorError("it went away")
+            return measure(self, run)
+
+        monkeypatch.setattr(KeeperClient, "rename", loses)
+        monkeypatch.setattr(KeeperClient, "measure", asked)
+        done = anchor(*command)
+        assert (done.code, done.err) == (4, "anchor: the answer is lost\n")
+        assert [names(place) for place in stores] == [["run0"]] * 3
+        away = True
+        done = anchor(*command)
+    assert (done.code, done.err.count("\n")) == (4, 1)
+    assert f"(the answer is lost), and is called 'new' at grpc://{second} (perhaps):" in done.err
+    assert [names(place) for place in stores] == [["run0"], ["new"], ["run0"]]
+
+
+def test_the_first_collector_whose_answer_to_a_removal_is_lost_is_named(
+    stores: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = KeeperClient.remove
+    with ExitStack() as served:
+        first, second, third = [served.enter_context(serve(place)).address for place in stores]
+        everywhere = f"grpc://{first},{second},{third}"
+
+        def loses(self: KeeperClient, run: str, **options: int) -> int:
+            remove(self, run, **options)
+            raise CollectorError("the answer is lost")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(KeeperClient, "remove", loses)
+            done = anchor("rm", "run0", "--store", everywhere)
+        assert (done.code, done.err.count("\n")) == (4, 1)
+        told = f"grpc://{first} did not confirm it, and grpc://{second}, grpc://{third} not asked:"
+        assert f"run 'run0' may be removed in part; {told} the answer is lost" in done.err
+        assert [names(place) for place in stores] == [[], ["run0"], ["run0"]]
+        assert anchor("rm", "run0", "--store", everywhere).code == 0
+        assert [names(place) for place in stores] == [[], [], []]
+
+
 def test_a_name_that_cannot_be_given_back_is_told(
     stores: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
