@@ -14,7 +14,7 @@ import pytest
 from anchor_server import issue_token, serve
 from anchorlib.errors import CollectorError, OptionError, RunNotFoundError
 from anchorlib.spool.place import SpoolLabel
-from anchorlib.store import LocalLocation, Writer, disk_bytes, list_runs
+from anchorlib.store import LocalLocation, Writer, disk_bytes, list_runs, remove_run
 from anchorlib.upkeep import RunFacts, chosen, keeper_at
 from anchorlib.wire import KeeperClient
 from tests.cli.made import anchor, make_run, record
@@ -80,6 +80,21 @@ def test_rm_removes_a_run_that_is_named_twice_once(store: Path, place: str) -> N
     done = anchor("rm", "run0", "run0", "--store", place)
     assert (done.code, done.err, done.out.count("\n")) == (0, "", 1)
     assert names(store) == ["run1", "run2"]
+
+
+def test_a_run_that_leaves_for_its_archive_while_it_is_removed_is_forgotten(
+    store: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(*given: Any, **options: Any) -> int:
+        leave(store, tmp_path / "archive", "run1")
+        return remove_run(*given, **options)
+
+    keeper = "anchor_server.keeping" if "://" in place else "anchorlib.upkeep.keeping"
+    monkeypatch.setattr(f"{keeper}.remove_run", meanwhile)
+    done = anchor("rm", "run1", "--store", place)
+    assert (done.code, done.err) == (0, "")
+    assert names(store) == ["run0", "run2"]
+    assert anchor("names", "run1", "--store", tmp_path / "archive").code == 0
 
 
 def test_a_run_that_is_gone_before_its_turn_comes_is_told_of_in_a_line(store: Path) -> None:

@@ -68,7 +68,7 @@ class KeeperClient:
         reply = self._measured(run)
         if reply.alone:
             raise OptionError(
-                f"run {run!r} is in the archive of {self.address} alone, where a collector changes "
+                f"run {run!r} of {self.address} is in its archive alone, where a collector changes "
                 "nothing"
             )
         return reply.bytes, reply.written
