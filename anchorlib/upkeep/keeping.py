@@ -19,13 +19,14 @@ from anchorlib.store import (
     find_run,
     finish_removals,
     is_written,
+    list_runs,
     locate_store,
     remove_run,
     rename_run,
     run_directory,
     written_ns,
 )
-from anchorlib.upkeep.archives import ArchiveState, archives_at, archives_in
+from anchorlib.upkeep.archives import ArchiveState, alone_in, archives_at, archives_in
 from anchorlib.upkeep.choosing import RunFacts
 from anchorlib.upkeep.spread import SpreadKeeper
 from anchorlib.upkeep.writing import Writing, writings_at, writings_in
@@ -47,6 +48,14 @@ class Keeper(Protocol):
 
     def archives(self) -> list[ArchiveState]:
         """What became of the store's closed runs. Raises StoreError, CollectorError."""
+        ...
+
+    def alone(self) -> dict[str, str]:
+        """The runs whose files are in an archive alone, each with it. Raises as `archives`."""
+        ...
+
+    def runs(self) -> list[str]:
+        """The names of all runs of the store, sorted. Raises StoreError, CollectorError."""
         ...
 
     def measure(self, run: str) -> tuple[int, bool]:
@@ -96,6 +105,12 @@ class _LocalKeeper:
     def archives(self) -> list[ArchiveState]:
         return archives_in(self._store)
 
+    def alone(self) -> dict[str, str]:
+        return alone_in(self.archives())
+
+    def runs(self) -> list[str]:
+        return list_runs(LocalLocation(self._store))
+
     def measure(self, run: str) -> tuple[int, bool]:
         try:
             nbytes = disk_bytes(run_directory(self._store, run))
@@ -117,14 +132,21 @@ class _LocalKeeper:
 
 
 class _RemoteKeeper:
-    def __init__(self, client: KeeperClient) -> None:
+    def __init__(self, client: KeeperClient, location: CollectorLocation) -> None:
         self._client = client
+        self._location = location
 
     def writings(self) -> list[Writing]:
         return writings_at(self._client)
 
     def archives(self) -> list[ArchiveState]:
         return archives_at(self._client)
+
+    def alone(self) -> dict[str, str]:
+        return alone_in(self.archives())
+
+    def runs(self) -> list[str]:
+        return list_runs(self._location)
 
     def measure(self, run: str) -> tuple[int, bool]:
         return self._client.measure(run)
@@ -217,7 +239,7 @@ def _keeper(location: Location) -> Keeper:
     if isinstance(location, CollectorLocation):
         from anchorlib.wire import KeeperClient
 
-        return _RemoteKeeper(KeeperClient(location.client.address))
+        return _RemoteKeeper(KeeperClient(location.client.address), location)
     if isinstance(location, SeveralCollectors):
         return SpreadKeeper({str(one.client.address): _keeper(one) for one in location.collectors})
     raise OptionError(

@@ -59,6 +59,22 @@ class SpreadKeeper:
         """What became of closed runs, for each collector by itself."""
         return [one for keeper in self._keepers.values() for one in keeper.archives()]
 
+    def alone(self) -> dict[str, str]:
+        """The runs of which no collector has files; an archive of each, that of the first one."""
+        at = {place: keeper.alone() for place, keeper in self._keepers.items()}
+        here = {
+            run
+            for place, keeper in self._keepers.items()
+            for run in (keeper.runs() if any(at.values()) else ())
+            if run not in at[place]
+        }
+        found = {run: archive for alone in reversed(at.values()) for run, archive in alone.items()}
+        return {run: archive for run, archive in found.items() if run not in here}
+
+    def runs(self) -> list[str]:
+        """The names of all runs, at whichever collector, sorted."""
+        return sorted({run for keeper in self._keepers.values() for run in keeper.runs()})
+
     def measure(self, run: str) -> tuple[int, bool]:
         """Bytes of disk of all parts, and whether a living process writes one."""
         found = self._holders(run).values()

@@ -221,6 +221,22 @@ def stores(tmp_path: Path) -> list[Path]:
     return found
 
 
+def test_a_run_is_only_in_its_archive_where_no_collector_has_files_of_it(
+    stores: list[Path], tmp_path: Path
+) -> None:
+    make_run(stores[1], [record()], "run1")
+    archive = tmp_path / "archive"
+    leave(stores[1], archive, "run1")
+    with ExitStack() as served:
+        there = ",".join(served.enter_context(serve(place)).address for place in stores)
+        for last, store in enumerate(stores):
+            leave(store, archive)
+            listed = anchor("runs", "--store", f"grpc://{there}", "--json")
+            assert listed.code == 0, listed.err
+            alone = [str(archive) if last == 2 else None, str(archive)]
+            assert [one.get("archive") for one in listed.json] == alone
+
+
 @pytest.mark.parametrize("archived", [False, True])
 def test_what_a_collector_would_refuse_is_removed_and_renamed_nowhere(
     stores: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, archived: bool
