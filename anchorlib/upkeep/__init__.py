@@ -12,7 +12,7 @@ mending    the sound rows of a damaged run, recorded once more
 
 from __future__ import annotations
 
-from anchorlib.upkeep.archives import ArchiveState, alone_in
+from anchorlib.upkeep.archives import ArchiveState
 from anchorlib.upkeep.choosing import Limits, RunFacts, chosen
 from anchorlib.upkeep.keeping import (
     Keeper,
@@ -34,7 +34,6 @@ __all__ = [
     "PartlyChangedError",
     "RunFacts",
     "Writing",
-    "alone_in",
     "chosen",
     "keeper_at",
     "keeper_of",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from anchorlib.errors import CollectorError, OptionError, RunNotFoundError
+from anchorlib.errors import OptionError, RunNotFoundError
 from anchorlib.names import escape
 from anchorlib.store import (
     CollectorLocation,
@@ -21,13 +19,14 @@ from anchorlib.store import (
     find_run,
     finish_removals,
     is_written,
+    list_runs,
     locate_store,
     remove_run,
     rename_run,
     run_directory,
     written_ns,
 )
-from anchorlib.upkeep.archives import ArchiveState, archives_at, archives_in
+from anchorlib.upkeep.archives import ArchiveState, alone_in, archives_at, archives_in
 from anchorlib.upkeep.choosing import RunFacts
 from anchorlib.upkeep.spread import SpreadKeeper
 from anchorlib.upkeep.writing import Writing, writings_at, writings_in
@@ -51,6 +50,14 @@ class Keeper(Protocol):
         """What became of the store's closed runs. Raises StoreError, CollectorError."""
         ...
 
+    def alone(self) -> dict[str, str]:
+        """The runs whose files are in an archive alone, each with it. Raises as `archives`."""
+        ...
+
+    def runs(self) -> list[str]:
+        """The names of all runs of the store, sorted. Raises StoreError, CollectorError."""
+        ...
+
     def measure(self, run: str) -> tuple[int, bool]:
         """Bytes of disk that a run takes, and whether a living process writes it.
 
@@ -62,7 +69,8 @@ class Keeper(Protocol):
     def stays(self, run: str) -> str:
         """Why the run would be neither removed nor renamed for this caller; "" for no reason.
 
-        Raises as `measure`.
+        A run whose files are in an archive alone is asked about as well. Raises RunNotFoundError,
+        StoreError, CollectorError.
         """
         ...
 
@@ -97,8 +105,18 @@ class _LocalKeeper:
     def archives(self) -> list[ArchiveState]:
         return archives_in(self._store)
 
+    def alone(self) -> dict[str, str]:
+        return alone_in(self.archives())
+
+    def runs(self) -> list[str]:
+        return list_runs(LocalLocation(self._store))
+
     def measure(self, run: str) -> tuple[int, bool]:
-        return disk_bytes(run_directory(self._store, run)), is_written(self._store, run)
+        try:
+            nbytes = disk_bytes(run_directory(self._store, run))
+        except FileNotFoundError:
+            raise RunNotFoundError(f"no run {run!r} in {escape(str(self._store))}") from None
+        return nbytes, is_written(self._store, run)
 
     def stays(self, run: str) -> str:  # noqa: ARG002  # the system says so when it is tried
         return ""
@@ -114,8 +132,9 @@ class _LocalKeeper:
 
 
 class _RemoteKeeper:
-    def __init__(self, client: KeeperClient) -> None:
+    def __init__(self, client: KeeperClient, location: CollectorLocation) -> None:
         self._client = client
+        self._location = location
 
     def writings(self) -> list[Writing]:
         return writings_at(self._client)
@@ -123,13 +142,17 @@ class _RemoteKeeper:
     def archives(self) -> list[ArchiveState]:
         return archives_at(self._client)
 
+    def alone(self) -> dict[str, str]:
+        return alone_in(self.archives())
+
+    def runs(self) -> list[str]:
+        return list_runs(self._location)
+
     def measure(self, run: str) -> tuple[int, bool]:
-        with _alone_told():
-            return self._client.measure(run)
+        return self._client.measure(run)
 
     def stays(self, run: str) -> str:
-        with _alone_told():
-            return self._client.stays(run)
+        return self._client.stays(run)
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
         return self._client.remove(run, unless_after=unless_after)
@@ -139,20 +162,6 @@ class _RemoteKeeper:
 
     def finish(self) -> tuple[int, list[str]]:
         return 0, []
-
-
-@contextmanager
-def _alone_told() -> Iterator[None]:
-    """Raises OptionError where a collector refuses a run that is in its archive alone."""
-    from anchorlib.wire import Kind
-
-    try:
-        yield
-    except CollectorError as error:
-        # The run's name was found sound before, so that what is refused is the archived run.
-        if error.kind != Kind.INVALID:
-            raise
-        raise OptionError(str(error)) from error
 
 
 def keeper_at(store: str) -> Keeper:
@@ -230,7 +239,7 @@ def _keeper(location: Location) -> Keeper:
     if isinstance(location, CollectorLocation):
         from anchorlib.wire import KeeperClient
 
-        return _RemoteKeeper(KeeperClient(location.client.address))
+        return _RemoteKeeper(KeeperClient(location.client.address), location)
     if isinstance(location, SeveralCollectors):
         return SpreadKeeper({str(one.client.address): _keeper(one) for one in location.collectors})
     raise OptionError(

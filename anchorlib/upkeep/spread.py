@@ -59,6 +59,22 @@ class SpreadKeeper:
         """What became of closed runs, for each collector by itself."""
         return [one for keeper in self._keepers.values() for one in keeper.archives()]
 
+    def alone(self) -> dict[str, str]:
+        """The runs of which no collector has files; an archive of each, that of the first one."""
+        at = {place: keeper.alone() for place, keeper in self._keepers.items()}
+        here = {
+            run
+            for place, keeper in self._keepers.items()
+            for run in (keeper.runs() if any(at.values()) else ())
+            if run not in at[place]
+        }
+        found = {run: archive for alone in reversed(at.values()) for run, archive in alone.items()}
+        return {run: archive for run, archive in found.items() if run not in here}
+
+    def runs(self) -> list[str]:
+        """The names of all runs, at whichever collector, sorted."""
+        return sorted({run for keeper in self._keepers.values() for run in keeper.runs()})
+
     def measure(self, run: str) -> tuple[int, bool]:
         """Bytes of disk of all parts, and whether a living process writes one."""
         found = self._holders(run).values()
@@ -71,8 +87,9 @@ class SpreadKeeper:
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
         """Removes all parts of a run; returns the bytes freed.
 
-        Raises PartlyChangedError where a collector fails after others have removed their parts; the
-        collectors after it are then not asked. The same call again removes the rest.
+        Raises PartlyChangedError where a collector fails that may have removed its part, or after
+        others have removed theirs; the collectors after it are then not asked. The same call again
+        removes the rest.
         """
         freed: dict[str, int] = {}
         rest = self._idle(run, alone_too=unless_after is None)
@@ -83,7 +100,7 @@ class SpreadKeeper:
             except RunNotFoundError:  # somebody else removed this part a moment ago
                 freed[place] = 0
             except AnchorError as error:
-                if not freed:
+                if not freed and self._keeps(place, run):
                     raise
                 raise _removed_in_part(run, freed, rest, error) from error
             rest = rest[1:]
@@ -92,8 +109,8 @@ class SpreadKeeper:
     def rename(self, run: str, name: str) -> None:
         """Gives all parts another name; where one part cannot be renamed, all keep the old name.
 
-        Raises PartlyChangedError where a collector fails, and another one then cannot give the old
-        name back.
+        Raises PartlyChangedError where a collector fails, and it or another one then cannot give
+        the old name back.
         """
         if self._held(name):
             raise RunExistsError(
@@ -101,14 +118,16 @@ class SpreadKeeper:
                 "first (anchor rm)"
             )
         done: list[str] = []
-        try:
-            for place in self._idle(run):
+        for place in self._idle(run):
+            try:
                 self._keepers[place].rename(run, name)
-                done.append(place)
-        except AnchorError as error:
-            if left := [place for place in done if not self._has_renamed(place, name, run)]:
-                raise _renamed_in_part(run, name, left, error) from error
-            raise
+            except AnchorError as error:
+                # It may have renamed its part, and only the answer is lost.
+                asked = done if self._keeps(place, run) else [*done, place]
+                if left := [one for one in asked if not self._has_renamed(one, name, run)]:
+                    raise _renamed_in_part(run, name, left, place, error) from error
+                raise
+            done.append(place)
 
     def finish(self) -> tuple[int, list[str]]:
         """Does nothing: collectors end interrupted removals when they start."""
@@ -117,6 +136,18 @@ class SpreadKeeper:
     def _has_renamed(self, place: str, run: str, name: str) -> bool:
         try:
             self._keepers[place].rename(run, name)
+        except RunNotFoundError:  # nothing there has the name that would be taken back
+            return True
+        except AnchorError:
+            return False
+        return True
+
+    def _keeps(self, place: str, run: str) -> bool:
+        """Whether a collector still has its part for certain, after it failed to change it."""
+        try:
+            self._keepers[place].measure(run)
+        except OptionError:  # in its archive alone
+            return True
         except AnchorError:
             return False
         return True
@@ -141,7 +172,7 @@ class SpreadKeeper:
         for place in holders:
             try:
                 why = self._keepers[place].stays(run)
-            except (OptionError, RunNotFoundError):  # in its archive alone, or gone since
+            except RunNotFoundError:  # gone since it was measured
                 continue
             if why:
                 return f"{place} would not change run {escape(run)!r}: {why}"
@@ -171,21 +202,24 @@ def _removed_in_part(
     run: str, freed: Mapping[str, int], rest: list[str], error: AnchorError
 ) -> PartlyChangedError:
     gone = ", ".join(f"{place} ({nbytes:,} bytes)" for place, nbytes in freed.items())
+    done = f"is removed in part: removed at {gone}" if gone else "may be removed in part"
     after = f", and {', '.join(rest[1:])} not asked" if rest[1:] else ""
     return PartlyChangedError(
-        f"run {escape(run)!r} is removed in part: removed at {gone}; {rest[0]} did not confirm it"
-        f"{after}: {error}; `anchor rm {escape(run)}` with the same --store removes the rest",
+        f"run {escape(run)!r} {done}; {rest[0]} did not confirm it{after}: {error}; "
+        f"`anchor rm {escape(run)}` with the same --store removes the rest",
         sum(freed.values()),
         _kind(error),
     )
 
 
 def _renamed_in_part(
-    run: str, name: str, left: list[str], error: AnchorError
+    run: str, name: str, left: list[str], failed: str, error: AnchorError
 ) -> PartlyChangedError:
+    """failed: the collector of which it is not known whether it renamed its part."""
+    where = ", ".join(f"{one} (perhaps)" if one == failed else one for one in left)
     return PartlyChangedError(
         f"run {escape(run)!r} could not be renamed ({error}), and is called {escape(name)!r} at "
-        f"{', '.join(left)}: rename it back there, with each of these alone as --store",
+        f"{where}: rename it back there, with each of these alone as --store",
         kind=_kind(error),
     )
 

@@ -131,10 +131,17 @@ class KeeperService:
         )
 
     def _measure(self, message: bytes, asked: Asked) -> MeasureReply:
-        run = self._named(MeasureRequest.FromString(message).run, asked, Right.READ)
-        taken = disk_bytes(run_directory(self._store, run))
-        written = is_written(self._store, run)
-        return MeasureReply(bytes=taken, written=written, stays=self._stays(run, asked))
+        asked_for = MeasureRequest.FromString(message).run
+        run = self._named(asked_for, asked, Right.READ, may_be_alone=True)
+        stays = self._stays(run, asked)
+        if has_run(self._store, run):
+            with suppress(FileNotFoundError):  # it leaves the store at this moment
+                taken = disk_bytes(run_directory(self._store, run))
+                written = is_written(self._store, run)
+                return MeasureReply(bytes=taken, written=written, stays=stays)
+        if note_of(self._store, run) is None:
+            raise RunNotFoundError(f"there is no run '{run}'")
+        return MeasureReply(alone=True, stays=stays)
 
     def _stays(self, run: str, asked: Asked) -> str:
         """Why the caller cannot remove a run, "" where he can: asked before anything is removed."""
@@ -147,10 +154,12 @@ class KeeperService:
     def _remove(self, message: bytes, asked: Asked) -> RemoveReply:
         request = RemoveRequest.FromString(message)
         after = request.unless_after_ns if request.HasField("unless_after_ns") else None
-        # A removal with an age limit is there to free room on this disk. An archived run takes
-        # none, so that only a removal without a limit makes the store forget it.
-        run = self._named(request.run, asked, Right.DELETE, may_be_alone=after is None)
+        run = self._named(request.run, asked, Right.DELETE, may_be_alone=True)
         if not has_run(self._store, run):
+            # A removal with an age limit is there to free room on this disk. An archived run takes
+            # none, so that only a removal without a limit makes the store forget it.
+            if after is not None:
+                raise RunNotFoundError(f"run '{run}' is in its archive alone")
             forget_run(self._store, run)
             _log.info("run forgotten, its archive keeps it", extra=asked.caller.told)
             return RemoveReply(bytes=0)

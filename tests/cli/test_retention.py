@@ -7,13 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from anchor_server import issue_token, serve
-from anchorlib.errors import CollectorError
+from anchorlib.errors import CollectorError, OptionError, RunNotFoundError
 from anchorlib.spool.place import SpoolLabel
-from anchorlib.store import LocalLocation, Writer, list_runs
+from anchorlib.store import LocalLocation, Writer, disk_bytes, list_runs, remove_run
+from anchorlib.upkeep import RunFacts, chosen, keeper_at
 from anchorlib.wire import KeeperClient
 from tests.cli.made import anchor, make_run, record
 from tests.waiting import until
@@ -80,6 +82,48 @@ def test_rm_removes_a_run_that_is_named_twice_once(store: Path, place: str) -> N
     assert names(store) == ["run1", "run2"]
 
 
+def test_a_run_that_leaves_for_its_archive_while_it_is_removed_is_forgotten(
+    store: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(*given: Any, **options: Any) -> int:
+        leave(store, tmp_path / "archive", "run1")
+        return remove_run(*given, **options)
+
+    keeper = "anchor_server.keeping" if "://" in place else "anchorlib.upkeep.keeping"
+    monkeypatch.setattr(f"{keeper}.remove_run", meanwhile)
+    done = anchor("rm", "run1", "--store", place)
+    assert (done.code, done.err) == (0, "")
+    assert names(store) == ["run0", "run2"]
+    assert anchor("names", "run1", "--store", tmp_path / "archive").code == 0
+
+
+def test_a_run_that_is_gone_before_its_turn_comes_is_told_of_in_a_line(store: Path) -> None:
+    done = anchor("rm", "run0", f"{store}/run0.zarr", "--store", store)
+    assert (done.code, done.out.count("\n")) == (2, 1)
+    assert done.err == f"anchor: no run 'run0' in {store}\n"
+
+
+def test_a_run_that_goes_while_it_is_measured_is_no_run_or_in_its_archive_alone(
+    store: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = keeper_at(place)
+    with pytest.raises(RunNotFoundError):
+        keeper.measure("run9")
+    of_collector = "://" in place
+    where = "anchor_server.keeping" if of_collector else "anchorlib.upkeep.keeping"
+
+    def gone(folder: Path) -> int:
+        shutil.rmtree(folder)
+        return disk_bytes(folder)
+
+    monkeypatch.setattr(f"{where}.disk_bytes", gone)
+    with pytest.raises(RunNotFoundError):
+        keeper.measure("run0")
+    assert anchor("archive", "run1", "--to", tmp_path / "archive", "--store", store).code == 0
+    with pytest.raises(OptionError if of_collector else RunNotFoundError):
+        keeper.measure("run1")
+
+
 def test_what_has_gone_before_a_refusal_is_told(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +162,31 @@ def test_gc_tells_of_each_run_that_a_collector_refuses_to_remove(
     assert all("stays: " in line and "no right to delete" in line for line in told)
 
 
+def leave(store: Path, archive: Path, run: str = "run0") -> None:
+    """Archives a run and removes its files from the store."""
+    done = anchor("archive", run, "--to", archive, "--keep-local", "none", "--store", store)
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize("collectors", [0, 1, 2])
+def test_gc_removes_the_others_where_a_run_leaves_for_its_archive_meanwhile(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collectors: int
+) -> None:
+    def meanwhile(*given: Any) -> list[RunFacts]:
+        leave(store, tmp_path / "archive", "run1")
+        return chosen(*given)
+
+    monkeypatch.setattr("anchorlib.upkeep.chosen", meanwhile)
+    with ExitStack() as served:
+        found = [served.enter_context(serve(one)) for one in (store, tmp_path / "b")[:collectors]]
+        there = ",".join(one.address for one in found)
+        place = f"grpc://{there}" if there else str(store)
+        done = anchor("gc", "--keep-last", "0", "--json", "--store", place)
+    assert (done.code, done.err) == (0, "")
+    assert [one["run"] for one in done.json["removed"]] == ["run0", "run2"]
+    assert names(store) == ["run1"]  # its note
+
+
 def test_a_run_that_is_written_is_refused_in_a_line(store: Path, place: str) -> None:
     with Writer.open(store, "run1", 1):
         removed = anchor("rm", "run1", "--store", place)
@@ -152,9 +221,30 @@ def stores(tmp_path: Path) -> list[Path]:
     return found
 
 
-def test_what_a_collector_would_refuse_is_removed_and_renamed_nowhere(
-    stores: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_is_only_in_its_archive_where_no_collector_has_files_of_it(
+    stores: list[Path], tmp_path: Path
 ) -> None:
+    make_run(stores[1], [record()], "run1")
+    archive = tmp_path / "archive"
+    leave(stores[1], archive, "run1")
+    with ExitStack() as served:
+        there = ",".join(served.enter_context(serve(place)).address for place in stores)
+        for last, store in enumerate(stores):
+            leave(store, archive)
+            listed = anchor("runs", "--store", f"grpc://{there}", "--json")
+            assert listed.code == 0, listed.err
+            alone = [str(archive) if last == 2 else None, str(archive)]
+            assert [one.get("archive") for one in listed.json] == alone
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_what_a_collector_would_refuse_is_removed_and_renamed_nowhere(
+    stores: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, archived: bool
+) -> None:
+    commands = [["rm", "run0"], ["mv", "run0", "new"], ["gc", "--max-size", "1"]]
+    if archived:  # what the collector refuses is then to forget the run
+        leave(stores[2], tmp_path / "archive")
+        del commands[1:]
     files = [tmp_path / f"{rank}.toml" for rank in range(3)]
     token = issue_token(files[0], "keeper", ["read", "delete"], ["*"])
     monkeypatch.setenv("ANCHOR_TOKEN", token)
@@ -167,7 +257,7 @@ def test_what_a_collector_would_refuse_is_removed_and_renamed_nowhere(
             for place, file in zip(stores, files, strict=True)
         ]
         everywhere = ",".join(one.address for one in made)
-        for words in (["rm", "run0"], ["mv", "run0", "new"], ["gc", "--max-size", "1"]):
+        for words in commands:
             done = anchor(*words, "--store", f"grpc://{everywhere}")
             assert done.code == 4
             assert f"{made[2].address} would not change run 'run0': token 'keeper'" in done.err
@@ -200,6 +290,64 @@ def test_a_removal_that_a_collector_does_not_end_says_what_is_gone_and_ends_when
         )
         assert [names(place) for place in stores] == [[], ["run0"], ["run0"]]
         assert anchor(*command, "--store", everywhere).code == 0
+        assert [names(place) for place in stores] == [[], [], []]
+
+
+def test_a_collector_whose_answer_is_lost_is_asked_again_and_takes_the_name_back(
+    stores: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename, measure, away = KeeperClient.rename, KeeperClient.measure, False
+    with ExitStack() as served:
+        first, second, third = [served.enter_context(serve(place)).address for place in stores]
+        command = ["mv", "run0", "new", "--store", f"grpc://{first},{second},{third}"]
+        lost = ""
+
+        def loses(self: KeeperClient, run: str, name: str) -> None:
+            nonlocal lost
+            if str(self.address) == lost:
+                raise CollectorError("it went away")
+            rename(self, run, name)
+            if name == "new" and str(self.address).endswith(second):
+                lost = str(self.address) if away else ""
+                raise CollectorError("the answer is lost")
+
+        def asked(self: KeeperClient, run: str) -> tuple[int, bool]:
+            if str(self.address) == lost:
+                raise CollectorError("it went away")
+            return measure(self, run)
+
+        monkeypatch.setattr(KeeperClient, "rename", loses)
+        monkeypatch.setattr(KeeperClient, "measure", asked)
+        done = anchor(*command)
+        assert (done.code, done.err) == (4, "anchor: the answer is lost\n")
+        assert [names(place) for place in stores] == [["run0"]] * 3
+        away = True
+        done = anchor(*command)
+    assert (done.code, done.err.count("\n")) == (4, 1)
+    assert f"(the answer is lost), and is called 'new' at grpc://{second} (perhaps):" in done.err
+    assert [names(place) for place in stores] == [["run0"], ["new"], ["run0"]]
+
+
+def test_the_first_collector_whose_answer_to_a_removal_is_lost_is_named(
+    stores: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = KeeperClient.remove
+    with ExitStack() as served:
+        first, second, third = [served.enter_context(serve(place)).address for place in stores]
+        everywhere = f"grpc://{first},{second},{third}"
+
+        def loses(self: KeeperClient, run: str, **options: int) -> int:
+            remove(self, run, **options)
+            raise CollectorError("the answer is lost")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(KeeperClient, "remove", loses)
+            done = anchor("rm", "run0", "--store", everywhere)
+        assert (done.code, done.err.count("\n")) == (4, 1)
+        told = f"grpc://{first} did not confirm it, and grpc://{second}, grpc://{third} not asked:"
+        assert f"run 'run0' may be removed in part; {told} the answer is lost" in done.err
+        assert [names(place) for place in stores] == [[], ["run0"], ["run0"]]
+        assert anchor("rm", "run0", "--store", everywhere).code == 0
         assert [names(place) for place in stores] == [[], [], []]
 
 

@@ -56,12 +56,18 @@ def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int
     unless_after: a run that was written to after this time stays, with RunBusyError (nanoseconds
         since the epoch, as `written_ns` returns them).
 
-    Raises RunNotFoundError, RunBusyError where a living process writes it, StoreError.
+    A run that left for its archive meanwhile is forgotten, as by `forget_run`, where `unless_after`
+    is None; otherwise there is no such run. Raises RunNotFoundError, RunBusyError where a living
+    process writes it, StoreError.
     """
     check_stored_run_name(run)
     folder = run_directory(store, run)
     with store_errors(f"cannot remove run {run!r} of {escape(str(store))}"):
         with whole_run(store, run):
+            if unless_after is None and _is_alone(store, run):
+                drop_locks(store, run)
+                forget(store, run)
+                return 0
             _check_there(folder, run, store)
             if unless_after is not None and _written(folder, run) > unless_after:
                 raise RunBusyError(f"run {run!r} was written to a moment ago: it stays")
@@ -205,6 +211,11 @@ def newest_ns(readers: Iterable[RankReader]) -> int:
             last = reader.span("time_ns", reader.committed - 1, reader.committed)
             times.append(int(last[0]))
     return min(max(times), time.time_ns())
+
+
+def _is_alone(store: Path, run: str) -> bool:
+    """Whether a run has a note and no files: they are in its archive alone."""
+    return not os.path.lexists(run_directory(store, run)) and note_of(store, run) is not None
 
 
 def _check_there(folder: Path, run: str, store: Path) -> None:

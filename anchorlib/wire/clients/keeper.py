@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from anchorlib.errors import RunNotFoundError
+from anchorlib.errors import OptionError, RunNotFoundError
 from anchorlib.wire.address import Address
 from anchorlib.wire.clients.asking import Line, NotThereError
 from anchorlib.wire.connection import keep_call
@@ -62,16 +62,22 @@ class KeeperClient:
     def measure(self, run: str) -> tuple[int, bool]:
         """Bytes of disk that a run takes, and whether a living process writes it.
 
-        Raises RunNotFoundError, CollectorError (of Kind.INVALID for a run whose files are in the
-        collector's archive alone), StoreError.
+        Raises RunNotFoundError, OptionError for a run whose files are in the collector's archive
+        alone, CollectorError, StoreError.
         """
         reply = self._measured(run)
+        if reply.alone:
+            raise OptionError(
+                f"run {run!r} of {self.address} is in its archive alone, where a collector changes "
+                "nothing"
+            )
         return reply.bytes, reply.written
 
     def stays(self, run: str) -> str:
         """Why the collector would refuse to remove or rename a run for this token.
 
-        "" where the collector knows no reason, or is too old to be asked. Raises as `measure`.
+        "" where the collector knows no reason, or is too old to be asked. Raises as `measure`, but
+        answers of a run in an archive alone too.
         """
         return self._measured(run).stays
 

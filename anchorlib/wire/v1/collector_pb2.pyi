@@ -1253,6 +1253,7 @@ class MeasureReply(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     WRITTEN_FIELD_NUMBER: _builtins.int
     STAYS_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
     CHECK_FIELD_NUMBER: _builtins.int
     bytes: _builtins.int
     """on the collector's disk"""
@@ -1260,6 +1261,8 @@ class MeasureReply(_message.Message):
     """a living process writes a rank of it"""
     stays: _builtins.str
     """why this caller cannot remove it; empty: it can, or the collector is older"""
+    alone: _builtins.bool
+    """its files are in the collector's archive alone: `bytes` is 0"""
     check: _builtins.int
     def __init__(
         self,
@@ -1267,11 +1270,12 @@ class MeasureReply(_message.Message):
         bytes: _builtins.int = ...,
         written: _builtins.bool = ...,
         stays: _builtins.str = ...,
+        alone: _builtins.bool = ...,
         check: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "check", b"check", "stays", b"stays", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "bytes", b"bytes", "check", b"check", "stays", b"stays", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -136,13 +136,19 @@ class _Told:
 
     def remove(self, keeper: Keeper, run: RunFacts, problems: list[str]) -> None:
         """Removes a run, unless records were written to it since its age was read."""
-        from anchorlib.errors import CollectorError, RunBusyError, RunNotFoundError, StoreError
+        from anchorlib.errors import (
+            CollectorError,
+            OptionError,
+            RunBusyError,
+            RunNotFoundError,
+            StoreError,
+        )
         from anchorlib.upkeep import PartlyChangedError
 
         try:
             self.freed += keeper.remove(run.run, unless_after=run.written_ns)
             self.gone.append(run)
-        except RunNotFoundError:  # another process removed it first
+        except (RunNotFoundError, OptionError):  # removed meanwhile, or left for its archive
             return
         except PartlyChangedError as error:
             self.freed += error.freed

@@ -87,12 +87,12 @@ def _forget(store: Path, noted: ArchiveNote, done: list[dict[str, Any]], *, as_j
 
 
 def _there(keeper: Keeper, run: str) -> int | None:
-    """Bytes of disk that a run takes, 0 for a link; None where a collector has only its note."""
-    from anchorlib.errors import OptionError
+    """Bytes of disk that a run takes, 0 for a link; None where there are no files of it."""
+    from anchorlib.errors import OptionError, RunNotFoundError
 
     try:
         return keeper.measure(run)[0]
-    except OptionError:
+    except (OptionError, RunNotFoundError):  # only its note is there, or it is gone
         return None
 
 

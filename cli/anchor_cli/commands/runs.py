@@ -133,10 +133,10 @@ def _table(lines: Sequence[_Line], screen: Screen) -> Iterator[str]:
 def _alone(store: str) -> dict[str, str]:
     """The runs that are only in an archive, with that archive, where the store knows them."""
     from anchorlib.errors import AnchorError
-    from anchorlib.upkeep import alone_in, keeper_at
+    from anchorlib.upkeep import keeper_at
 
     try:
-        return alone_in(keeper_at(store).archives())
+        return keeper_at(store).alone()
     except AnchorError:  # an object store has no notes; `list_runs` tells of a silent collector
         return {}
 

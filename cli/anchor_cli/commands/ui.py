@@ -100,12 +100,12 @@ def _source(store: str) -> Source:
     from anchorlib.reading import open_run
     from anchorlib.report import Source
     from anchorlib.store import list_runs, locate_store
-    from anchorlib.upkeep import alone_in, keeper_at
+    from anchorlib.upkeep import keeper_at
 
     keeper = cache(lambda: keeper_at(store))  # one connection for as long as the page is served
     return Source(
         listed=lambda: list_runs(locate_store(store)),
-        alone=lambda: alone_in(keeper().archives()),
+        alone=lambda: keeper().alone(),
         opened=lambda run: open_run(run, store=store),
         compared=lambda opened: comparisons(opened, (), store),
         writings=lambda: keeper().writings(),
