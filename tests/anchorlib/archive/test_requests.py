@@ -184,6 +184,8 @@ def _make_many(run: Path) -> None:
     ranks = [*(replace(first, rank=rank) for rank in range(RANKS - 1)), last]
     for rank in range(1, RANKS - 1):
         (run / f"rank{rank}").mkdir()
+    for older in run.glob("digests-*"):
+        older.unlink()
     digests = digests_bytes({one.rank: one.digests for one in ranks if one.digests is not None})
     (run / digests_key(object_name(digests))).write_bytes(digests)
     merged = replace(RunFigures.of(ranks), digests=object_name(digests))
