@@ -26,7 +26,7 @@ from anchorlib.block import RowBlock, block_of
 from anchorlib.diagnosis import beforehand
 from anchorlib.record import Coordinates, Record
 from anchorlib.store import LocalLocation, Writer
-from anchorlib.store.format.layout import DIGESTS, INDEX, rank_name
+from anchorlib.store.format.layout import INDEX, digests_key, rank_name
 from anchorlib.store.read import digests_bytes, object_name
 from anchorlib.store.read.run_figures import RunFigures
 from anchorlib.store.read.run_index import index_bytes
@@ -117,7 +117,7 @@ def sealed(live: Path, archive: Path) -> None:
     merged = RunFigures.of(replace(first, rank=rank) for rank in range(RANKS))
     assert first.digests is not None
     digests = digests_bytes(dict.fromkeys(range(RANKS), first.digests))
-    (run / DIGESTS).write_bytes(digests)
+    (run / digests_key(object_name(digests))).write_bytes(digests)
     (run / INDEX).write_bytes(index_bytes(replace(merged, digests=object_name(digests))))
 
 

@@ -46,9 +46,9 @@ def claimed(shelf: Shelf, sealed: Sealed) -> None:
     if age > STALE_SECONDS and shelf.swap(key, told.encode(), there[1]):
         return None
     raise RunBusyError(
-        f"rank {sealed.rank} is being archived to {escape(shelf.place)} from other records, by "
-        f"{escape(host[:80])}: wait until that ends; what a dead archiver left may be taken over "
-        "after a day"
+        f"rank {sealed.rank} is being archived to {escape(shelf.place)} as other bytes, from other "
+        f"records or by another version of anchorlib, by {escape(host[:80])}: wait until that "
+        "ends; what a dead archiver left may be taken over after a day"
     )
 
 

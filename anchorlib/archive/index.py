@@ -10,7 +10,7 @@ from dataclasses import replace
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import Location, listed_parts
-from anchorlib.store.format import DIGESTS, INDEX
+from anchorlib.store.format import INDEX, digests_key
 from anchorlib.store.objects import Shelf
 from anchorlib.store.read import (
     RunFigures,
@@ -32,31 +32,36 @@ _PAUSE = 0.05  # seconds, times the number of failed tries: others rewrite the i
 def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> None:
     """Adds archived ranks to the index of their run, which is made where there is none.
 
-    The digests of their steps are put first: the index names the object that has them.
+    The digests of their steps are put first: the index names the object that has them. Those that
+    no index names then, of the index before and of tries that came too late, are removed.
 
     folder: the run's objects. anew: ranks that were marked as whole just now. An index that has
         them already has figures of an earlier recording, so it is made again from all ranks.
 
     Raises StoreError, CollectorError.
     """
-    marked = {*anew}
+    marked, names = {*anew}, set[str]()
     for number in range(_TRIES):
         found = folder.fetch(INDEX)
         known = None if found is None else _parsed(found[0])
+        names.add("" if known is None else known.digests)
         if known is not None and marked & {*known.ranks}:
             known = None
         merged, fresh = _with(folder.location, known, list(ranks))
         named = _put_digests(folder, known, merged, fresh)
+        names.add(named)
         try:
             data = index_bytes(replace(merged, digests=named))
         except ValueError:  # too large for readers, which then read the ranks themselves
             folder.remove(INDEX)
+            _remove_digests(folder, names)
             return
         if found is None:
             done = folder.create(INDEX, data)
         else:
             done = found[0] == data or folder.swap(INDEX, data, found[1])
         if done:
+            _remove_digests(folder, names - {named})
             return
         time.sleep(_PAUSE * (number + random.random()))  # at random, to get out of step with others
     raise StoreError(
@@ -81,11 +86,12 @@ def _put_digests(
     fresh: the figures of the ranks that the index does not know yet, or that were counted anew.
     """
     seen = {one.rank for one in fresh}
+    others = {*merged.ranks} - seen
     kept = digests_of_run(folder.location, known)
-    found = {rank: one for rank, one in kept.items() if rank not in seen} | _digests(fresh)
+    found = {rank: one for rank, one in (kept or {}).items() if rank in others} | _digests(fresh)
     if len(merged.ranks) > 1:
         # The first part of a rank in parts may have digests too, from when it was all there was.
-        lacking = {*merged.ranks} - {*found} - seen - {rank for rank, _ in merged.parts}
+        lacking = others - {*found} - {rank for rank, _ in merged.parts}
         later = (read_index(folder.location, rank) for rank in sorted(lacking))
         found |= _digests(one for one in later if one is not None)
     if len(found) < 2:
@@ -95,9 +101,15 @@ def _put_digests(
     except ValueError:  # too large for readers, which then open the ranks
         return ""
     name = object_name(data)
-    if known is None or known.digests != name:
-        folder.put(DIGESTS, data)
+    if kept is None or known is None or known.digests != name:
+        folder.put(digests_key(name), data)
     return name
+
+
+def _remove_digests(folder: Shelf, names: Iterable[str]) -> None:
+    for name in names:
+        if name:
+            folder.remove(digests_key(name))
 
 
 def _digests(ranks: Iterable[RankFigures]) -> dict[int, RankDigests]:

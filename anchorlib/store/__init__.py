@@ -37,7 +37,6 @@ from anchorlib.store.disk import (
     unmade_store,
     waiting_removals,
 )
-from anchorlib.store.format import DIGESTS as RUN_DIGESTS
 from anchorlib.store.format import INDEX as RUN_INDEX
 from anchorlib.store.format import Part, SeriesEntry, part_of, rank_of, run_directory
 from anchorlib.store.locations import (
@@ -110,7 +109,6 @@ from anchorlib.store.write import Writer, check_series
 
 __all__ = [
     "DEFAULT_STORE",
-    "RUN_DIGESTS",
     "RUN_INDEX",
     "ArchiveNote",
     "CollectorLocation",

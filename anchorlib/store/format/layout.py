@@ -29,7 +29,6 @@ import xxhash
 
 __all__ = [
     "COLUMNS",
-    "DIGESTS",
     "FORMAT",
     "HIST_COLUMNS",
     "INDEX",
@@ -45,6 +44,7 @@ __all__ = [
     "flat_width",
     "form_name",
     "hidden",
+    "is_digests_key",
     "is_safe_key",
     "kind_segment",
     "part_of",
@@ -56,10 +56,10 @@ __all__ = [
 ]
 
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,9})(?:\.p([1-9][0-9]{0,3}))?", re.ASCII)
+_DIGESTS = re.compile(r"digests-[0-9a-f]{16}\.json\.zst", re.ASCII)
 
 FORMAT = "anchor-zarr"
 INDEX = "index.json.zst"  # the index of an archived run, see `run_index`
-DIGESTS = "digests.json.zst"  # the digests of the steps of its ranks, see `run_digests`
 VERSION = 2
 ROWS_PER_CHUNK = 65536
 CATALOG_CHUNK = 1 << 16  # bytes; readers of a live run read its last chunk again and again
@@ -232,6 +232,16 @@ def chunk_number(name: str) -> int | None:
     """The number of the chunk whose file bears this name, in an array with one dimension."""
     found = re.fullmatch(r"c\.(0|[1-9][0-9]{0,11})", name, re.ASCII)
     return int(found[1]) if found else None
+
+
+def digests_key(name: str) -> str:
+    """The key of the digests of an archived run's ranks; name: the SHA-256 of the object."""
+    return f"digests-{name[:16]}.json.zst"
+
+
+def is_digests_key(key: str) -> bool:
+    """Whether a name in a run's folder is that of an object of digests; see `run_digests`."""
+    return _DIGESTS.fullmatch(key) is not None
 
 
 def is_safe_key(key: str) -> bool:

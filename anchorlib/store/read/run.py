@@ -157,7 +157,7 @@ class RunReader:
     def digests(self) -> dict[int, RankDigests]:
         """The digests of ranks of an archived run, of those that have any; read once."""
         if self._digests is None:
-            self._digests = digests_of_run(self.location, self.figures)
+            self._digests = digests_of_run(self.location, self.figures) or {}
         return self._digests
 
     @property

@@ -1,9 +1,13 @@
 """The digests of an archived run: those of its ranks' steps, together in one object.
 
-    run1.zarr/digests.json.zst    for each rank its digests, see `anchorlib.store.seal.digests`
+    run1.zarr/digests-0123456789abcdef.json.zst
+        for each rank its digests, see `anchorlib.store.seal.digests`
 
-The index of the run names the SHA-256 of this object. One that is damaged, or older or newer than
-the index, is as good as none: then ranks are opened to be compared.
+The object has the name of its bytes: the first digits of their SHA-256, which the index of the
+run names in full. So an index and its digests always fit, also while archivers add
+ranks: each puts an object of its own before it swaps the index, and then removes the one before.
+One that is missing, damaged or tells of ranks that the index does not know is as good as none: then
+ranks are opened to be compared.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-from anchorlib.store.format import DIGESTS, encode, items, mapping, whole
+from anchorlib.store.format import digests_key, encode, items, mapping, whole
 from anchorlib.store.locations import Location
 from anchorlib.store.read.run_figures import RunFigures
 from anchorlib.store.seal import MOST_BYTES, RankDigests, deflated, read_digests, read_line
@@ -43,20 +47,24 @@ def digests_bytes(ranks: Mapping[int, RankDigests]) -> bytes:
     return deflated(line)
 
 
-def digests_of_run(run: Location, figures: RunFigures | None) -> dict[int, RankDigests]:
-    """The digests of the ranks of an archived run; empty where they cannot be had. One request.
+def digests_of_run(run: Location, figures: RunFigures | None) -> dict[int, RankDigests] | None:
+    """The digests of the ranks of an archived run. One request.
+
+    Empty where the index names none, or a later version wrote them; None where what the index names
+    is missing or damaged, or cannot be of these ranks.
 
     figures: of the run's index. Raises CollectorError where the archive cannot be reached.
     """
     if figures is None or not figures.digests:
         return {}
-    data = run.get(DIGESTS, 0, MOST_BYTES)
+    data = run.get(digests_key(figures.digests), 0, MOST_BYTES)
     if data is None or object_name(data) != figures.digests:
-        return {}
+        return None
     try:
-        return _read(data)
+        found = _read(data)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return {}
+        return None
+    return found if found.keys() <= {*figures.ranks} else None
 
 
 def _read(data: bytes) -> dict[int, RankDigests]:
@@ -64,4 +72,7 @@ def _read(data: bytes) -> dict[int, RankDigests]:
     if told["format"] != FORMAT or whole(told["version"]) > VERSION:
         return {}  # a later version's may mean something else
     pairs = (items(one) for one in items(told["ranks"]))
-    return {whole(rank): read_digests(mapping(one)) for rank, one in pairs}
+    found = [(whole(rank), read_digests(mapping(one))) for rank, one in pairs]
+    if len(dict(found)) < len(found):
+        raise ValueError("it has several digests of one rank")
+    return dict(found)

@@ -9,6 +9,7 @@ many ranks there are. It is one compressed line that ends with its checksum, as 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -45,6 +46,7 @@ __all__ = [
 FORMAT: Final = "anchor-index"
 VERSION: Final = 1
 _MOST_RANKS: Final = 1 << 20
+_NAME: Final = re.compile("[0-9a-f]{64}")
 
 
 def archived_figures(run: Location) -> RunFigures | None:
@@ -187,8 +189,16 @@ def _read(told: Mapping[str, Any]) -> RunFigures:
         series=series,
         gaps=tuple(_read_gap(items(one)) for one in items(told["gaps"])),
         parts=_read_parts(told.get("parts", ()), known),
-        digests=text(told.get("digests", "")),
+        digests=_read_name(told.get("digests", "")),
     )
+
+
+def _read_name(told: Any) -> str:
+    """The name of the digests. Raises ValueError for one that is no SHA-256: it becomes a key."""
+    name = text(told)
+    if name and not _NAME.fullmatch(name):
+        raise ValueError("the name of its digests is no SHA-256")
+    return name
 
 
 def _read_parts(told: Any, known: _Ranks) -> tuple[PartKey, ...]:

@@ -9,7 +9,7 @@ from typing import Final
 from anchorlib.errors import RunNotFoundError
 from anchorlib.names import escape
 from anchorlib.store.disk import ArchiveNote, note_of, noted_runs
-from anchorlib.store.format import DIGESTS, INDEX, part_of, rank_of
+from anchorlib.store.format import INDEX, is_digests_key, part_of, rank_of
 from anchorlib.store.locations import Location, listed_parts
 from anchorlib.store.runs.stores import has_ranks, locate_store, run_within
 from anchorlib.store.seal import rank_location
@@ -19,7 +19,7 @@ __all__ = ["Elsewhere", "archived_run"]
 _SUFFIX: Final = ".zarr"
 _MOST: Final = 64  # opened archives that are kept
 _MOST_RANKS: Final = 2  # whose last read rows are kept: up to 96 MiB each
-_OF_THE_RUN: Final = ("zarr.json", INDEX, DIGESTS)
+_OF_THE_RUN: Final = ("zarr.json", INDEX)
 _CHUNK: Final = "c."  # begins the chunk files of a live rank; a sealed rank's are named c/0
 
 
@@ -55,9 +55,10 @@ class Elsewhere:
         location, note = found
         if not _is_ours(inside.partition("/")[0], note):
             return None
-        # Other collectors archive their ranks of a run into the same folder. The index names all of
-        # them, so it is given out only where every rank was in this store.
-        if inside == INDEX and {*listed_parts(location)} != {*note.parts}:
+        # Other collectors archive their ranks of a run into the same folder. The index and digests
+        # tell of all of them, so these are given out only where every rank was in this store.
+        told_of_all = inside == INDEX or is_digests_key(inside)
+        if told_of_all and {*listed_parts(location)} != {*note.parts}:
             return None
         data = location.get(inside, start, length)
         return self._as_it_was(found, inside, start, length) if data is None else data
@@ -125,4 +126,6 @@ def _is_ours(name: str, note: ArchiveNote) -> bool:
     The folder may hold other files too, and these must not be given out.
     """
     rank = rank_of(name)
-    return name in _OF_THE_RUN if rank is None else (rank, part_of(name)) in note.parts
+    if rank is None:
+        return name in _OF_THE_RUN or is_digests_key(name)
+    return (rank, part_of(name)) in note.parts

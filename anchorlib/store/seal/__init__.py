@@ -19,7 +19,7 @@ which it was written.
 """
 
 from anchorlib.store.seal.codecs import deflated
-from anchorlib.store.seal.digests import RankDigests, read_digests, step_digests
+from anchorlib.store.seal.digests import RankDigests, digests_of, read_digests
 from anchorlib.store.seal.faults import sealed_faults
 from anchorlib.store.seal.index import RankFigures, SeriesFigures, figures_of, read_index
 from anchorlib.store.seal.index_format import (
@@ -47,6 +47,7 @@ __all__ = [
     "SeriesFigures",
     "Target",
     "deflated",
+    "digests_of",
     "figures_of",
     "is_unfinished",
     "loss_scale",
@@ -59,5 +60,4 @@ __all__ = [
     "read_sealed",
     "seal",
     "sealed_faults",
-    "step_digests",
 ]

@@ -18,22 +18,25 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from anchorlib.store.format import mapping, text, whole
-from anchorlib.store.seal.index_format import MOST_STEPS, numbers_of, ranges_of
+from anchorlib.store.seal.index_format import numbers_of, ranges_of
 from anchorlib.store.stored import visible_rows
 
 if TYPE_CHECKING:
     from anchorlib.store.read import RankReader
 
-__all__ = ["MOST_STRETCHES", "RankDigests", "digests_of", "read_digests", "step_digests"]
+__all__ = ["MOST_STRETCHES", "RankDigests", "digests_of", "read_digests"]
 
 Array = np.ndarray[Any, Any]
 MOST_STRETCHES: Final = 4096
 """Stretches of a rank that have a digest; with more steps, stretches are longer."""
+_MOST_WIDTH: Final = 1 << 60
+"""Sixteen stretches of this width have all steps of 64 bits; no rank needs fewer."""
 _SIZE: Final = 16  # bytes of a digest: the first half of a SHA-256
 _STEP: Final = b"anchor step 1\0"
 _STEPS: Final = b"anchor steps 1\0"
@@ -97,9 +100,11 @@ class RankDigests:
 def read_digests(told: Any) -> RankDigests:
     """What `RankDigests.told` wrote. Raises ValueError, KeyError or TypeError."""
     one = mapping(told)
-    width, raw = whole(one["width"], 1), bytes.fromhex(text(one["digests"]))
+    width, raw = whole(one["width"], 1, _MOST_WIDTH), bytes.fromhex(text(one["digests"]))
     outline = bytes.fromhex(text(one["outline"]))
-    numbers = numbers_of(one["stretches"], min(MOST_STEPS, len(raw) // _SIZE))
+    numbers = numbers_of(one["stretches"], min(MOST_STRETCHES, len(raw) // _SIZE))
+    if any(one >= after for one, after in pairwise(numbers)):
+        raise ValueError("its stretches are not in order")
     # Every number has its digest, or stretches would be missing without a word.
     if width & (width - 1) or len(raw) != _SIZE * len(numbers) or len(outline) != _SIZE:
         raise ValueError("its digests are not those of its steps")
@@ -113,12 +118,12 @@ def digests_of(reader: RankReader) -> RankDigests:
     """Makes the digests of a rank. Raises DamagedError where its log of operations is damaged."""
     rows = visible_rows(reader)
     found = RankDigests(
-        _outline(reader, rows), bool(reader.operations()), 1, step_digests(reader, rows)
+        _outline(reader, rows), bool(reader.operations()), 1, _step_digests(reader, rows)
     )
     return found.bounded(MOST_STRETCHES)
 
 
-def step_digests(reader: RankReader, rows: Array) -> dict[int, bytes]:
+def _step_digests(reader: RankReader, rows: Array) -> dict[int, bytes]:
     """The digest of each step that has records, ascending; rows: in order of execution."""
     step = reader.column("step")[rows]
     laid = _Layout(reader)

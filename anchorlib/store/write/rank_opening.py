@@ -22,13 +22,13 @@ from anchorlib.names import escape
 from anchorlib.store.disk import Budget, Tree, forget, note_of, run_document
 from anchorlib.store.format import (
     CATALOG_CHUNK,
-    DIGESTS,
     INDEX,
     ROW,
     ROWS_PER_CHUNK,
     VERSION,
     Part,
     chunk_key,
+    digests_key,
     encode,
     group_json,
     rank_name,
@@ -262,5 +262,5 @@ def table_chunks(rows: int) -> Iterator[tuple[int, int]]:
 
 def _forget_ranks(run: Path) -> None:
     """Removes what a run fetched from an archive has of it, and says of the ranks as they were."""
-    for name in (INDEX, DIGESTS):
-        (run / name).unlink(missing_ok=True)
+    for one in (run / INDEX, *run.glob(digests_key("*"))):
+        one.unlink(missing_ok=True)

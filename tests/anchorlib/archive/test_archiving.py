@@ -246,7 +246,7 @@ def test_other_bytes_are_not_put_among_those_of_another_archiver(
         archive_run(store, "run1", Mortal(shelf, 5))
     left = shelf.held("run1.zarr")
     other = make_run(tmp_path / "other")
-    with pytest.raises(RunBusyError, match="from other records"):
+    with pytest.raises(RunBusyError, match="from other records or by another version"):
         archive_run(other, "run1", shelf)
     assert shelf.held("run1.zarr") == left
     monkeypatch.setattr(claiming, "STALE_SECONDS", 0.0)

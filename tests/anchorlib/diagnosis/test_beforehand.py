@@ -26,7 +26,7 @@ from anchorlib.archive.index import put_index
 from anchorlib.diagnosis import Comparison, beforehand
 from anchorlib.reading import open_run
 from anchorlib.record import Record
-from anchorlib.store import RUN_DIGESTS, RUN_INDEX, RankReader, RunReader, Writer
+from anchorlib.store import RUN_INDEX, RankReader, RunReader, Writer
 from anchorlib.store.objects import FolderShelf, ShelfWithin
 from anchorlib.store.seal import deflated
 from anchorlib.store.seal.index import index_document, read_index
@@ -125,17 +125,23 @@ def _pairs(found: Comparison) -> Sequence[Any]:
     return [*found.columns(), *found.pairs()]
 
 
+def digests_in(run: Path) -> Path:
+    """The one object with the digests of an archived run."""
+    (found,) = run.glob("digests-*")
+    return found
+
+
 def whole(place: Path, *runs: str, **options: Any) -> str:
     """What a comparison says that opens all ranks, for it has no digests."""
-    for one in place.glob(f"*/{RUN_DIGESTS}"):
-        one.rename(one.with_name("away"))
+    for one in place.glob("*/digests-*"):
+        one.rename(one.with_name(f"away-{one.name}"))
     try:
         seen, said = told(place, *runs, **options)
         assert seen == {rank for run in runs for rank in open_run(run, place).ranks}
         return said
     finally:
-        for one in place.glob("*/away"):
-            one.rename(one.with_name(RUN_DIGESTS))
+        for one in place.glob("*/away-*"):
+            one.rename(one.with_name(one.name.removeprefix("away-")))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +259,7 @@ def _forget(run: Path, rank: int) -> None:
     old = index_document(replace(figures, digests=None))
     (run / f"rank{rank}" / RUN_INDEX).write_bytes(deflated(old))
     (run / RUN_INDEX).unlink()
-    (run / RUN_DIGESTS).unlink()
+    digests_in(run).unlink()
     put_index(shelf, range(RANKS))
 
 
@@ -261,7 +267,7 @@ def _forget(run: Path, rank: int) -> None:
 def test_damaged_digests_are_as_good_as_none(place: Path, damage: str) -> None:
     archived(place.parent, "run2", flip(1))
     said = whole(place, "run1", "run2")
-    mine, others = (place / run / RUN_DIGESTS for run in ("run2.zarr", "run1.zarr"))
+    mine, others = (digests_in(place / run) for run in ("run2.zarr", "run1.zarr"))
     raw = mine.read_bytes()
     if damage == "other":  # equal to A's: taken at its word, nothing would differ
         mine.write_bytes(others.read_bytes())

@@ -19,6 +19,7 @@ from tests.anchorlib.peers.jobs import as_drawn, of_rank
 from tests.cli.made import make_run
 
 STEPS = st.dictionaries(st.integers(-3, 40), st.sampled_from("ab"), max_size=12)
+MOST = digests.MOST_STRETCHES
 WIDTHS = st.sampled_from([1, 2, 4, 64])
 
 
@@ -60,6 +61,10 @@ def test_digests_read_as_they_were_written(told: dict[int, str], width: int, mos
         {"outline": ""},
         {"stretches": [[0, 3]]},
         {"stretches": [[0, 1 << 40]]},
+        {"stretches": [[0, 1], [0, 1]]},
+        {"stretches": [[1, 2], [0, 1]]},
+        {"width": 1 << 61},
+        {"stretches": [[0, MOST + 1]], "digests": 16 * (MOST + 1) * "ab"},
     ],
     ids=repr,
 )
