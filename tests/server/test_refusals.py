@@ -14,7 +14,7 @@ import pytest
 
 from anchor_server import Collector, MetricsPort, serve
 from anchor_server import refusals as refusals_module
-from anchor_server.refusal_counts import Caller, Trouble
+from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.tally import Tally
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError
@@ -218,7 +218,7 @@ def caller(port: int = 1, run: str = "run1") -> Caller:
 
 
 def test_the_same_refusal_is_told_once_a_reason_a_machine_and_a_run(caplog):
-    trouble, no = Trouble(Tally()), refusals_module.Refusal(Kind.DISK, "full")
+    trouble, no = RefusalCounts(Tally()), refusals_module.Refusal(Kind.DISK, "full")
     for port in range(50):
         trouble.tell(no, caller(port))
     assert told(caplog, "anchor_server") == ["refused: full"]
@@ -230,7 +230,7 @@ def test_the_same_refusal_is_told_once_a_reason_a_machine_and_a_run(caplog):
 def test_what_passed_is_news_when_it_comes_again(caplog, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("anchor_server.refusal_counts.time.monotonic", lambda: clock[0])
-    trouble, no = Trouble(Tally()), refusals_module.Refusal(Kind.DISK, "full")
+    trouble, no = RefusalCounts(Tally()), refusals_module.Refusal(Kind.DISK, "full")
     for at in (0.0, 10.0, 20.0):  # full again and again: a storm of another sort
         clock[0] = at
         trouble.tell(no, caller())
@@ -246,7 +246,7 @@ def test_names_of_runs_do_not_flood_the_log(caplog, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("anchor_server.refusal_counts.time.monotonic", lambda: clock[0])
     tally = Tally()
-    trouble, no = Trouble(tally), refusals_module.Refusal(Kind.EXISTS, "there")
+    trouble, no = RefusalCounts(tally), refusals_module.Refusal(Kind.EXISTS, "there")
     for number in range(5000):
         trouble.tell(no, caller(run=f"run{number}"))
     assert len(told(caplog, "anchor_server")) == 60
