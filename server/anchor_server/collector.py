@@ -130,13 +130,13 @@ class Collector:
         door = TurnedAway(self.tally)
         self._handshakes = Handshakes(door.refuse_handshake)
         self._certificates = None if tls is None else Certificates(tls, self._handshakes.knock)
-        self._trouble = RefusalCounts(self.tally)
-        self._gate = Gate(known, door, self._trouble, read_only=read_only)
+        self._refusal_counts = RefusalCounts(self.tally)
+        self._gate = Gate(known, door, self._refusal_counts, read_only=read_only)
         self._push = PushService(
             self._ranks,
             self._gate,
             self.tally,
-            self._trouble,
+            self._refusal_counts,
             StreamLimits(max_streams, idle_timeout, record_bytes, max_rate),
             fsync=fsync,
         )
@@ -276,8 +276,8 @@ class Collector:
             self._threads,
             handlers=[
                 push_handler(self._push.push),
-                KeeperService(self.store, self.tally, self._trouble, self._gate).handler,
-                ReaderService(self.store, self.tally, self._trouble, self._gate).handler,
+                KeeperService(self.store, self.tally, self._refusal_counts, self._gate).handler,
+                ReaderService(self.store, self.tally, self._refusal_counts, self._gate).handler,
             ],
             interceptors=[*watched, self._gate],
             options=[*_OPTIONS, ("grpc.max_concurrent_streams", max_streams + _SPARE_THREADS)],

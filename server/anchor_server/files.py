@@ -52,12 +52,14 @@ class ReaderService:
     gate: knows who may read which run; a list of runs names only those that the caller may read.
     """
 
-    def __init__(self, store: Path, tally: Tally, trouble: RefusalCounts, gate: Gate) -> None:
+    def __init__(
+        self, store: Path, tally: Tally, refusal_counts: RefusalCounts, gate: Gate
+    ) -> None:
         self._gate = gate
         self._root = store.resolve()
         self._archive = Elsewhere(self._root)
         self._tally = tally
-        self._trouble = trouble
+        self._refusal_counts = refusal_counts
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:
@@ -85,7 +87,7 @@ class ReaderService:
             abort(context, error)  # readers ask for files that need not exist: no fault
         run = _run_asked_for(message)
         caller = Caller(context.peer(), run, identity=self._gate.name(context))
-        self._trouble.refuse(context, error, caller)
+        self._refusal_counts.refuse(context, error, caller)
 
     def _get(self, request: GetRequest, context: grpc.ServicerContext) -> GetReply:
         length = min(request.length or READ_BYTES, READ_BYTES)

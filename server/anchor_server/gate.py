@@ -59,13 +59,18 @@ class Gate(grpc.ServerInterceptor):
     """
 
     def __init__(
-        self, access: Access, door: TurnedAway, trouble: RefusalCounts, *, read_only: bool = False
+        self,
+        access: Access,
+        door: TurnedAway,
+        refusal_counts: RefusalCounts,
+        *,
+        read_only: bool = False,
     ) -> None:
         self.access = access
         self.readers = Readers()
         self.read_only = read_only
         self._door = door
-        self._trouble = trouble
+        self._refusal_counts = refusal_counts
 
     def intercept_service(
         self,
@@ -130,7 +135,7 @@ class Gate(grpc.ServerInterceptor):
         raise AssertionError("grpc's abort raises")
 
     def _refuse(self, context: grpc.ServicerContext, grant: Grant, refusal: Refusal) -> NoReturn:
-        self._trouble.refuse(context, refusal, Caller(context.peer(), identity=grant.name))
+        self._refusal_counts.refuse(context, refusal, Caller(context.peer(), identity=grant.name))
 
 
 def _lacking(grant: Grant, right: Right, what: str) -> Refusal:

@@ -80,11 +80,13 @@ class KeeperService:
     gate: knows who may read and who may delete which run.
     """
 
-    def __init__(self, store: Path, tally: Tally, trouble: RefusalCounts, gate: Gate) -> None:
+    def __init__(
+        self, store: Path, tally: Tally, refusal_counts: RefusalCounts, gate: Gate
+    ) -> None:
         self._gate = gate
         self._store = store
         self._tally = tally
-        self._trouble = trouble
+        self._refusal_counts = refusal_counts
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:
@@ -104,12 +106,12 @@ class KeeperService:
                 self._check(message)
                 return sealed(call(message, Asked(context, caller)), check_of(message))
             except RunNotFoundError as error:
-                self._trouble.refuse(context, Refusal(Kind.MISSING, str(error)), caller)
+                self._refusal_counts.refuse(context, Refusal(Kind.MISSING, str(error)), caller)
             except DecodeError:
                 fault = FrameError("bytes that are no question to a keeper arrived")
-                self._trouble.refuse(context, fault, caller)
+                self._refusal_counts.refuse(context, fault, caller)
             except Exception as error:  # noqa: BLE001  # every fault is answered
-                self._trouble.refuse(context, error, caller)
+                self._refusal_counts.refuse(context, error, caller)
 
         return answer
 

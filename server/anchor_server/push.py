@@ -95,7 +95,7 @@ class PushService:
         ranks: Ranks,
         gate: Gate,
         tally: Tally,
-        trouble: RefusalCounts,
+        refusal_counts: RefusalCounts,
         limits: StreamLimits,
         *,
         fsync: bool,
@@ -105,7 +105,7 @@ class PushService:
         self._shares = Shares(limits.rate)
         self._ranks = ranks
         self._tally = tally
-        self._trouble = trouble
+        self._refusal_counts = refusal_counts
         self._room = FragmentMemory()
         self._limits = limits
         self._watch = AnswerWatch(limits.idle_seconds)
@@ -122,14 +122,14 @@ class PushService:
         try:
             inbox = self._admit(requests, guest)
         except Refusal as refusal:
-            self._trouble.refuse(context, refusal, caller)
+            self._refusal_counts.refuse(context, refusal, caller)
         try:
             with closing(self._serve(inbox, guest)) as replies:
                 for reply in replies:
                     with self._watch.answering(context.cancel):
                         yield reply
         except Exception as error:  # noqa: BLE001  # a bad client must not harm the others
-            self._trouble.refuse(context, error, caller)
+            self._refusal_counts.refuse(context, error, caller)
         finally:
             inbox.end(Refusal(Kind.REPLACED, "the stream is over"))
 
@@ -257,7 +257,7 @@ class PushService:
             committed = stream.committed
             if committed > stored:
                 stored = committed
-                self._trouble.passed(caller)
+                self._refusal_counts.passed(caller)
             ack = Ack(committed=committed, frames=stream.frames, durability=self._durability)
             yield PushReply(ack=ack)
             self._spend(self._gate.grant(guest.context), sum(map(len, batch)))
