@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 import torch
 
 from tests.anchorlib.capture.tracing.programs import SITUATIONS, train
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _a_collection_meets_the_training_alone():
-    """What torch and its compiler load is left out: that takes half a second, at each step."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
