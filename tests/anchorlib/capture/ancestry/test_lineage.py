@@ -706,6 +706,7 @@ def test_memory_is_flat_over_500_steps():
                 loss.backward()
                 model.zero_grad()
                 run.session.step()
+            run.session.flush()  # what waits to be written is not yet in the sink
             gc.collect()
 
         steps(150)
