@@ -15,13 +15,14 @@ import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.identity import Identities, joined, same_bits, step_offset
-from anchorlib.diagnosis.pairing.naming import made_by, named
 from anchorlib.diagnosis.pairing.orders import arranged
 from anchorlib.diagnosis.pairing.renaming import (
     by_name,
+    made_by,
     match_bits,
     match_figures,
     match_positions,
+    named,
 )
 from anchorlib.diagnosis.pairing.splits import merged, met, splits
 from anchorlib.diagnosis.pairing.tables import Table

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.join import align
-from anchorlib.diagnosis.pairing.standing import stands
 from anchorlib.diagnosis.pairing.tables import NOBODY, Standing, Table, table_of
+from anchorlib.diagnosis.pairing.unread_ranks import stands
 from anchorlib.errors import UnknownTensorError
 from anchorlib.reading import Run
 

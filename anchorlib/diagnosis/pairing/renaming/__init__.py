@@ -1,5 +1,6 @@
 """Which name of one run stands for which name of the other, where their names differ.
 
+evidence    what names are matched by beside their spelling: shapes, operations
 names       matches names by how they are spelled
 likeness    matches names by their records: by equal bits, and at last by like figures
 name_graph  the graph of one run's names: which tensors are computed from which
@@ -8,6 +9,7 @@ beginnings  names that can be matched by themselves, without a matched name besi
 spreading   matches that spread from matched names to their neighbours
 """
 
+from anchorlib.diagnosis.pairing.renaming.evidence import made_by, named
 from anchorlib.diagnosis.pairing.renaming.likeness import match_bits, match_figures
 from anchorlib.diagnosis.pairing.renaming.names import Made, Shapes, by_name
 from anchorlib.diagnosis.pairing.renaming.positions import match_positions
@@ -16,7 +18,9 @@ __all__ = [
     "Made",
     "Shapes",
     "by_name",
+    "made_by",
     "match_bits",
     "match_figures",
     "match_positions",
+    "named",
 ]

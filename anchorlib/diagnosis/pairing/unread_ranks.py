@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
-from anchorlib.diagnosis.pairing.naming import made_by, named
-from anchorlib.diagnosis.pairing.renaming import by_name
+from anchorlib.diagnosis.pairing.renaming import by_name, made_by, named
 from anchorlib.diagnosis.pairing.splits import meetings, splits
 from anchorlib.diagnosis.pairing.tables import Standing, Table
 

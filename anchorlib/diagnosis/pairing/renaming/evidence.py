@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from anchorlib.diagnosis.pairing.edges import compiled
-from anchorlib.diagnosis.pairing.renaming import Made, Shapes
+from anchorlib.diagnosis.pairing.renaming.names import Made, Shapes
 from anchorlib.diagnosis.pairing.tables import Table
 
 __all__ = ["made_by", "named"]
