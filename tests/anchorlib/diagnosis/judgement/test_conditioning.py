@@ -61,7 +61,20 @@ def one_channel(y: Tensor) -> Tensor:
     return y
 
 
+def high() -> nn.Conv2d:
+    """A convolution whose output is a hundred times as large as it varies."""
+    stem = nn.Conv2d(16, 8, 1)
+    with torch.no_grad():
+        stem.bias.fill_(60.0)
+    return stem
+
+
 CASES = {
+    "layer norm, a factor within what its mean may round by": (
+        high,
+        lambda x: functional.layer_norm(x, x.shape[1:]),
+        lambda y: y * (1 + 2.0**-15),
+    ),
     "batch norm, a factor": (lambda: uneven(1e-6), of_batch, lambda y: y * 1.01),
     "batch norm, one row of an image": (lambda: uneven(1e-6), of_batch, one_image),
     "batch norm, neighbours mixed": (
