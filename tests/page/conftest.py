@@ -8,11 +8,10 @@ import pytest
 from playwright.sync_api import Error
 
 from tests.page.browsing import CHROMIUM, browser_of, settled
+from tests.slow import left_out, marked_slow
 
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Browsers are started."""
-    item.add_marker(pytest.mark.slow)
+# Browsers are started.
+pytest_itemcollected, pytest_ignore_collect = marked_slow, left_out
 
 
 @pytest.fixture(scope="module")  # no longer: while it runs, so does an event loop

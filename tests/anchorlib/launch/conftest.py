@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.anchorlib.launch.launching import Bench
+from tests.slow import left_out, marked_slow
 from tests.warm import warm_python
 
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Programs run as processes of their own."""
-    item.add_marker(pytest.mark.slow)
+# Programs run as processes of their own.
+pytest_itemcollected, pytest_ignore_collect = marked_slow, left_out
 
 
 @pytest.fixture
