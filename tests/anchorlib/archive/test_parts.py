@@ -30,6 +30,8 @@ from tests.anchorlib.archive.test_archiving import Mortal
 from tests.anchorlib.store.read.test_joined import OTHER, write
 from tests.cli.made import anchor
 
+pytestmark = pytest.mark.slow  # each archives what three collectors have
+
 PARTS = [(0, 0, 60), (1, 50, 90), (2, 90, 120)]
 """Which collector had which records: it moved twice, once with ten committed and not confirmed."""
 

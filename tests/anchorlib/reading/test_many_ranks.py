@@ -33,6 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("store"), ranks=RANKS)
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_the_ranks_is_bounded_and_the_answers_are_the_same(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
