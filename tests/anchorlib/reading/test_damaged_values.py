@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,18 +47,11 @@ def place(store: Path, name: str) -> tuple[Path, int]:
     }[name]
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    store = tmp_path_factory.mktemp("written")
-    with Writer.open(store, "run1", 0) as writer:
-        put(writer, [replace(one, order=order) for order, one in enumerate(RECORDS)])
-    return store
-
-
 @pytest.fixture
-def store(written: Path, tmp_path: Path) -> Path:
-    """A copy, of which a test may damage what it likes."""
-    return Path(shutil.copytree(written, tmp_path / "store"))
+def store(tmp_path: Path) -> Path:
+    with Writer.open(tmp_path, "run1", 0) as writer:
+        put(writer, [replace(one, order=order) for order, one in enumerate(RECORDS)])
+    return tmp_path
 
 
 def flip(path: Path, at: int) -> None:
