@@ -30,6 +30,8 @@ _HERE = Path(__file__).parent
 def warm_python(*modules: str) -> str:
     """The path of the command, which is called like Python; its parent ends with this process.
 
+    In its folder stands `torchrun` too, for what finds both by the PATH.
+
     modules: what its programs import besides torch and takes long. It needs Linux's handles of
     processes; elsewhere programs start as ever.
     """
@@ -61,11 +63,12 @@ def _started() -> tuple[str, subprocess.Popen[bytes]]:
     )
     atexit.register(_end, parent, folder)
     _wait_for(parent)
-    command = folder / "python"
     words = [sys.executable, "-S", str(_HERE / "child.py"), str(address)]
-    command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-    command.chmod(0o755)
-    return str(command), parent
+    for name, more in (("python", []), ("torchrun", ["-m", "torch.distributed.run"])):
+        command = folder / name
+        command.write_text(f'#!/bin/sh\nexec {shlex.join([*words, *more])} "$@"\n')
+        command.chmod(0o755)
+    return str(folder / "python"), parent
 
 
 def _wait_for(parent: subprocess.Popen[bytes], asked: str = "") -> None:
