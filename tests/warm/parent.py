@@ -11,6 +11,7 @@ import gc
 import importlib
 import io
 import json
+import multiprocessing.process
 import os
 import select
 import signal
@@ -125,6 +126,7 @@ def _end(code: int) -> None:
 def _become(words: list[str], directory: str, environment: dict[str, str]) -> None:
     """Be the Python that was called with `words`, and run its program."""
     os.chdir(directory)
+    multiprocessing.process.ORIGINAL_DIR = directory  # where a spawned child looks for the program
     os.environ.clear()
     os.environ.update(environment)
     _open_streams()
