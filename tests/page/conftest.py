@@ -14,7 +14,7 @@ from tests.slow import left_out, marked_slow
 pytest_itemcollected, pytest_ignore_collect = marked_slow, left_out
 
 
-@pytest.fixture(scope="module")  # no longer: while it runs, so does an event loop
+@pytest.fixture(scope="package")  # no longer: while it runs, so does an event loop
 def browser():
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
