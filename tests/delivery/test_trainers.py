@@ -76,7 +76,8 @@ import sys
 from pathlib import Path
 from anchorlib.spool.delivery import deliver
 
-deliver(Path(sys.argv[1]), sys.argv[2], patience=20, progress=lambda done, _: print(done, flush=True))
+said = lambda done, _: print(done, flush=True)
+deliver(Path(sys.argv[1]), sys.argv[2], patience=20, progress=said)
 """
 
 
