@@ -83,7 +83,7 @@ deliver(Path(sys.argv[1]), sys.argv[2], patience=20, progress=said)
 
 def test_a_push_that_is_cut_short_goes_on_where_it_ended(tmp_path):
     trainer = start(f"127.0.0.1:{free_port()}", tmp_path, 0, 1_000_000, 1)
-    while put(tmp_path) < 3000:
+    while put(tmp_path) < 1500:
         time.sleep(0.01)
     trainer.kill()
     trainer.wait()
