@@ -279,11 +279,11 @@ def test_everything_that_changes_a_sink_is_called_by_the_drain_thread_alone():
 def test_a_close_that_runs_out_of_time_writes_nothing_more_and_counts_what_waited():
     sink = RecordingSink(seconds=0.3)
     queue = queue_to(sink)
-    for n in range(2_000):
+    for n in range(10_000):
         put(queue, item(n, 8))
     undelivered = queue.close(0.05)
     there, calls = len(sink.records), len(sink.calls)
-    assert undelivered == 2_000 - there > 0
+    assert undelivered == 10_000 - there > 0
     assert undelivered == queue.lost
     assert [gap.count for gap in sink.gaps] == [undelivered]
     assert sink.closed
