@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from anchorlib.errors import AnchorError, CollectorError
 from anchorlib.names import escape
-from anchorlib.spool.destination import Target
+from anchorlib.spool.destination import Destination
 from anchorlib.spool.sending import AWAY, Sender
 from anchorlib.wire import Credentials, Hello, Kind, Route
 
@@ -120,7 +120,7 @@ class Earlier:
             try:
                 begun = Delivery(
                     work,
-                    Target(to),
+                    Destination(to),
                     self._credentials,
                     self._changed,
                     self._on_trouble,

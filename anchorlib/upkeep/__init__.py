@@ -14,7 +14,7 @@ mending             the sound rows of a damaged run, recorded once more
 from __future__ import annotations
 
 from anchorlib.upkeep.archives import ArchiveState
-from anchorlib.upkeep.choosing import Limits, RunFacts, chosen
+from anchorlib.upkeep.choosing import RetentionLimits, RunFacts, chosen
 from anchorlib.upkeep.keeper import Keeper
 from anchorlib.upkeep.live_writers import Writing
 from anchorlib.upkeep.mending import Examined, salvage
@@ -31,8 +31,8 @@ __all__ = [
     "ArchiveState",
     "Examined",
     "Keeper",
-    "Limits",
     "PartlyChangedError",
+    "RetentionLimits",
     "RunFacts",
     "Writing",
     "chosen",
