@@ -210,7 +210,10 @@ def _is_whole(value: object) -> bool:
 
 
 class Arithmetic(Protocol[X, P]):
-    """How a fold handles what it observes (X) and what it keeps of it (P)."""
+    """The operations that a fold needs on the arrays it observes (X) and on those it keeps (P).
+
+    A fold works on numpy arrays and on torch tensors alike, since it touches them by these alone.
+    """
 
     def copy(self, x: X, /) -> P:
         """A copy of `x` that later changes of `x` do not reach."""

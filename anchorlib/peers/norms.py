@@ -157,7 +157,10 @@ def _levels(found: list[tuple[int, Array, Array]], grid: RankGrid) -> Iterator[D
 def _lasting(
     found: list[tuple[int, Array, Array]], out: Array, rank: int, grid: RankGrid
 ) -> Departure:
-    """The departure of a rank whose level is out: it begins at the first record of those series."""
+    """The departure of a rank whose norms leave those of its peers throughout some series.
+
+    It begins at the first record of these series.
+    """
     starts = {found[number][0]: number for number in np.flatnonzero(out).tolist()}
     first = {_first(grid, rank, start): number for start, number in starts.items()}
     place = min(first, key=lambda at: (int(grid.step[at]), grid.order(rank, at)))

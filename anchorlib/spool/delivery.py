@@ -185,7 +185,10 @@ def deliver(
 
 
 def _drained(work: OwnedSpool) -> Delivered | None:
-    """Remove a spool that has no segments left, but for damaged files; None for any other spool."""
+    """Remove a spool without segments, of which nothing is left to deliver; damaged files stay.
+
+    None for a spool that has segments, or no readable label.
+    """
     segments = work.segments()
     if len(segments) or work.label is None:
         return None

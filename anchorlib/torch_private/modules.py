@@ -252,7 +252,7 @@ def _code(name: str, *given: Any) -> Callable[[], object]:
 
 
 def _frame(name: str, purpose: str, loss: str, reach: AffectedPrograms, *given: Any) -> CodeType:
-    """The code by which the frame of a function is recognized."""
+    """The code object of a function of torch's, by which a frame that runs it is recognized."""
     code: CodeType = private(
         name,
         purpose,

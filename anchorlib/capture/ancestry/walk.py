@@ -127,7 +127,7 @@ class Walk:
         return Ancestry(tuple(self._parents), (op,), ((0,),), tuple(self._missing))
 
     def _parent_of(self, x: torch.Tensor) -> Parent | None:
-        """The anchored tensor or parameter that `x` is."""
+        """The anchored tensor or the parameter that `x` is, or whose memory `x` has; else None."""
         if x.grad_fn is not None:
             return self._marked(x.grad_fn, x.output_nr)
         if x.requires_grad:

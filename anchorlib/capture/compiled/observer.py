@@ -179,7 +179,10 @@ class CompiledObserver:
             self._lines.settle()
 
     def end_step(self, upcoming: int | None) -> None:
-        """The step before `upcoming` (None: the last one) has ended."""
+        """Finishes the observations of the step that has ended.
+
+        upcoming: the number of the next step; None after the last one.
+        """
         with self._lock:
             self._lines.settle()
             self._executions.end_step()

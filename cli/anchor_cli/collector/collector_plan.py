@@ -20,7 +20,10 @@ __all__ = ["CollectorPlan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorPlan:
-    """The options, each named as on the command line; the properties raise OptionError."""
+    """The options of `anchor serve`, each under its name on the command line.
+
+    Its properties check options together, and raise OptionError where they do not fit.
+    """
 
     store: str
     bind: str
