@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from anchorlib.peers.grid import Grid, grid_of
+from anchorlib.peers.grid import RankGrid, grid_of
 from anchorlib.peers.nonfinite import departures_of_nan
 from anchorlib.peers.norms import departures_of_norms
 from anchorlib.peers.outlier import Departure, Outlier, RankAnswer, folded
@@ -54,7 +54,7 @@ def outliers(
     )
 
 
-def _ordered(grid: Grid, left: Iterable[Departure]) -> tuple[Outlier, ...]:
+def _ordered(grid: RankGrid, left: Iterable[Departure]) -> tuple[Outlier, ...]:
     """The outliers in order of execution: a rank's departures of one kind of evidence are one."""
     groups: dict[tuple[int, str], list[Departure]] = {}
     for one in left:
@@ -64,7 +64,7 @@ def _ordered(grid: Grid, left: Iterable[Departure]) -> tuple[Outlier, ...]:
     return folded([one for _, one in found])
 
 
-def _first(grid: Grid, ones: list[Departure]) -> tuple[tuple[int, int, int], Outlier]:
+def _first(grid: RankGrid, ones: list[Departure]) -> tuple[tuple[int, int, int], Outlier]:
     step = min(int(grid.step[one.place]) for one in ones)
     earliest = [one for one in ones if grid.step[one.place] == step]
     order, first = min(

@@ -24,7 +24,7 @@ from anchorlib.errors import StoreError
 from anchorlib.recorder.asks import Ask
 from anchorlib.recorder.drain import Drain
 from anchorlib.recorder.process_messages import MOST_TEXT, Talk, fault_told
-from anchorlib.recorder.recorder_plan import Plan, open_plan
+from anchorlib.recorder.recorder_plan import RecorderPlan, open_plan
 from anchorlib.recorder.ring import WARM_BYTES, Ring
 from anchorlib.recorder.thread import LINGER
 from anchorlib.sinks import DONE, Flushing
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str]) -> None:
         signal.signal(one, signal.SIG_IGN)
     os.nice(_NICER)
     _call(name)
-    plan = Plan.read(plan_file)
+    plan = RecorderPlan.read(plan_file)
     ring = Ring(memory, plan.payload, new=False)
     talk = Talk(socket.socket(fileno=end))
     host = Process(ring, talk, bell)

@@ -17,11 +17,11 @@ from anchorlib.sinks import EmbeddedSink, MemorySink, RunOptions, Sink, open_wri
 from anchorlib.spool import spool_place
 from anchorlib.store import RankLock
 
-__all__ = ["Plan", "in_memory", "open_plan"]
+__all__ = ["RecorderPlan", "in_memory", "open_plan"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecorderPlan:
     """Where records go, and how to continue where earlier recorders ended.
 
     payload: bytes of the ring's payload.
@@ -43,7 +43,7 @@ class Plan:
         return json.dumps(asdict(self), default=str).encode()
 
     @classmethod
-    def read(cls, descriptor: int) -> Plan:
+    def read(cls, descriptor: int) -> RecorderPlan:
         """The plan in the memory of `descriptor`, which this closes."""
         with os.fdopen(descriptor, "rb") as file:
             told: dict[str, Any] = json.load(file)
@@ -64,7 +64,7 @@ class Unopened(MemorySink):
         raise self._fault
 
 
-def open_plan(plan: Plan, ring: Ring, lock: RankLock | None) -> tuple[Sink, Before]:
+def open_plan(plan: RecorderPlan, ring: Ring, lock: RankLock | None) -> tuple[Sink, Before]:
     """The sink of a plan, and the state that earlier drains left. Raises nothing.
 
     A sink that cannot be opened is replaced by `Unopened`, so that each record is counted as lost.
@@ -83,7 +83,9 @@ def open_plan(plan: Plan, ring: Ring, lock: RankLock | None) -> tuple[Sink, Befo
         return Unopened(fault), before
 
 
-def _open_embedded(plan: Plan, ring: Ring, before: Before, lock: RankLock) -> tuple[Sink, Before]:
+def _open_embedded(
+    plan: RecorderPlan, ring: Ring, before: Before, lock: RankLock
+) -> tuple[Sink, Before]:
     secret = bytes.fromhex(plan.writers[-1])
     writer = open_writer(Path(plan.store), plan.options, secret, lock)
     # A drain may have died after the sink's commit and before it wrote the ring's mark.
@@ -91,7 +93,7 @@ def _open_embedded(plan: Plan, ring: Ring, before: Before, lock: RankLock) -> tu
     return EmbeddedSink(writer), replace(before, ahead=ahead)
 
 
-def _open_remote(plan: Plan, ring: Ring, before: Before) -> tuple[Sink, Before]:
+def _open_remote(plan: RecorderPlan, ring: Ring, before: Before) -> tuple[Sink, Before]:
     from anchorlib.sinks.remote import RemoteSink  # gRPC is loaded where it is used
     from anchorlib.spool import spooled_by
 

@@ -11,14 +11,14 @@ from anchorlib.claims import claim_of
 from anchorlib.errors import RunExistsError, StoreError, UnsupportedError
 from anchorlib.names import escape
 from anchorlib.record import Gap
-from anchorlib.spool.destination import Target
+from anchorlib.spool.destination import Destination
 from anchorlib.spool.spooled_frames import SpoolFrames
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.stored_attempts import PastAttempt, heir_among
 from anchorlib.wire import (
     PROTOCOL,
     Hello,
-    Link,
+    StoredStretch,
     by_hash,
     parse_addresses,
     why_not_delivered,
@@ -52,12 +52,12 @@ class Load:
     attempt: the number of the attempt that the target has to resume; None allows any.
     """
 
-    def __init__(self, work: OwnedSpool, target: Target, changed: threading.Condition) -> None:
+    def __init__(self, work: OwnedSpool, target: Destination, changed: threading.Condition) -> None:
         self._work = work
         self._target = target
         self._segments = work.segments()
         self._holes = work.holes(target.key)
-        self.links: tuple[Link, ...] = ()
+        self.links: tuple[StoredStretch, ...] = ()
         self.attempt: int | None = None
         self.notes = work.notes(self._segments)
         self.frames = SpoolFrames(self._segments, self._holes, changed, end=self.notes.end)

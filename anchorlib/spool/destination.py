@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Target"]
+__all__ = ["Destination"]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Destination:
     """The destination of a spool.
 
     to: the store: a directory or a collector's address.

@@ -65,9 +65,9 @@ from anchorlib.torch_private.dispatch_modes import (
 )
 from anchorlib.torch_private.door import (
     DOORS,
+    AffectedPrograms,
     Door,
     MovedError,
-    Reach,
     tell_moved,
 )
 from anchorlib.torch_private.dynamo import (
@@ -155,6 +155,7 @@ __all__ = [
     "RAW_SAVED",
     "SAVED",
     "WRAPPER_LINKS",
+    "AffectedPrograms",
     "CompileContext",
     "DispatchMode",
     "Door",
@@ -162,7 +163,6 @@ __all__ = [
     "MovedError",
     "NodeContext",
     "Overload",
-    "Reach",
     "StorageRef",
     "TreeSpec",
     "backward_of_compiled_autograd",

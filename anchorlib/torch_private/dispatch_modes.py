@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from anchorlib.torch_private.door import DOORS, MovedError, Reach, is_a, private
+from anchorlib.torch_private.door import DOORS, AffectedPrograms, MovedError, is_a, private
 
 __all__ = [
     "DispatchMode",
@@ -42,14 +42,14 @@ dispatch_mode_at = private(
     "which mode is on top of the stack, before ours is removed",
     "operations are not traced",
     instead=None,
-    reach=Reach.TRACED,
+    reach=AffectedPrograms.TRACED,
 )
 
 _dispatch_mode: Any = private(
     "torch.utils._python_dispatch.TorchDispatchMode",
     "shows each operation that torch dispatches",
     "operations are not traced",
-    reach=Reach.TRACED,
+    reach=AffectedPrograms.TRACED,
     kind=is_a(type),
 )
 DispatchMode: Any = _dispatch_mode or object

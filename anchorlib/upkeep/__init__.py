@@ -1,6 +1,7 @@
 """The upkeep of whole runs: seeing who writes them; measuring, removing, renaming, mending them.
 
-keeper              the keeper of a store: of a directory, or of a collector
+keeper              the interface of a keeper
+store_keepers       the keeper of a store: of a directory, or of a collector
 several_collectors  the keeper of runs that several collectors hold together
 choosing            which runs to remove, by age, number and size
 live_writers        which processes write runs now
@@ -13,25 +14,25 @@ mending             the sound rows of a damaged run, recorded once more
 from __future__ import annotations
 
 from anchorlib.upkeep.archives import ArchiveState
-from anchorlib.upkeep.choosing import Limits, RunFacts, chosen
-from anchorlib.upkeep.keeper import (
-    Keeper,
+from anchorlib.upkeep.choosing import RetentionLimits, RunFacts, chosen
+from anchorlib.upkeep.keeper import Keeper
+from anchorlib.upkeep.live_writers import Writing
+from anchorlib.upkeep.mending import Examined, salvage
+from anchorlib.upkeep.several_collectors import PartlyChangedError
+from anchorlib.upkeep.store_keepers import (
     keeper_at,
     keeper_of,
     keepers_at,
     local_run,
     read_facts,
 )
-from anchorlib.upkeep.live_writers import Writing
-from anchorlib.upkeep.mending import Examined, salvage
-from anchorlib.upkeep.several_collectors import PartlyChangedError
 
 __all__ = [
     "ArchiveState",
     "Examined",
     "Keeper",
-    "Limits",
     "PartlyChangedError",
+    "RetentionLimits",
     "RunFacts",
     "Writing",
     "chosen",

@@ -9,7 +9,6 @@ who has removed what, and goes on where it ended when it is asked for again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from anchorlib.errors import (
     AnchorError,
@@ -20,11 +19,9 @@ from anchorlib.errors import (
     RunNotFoundError,
 )
 from anchorlib.names import escape
-
-if TYPE_CHECKING:
-    from anchorlib.upkeep.archives import ArchiveState
-    from anchorlib.upkeep.keeper import Keeper
-    from anchorlib.upkeep.live_writers import Writing
+from anchorlib.upkeep.archives import ArchiveState
+from anchorlib.upkeep.keeper import Keeper
+from anchorlib.upkeep.live_writers import Writing
 
 __all__ = ["PartlyChangedError", "SpreadKeeper"]
 

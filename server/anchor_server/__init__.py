@@ -1,7 +1,7 @@
 """The collector: a gRPC server that stores the records of trainers and serves files to readers.
 
-    trainer ══Push══▶ PushService ─▶ Ranks ─▶ Writer ─▶ <store>/<run>.zarr
-    reader  ◀══Get═══ ReaderService ◀──────────────────┘
+    trainer ══Push══▶ PushService ─▶ RankHolders ─▶ Writer ─▶ <store>/<run>.zarr
+    reader  ◀══Get═══ ReaderService ◀────────────────────────┘
     keeper  ══Remove═▶ KeeperService ─▶ the run is removed
 
 collector          the gRPC server: its start, its stop, and the parts that it connects

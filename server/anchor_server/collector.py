@@ -29,7 +29,7 @@ from anchor_server.keeper_service import KeeperService
 from anchor_server.limits import Limits
 from anchor_server.message_memory import keep_memory
 from anchor_server.push_service import PushService, StreamLimits
-from anchor_server.rank_holders import Ranks
+from anchor_server.rank_holders import RankHolders
 from anchor_server.reader_service import ReaderService
 from anchor_server.refusal_counts import RefusalCounts
 from anchor_server.tally import ArchiveTally, Tally
@@ -118,7 +118,7 @@ class Collector:
         guarded = tls is not None and (named or known.anyone is None)
         host = checked_host(bind, guarded=guarded, insecure=insecure)
         take_store(self.store, fsync=fsync, read_only=read_only)
-        self._ranks = Ranks(
+        self._ranks = RankHolders(
             self.store,
             fsync=fsync,
             max_bytes=max_bytes,

@@ -19,7 +19,7 @@ from anchor_server.authors import linked_run
 from anchor_server.gate import Gate
 from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal
-from anchor_server.roster import Sight
+from anchor_server.roster import StreamState
 from anchor_server.tally import ArchiveTally, Tally
 from anchor_server.tokens import Grant, Right
 from anchorlib.errors import OptionError, RunNotFoundError, StoreError
@@ -62,14 +62,14 @@ _log = logging.getLogger("anchor_server")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuestionCall:
     """The call of a question, and its caller; the caller's rights are looked up by `context`."""
 
     context: grpc.ServicerContext
     caller: Caller
 
 
-Answer: TypeAlias = Callable[[bytes, Asked], Message]
+Answer: TypeAlias = Callable[[bytes, QuestionCall], Message]
 
 
 class KeeperService:
@@ -104,7 +104,7 @@ class KeeperService:
             caller = Caller(context.peer(), identity=self._gate.name(context))
             try:
                 self._check(message)
-                return sealed(call(message, Asked(context, caller)), check_of(message))
+                return sealed(call(message, QuestionCall(context, caller)), check_of(message))
             except RunNotFoundError as error:
                 self._refusal_counts.refuse(context, Refusal(Kind.MISSING, str(error)), caller)
             except DecodeError:
@@ -122,7 +122,7 @@ class KeeperService:
             self._tally.damage()
             raise
 
-    def _status(self, message: bytes, asked: Asked) -> StatusReply:
+    def _status(self, message: bytes, asked: QuestionCall) -> StatusReply:
         """Who writes now, for the runs that the caller may read."""
         StatusRequest.FromString(message)
         grant = self._gate.grant(asked.context)
@@ -132,7 +132,7 @@ class KeeperService:
             archive=_archiving(self._store, self._tally.archive, grant),
         )
 
-    def _measure(self, message: bytes, asked: Asked) -> MeasureReply:
+    def _measure(self, message: bytes, asked: QuestionCall) -> MeasureReply:
         asked_for = MeasureRequest.FromString(message).run
         run = self._named(asked_for, asked, Right.READ, may_be_alone=True)
         stays = self._stays(run, asked)
@@ -145,7 +145,7 @@ class KeeperService:
             raise RunNotFoundError(f"there is no run '{run}'")
         return MeasureReply(alone=True, stays=stays)
 
-    def _stays(self, run: str, asked: Asked) -> str:
+    def _stays(self, run: str, asked: QuestionCall) -> str:
         """Why the caller cannot remove a run, "" where he can: asked before anything is removed."""
         try:
             self._gate.check(asked.context, Right.DELETE, run)
@@ -153,7 +153,7 @@ class KeeperService:
             return refusal.text
         return ""
 
-    def _remove(self, message: bytes, asked: Asked) -> RemoveReply:
+    def _remove(self, message: bytes, asked: QuestionCall) -> RemoveReply:
         request = RemoveRequest.FromString(message)
         after = request.unless_after_ns if request.HasField("unless_after_ns") else None
         run = self._named(request.run, asked, Right.DELETE, may_be_alone=True)
@@ -169,7 +169,7 @@ class KeeperService:
         _log.info("run removed, %d bytes", freed, extra=asked.caller.told)
         return RemoveReply(bytes=freed)
 
-    def _rename(self, message: bytes, asked: Asked) -> RenameReply:
+    def _rename(self, message: bytes, asked: QuestionCall) -> RenameReply:
         """Renames a run, where the caller may delete runs of both names.
 
         Otherwise a caller could move a run among the runs of others.
@@ -181,7 +181,9 @@ class KeeperService:
         _log.info("run renamed to %s", request.name, extra=asked.caller.told)
         return RenameReply()
 
-    def _named(self, run: str, asked: Asked, right: Right, *, may_be_alone: bool = False) -> str:
+    def _named(
+        self, run: str, asked: QuestionCall, right: Right, *, may_be_alone: bool = False
+    ) -> str:
         """Checks that a run exists and that the caller has `right` to it; returns the run's name.
 
         The right is checked first: a caller without it is not told whether the run exists. Where
@@ -242,7 +244,7 @@ def _noted_place(store: Path, runs: Sequence[str]) -> str:
     return ""
 
 
-def _writing(one: Sight) -> Writing:
+def _writing(one: StreamState) -> Writing:
     return Writing(
         run=one.run,
         rank=one.rank,

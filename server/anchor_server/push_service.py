@@ -18,12 +18,12 @@ from google.protobuf.message import DecodeError
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.gate import Gate
 from anchor_server.inbox import Inbox
-from anchor_server.limits import Meter, Shares
-from anchor_server.rank_holders import Ranks
+from anchor_server.limits import Meter, SharedRate
+from anchor_server.rank_holders import RankHolders
 from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal, refusal_of
 from anchor_server.stalled_clients import AnswerWatch
-from anchor_server.stream import Stream
+from anchor_server.stream import RankStream
 from anchor_server.tally import Tally
 from anchor_server.tokens import Grant, Right
 from anchorlib.errors import AnchorError
@@ -92,7 +92,7 @@ class PushService:
 
     def __init__(  # the parts that it connects
         self,
-        ranks: Ranks,
+        ranks: RankHolders,
         gate: Gate,
         tally: Tally,
         refusal_counts: RefusalCounts,
@@ -102,7 +102,7 @@ class PushService:
     ) -> None:
         self._gate = gate
         self._meter = Meter()
-        self._shares = Shares(limits.rate)
+        self._shares = SharedRate(limits.rate)
         self._ranks = ranks
         self._tally = tally
         self._refusal_counts = refusal_counts
@@ -228,7 +228,7 @@ class PushService:
                 )
                 yield PushReply(resume=told)
                 decoder = Decoder(record_bytes=self._limits.record_bytes)
-                stream = Stream(tenancy, decoder, self._room, self._tally, seat)
+                stream = RankStream(tenancy, decoder, self._room, self._tally, seat)
                 try:
                     yield from self._answers(inbox, stream, guest)
                 finally:
@@ -248,7 +248,7 @@ class PushService:
         finally:
             self._shares.spend(grant.name, nbytes)
 
-    def _answers(self, inbox: Inbox, stream: Stream, guest: Guest) -> Iterator[PushReply]:
+    def _answers(self, inbox: Inbox, stream: RankStream, guest: Guest) -> Iterator[PushReply]:
         stored, caller = stream.committed, guest.caller
         for batch in inbox.batches(lambda: stream.patience(self._limits.idle_seconds)):
             yield from stream.replies(batch)

@@ -24,7 +24,7 @@ from anchorlib.names import check_run_name, escape
 from anchorlib.store import Part, RunRoom, Writer, run_directory
 from anchorlib.wire import HEADER_BYTES, Hello, Kind
 
-__all__ = ["Ranks", "Tenancy"]
+__all__ = ["RankHolders", "Tenancy"]
 
 _log = logging.getLogger("anchor_server")
 
@@ -75,7 +75,7 @@ class Tenancy:
         return None
 
 
-class Ranks:
+class RankHolders:
     """Hands the ranks of all runs in `store` to streams.
 
     fsync: each batch survives power loss before it is acknowledged.

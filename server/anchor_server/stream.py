@@ -45,12 +45,12 @@ from anchorlib.wire import (
     read_operations,
 )
 
-__all__ = ["Stream"]
+__all__ = ["RankStream"]
 
 _DIGEST_BYTES = 16  # of each row
 
 
-class Stream:
+class RankStream:
     """A stream whose Hello was taken, and which holds its rank.
 
     frames: the number of frames that were read so far.

@@ -99,9 +99,9 @@ class Access:
         return cls(anyone=grant) if token is None else cls((grant,))
 
     def of_shown(self, token: bytes | None, certificate: Collection[str]) -> Grant | None:
-        """The grant of a token, or where none is shown, of the names in a certificate.
+        """The grant of the caller who shows this token, or no token and a certificate.
 
-        None for an unknown caller.
+        certificate: the names in the certificate. None for an unknown caller.
         """
         if token is not None and self.grants:
             return self._of_hash(hash_of(token))

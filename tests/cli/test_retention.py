@@ -89,7 +89,7 @@ def test_a_run_that_leaves_for_its_archive_while_it_is_removed_is_forgotten(
         leave(store, tmp_path / "archive", "run1")
         return remove_run(*given, **options)
 
-    keeper = "anchor_server.keeper_service" if "://" in place else "anchorlib.upkeep.keeper"
+    keeper = "anchor_server.keeper_service" if "://" in place else "anchorlib.upkeep.store_keepers"
     monkeypatch.setattr(f"{keeper}.remove_run", meanwhile)
     done = anchor("rm", "run1", "--store", place)
     assert (done.code, done.err) == (0, "")
@@ -110,7 +110,7 @@ def test_a_run_that_goes_while_it_is_measured_is_no_run_or_in_its_archive_alone(
     with pytest.raises(RunNotFoundError):
         keeper.measure("run9")
     of_collector = "://" in place
-    where = "anchor_server.keeper_service" if of_collector else "anchorlib.upkeep.keeper"
+    where = "anchor_server.keeper_service" if of_collector else "anchorlib.upkeep.store_keepers"
 
     def gone(folder: Path) -> int:
         shutil.rmtree(folder)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from anchor_cli.arguments.amounts import parse_seconds
-from anchor_cli.collector.shown_credentials import Shown
+from anchor_cli.collector.shown_credentials import ShownCredentials
 from anchorlib.errors import OptionError
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import Kind
@@ -141,7 +141,7 @@ def test_a_token_that_others_can_read_is_refused(tmp_path):
     token.write_text("s3cret")
     token.chmod(0o644)
     with pytest.raises(OptionError, match="chmod 600"):
-        Shown(token, None, None).now()
+        ShownCredentials(token, None, None).now()
 
 
 @pytest.mark.parametrize("content", ["", "\n", "two\nlines", "bell\x07", "ключ"])
@@ -150,22 +150,22 @@ def test_a_file_without_a_token_is_refused_without_showing_it(tmp_path, content)
     token.write_text(content)
     token.chmod(0o600)
     with pytest.raises(OptionError) as refused:
-        Shown(token, None, None).now()
+        ShownCredentials(token, None, None).now()
     assert not content.strip() or content.strip() not in str(refused.value)
 
 
 def test_the_token_may_come_from_the_environment(tmp_path, monkeypatch):
     for name in ("ANCHOR_TOKEN", "ANCHOR_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
-    assert Shown(None, None, None).now()[0] is None
+    assert ShownCredentials(None, None, None).now()[0] is None
     token = tmp_path / "token"
     token.write_text("of a file")
     token.chmod(0o600)
     monkeypatch.setenv("ANCHOR_TOKEN_FILE", str(token))
-    assert Shown(None, None, None).now()[0] == "of a file"
+    assert ShownCredentials(None, None, None).now()[0] == "of a file"
     monkeypatch.setenv("ANCHOR_TOKEN", "s3cret")
-    assert Shown(None, None, None).now()[0] == "s3cret"
-    assert Shown(token, None, None).now()[0] == "of a file"
+    assert ShownCredentials(None, None, None).now()[0] == "s3cret"
+    assert ShownCredentials(token, None, None).now()[0] == "of a file"
 
 
 def test_a_second_signal_ends_it_at_once():

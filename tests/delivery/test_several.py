@@ -17,7 +17,7 @@ import pytest
 
 from anchor_cli.main import main
 from anchor_server import Collector
-from anchor_server.stream import Stream
+from anchor_server.stream import RankStream
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError, StoreError
 from anchorlib.reading import Run, open_run
@@ -172,7 +172,7 @@ def silenced(cluster: Cluster, victim: int, patch: pytest.MonkeyPatch) -> None:
 
 
 def _meet(cluster, victim, patch, before=lambda: None, after=lambda: None) -> None:
-    commit, mine = Stream._put, cluster.stores[victim]
+    commit, mine = RankStream._put, cluster.stores[victim]
 
     def met(self, block):
         here = self._writer._place.store == mine
@@ -182,7 +182,7 @@ def _meet(cluster, victim, patch, before=lambda: None, after=lambda: None) -> No
         if here:
             after()
 
-    patch.setattr(Stream, "_put", met)
+    patch.setattr(RankStream, "_put", met)
 
 
 @pytest.mark.parametrize("fate", [killed, cut_off, paused, silenced])

@@ -13,7 +13,7 @@ import torch
 
 from anchorlib.capture.counting import At
 
-__all__ = ["NOWHERE", "WHERE", "Coordinates"]
+__all__ = ["NOWHERE", "WHERE", "PackedCoordinates"]
 
 _serials = count()
 
@@ -21,7 +21,7 @@ WHERE: Final = (5,)  # the shape of `where`: session, step, pass, call, phase
 NOWHERE: Final = (-1, 0, 0, 0, 0)
 
 
-class Coordinates:
+class PackedCoordinates:
     """Turns coordinates of one session into `where`, and `where` into coordinates."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from anchorlib.capture.recording import Stream
 from anchorlib.capture.tensors import plain, undisturbed
 from anchorlib.modes import EveryN, Final, Sum
 
-__all__ = ["Lines", "depends_on_order"]
+__all__ = ["ProgramOrder", "depends_on_order"]
 
 Record = Callable[[torch.Tensor], None]
 
@@ -28,7 +28,7 @@ def depends_on_order(streams: Sequence[Stream]) -> bool:
     )
 
 
-class Lines:
+class ProgramOrder:
     """Queues of observations, one for each key, each in program order."""
 
     def __init__(self) -> None:

@@ -96,7 +96,7 @@ def catches_up_before_steps(session: Session) -> None:
 
 def is_watched(session: Session, parameter: object) -> bool:
     """Whether `parameter` belongs to a watched model."""
-    return session._observer.lineage.parameter_name(parameter) is not None  # noqa: SLF001
+    return session._observer.lineage.marks.parameter_name(parameter) is not None  # noqa: SLF001
 
 
 def forget_choices(session: Session, model: nn.Module) -> None:

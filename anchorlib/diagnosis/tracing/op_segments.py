@@ -15,7 +15,7 @@ import numpy as np
 from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.operations import Joined, Op, computes, segment
 
-__all__ = ["Segments"]
+__all__ = ["OpSegments"]
 
 Array = np.ndarray[Any, Any]
 Steps: TypeAlias = Mapping[tuple[int, int], Sequence[Op]]
@@ -25,7 +25,7 @@ FAMILIES = ({"forward", "recompute"}, {"backward", "accumulate"}, {"optimizer"})
 """Stages that are run together: the operations of a gradient do not reach into those of forward."""
 
 
-class Segments:
+class OpSegments:
     """The traced operations between the records of one run.
 
     rows: the rows of records that the other run has too, ascending.
@@ -37,7 +37,7 @@ class Segments:
         self._makers: dict[tuple[int, int], dict[int, Op]] = {}
 
     @classmethod
-    def of(cls, alignment: Alignment, steps: tuple[Steps, Steps]) -> tuple[Segments, Segments]:
+    def of(cls, alignment: Alignment, steps: tuple[Steps, Steps]) -> tuple[OpSegments, OpSegments]:
         """The segments of A and of B."""
         rows = np.unique(alignment.a_row), np.unique(alignment.b_row)
         return cls(alignment.a, rows[0], steps[0]), cls(alignment.b, rows[1], steps[1])

@@ -12,7 +12,7 @@ shelf_lookup     the shelf or location that a text names
 
 from anchorlib.store.objects.address import is_object_url, parse_object_url
 from anchorlib.store.objects.bucket import ObjectShelf
-from anchorlib.store.objects.connection import Limits
+from anchorlib.store.objects.connection import RequestLimits
 from anchorlib.store.objects.folder import FolderShelf
 from anchorlib.store.objects.object_location import ObjectLocation
 from anchorlib.store.objects.shelf import Held, Shelf
@@ -22,9 +22,9 @@ from anchorlib.store.objects.subshelf import ShelfWithin
 __all__ = [
     "FolderShelf",
     "Held",
-    "Limits",
     "ObjectLocation",
     "ObjectShelf",
+    "RequestLimits",
     "Shelf",
     "ShelfWithin",
     "is_object_url",

@@ -8,7 +8,7 @@ from anchorlib.errors import OptionError
 from anchorlib.names import shown_address
 from anchorlib.store.objects.address import ObjectAddress, is_object_url, parse_object_url
 from anchorlib.store.objects.bucket import ObjectShelf
-from anchorlib.store.objects.connection import Limits, connected
+from anchorlib.store.objects.connection import RequestLimits, connected
 from anchorlib.store.objects.folder import FolderShelf
 from anchorlib.store.objects.object_location import ObjectLocation
 from anchorlib.store.objects.shelf import Shelf
@@ -16,12 +16,12 @@ from anchorlib.store.objects.shelf import Shelf
 __all__ = ["object_location", "shelf_at"]
 
 
-def object_location(address: ObjectAddress, limits: Limits | None = None) -> ObjectLocation:
+def object_location(address: ObjectAddress, limits: RequestLimits | None = None) -> ObjectLocation:
     """The location of an address, for reading. Raises MissingExtraError, OptionError."""
     return ObjectLocation(connected(address, limits), address)
 
 
-def shelf_at(text: str, limits: Limits | None = None) -> Shelf:
+def shelf_at(text: str, limits: RequestLimits | None = None) -> Shelf:
     """The shelf that a text names: s3://…, gs://…, az://…, or a directory.
 
     Raises OptionError, MissingExtraError, StoreError.

@@ -105,7 +105,7 @@ def read_digests(told: Any) -> RankDigests:
     numbers = numbers_of(one["stretches"], min(MOST_STRETCHES, len(raw) // _SIZE))
     if any(one >= after for one, after in pairwise(numbers)):
         raise ValueError("its stretches are not in order")
-    # Every number has its digest, or stretches would be missing without a word.
+    # Each stretch of steps must have a digest: a missing one would hide a difference.
     if width & (width - 1) or len(raw) != _SIZE * len(numbers) or len(outline) != _SIZE:
         raise ValueError("its digests are not those of its steps")
     digests = (raw[at : at + _SIZE] for at in range(0, len(raw), _SIZE))

@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 from anchor_cli.terminal import Screen
 
-__all__ = ["Finding", "Level"]
+__all__ = ["CheckResult", "Level"]
 
 Level = Literal["ok", "beware", "broken"]
 _COLOURS: dict[str, int] = {"ok": 32, "beware": 33, "broken": 31}
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The result of one check.
 
     about: the thing that was checked, in a word or two.

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 
-from anchor_cli.checkups.check_result import Finding
+from anchor_cli.checkups.check_result import CheckResult
 from anchorlib import __version__
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.names import check_run_name, escape, parse_list, suggest
@@ -35,16 +35,16 @@ LAUNCHERS = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM
 EMULATE = "TORCHINDUCTOR_EMULATE_PRECISION_CASTS"
 
 
-def packages() -> Iterator[Finding]:
+def packages() -> Iterator[CheckResult]:
     """Findings about package versions: those that matter, and those missing or too old."""
     found = {name: _version(name) for name in SHOWN}
     shown = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     own = f"anchorlib {__version__}, Python {platform.python_version()}"
-    yield Finding("ok", "versions", f"{own}, {shown}")
+    yield CheckResult("ok", "versions", f"{own}, {shown}")
     yield from _unmet()
     torch = found["torch"]
     if torch and not torch.startswith(f"{TESTED_TORCH}."):
-        yield Finding(
+        yield CheckResult(
             "beware",
             "torch",
             f"{torch} is not {TESTED_TORCH}, the version that was tested",
@@ -52,43 +52,47 @@ def packages() -> Iterator[Finding]:
         )
 
 
-def summaries() -> Iterator[Finding]:
+def summaries() -> Iterator[CheckResult]:
     """The finding whether numba compiles summaries here; trying that takes seconds."""
     from anchorlib.summary import SCANS
 
     numba = _version("numba")
     if numba is None:
         text = "by numpy; with numba (pip install 'anchorlib[fast]') in a third of the time"
-        yield Finding("ok", "summaries", text)
+        yield CheckResult("ok", "summaries", text)
     elif fault := SCANS.load():
         text = f"by numpy, as numba {numba} compiles nothing here ({escape(fault)})"
-        yield Finding("beware", "summaries", text, "pip install -U 'anchorlib[fast]'")
+        yield CheckResult("beware", "summaries", text, "pip install -U 'anchorlib[fast]'")
     else:
-        yield Finding("ok", "summaries", f"compiled by numba {numba}")
+        yield CheckResult("ok", "summaries", f"compiled by numba {numba}")
 
 
-def environment(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def environment(environ: Mapping[str, str] = os.environ) -> Iterator[CheckResult]:
     """Findings about the variables that sessions and commands read."""
     seen = [name for name in (*VARIABLES, *LAUNCHERS, EMULATE) if environ.get(name)]
     told = " ".join(f"{name}={_shown(name, environ[name])}" for name in seen)
-    yield Finding("ok", "environment", told or "no variable of anchorlib or of a launcher is set")
+    yield CheckResult(
+        "ok", "environment", told or "no variable of anchorlib or of a launcher is set"
+    )
     for name in sorted(set(environ) - set(VARIABLES)):
         if name.startswith("ANCHOR_") and environ[name]:
-            yield Finding(
+            yield CheckResult(
                 "beware",
                 escape(name),
                 f"no such variable is read{suggest(name, VARIABLES)}",
                 "unset it, or correct its name",
             )
     if environ.get("ANCHOR_DISABLED", "0") not in ("", "0"):
-        yield Finding("beware", "ANCHOR_DISABLED", "nothing will be recorded", "unset it to record")
+        yield CheckResult(
+            "beware", "ANCHOR_DISABLED", "nothing will be recorded", "unset it to record"
+        )
     if environ.get("ANCHOR_PERTURB"):
-        yield Finding(
+        yield CheckResult(
             "beware", "ANCHOR_PERTURB", "parameters will be perturbed, as `anchor noise` does",
             "unset it to train as usual",
         )  # fmt: skip
     if environ.get("ANCHOR_GRAFT"):
-        yield Finding(
+        yield CheckResult(
             "beware", "ANCHOR_GRAFT", "a training goes on with another run's values, as in "
             "`anchor graft`", "unset it to train as usual",
         )  # fmt: skip
@@ -105,7 +109,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _unmet() -> Iterator[Finding]:
+def _unmet() -> Iterator[CheckResult]:
     """Requirements of anchorlib that this environment does not meet."""
     try:
         required = metadata.requires("anchorlib") or []
@@ -118,7 +122,7 @@ def _unmet() -> Iterator[Finding]:
         have, floor = _version(name[0]), re.search(r">=([0-9.]+)", text)
         if have is None or (floor and _numbers(have) < _numbers(floor[1])):
             is_there = "is not installed" if have is None else f"is {have}"
-            yield Finding("broken", name[0], f"{is_there}", f"pip install '{text.strip()}'")
+            yield CheckResult("broken", name[0], f"{is_there}", f"pip install '{text.strip()}'")
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -177,12 +181,12 @@ CHECKS = {
 }
 
 
-def _checked(name: str, value: str, check: object) -> Iterator[Finding]:
+def _checked(name: str, value: str, check: object) -> Iterator[CheckResult]:
     assert callable(check)
     try:
         check(value)
     except AnchorError as error:
-        yield Finding(
+        yield CheckResult(
             "broken",
             name,
             f"{escape(value)} is invalid: {error}",
@@ -190,7 +194,7 @@ def _checked(name: str, value: str, check: object) -> Iterator[Finding]:
         )
 
 
-def _credentials(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _credentials(environ: Mapping[str, str]) -> Iterator[CheckResult]:
     if not any(environ.get(f"ANCHOR_{name}") for name in CREDENTIALS):
         return
     from anchorlib.wire import Credentials
@@ -198,4 +202,4 @@ def _credentials(environ: Mapping[str, str]) -> Iterator[Finding]:
     try:
         Credentials.from_environment(environ)
     except AnchorError as error:
-        yield Finding("broken", "credentials", str(error))
+        yield CheckResult("broken", "credentials", str(error))

@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from anchor_cli.arguments import parse_rate, parse_seconds, parse_size
 from anchor_cli.collector.archiving import archiving, try_archive
-from anchor_cli.collector.shown_credentials import Shown
+from anchor_cli.collector.shown_credentials import ShownCredentials
 
 if TYPE_CHECKING:
     from anchor_server import Archiving, Identity, ServerTLS
 
-__all__ = ["Plan"]
+__all__ = ["CollectorPlan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The options, each named as on the command line; the properties raise OptionError."""
+class CollectorPlan:
+    """The options of `anchor serve`, each under its name on the command line.
+
+    Its properties check options together, and raise OptionError where they do not fit.
+    """
 
     store: str
     bind: str
@@ -57,10 +60,10 @@ class Plan:
         return Path(self.store)
 
     @property
-    def shown(self) -> Shown:
+    def shown(self) -> ShownCredentials:
         """Where the token or the access file is that clients must satisfy."""
         own = partial(_own, self.directory, self.bind) if self.self_signed else None
-        return Shown(self.token_file, self.access, own)
+        return ShownCredentials(self.token_file, self.access, own)
 
     @property
     def tls(self) -> ServerTLS | None:
@@ -142,7 +145,7 @@ class Plan:
         found: list[str] = []
         directory = _tried(found, lambda: self.directory)
         tls = _tried(found, lambda: self.tls)
-        token = _tried(found, lambda: Shown(self.token_file, self.access, None).now()[0])
+        token = _tried(found, lambda: ShownCredentials(self.token_file, self.access, None).now()[0])
         for read in (*self._amounts.values(), lambda: self.archiving):
             _tried(found, read)
         # An unusable token or certificate is already among the problems: the address is judged as

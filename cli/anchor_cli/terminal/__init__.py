@@ -1,6 +1,6 @@
 """The screen that a person sees: tables, trees and sentences, as wide as it is."""
 
-from anchor_cli.terminal.height import MORE, Block, fitted, listed, titled, wrapped
+from anchor_cli.terminal.height import MORE, ReportPart, fitted, listed, titled, wrapped
 from anchor_cli.terminal.name_tree import lines
 from anchor_cli.terminal.screen import (
     Screen,
@@ -19,8 +19,8 @@ from anchorlib.amounts import counted, figure
 
 __all__ = [
     "MORE",
-    "Block",
     "Column",
+    "ReportPart",
     "Screen",
     "age",
     "counted",

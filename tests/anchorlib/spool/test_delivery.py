@@ -12,7 +12,7 @@ from anchorlib.block import block_of
 from anchorlib.errors import RunBusyError
 from anchorlib.record import Edges, Gap
 from anchorlib.spool.dead_spool import Load
-from anchorlib.spool.destination import Target
+from anchorlib.spool.destination import Destination
 from anchorlib.spool.segments import Segments
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.writer import SegmentSize, SpoolWriter
@@ -141,7 +141,7 @@ def test_a_backlog_of_more_segments_than_files_may_be_open_opens(tmp_path):
     left.die()
     assert len(segments(left.folder)) == 2_500
     work = OwnedSpool.take(left.folder)
-    load = Load(work, Target("somewhere"), threading.Condition())
+    load = Load(work, Destination("somewhere"), threading.Condition())
     load.frames.rewind()
     load.frames.commit(2_490)
     load.frames.tidy()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from anchorlib.claims import claim_of
 from anchorlib.spool.stored_attempts import Heir, PastAttempt, heir_among
-from anchorlib.wire import Kind, Link
+from anchorlib.wire import Kind, StoredStretch
 from tests.delivery.protocol.states import (
     WINDOW,
     Attempt,
@@ -157,5 +157,5 @@ class Rules:
         return state.ring
 
 
-def _plain(link: Link) -> tuple[int, int, int]:
+def _plain(link: StoredStretch) -> tuple[int, int, int]:
     return link.attempt, link.first, link.end
