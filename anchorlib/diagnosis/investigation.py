@@ -141,7 +141,7 @@ def compare_tables(
     damaged = [line for one in alignment.merged for line in one.damaged]
     damaged += [one.line for one in every.damaged] + list(around.damaged if around else ())
     first, ends = _first(judged), only_dead_ends(judged, measures)
-    told, leaving = _judged(judged, measures, scored, around, noise)
+    told, leaving = _judged(judged, measures, scored, around, noise, judge.classes.overflows.first)
     depends = parts.unknown(None if first is None else first.place, origins)
     harmless = ends or (first is None and not depends)
     answer = verdict(_counts(alignment), origins, told, harmless=harmless)
@@ -203,13 +203,19 @@ def _judged(
     scored: Array | None,
     around: Envelope | None,
     noise: Sequence[Table],
+    parted: int | None,
 ) -> tuple[Drift | None, Leaving | None]:
     """The drift, and the first record that leaves the noise: where one does, nothing is covered.
 
     None for both where there are no noise runs, or nothing that they could cover.
+    parted: the step that a scaler skipped in one run alone, as it should: from then on the runs
+        train otherwise, which no noise run does.
     """
     if scored is None or around is None or not len(measures):
         return None, None
+    if parted is not None:
+        steps = judged.a.step[judged.a_row[measures.pair]]
+        scored = np.where(steps < parted, scored, np.nan)
     leaving = leaves_noise(judged, measures, scored)
     told = drift(judged, measures, scored, around)
     covered = told.covered if leaving is None else False

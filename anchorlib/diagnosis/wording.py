@@ -176,6 +176,8 @@ def _what(origin: Origin) -> str:
     changed = f" ({', '.join(map(_joined, origin.changed))})" * bool(origin.changed)
     if origin.cls == "nonfinite":
         return f"{head}{ops} holds NaN or infinity in one run alone{changed}"
+    if origin.cls == "rounding" and origin.measure.nonfinite:
+        return f"{head}{ops} differs in what is NaN or infinity: {_joined(origin.why)}"
     words = {
         "rounding": "rounding",
         "not_rounding": "more than rounding",

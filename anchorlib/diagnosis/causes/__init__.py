@@ -19,6 +19,7 @@ from anchorlib.diagnosis.causes.histories import (
     settings,
 )
 from anchorlib.diagnosis.causes.lineage import Lineage
+from anchorlib.diagnosis.causes.overflows import Overflows, overflows
 from anchorlib.diagnosis.causes.parentage import Role, plain
 from anchorlib.diagnosis.causes.skips import Skips, skips
 from anchorlib.diagnosis.causes.upstream import upstream
@@ -31,6 +32,7 @@ __all__ = [
     "Frontier",
     "Lineage",
     "Link",
+    "Overflows",
     "Parting",
     "Role",
     "Skips",
@@ -43,6 +45,7 @@ __all__ = [
     "mode_since",
     "module_key",
     "other_values",
+    "overflows",
     "partings",
     "plain",
     "settings",

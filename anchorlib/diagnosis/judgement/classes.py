@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role, Skips, plain, skips
+from anchorlib.amounts import figure
+from anchorlib.diagnosis.causes import (
+    EQUAL,
+    UNMATCHED,
+    Frontier,
+    Overflows,
+    Role,
+    Skips,
+    overflows,
+    plain,
+    skips,
+)
 from anchorlib.diagnosis.judgement.changes import Changes, is_constant, stepped_again
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
 from anchorlib.diagnosis.judgement.rounding import LEARNT, Resummations, severity
@@ -36,11 +47,13 @@ class Classes:
     changes: Changes
     noise: Envelope | None = None
     skips: Skips = field(init=False)
+    overflows: Overflows = field(init=False)
     covering: Covering = field(init=False)
     resummations: Resummations = field(init=False)
 
     def __post_init__(self) -> None:
         self.skips = skips(self.frontier.alignment)
+        self.overflows = overflows(self.frontier.alignment, self.skips)
         self.covering = Covering(self.frontier, self.measures, self.noise)
         self.resummations = Resummations(self.frontier)
 
@@ -212,6 +225,9 @@ class Classes:
 
     def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         """The class of a computed row: NaN or infinity, a random operation, else by its size."""
+        if measure.nonfinite and self.overflows.of(np.array([row]))[0]:
+            times = figure(self.overflows.times(row))
+            return "rounding", f"a loss scale {times} times the other's overflows{self.alone(row)}"
         if measure.nonfinite and not self.skips.in_both(np.array([row]))[0]:
             return "nonfinite", "NaN or infinity in one run alone" + self.alone(row)
         if measure.nonfinite and np.isnan(measure.error_eps):

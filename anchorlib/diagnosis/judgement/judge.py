@@ -91,7 +91,8 @@ class Judge:
         the noise runs stay finite.
         """
         which = self.measures["nonfinite"] > 0
-        which &= ~self.classes.skips.in_both(self.frontier.alignment.a_row[self.measures.pair])
+        every = self.frontier.alignment.a_row[self.measures.pair]
+        which &= ~(self.classes.skips.in_both(every) | self.classes.overflows.of(every))
         if self.noise is not None and (which & self.noise.nonfinite).any():
             return []
         alignment = self.frontier.alignment

@@ -3,7 +3,9 @@
 At the step at which a setting parts, the runs mostly differ already, and their updates receive that
 difference. But a setting that both headers state is no rounding. So that step is an origin of its
 own where its updates are suddenly much further apart than those of the step before; or, for a
-setting that differs from the first step on, than the gradients of that step.
+setting that differs from the first step on, than the gradients of that step. Where nothing but the
+optimizer's class has another name, which may compute the same, parameters have to part by more than
+their rounding as well: in low precision an update is hardly more than that.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ FAR = 1e-3
 TIMES = 10.0
 """How many times the median error of the step before (in the first step, of the gradients) the
 median error of updates has to be."""
+ROUNDED = 1.0
+"""Eps of a parameter by which the addition at the end of an update rounds."""
 NEAR = 1e-9  # relative difference of two settings that are one, computed by two programs
 WRITTEN = ("foreach", "fused", "capturable", "differentiable")
 """Settings that say how an optimizer is written, not what it computes."""
@@ -32,8 +36,23 @@ def turning(frontier: Frontier, measures: Measures) -> int | None:
     """The row of the first update that an optimizer setting sets apart; None where none does."""
     told = [*partings(frontier.alignment), *settings(frontier.alignment)]
     steps = sorted({one.step for one in told if _matters(one)})
-    turns = (_turn(frontier, measures, step) for step in steps)
+    numbers = {one.step for one in told if _matters(one) and "." in one.name}
+    turns = (
+        _turn(frontier, measures, step)
+        for step in steps
+        if step in numbers or not _rounds(frontier, measures, step)
+    )
     return next((row for row in turns if row is not None), None)
+
+
+def _rounds(frontier: Frontier, measures: Measures, step: int) -> bool:
+    """Whether the parameters that a step made are as near as their rounding, by the median."""
+    a = frontier.alignment.a
+    rows = frontier.alignment.a_row[measures.pair]
+    made = np.array([tensor.kind == "updated" for tensor in a.tensors] or [False], bool)
+    error = measures["error_eps"][made[a.tensor[rows]] & (a.step[rows] == step)]
+    error = error[~np.isnan(error)]
+    return bool(len(error)) and float(np.median(error)) <= ROUNDED
 
 
 def _turn(frontier: Frontier, measures: Measures, step: int) -> int | None:

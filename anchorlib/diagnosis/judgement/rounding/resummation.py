@@ -122,9 +122,16 @@ class Resummations:
             if task.work > self._work:
                 continue
             self._work -= task.work
-            if told := _told(task.compute(), runs, eps):
+            truth = task.compute()
+            if self._after_backward(row):
+                truth = _multiplied(truth, runs[0])
+            if told := _told(truth, runs, eps):
                 return told
         return None
+
+    def _after_backward(self, row: int) -> bool:
+        """Whether a row is a parameter's gradient as the optimizer found it, perhaps clipped."""
+        return self._kind(row) == "grad" and self._frontier.role[row] == Role.OPTIMIZER
 
     def _readable(self, table: Table, row: int) -> bool:
         return bool(table.kept[row]) and int(table.figures["numel"][row]) <= MOST_ELEMENTS
@@ -216,6 +223,18 @@ class Resummations:
 def _values(table: Table, row: int) -> Array:
     shape = table.shapes[table.shape[row]]
     return read(table, row).astype(np.float64).reshape(shape)
+
+
+def _multiplied(truth: Sum, run: Array) -> Sum:
+    """The sum times the one factor that clipping, unscaling or averaging gave it in run A.
+
+    B has to have the same factor: another one is no rounding.
+    """
+    norm = float(np.square(truth.total).sum())
+    factor = (
+        float((truth.total * run).sum()) / norm if norm and run.shape == truth.total.shape else 1
+    )
+    return truth._replace(total=truth.total * factor, spread=truth.spread * abs(factor))
 
 
 def _told(truth: Sum, runs: tuple[Array, Array], eps: float) -> Resummation | None:

@@ -60,6 +60,7 @@ FEW = 16  # non-zero elements: fewer may be round numbers by chance
 MATMUL = re.compile(r"mm|linear|matmul|dotproduct|einsum|bilinear", re.IGNORECASE)
 CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
 CAST = "ToCopyBackward"
+VIEW = re.compile(r"view|reshape|transpose|permute|squeeze|select|slice|alias", re.IGNORECASE)
 UPDATES = ("updated", "delta")
 LEARNT = ("pass_grad", *UPDATES)
 """Kinds that only parameters have; their element type is that in which the parameter is stored."""
@@ -101,8 +102,10 @@ def severity(frontier: Frontier, row: int, row_b: int, measure: Measure) -> Seve
         *(_of_hardware(header, ops) for header in (_header(a, row), _header(b, row_b))),
     )
     absolute = _absolute(measure, float(b.figures["l2"][row_b]))
+    # A widened result is measured by its own size: it was not rounded to the narrow type.
+    own, eps = eps, max(eps, _widened(frontier, row))
     norm = max(measure.norm, *(_summed(*side) for side in ((a, row), (b, row_b))))
-    scale, note = _scale(frontier, row, norm, eps)
+    scale, note = _scale(frontier, row, norm, own)
     low = _low_sum(frontier, row, measure, eps) if _is_sum(a, row) else TOLERANCE_LOW
     limit = (TOLERANCE if eps <= EPS32 else low) * _growth(frontier, row, ops)
     if measure.cosine_distance > eps**2:  # a factor on all of a record is no norm's rounding
@@ -274,9 +277,11 @@ def _kept_bits(table: Table, row: int) -> float:
 
 
 def _of_parents(frontier: Frontier, row: int) -> float:
-    """The coarsest eps of a row's parents, where an intermediate result was cast; else 0.
+    """The coarsest eps of a row's parents, where an intermediate result had their type; else 0.
 
-    A cast of a parent itself to a wider type rounds nothing, as in layer norm under autocast.
+    It had where it was cast on the way, or where a parameter's gradient adds up those of several
+    uses: each was rounded, their sum no longer shows it. A cast of a parent itself to a wider type
+    rounds nothing, as in layer norm under autocast.
     """
     a = frontier.alignment.a
     # Operations stand in the order of backward: the cast of a parent is the last of a value's
@@ -285,9 +290,45 @@ def _of_parents(frontier: Frontier, row: int) -> float:
     links = [link.ops for link in frontier.ancestry(row).parents if not link.saved]
     between = [op for ops in links for op in (ops[:-1] if beside else ops[1:])]
     if not any(op.startswith(CAST) for op in between):
-        return 0.0
+        return _of_uses(frontier, row)
     names = {a.dtypes[a.dtype[one]] for one in frontier.parents(row)}
     return max((dtypes.dtype(name).eps or 0.0 for name in names), default=0.0)
+
+
+def _widened(frontier: Frontier, row: int) -> float:
+    """The coarsest eps of the parents of a value that several operations widened without a cast.
+
+    torch widens a low-precision operand that meets a wider one; what came before it was of low
+    precision. A single operation widens its operands before it computes.
+    """
+    a = frontier.alignment.a
+    if _kind(frontier, row) != "value":
+        return 0.0
+    named = {a.tensors[a.tensor[one]].name: _type_eps(a, one) for one in frontier.parents(row)}
+    found = [
+        named.get(link.name, 0.0)
+        for link in frontier.ancestry(row).parents
+        if not link.saved and not any(op.startswith(CAST) for op in link.ops)
+        # Of two operations that compute, the first one is narrow.
+        if sum(not VIEW.search(op) for op in link.ops) > 1
+    ]
+    return max((eps for eps in found if eps > _type_eps(a, row)), default=0.0)
+
+
+def _of_uses(frontier: Frontier, row: int) -> float:
+    """The eps of the gradients of which a parameter that is used several times got its own."""
+    a = frontier.alignment.a
+    if _kind(frontier, row) not in ("grad", "pass_grad"):
+        return 0.0
+    found = frontier.ancestry(row).parents
+    links = [link for link in found if not link.saved and link.kind == "grad"]
+    rows = [one for one in frontier.parents(row) if _kind(frontier, one) == "grad"]
+    least = min((_type_eps(a, one) for one in rows), default=0.0)
+    return least if len(links) > 1 and least > _type_eps(a, row) else 0.0
+
+
+def _type_eps(table: Table, row: int) -> float:
+    return dtypes.dtype(table.dtypes[table.dtype[row]]).eps or 0.0
 
 
 def _of_autocast(header: Mapping[str, Any], ops: Sequence[str]) -> float:

@@ -99,3 +99,184 @@ def test_an_update_that_leaps_where_gradients_are_steady_is_an_alarm(tmp_path):
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == "unexpected"
     assert "updated" in {one.place.kind for one in found.origins if one.cls == "not_rounding"}
+
+
+def scaled(
+    store: Any, run: str, scale: float, spoil: Callable[[Tensor, int], Tensor] | None = None
+) -> None:
+    """A training under autocast to float16; `spoil` is handed the model's result and the step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", scale)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for step in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                made = model(torch.randn(8, 16, generator=draw))
+            loss = (made if spoil is None else spoil(made, step)).float().square().mean()
+            anchorlib.anchor(loss, "loss")
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
+@pytest.mark.parametrize("scales", [(1024.0, 2.0**21), (2.0**21, 1024.0)], ids=["B", "A"])
+def test_a_loss_scale_too_large_for_the_gradients_is_no_alarm(tmp_path, scales):
+    for run, scale in zip("ab", scales, strict=True):
+        scaled(tmp_path, run, scale)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "suspect", found.sentence
+    assert "a loss scale 2,048 times the other's overflows" in found.sentence
+    assert any("the scaler skipped" in note for note in found.notes)
+
+
+def spoilt(made: Tensor, step: int) -> Tensor:
+    if step == 1:
+        made.register_hook(lambda gradient: gradient / 0)
+    return made
+
+
+@pytest.mark.parametrize("scale", [1024.0, 2048.0, 512.0])
+def test_gradients_that_overflow_at_a_scale_that_fits_are_an_alarm(tmp_path, scale):
+    scaled(tmp_path, "a", 1024.0)
+    scaled(tmp_path, "b", scale, spoilt)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected", found.sentence
+    assert {one.place.step for one in found.origins if one.cls == "nonfinite"} == {1}
+
+
+def weighed(store: Any, run: str, ratio: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """A policy in bfloat16 whose results meet the float32 numbers of an earlier one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 4)).bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(2):
+            optimizer.zero_grad()
+            told = model(torch.randn(64, 6, generator=draw).bfloat16()).log_softmax(-1)[:, 0]
+            loss = ratio(told, torch.rand(64, generator=draw) - 2).mean()
+            anchorlib.anchor(loss, "loss").backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (lambda told, old: told.exp() / old.exp(), "suspect"),
+        (lambda told, old: 1.05 * (told - old).exp(), "unexpected"),
+    ],
+    ids=["another form", "a factor"],
+)
+def test_what_torch_widens_on_the_way_rounded_in_low_precision_before(tmp_path, ratio, verdict):
+    weighed(tmp_path, "a", lambda told, old: (told - old).exp())
+    weighed(tmp_path, "b", ratio)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
+
+
+class AdamOfOurs(torch.optim.AdamW):
+    """torch's AdamW, written out."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state |= {"n": 0, "m": torch.zeros_like(p), "v": torch.zeros_like(p)}
+                state["n"] += 1
+                state["m"].mul_(0.9).add_(p.grad * 0.1)
+                state["v"].mul_(0.999).add_(p.grad * p.grad * 0.001)
+                size = (state["v"] / (1 - 0.999 ** state["n"])).sqrt() + group["eps"]
+                mean = state["m"] / (1 - 0.9 ** state["n"])
+                p.copy_(p - group["lr"] * 0.01 * p - group["lr"] * mean / size)
+
+
+@pytest.mark.parametrize(("eps", "verdict"), [(1e-8, "suspect"), (1e-1, "unexpected")])
+def test_an_optimizer_of_another_name_may_round_otherwise(tmp_path, eps, verdict):
+    for run, kind, own in (("a", torch.optim.AdamW, 1e-8), ("b", AdamOfOurs, eps)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(17, 24), nn.Linear(24, 17)).bfloat16()
+        optimizer = kind(model.parameters(), lr=4e-3, eps=own)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                tokens = torch.randint(0, 17, (64, 2), generator=draw)
+                loss = functional.cross_entropy(model(tokens[:, 0]).float(), tokens[:, 1])
+                anchorlib.anchor(loss, "loss").backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
+
+
+class Repeating(nn.Module):
+    """One layer norm for several turns of a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm, self.out = nn.Linear(24, 24), nn.LayerNorm(24), nn.Linear(24, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.zeros_like(x)
+        for _ in range(8):
+            z = self.norm(self.inner(z) + x).tanh()
+        return self.out(z)
+
+
+@pytest.mark.parametrize(("threads", "factor"), [(2, 1.0), (1, 1.1)], ids=["threads", "a factor"])
+def test_a_gradient_of_several_uses_has_the_precision_of_each(tmp_path, threads, factor):
+    for run in "ab":
+        torch.manual_seed(0)
+        model = Repeating()
+        if run == "b" and factor != 1:
+            model.norm.weight.register_hook(lambda gradient: gradient * factor)
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads if run == "b" else 1)
+        try:
+            with torch.autocast("cpu", torch.bfloat16):
+                trained(tmp_path, run, model, (16, 24), EVERYTHING)
+        finally:
+            torch.set_num_threads(before)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert (found.verdict == "unexpected") == (factor != 1), found.sentence
+
+
+class Shifted(nn.Module):
+    """A layer norm of positions that are averaged, so that all terms of its shift are alike."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.norm, self.out = form, nn.LayerNorm(16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        norm = self.norm
+        if self.form == "a factor":
+            norm.bias.register_hook(lambda gradient: gradient * (1 + 2e-4))
+        return self.out(norm(x).mean(1))
+
+
+@pytest.mark.parametrize("form", ["torch's", "a factor"])
+def test_a_clipped_gradient_is_added_up_again_with_its_factor(tmp_path, form):
+    for run, own in (("a", "torch's"), ("b", form)):
+        torch.manual_seed(0)
+        model = Shifted(own)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        before = torch.get_num_threads()
+        torch.set_num_threads(2 if run == "b" and form == "torch's" else 1)
+        try:
+            with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+                session.watch(model, tensors=("*@grad", "*@value"), optimizer=optimizer)
+                model(torch.randn(64, 96, 16)).square().sum().backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                optimizer.step()
+        finally:
+            torch.set_num_threads(before)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert (found.verdict == "unexpected") == (form == "a factor"), found.sentence
