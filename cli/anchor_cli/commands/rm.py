@@ -98,7 +98,7 @@ def _there(keeper: Keeper, run: str) -> int | None:
 
 def _removed_line(run: str, freed: int, there: int | None, screen: Screen) -> str:
     """The line that tells that a run was removed. there: as `_there`, before the removal."""
-    if there is None and not freed:
+    if not freed and there != 0:  # it may have left for its archive after it was measured
         return f"{run}: forgotten; its archive keeps it"
     if there == 0:
         return f"{run}: removed, which was a link; the run that it led to stays"
