@@ -94,9 +94,12 @@ from anchorlib.store.runs import (
     written_ns,
 )
 from anchorlib.store.seal import (
+    OFFSET,
+    SPAN,
     FolderTarget,
     RankDigests,
     Sealed,
+    StepFigures,
     Target,
     is_unfinished,
     rank_location,
@@ -109,7 +112,9 @@ from anchorlib.store.write import Writer, check_series
 
 __all__ = [
     "DEFAULT_STORE",
+    "OFFSET",
     "RUN_INDEX",
+    "SPAN",
     "ArchiveNote",
     "CollectorLocation",
     "Elsewhere",
@@ -136,6 +141,7 @@ __all__ = [
     "Sealed",
     "SeriesEntry",
     "SeveralCollectors",
+    "StepFigures",
     "Target",
     "TensorTree",
     "Within",
