@@ -8,6 +8,15 @@ Columns alone are read: digests, counts and norms, never values.
 
 from anchorlib.peers.answer import Early, Outlier, RankAnswer
 from anchorlib.peers.finding import outliers
+from anchorlib.peers.presence import missing_ranks
 from anchorlib.peers.wording import outlier_text, ranks_text
 
-__all__ = ["Early", "Outlier", "RankAnswer", "outlier_text", "outliers", "ranks_text"]
+__all__ = [
+    "Early",
+    "Outlier",
+    "RankAnswer",
+    "missing_ranks",
+    "outlier_text",
+    "outliers",
+    "ranks_text",
+]

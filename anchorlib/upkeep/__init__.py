@@ -23,7 +23,7 @@ from anchorlib.upkeep.keeping import (
     read_facts,
 )
 from anchorlib.upkeep.mending import Examined, salvage
-from anchorlib.upkeep.spread import PartlyChangedError
+from anchorlib.upkeep.spread import PartlyChangedError, Standing
 from anchorlib.upkeep.writing import Writing
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Limits",
     "PartlyChangedError",
     "RunFacts",
+    "Standing",
     "Writing",
     "chosen",
     "keeper_at",

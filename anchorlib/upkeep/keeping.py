@@ -28,7 +28,7 @@ from anchorlib.store import (
 )
 from anchorlib.upkeep.archives import ArchiveState, alone_in, archives_at, archives_in
 from anchorlib.upkeep.choosing import RunFacts
-from anchorlib.upkeep.spread import SpreadKeeper
+from anchorlib.upkeep.spread import SpreadKeeper, Standing
 from anchorlib.upkeep.writing import Writing, writings_at, writings_in
 
 if TYPE_CHECKING:
@@ -66,19 +66,22 @@ class Keeper(Protocol):
         """
         ...
 
-    def stays(self, run: str) -> str:
-        """Why the run would be neither removed nor renamed for this caller; "" for no reason.
+    def standing(self, run: str) -> Standing:
+        """What is known of a run before it is removed or renamed.
 
         A run whose files are in an archive alone is asked about as well. Raises RunNotFoundError,
         StoreError, CollectorError.
         """
         ...
 
-    def remove(self, run: str, *, unless_after: int | None = None) -> int:
+    def remove(
+        self, run: str, *, unless_after: int | None = None, known: Standing | None = None
+    ) -> int:
         """Removes a run; returns the bytes freed.
 
         unless_after: the run stays, with RunBusyError, where it was written to after this time
             (nanoseconds since the epoch).
+        known: what `standing` said a moment ago, so that no collector is asked again.
         Raises RunNotFoundError, RunBusyError, StoreError, CollectorError.
         """
         ...
@@ -118,10 +121,16 @@ class _LocalKeeper:
             raise RunNotFoundError(f"no run {run!r} in {escape(str(self._store))}") from None
         return nbytes, is_written(self._store, run)
 
-    def stays(self, run: str) -> str:  # noqa: ARG002  # the system says so when it is tried
-        return ""
+    def standing(self, run: str) -> Standing:
+        return Standing(*self.measure(run))  # what the system refuses it says when it is tried
 
-    def remove(self, run: str, *, unless_after: int | None = None) -> int:
+    def remove(
+        self,
+        run: str,
+        *,
+        unless_after: int | None = None,
+        known: Standing | None = None,  # noqa: ARG002  # it costs nothing to look again
+    ) -> int:
         return remove_run(self._store, run, unless_after=unless_after)
 
     def rename(self, run: str, name: str) -> None:
@@ -151,10 +160,17 @@ class _RemoteKeeper:
     def measure(self, run: str) -> tuple[int, bool]:
         return self._client.measure(run)
 
-    def stays(self, run: str) -> str:
-        return self._client.stays(run)
+    def standing(self, run: str) -> Standing:
+        told = self._client.standing(run)
+        return Standing(told.bytes, told.written, told.alone, told.stays)
 
-    def remove(self, run: str, *, unless_after: int | None = None) -> int:
+    def remove(
+        self,
+        run: str,
+        *,
+        unless_after: int | None = None,
+        known: Standing | None = None,  # noqa: ARG002  # the collector looks again itself
+    ) -> int:
         return self._client.remove(run, unless_after=unless_after)
 
     def rename(self, run: str, name: str) -> None:

@@ -2,6 +2,7 @@
 recorded it.
 """
 
+from anchorlib.store.read.memory import memory_here
 from anchorlib.store.read.rank import RankReader
 from anchorlib.store.read.remnants import Remnants
 from anchorlib.store.read.rereading import stored_records
@@ -25,6 +26,7 @@ __all__ = [
     "end_copy",
     "has_ended",
     "index_bytes",
+    "memory_here",
     "object_name",
     "open_parts",
     "parsed_index",
