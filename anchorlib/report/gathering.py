@@ -19,12 +19,13 @@ from anchorlib.report.pooled import pooled_view
 from anchorlib.report.run_lines import gaps_of, header_of, line_of, parameters_of
 from anchorlib.report.run_view import Budget, Line, Nonfinite, RunView
 from anchorlib.report.unclipped import unclipped_norm
-from anchorlib.summary import ExactPool, ExactSums
+from anchorlib.summary import ExactSums
 
 __all__ = ["gather"]
 
 Array = np.ndarray[Any, Any]
 APART = 3  # outliers that the page names; `anchor ranks` lists all
+AT_ONCE = 1 << 20  # values that are added at a time
 ADDED = ("zero", "nan", "inf", "subnormal")
 
 
@@ -159,7 +160,8 @@ def _figures(
     ]
     for cell in cells:
         np.add.at(added["records"], cell, 1)
-    sums, squares = ExactPool(), ExactPool()
+    none = np.empty(0)
+    several: list[tuple[Array, Array, Array]] = [(none.astype(np.int64), none, none)]
     for part, cell in zip(parts, cells, strict=True):
         own = part.columns
         finite = part.numel > own["nan"] + own["inf"]
@@ -170,14 +172,14 @@ def _figures(
         alone = finite & (added["records"][cell] == 1)
         for name in ("sum", "l2"):
             np.add.at(added[name], cell[alone], own[name][alone])
-        several = finite & ~alone
-        sums.add(ExactSums.of(cell[several], own["sum"][several]))
-        squares.add(ExactSums.of_squares(cell[several], own["l2"][several]))
+        shared = finite & ~alone
+        several.append((cell[shared], own["sum"][shared], own["l2"][shared]))
         np.fmin.at(low, cell[finite], own["min"][finite])
         np.fmax.at(high, cell[finite], own["max"][finite])
     empty = added["records"] == 0
-    added["sum"] += sums.total().rounded(size)
-    added["l2"] += squares.total().roots(size)
+    shared_cells, sums, norms = (np.concatenate([one[at] for one in several]) for at in range(3))
+    added["sum"] += _exact(ExactSums.of, shared_cells, sums).rounded(size)
+    added["l2"] += _exact(ExactSums.of_squares, shared_cells, norms).roots(size)
     for name in ("sum", "l2"):
         added[name][np.isnan(low)] = np.nan
     for values in added.values():
@@ -186,6 +188,12 @@ def _figures(
         name: values.reshape(lines, columns)
         for name, values in {**added, "min": low, "max": high}.items()
     }
+
+
+def _exact(make: Callable[[Array, Array], ExactSums], cells: Array, values: Array) -> ExactSums:
+    """The exact sums of values in cells, made of a million values at a time."""
+    pieces = (slice(start, start + AT_ONCE) for start in range(0, len(cells), AT_ONCE))
+    return ExactSums.pooled([make(cells[piece], values[piece]) for piece in pieces])
 
 
 def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite | None, int]:

@@ -24,7 +24,7 @@ flushes subnormals (`torch.set_flush_denormal(True)`).
 from anchorlib.summary.arrays import as_storage, log2_histogram
 from anchorlib.summary.columns import Figures, figures_of
 from anchorlib.summary.compiled import SCANS
-from anchorlib.summary.exact_sums import LIMBS, ExactPool, ExactSums, added_up
+from anchorlib.summary.exact_sums import LIMBS, ExactSums, added_up
 from anchorlib.summary.histogram import Log2Histogram
 from anchorlib.summary.rows import Summary, digest, summarise
 from anchorlib.summary.scales import ScaleRange, scales_for
@@ -34,7 +34,6 @@ __all__ = [
     "FORMATS",
     "LIMBS",
     "SCANS",
-    "ExactPool",
     "ExactSums",
     "Figures",
     "Log2Histogram",

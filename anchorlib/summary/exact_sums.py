@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["LIMBS", "ExactPool", "ExactSums", "added_up"]
+__all__ = ["LIMBS", "ExactSums", "added_up"]
 
 Array = np.ndarray[Any, Any]
 LIMBS: Final = 256
@@ -25,7 +25,6 @@ _BITS: Final = 32
 _LOW: Final = np.uint64((1 << _BITS) - 1)
 _MANTISSA: Final = 53  # bits of a float64
 _HALF: Final = 27
-_WAITING: Final = 1 << 16
 _POSITIVE, _NEGATIVE, _NAN = LIMBS - 3, LIMBS - 2, LIMBS - 1
 
 
@@ -109,25 +108,6 @@ class ExactSums:
             if limbs not in ({_POSITIVE}, {_NEGATIVE}):
                 found[cell] = math.nan
         return list(numbers.items())
-
-
-class ExactPool:
-    """Adds up sums as they come, so that those of many records need no room side by side."""
-
-    def __init__(self) -> None:
-        self._most = _WAITING
-        self._waiting: list[ExactSums] = []
-
-    def add(self, sums: ExactSums) -> None:
-        """Adds the sums of each cell."""
-        self._waiting.append(sums)
-        if sum(len(one.keys) for one in self._waiting) > self._most:
-            self._waiting = [ExactSums.pooled(self._waiting)]
-            self._most = 2 * len(self._waiting[0].keys) + _WAITING
-
-    def total(self) -> ExactSums:
-        """The sums of all that was added."""
-        return ExactSums.pooled(self._waiting)
 
 
 def added_up(keys: Array, counts: Array) -> tuple[Array, Array]:
