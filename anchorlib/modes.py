@@ -31,9 +31,9 @@ __all__ = [
     "EveryN",
     "Final",
     "Fold",
-    "Held",
     "Mode",
     "ModeSpec",
+    "OpenWindow",
     "Sum",
     "Summary",
     "idle",
@@ -210,7 +210,10 @@ def _is_whole(value: object) -> bool:
 
 
 class Arithmetic(Protocol[X, P]):
-    """How a fold handles what it observes (X) and what it keeps of it (P)."""
+    """The operations that a fold needs on the arrays it observes (X) and on those it keeps (P).
+
+    A fold works on numpy arrays and on torch tensors alike, since it touches them by these alone.
+    """
 
     def copy(self, x: X, /) -> P:
         """A copy of `x` that later changes of `x` do not reach."""
@@ -229,7 +232,7 @@ class Arithmetic(Protocol[X, P]):
 
 
 @dataclass(slots=True)
-class Held(Generic[P]):
+class OpenWindow(Generic[P]):
     """An open window: what was folded so far, and where its last observation was made."""
 
     window: int
@@ -253,7 +256,7 @@ class Fold(Generic[X, P]):
     def __init__(self, mode: Mode, arithmetic: Arithmetic[X, P]) -> None:
         self.mode = mode
         self._arithmetic = arithmetic
-        self.held: Held[P] | None = None
+        self.held: OpenWindow[P] | None = None
         self._counted = 0
         self._counting_window: int | None = None
 
@@ -282,7 +285,7 @@ class Fold(Generic[X, P]):
         self._counted += 1
         return self._counted % mode.n == 0
 
-    def hold(self, step: int, at: Any, x: X) -> Held[P] | None:
+    def hold(self, step: int, at: Any, x: X) -> OpenWindow[P] | None:
         """Fold `x`, observed in `step` at `at`, into its window; the window before it, if ended."""
         mode = self.mode
         assert isinstance(mode, Sum | Final)
@@ -290,7 +293,7 @@ class Fold(Generic[X, P]):
         held = self.held
         if held is None:
             take = self._arithmetic.widen if isinstance(mode, Sum) else self._arithmetic.copy
-            self.held = Held(_window_of(step, mode.window), take(x), at)
+            self.held = OpenWindow(_window_of(step, mode.window), take(x), at)
             return ended
         held.at = at
         if isinstance(mode, Final):
@@ -299,7 +302,7 @@ class Fold(Generic[X, P]):
             self._add(held, x)
         return ended
 
-    def close(self, step: int | None = None) -> Held[P] | None:
+    def close(self, step: int | None = None) -> OpenWindow[P] | None:
         """The open window if it does not hold `step` (None: whatever is open); else None."""
         held = self.held
         if held is None:
@@ -311,7 +314,7 @@ class Fold(Generic[X, P]):
         self.held = None
         return held
 
-    def _add(self, held: Held[P], x: X) -> None:
+    def _add(self, held: OpenWindow[P], x: X) -> None:
         shape, other = self._arithmetic.shapes(held.kept, x)
         if held.refused is None and shape != other:
             held.refused = (shape, other)

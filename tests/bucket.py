@@ -17,17 +17,17 @@ from moto.backends import get_backend
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.server import ThreadedMotoServer
 
-from anchorlib.store.objects import Limits, connection
+from anchorlib.store.objects import RequestLimits, connection
 
 __all__ = ["HASTY", "Line", "Trouble", "object_store", "put_inside"]
 
 Trouble = str
 """How a request goes wrong, see `Line`."""
 
-HASTY = Limits(request=0.5, connect=0.5, again=1, retrying=2.0)
+HASTY = RequestLimits(request=0.5, connect=0.5, again=1, retrying=2.0)
 """Limits of time under which a test of a store that does not answer is over in a moment."""
 
-_PATIENT = Limits(request=20.0, connect=20.0, again=1, retrying=60.0)
+_PATIENT = RequestLimits(request=20.0, connect=20.0, again=1, retrying=60.0)
 
 _CONDITIONS = ("if-none-match", "if-match")
 _OWN = ("host", "connection", "transfer-encoding", "content-length")

@@ -8,11 +8,11 @@ from typing import Final
 from anchorlib.errors import OptionError
 from anchorlib.names import escape
 from anchorlib.store.locations import Location
-from anchorlib.store.objects import Held, Limits, Shelf
+from anchorlib.store.objects import Held, RequestLimits, Shelf
 
 __all__ = ["HASTY", "checked_shelf"]
 
-HASTY: Final = Limits(request=5.0, connect=3.0, again=0, retrying=5.0)
+HASTY: Final = RequestLimits(request=5.0, connect=3.0, again=0, retrying=5.0)
 """Limits for a caller that has to know within seconds whether a place answers."""
 
 

@@ -23,7 +23,7 @@ class Far(Protocol):
     """A part of a query as it travels to a worker: small, pickled, openable by any process."""
 
     @property
-    def pins(self) -> Sequence[Pin]:
+    def pins(self) -> Sequence[OpenedRank]:
         """The ranks that the part reads."""
         ...
 
@@ -46,7 +46,7 @@ class Near(Protocol):
         ...
 
 
-class Pin(Hashable, Protocol):
+class OpenedRank(Hashable, Protocol):
     """A rank that is opened by the process that needs it."""
 
     def reader(self) -> Any:

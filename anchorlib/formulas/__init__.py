@@ -38,7 +38,7 @@ from anchorlib.formulas.normalisations import (
     softmax,
     softmax_backward,
 )
-from anchorlib.formulas.products import Part, product
+from anchorlib.formulas.products import ProductPart, product
 
 __all__ = [
     "ACTIVATIONS",
@@ -47,7 +47,7 @@ __all__ = [
     "Elements",
     "Fit",
     "Function",
-    "Part",
+    "ProductPart",
     "Strides",
     "arriving",
     "attention",

@@ -19,14 +19,14 @@ from anchorlib.formulas.formula import Formula, Function, Kernel
 from anchorlib.formulas.kernels import kernel
 from anchorlib.formulas.rounded import Rounded, fma
 
-__all__ = ["PRODUCTS", "Part", "Product", "fused", "in_two", "product", "sequential"]
+__all__ = ["PRODUCTS", "Product", "ProductPart", "fused", "in_two", "product", "sequential"]
 
 Array = np.ndarray[Any, Any]
 Product = Callable[[Rounded, Rounded], Rounded]
 _LANES: Final = (2, 4, 8, 16, 32)
 
 
-class Part(NamedTuple):
+class ProductPart(NamedTuple):
     """The rows and columns of a product that are computed and compared."""
 
     rows: Array
@@ -38,7 +38,7 @@ class Part(NamedTuple):
         return part
 
 
-def product(part: Part) -> Function:
+def product(part: ProductPart) -> Function:
     """a·b (+ c), in the rows and columns of `part`; inputs: a (m, k), b (k, n), perhaps c (n,)."""
 
     def form(order: Callable[[Rounded, Rounded], Rounded]) -> Callable[..., Rounded]:

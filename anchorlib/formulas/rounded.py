@@ -69,7 +69,7 @@ class Rounded:
         self.precision = precision
 
     def of(self, values: Any) -> Rounded:
-        """Other values, rounded to the precision of this array."""
+        """Makes an array of `values`, rounded to the precision that this array has."""
         return Rounded(values, self.precision)
 
     def map(self, function: Callable[[Array], Array]) -> Rounded:

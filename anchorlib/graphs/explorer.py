@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from anchorlib.graphs.graph import Graph, Node, Tensor
+from anchorlib.graphs.graph import Graph, GraphTensor, Node
 
 __all__ = ["explorer_text"]
 
@@ -53,7 +53,7 @@ def _written(place: int, node: Node) -> dict[str, Any]:
     return {**written, "style": _RED} if node.mark else written
 
 
-def _tensors(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
+def _tensors(tensors: Sequence[GraphTensor]) -> list[dict[str, Any]]:
     return [
         {
             "id": str(number),

@@ -15,7 +15,16 @@ from typing import Final, TypeAlias
 from anchorlib.graphs.naming import cut, domain_of, label_of, part, scope_of
 from anchorlib.operations import Op, Operand
 
-__all__ = ["MOST_NODES", "Graph", "Node", "Place", "Source", "Tensor", "graph_of", "place_of"]
+__all__ = [
+    "MOST_NODES",
+    "Graph",
+    "GraphTensor",
+    "InputSource",
+    "Node",
+    "Place",
+    "graph_of",
+    "place_of",
+]
 
 Place: TypeAlias = tuple[int, int, int]
 """Rank, step and index of an operation, which identify it in its run."""
@@ -27,7 +36,7 @@ _MOST_TOLD: Final = 8  # tensors of one operation that its attributes list
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class GraphTensor:
     """A tensor that an operation takes or makes: the operation's name for it, dtype, shape."""
 
     argument: str
@@ -39,7 +48,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InputSource:
     """An input of an operation.
 
     maker: the place in `Graph.nodes` of the operation that made the tensor; None where no operation
@@ -48,7 +57,7 @@ class Source:
     free: where there is no maker, a number for the tensor; equal numbers are one tensor.
     """
 
-    tensor: Tensor
+    tensor: GraphTensor
     maker: int | None
     output: int = 0
     free: int | None = None
@@ -69,8 +78,8 @@ class Node:
     label: str
     domain: str
     stage: str
-    inputs: tuple[Source, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[InputSource, ...]
+    outputs: tuple[GraphTensor, ...]
     told: Mapping[str, str]
     mark: str = ""
 
@@ -150,23 +159,23 @@ class _Sources:
         self._at = {place_of(op): at for at, op in enumerate(ops)}
         self._free: dict[tuple[object, ...], int] = {}
 
-    def of(self, op: Op) -> tuple[Source, ...]:
+    def of(self, op: Op) -> tuple[InputSource, ...]:
         makers = (*op.producers, *[None] * (len(op.inputs) - len(op.producers)))
         return tuple(
             self._source(op, number, operand, maker)
             for number, (operand, maker) in enumerate(zip(op.inputs, makers, strict=False))
         )
 
-    def _source(self, op: Op, number: int, operand: Operand, maker: int | None) -> Source:
+    def _source(self, op: Op, number: int, operand: Operand, maker: int | None) -> InputSource:
         tensor = _tensor(operand)
         at = None if maker is None else self._at.get((op.rank, op.step, maker))
         # A log from elsewhere may name a maker that ran later than its taker.
         if at is not None and at < self._at[place_of(op)]:
-            return Source(tensor, at, _output(self._ops[at], operand))
+            return InputSource(tensor, at, _output(self._ops[at], operand))
         # Equal bits in one module are one tensor, as a weight that forward and the optimizer read.
         own = (op.index, number) if operand.digest is None else (operand.digest,)
         key = (op.step, op.module, operand.dtype, operand.shape, *own)
-        return Source(tensor, None, free=self._free.setdefault(key, len(self._free)))
+        return InputSource(tensor, None, free=self._free.setdefault(key, len(self._free)))
 
 
 def _output(maker: Op, taken: Operand) -> int:
@@ -231,5 +240,5 @@ def _listed(operands: Sequence[Operand]) -> str:
     return "; ".join([*told, *([f"{more} more"] if more else [])])
 
 
-def _tensor(operand: Operand) -> Tensor:
-    return Tensor(cut(operand.argument), cut(operand.dtype), operand.shape)
+def _tensor(operand: Operand) -> GraphTensor:
+    return GraphTensor(cut(operand.argument), cut(operand.dtype), operand.shape)

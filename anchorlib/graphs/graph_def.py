@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from google.protobuf import text_format
 
-from anchorlib.graphs.graph import Graph, Node, Tensor
+from anchorlib.graphs.graph import Graph, GraphTensor, Node
 from anchorlib.graphs.messages import message
 
 __all__ = ["graph_def_text"]
@@ -65,6 +65,6 @@ def _written(node: Node, names: Sequence[str], *, against: bool) -> Any:
     )
 
 
-def _shape(tensor: Tensor) -> Any:
+def _shape(tensor: GraphTensor) -> Any:
     dims = [message("graph.Dimension", size=size) for size in tensor.shape]
     return message("graph.Shape", dim=dims)

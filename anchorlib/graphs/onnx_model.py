@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from anchorlib.graphs.graph import Graph, Node, Tensor
+from anchorlib.graphs.graph import Graph, GraphTensor, Node
 from anchorlib.graphs.messages import message
 
 __all__ = ["onnx_bytes"]
@@ -87,7 +87,7 @@ def _value(node: Node, output: int) -> str:
     return f"{node.name}:{output}"
 
 
-def _info(name: str, tensor: Tensor) -> Any:
+def _info(name: str, tensor: GraphTensor) -> Any:
     dims = [message("onnx.Dimension", dim_value=size) for size in tensor.shape]
     element = _ELEMENTS.get(tensor.dtype, _UNDEFINED)
     typed = message("onnx.TensorType", elem_type=element, shape=message("onnx.Shape", dim=dims))

@@ -17,7 +17,7 @@ from anchorlib.reading import Run
 from anchorlib.record import Flag
 from anchorlib.store import RankReader
 
-__all__ = ["Grid", "SeriesKey", "grid_of"]
+__all__ = ["RankGrid", "SeriesKey", "grid_of"]
 
 Array = np.ndarray[Any, Any]
 UNJUDGED = int(Flag.STEP_SKIPPED | Flag.SCALED)
@@ -34,7 +34,7 @@ class SeriesKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class RankGrid:
     """Places are sorted by series, then by step, pass and call.
 
     ranks: (ranks,), ascending. last: the last step of each, -1 without a record.
@@ -92,7 +92,7 @@ class _Labels:
     keys: Array  # (4, rows): series, step, pass, call
 
 
-def grid_of(run: Run, pairs: Set[tuple[str, str]] | None) -> Grid:
+def grid_of(run: Run, pairs: Set[tuple[str, str]] | None) -> RankGrid:
     """The grid of the records that a run's ranks have of these names and kinds.
 
     pairs: (name, kind) of the series that the grid holds; None for all but the kept values of
@@ -111,7 +111,7 @@ def grid_of(run: Run, pairs: Set[tuple[str, str]] | None) -> Grid:
     owner, step, pass_index, call = all_keys[:, first]
     places = _codes(all_keys[:, first], levels)
     last = [int(one.keys[1].max(initial=-1)) for one in labels]
-    grid = Grid(
+    grid = RankGrid(
         ranks, last, [one.reader for one in labels], list(known), owner, step, pass_index, call,
         **_empty(len(ranks), len(places)),
     )  # fmt: skip
@@ -174,7 +174,7 @@ def _empty(ranks: int, places: int) -> dict[str, Array]:
     }
 
 
-def _fill(grid: Grid, rank: int, rows: Array, at: Array, reader: RankReader) -> None:
+def _fill(grid: RankGrid, rank: int, rows: Array, at: Array, reader: RankReader) -> None:
     """Writes a rank's records onto the grid; of several records of one place, the first."""
     numel = _numel(*reader.shape_codes(rows))
     told = np.flatnonzero(numel > 0)[::-1]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from anchorlib.peers.answer import Departure
-from anchorlib.peers.grid import Grid
+from anchorlib.peers.grid import RankGrid
+from anchorlib.peers.outlier import Departure
 
 __all__ = ["departures_of_nan"]
 
@@ -15,7 +15,7 @@ COMMON = 4  # where more than one rank in four has NaN at some time, the data ha
 ACTIVATIONS = "value"  # the kind in which infinities are usual, as in masks of attention
 
 
-def departures_of_nan(grid: Grid) -> Iterator[Departure]:
+def departures_of_nan(grid: RankGrid) -> Iterator[Departure]:
     """Each rank that has NaN in a series, or an infinite gradient, where its peers are finite.
 
     Steps that GradScaler skipped and gradients that carry its scale do not count: a loss scale that

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anchorlib.peers.answer import Departure
-from anchorlib.peers.grid import Array, Grid
+from anchorlib.peers.grid import Array, RankGrid
+from anchorlib.peers.outlier import Departure
 
 __all__ = ["departures_of_norms"]
 
@@ -42,7 +42,7 @@ FLOOR = 0.02  # powers of two by which a norm may change where a sum rounds in a
 SIGMA = 1.4826
 
 
-def departures_of_norms(grid: Grid, replicated: list[bool]) -> Iterator[Departure]:
+def departures_of_norms(grid: RankGrid, replicated: list[bool]) -> Iterator[Departure]:
     """Each rank whose norms leave those of its peers, by series.
 
     replicated: of each series, whether ranks hold it alike; such series are judged by their bits.
@@ -141,7 +141,7 @@ def _level(apart: Array) -> tuple[Array, Array]:
     return level, level / unit
 
 
-def _levels(found: list[tuple[int, Array, Array]], grid: Grid) -> Iterator[Departure]:
+def _levels(found: list[tuple[int, Array, Array]], grid: RankGrid) -> Iterator[Departure]:
     if len(found) < LEVEL_SERIES:
         return
     levels, units = (np.array([one[part] for one in found]) for part in (1, 2))
@@ -154,8 +154,13 @@ def _levels(found: list[tuple[int, Array, Array]], grid: Grid) -> Iterator[Depar
                 yield _lasting(found, out[:, rank], rank, grid)
 
 
-def _lasting(found: list[tuple[int, Array, Array]], out: Array, rank: int, grid: Grid) -> Departure:
-    """The departure of a rank whose level is out: it begins at the first record of those series."""
+def _lasting(
+    found: list[tuple[int, Array, Array]], out: Array, rank: int, grid: RankGrid
+) -> Departure:
+    """The departure of a rank whose norms leave those of its peers throughout some series.
+
+    It begins at the first record of these series.
+    """
     starts = {found[number][0]: number for number in np.flatnonzero(out).tolist()}
     first = {_first(grid, rank, start): number for start, number in starts.items()}
     place = min(first, key=lambda at: (int(grid.step[at]), grid.order(rank, at)))
@@ -168,7 +173,7 @@ def _lasting(found: list[tuple[int, Array, Array]], out: Array, rank: int, grid:
     return Departure("norm", rank, place, records, here, float(np.exp2(level[rank])))
 
 
-def _first(grid: Grid, rank: int, start: int) -> int:
+def _first(grid: RankGrid, rank: int, start: int) -> int:
     """The place of a rank's first record in the series whose places begin at `start`."""
     return start + int(np.argmax(grid.row[rank, start:] >= 0))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anchorlib.peers.answer import Early
-from anchorlib.peers.grid import Grid
+from anchorlib.peers.grid import RankGrid
+from anchorlib.peers.outlier import Early
 from anchorlib.reading import Run
 
 __all__ = ["ended_early", "missing_ranks"]
@@ -26,7 +26,7 @@ def missing_ranks(run: Run, ranks: list[int]) -> tuple[int, ...]:
     return tuple(rank for rank in whole if rank not in among)
 
 
-def ended_early(grid: Grid) -> tuple[Early, ...]:
+def ended_early(grid: RankGrid) -> tuple[Early, ...]:
     """The ranks whose last step comes before the last step of the run.
 
     Ranks of a live run are a step apart now and then; they are named all the same.

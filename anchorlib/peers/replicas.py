@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anchorlib.peers.answer import Departure
-from anchorlib.peers.grid import Array, Grid
+from anchorlib.peers.grid import Array, RankGrid
+from anchorlib.peers.outlier import Departure
 
-__all__ = ["Classes", "classes", "departures", "settled"]
+__all__ = ["DigestClasses", "classes", "departures", "settled"]
 
 MOST_RETURNING = 4  # where more than one rank in four leaves and comes back, the data does it
 CHANGES = 3  # new values that ranks share, from which even a single number is replicated
@@ -24,7 +24,7 @@ MANY = 8  # ranks from which one new value is enough for that
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
+class DigestClasses:
     """How many ranks share a rank's digest at each place of a series.
 
     sizes: (ranks, places), 0 where a rank has no record.
@@ -40,24 +40,24 @@ class Classes:
     plain: bool
 
 
-def classes(grid: Grid) -> list[Classes]:
+def classes(grid: RankGrid) -> list[DigestClasses]:
     """The classes of every series."""
     return [_classes(grid, key.kind, places) for key, places in grid.each()]
 
 
-def _classes(grid: Grid, kind: str, places: slice) -> Classes:
+def _classes(grid: RankGrid, kind: str, places: slice) -> DigestClasses:
     digest, present = grid.digest[:, places], grid.row[:, places] >= 0
     sizes = _sizes(digest, present)
     usual = _usual(sizes)
     varied = (grid.varied[:, places] & (sizes == usual)).any(axis=0)
     plain, told = not varied.any(), varied & (usual > 1)
     if plain and _changes(sizes, digest) >= (CHANGES if len(sizes) < MANY else 1):
-        return Classes(kind, places.start, digest, sizes, int(usual.max()), plain=False)
+        return DigestClasses(kind, places.start, digest, sizes, int(usual.max()), plain=False)
     typical = int(usual[told].max()) if told.any() else 0
-    return Classes(kind, places.start, digest, sizes, typical, plain)
+    return DigestClasses(kind, places.start, digest, sizes, typical, plain)
 
 
-def settled(found: list[Classes]) -> list[Classes]:
+def settled(found: list[DigestClasses]) -> list[DigestClasses]:
     """The classes, where series that say nothing are replicated if the others of their kind are.
 
     A bias of zeros, or a scale that never moves, is held alike where nearly all series of its kind
@@ -75,12 +75,12 @@ def settled(found: list[Classes]) -> list[Classes]:
     return [
         one
         if not one.plain or one.kind not in sure or one.typical or not _agree_at_first(one.sizes)
-        else Classes(one.kind, one.first, one.digest, one.sizes, sure[one.kind], plain=False)
+        else DigestClasses(one.kind, one.first, one.digest, one.sizes, sure[one.kind], plain=False)
         for one in found
     ]
 
 
-def departures(one: Classes) -> Iterator[Departure]:
+def departures(one: DigestClasses) -> Iterator[Departure]:
     """Each rank that leaves its peers in this series, with the first record that shows it."""
     if one.typical < 2:
         return
@@ -98,7 +98,7 @@ def departures(one: Classes) -> Iterator[Departure]:
             yield from _departure(one, rank, away, present)
 
 
-def _departure(one: Classes, rank: int, away: Array, present: Array) -> Iterator[Departure]:
+def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> Iterator[Departure]:
     """The departure of a rank that is away; none where it went on after its peers had ended."""
     places = np.flatnonzero(away[rank])
     at = int(places[0])
@@ -113,7 +113,7 @@ def _departure(one: Classes, rank: int, away: Array, present: Array) -> Iterator
     yield Departure("parting" if lost else "digest", rank, one.first + at, len(places), peers)
 
 
-def _mates(one: Classes, rank: int, at: int, away: Array) -> Array:
+def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
     """The ranks with which a rank agreed last before a place; none where it agreed with nobody."""
     before = np.flatnonzero((one.sizes[rank, :at] > 1) & ~away[rank, :at])
     if not len(before):
@@ -124,7 +124,7 @@ def _mates(one: Classes, rank: int, at: int, away: Array) -> Array:
     return mates
 
 
-def _parting(one: Classes, at: int, away: Array, present: Array) -> Iterator[Departure]:
+def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterator[Departure]:
     """A departure for each rank that agreed with its peers until `at`, where majorities end."""
     left = away[:, :at].any(axis=1)
     for rank in np.flatnonzero(present[:, at] & ~left).tolist():

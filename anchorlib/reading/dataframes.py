@@ -41,7 +41,11 @@ def run_frame(infos: Iterable[TensorInfo]) -> pd.DataFrame:
 def series_array(series: Series, chunks: Chunks | None) -> xarray.DataArray:
     """All values with their coordinates along "record"; lazily where chunks are given."""
     module = _xarray()
-    values = series.values() if chunks is None else lazy_values(series, chunks)
+    if chunks is None:
+        values = series.values()
+    else:
+        reader, _, rows = series.stored
+        values = lazy_values(reader, rows, series.form(), chunks)
     array: xarray.DataArray = module.DataArray(
         values,
         dims=("record", *(f"d{axis}" for axis in range(values.ndim - 1))),

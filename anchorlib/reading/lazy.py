@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.errors import MissingExtraError, OptionError
-from anchorlib.store import Pin, packed_rows, pin_of, rows_together, told_rows
-
-if TYPE_CHECKING:
-    from anchorlib.reading.series import Series
+from anchorlib.store import Pin, RankReader, packed_rows, pin_of, rows_together, told_rows
 
 __all__ = ["Chunks", "LazyValues", "lazy_values"]
 
@@ -57,25 +54,29 @@ class LazyValues:
         return found[(slice(None) if rows.ndim else 0, *rest)]
 
 
-def lazy_values(series: Series, chunks: Chunks) -> Any:
-    """A dask array of all values; raises as `Series.to_xarray`."""
+def lazy_values(
+    reader: RankReader, rows: Array, form: tuple[str, tuple[int, ...]], chunks: Chunks
+) -> Any:
+    """A dask array of the values of these rows of a rank; raises as `Series.to_xarray`.
+
+    form: the dtype and the shape that all of the records have.
+    """
     try:
         import dask.array
     except ImportError as error:
         raise MissingExtraError(
             "to_xarray(chunks=…) needs dask: pip install 'anchorlib[dask]'"
         ) from error
-    name, own = series.form()
-    shape = (len(series), *own)
+    name, own = form
+    shape = (len(rows), *own)
     dtype = dtypes.decode(np.empty(0, dtypes.dtype(name).storage), name).dtype
     nbytes = dtypes.dtype(name).storage.itemsize * prod(own)
-    stored = (rows_together(len(series), nbytes), *own)
+    stored = (rows_together(len(rows), nbytes), *own)
     asked = _by_axis(chunks, stored)
     try:
         told = dask.array.core.normalize_chunks(asked, shape, dtype=dtype, previous_chunks=stored)
     except (ValueError, TypeError) as error:
         raise OptionError(f"chunks={chunks!r} do not fit {shape}: {error}") from None
-    reader, _, rows = series.stored
     values = LazyValues(pin_of(reader), packed_rows(rows), name, shape, dtype)
     meta = np.empty((0,) * len(shape), dtype)
     return dask.array.from_array(values, chunks=told, name=False, meta=meta)

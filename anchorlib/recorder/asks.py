@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from anchorlib.sinks import Flushing
 
-__all__ = ["Answer", "Ask", "Asked", "Asks", "Host"]
+__all__ = ["Answer", "Ask", "Asks", "Host", "OpenAsks"]
 
 Answer: TypeAlias = int | Flushing | Exception
 """The answer to a flush: 0 once it is done, or the flush to wait for. The answer to a close: how
@@ -78,7 +78,7 @@ class Asks:
             return next((one for one in self._waiting if one.what == "close"), None)
 
 
-class Asked:
+class OpenAsks:
     """The trainer's side: asks that are not answered yet. Any thread may call it."""
 
     def __init__(self) -> None:

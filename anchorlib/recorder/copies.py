@@ -152,7 +152,8 @@ class Copies:
         """Make slots void whose values an idle lane has not written: they never come."""
         with self._guard:
             self._forget_done()
-            # Listed before lanes are asked: an idle lane may get another copy right after.
+            # The copies are listed before any lane is asked whether it is idle: a lane that is idle
+            # now may get another copy right after, which is not void.
             running = list(self._running)
             idle = {lane for lane in {lane for _, lane in running} if lane.is_idle}
             for number, lane in running:

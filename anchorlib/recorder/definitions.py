@@ -18,7 +18,7 @@ K = TypeVar("K", bound=Hashable)
 _FIRST = 64  # the first size of an array, which doubles when it is full
 
 
-class Numbers(Generic[K]):
+class KeyNumbers(Generic[K]):
     """Numbers keys from 0, in the order in which they come; `keys` lists them in that order."""
 
     def __init__(self) -> None:
@@ -43,8 +43,8 @@ class Known:
     """
 
     def __init__(self) -> None:
-        self._series: Numbers[tuple[str, str, str]] = Numbers()
-        self._phases: Numbers[str] = Numbers()
+        self._series: KeyNumbers[tuple[str, str, str]] = KeyNumbers()
+        self._phases: KeyNumbers[str] = KeyNumbers()
         self._layouts: list[tuple[str, tuple[int, ...]]] = []
         self._sizes: list[int] = []
         self.counted: list[tuple[str, int]] = []

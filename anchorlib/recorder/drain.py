@@ -23,7 +23,7 @@ from anchorlib.recorder.layout import KIND_SHIFT, VOID, SlotKind, Word
 from anchorlib.recorder.lost_records import LATE, NEVER, LostRecords
 from anchorlib.recorder.ring import Ring, aligned
 from anchorlib.recorder.statement_json import edges_of, gaps_of, operations_of
-from anchorlib.recorder.statements import Statements
+from anchorlib.recorder.statements import PendingStatements
 from anchorlib.sinks import Admission, Sink
 from anchorlib.summary import figures_of
 
@@ -70,7 +70,7 @@ class Drain:
         self.done, self._freed, self._records, self._stored, *_ = ring.mark()
         self._ahead, self._number, self._own = before.ahead, before.drains, 0
         self._admission = Admission()
-        self._statements = Statements()
+        self._statements = PendingStatements()
         self._losses = LostRecords(self._statements, host.warn)
         self.asks = Asks()
         self.closed = False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from anchorlib.block import Misfit
 from anchorlib.names import escape, join
 from anchorlib.record import Gap
-from anchorlib.recorder.statements import Statements
+from anchorlib.recorder.statements import PendingStatements
 
 __all__ = ["LATE", "NEVER", "LostRecords"]
 
@@ -27,7 +27,7 @@ class LostRecords:
     nbytes: bytes of the values of both.
     """
 
-    def __init__(self, statements: Statements, warn: Callable[[str], None]) -> None:
+    def __init__(self, statements: PendingStatements, warn: Callable[[str], None]) -> None:
         self.records = self.bare = self.nbytes = 0
         self._statements = statements
         self._warn = warn

@@ -25,11 +25,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from anchorlib.recorder.asks import Asked
+from anchorlib.recorder.asks import OpenAsks
 from anchorlib.recorder.layout import Mark
-from anchorlib.recorder.plan import Plan, in_memory, open_plan
+from anchorlib.recorder.process_messages import Talk, fault_of
+from anchorlib.recorder.recorder_plan import RecorderPlan, in_memory, open_plan
 from anchorlib.recorder.ring import SLOTS, Ring, ring_bytes, shared_memory
-from anchorlib.recorder.talk import Talk, fault_of
 from anchorlib.recorder.thread import RecorderThread
 from anchorlib.store import RankLock
 
@@ -57,11 +57,13 @@ class RecorderProcess:
 
     given_up = "the recorder process was ended, and the run is as it left it"
 
-    def __init__(self, plan: Plan, lock: RankLock | None, on_start: Callable[[], None]) -> None:
+    def __init__(
+        self, plan: RecorderPlan, lock: RankLock | None, on_start: Callable[[], None]
+    ) -> None:
         """Raises OSError where the system cannot share memory or start the process."""
         self._plan, self._lock, self._on_start = plan, lock, on_start
         self._definitions: list[tuple[int, str]] = []  # each with its slot
-        self._asked = Asked()
+        self._asked = OpenAsks()
         self._lent: dict[int, tuple[int, mmap.mmap]] = {}  # each with its descriptor
         self._lendings = 0
         self._guard = threading.RLock()
@@ -117,7 +119,7 @@ class RecorderProcess:
             talk.send({"ask": asdict(ask)})
         return child, talk
 
-    def _successor(self) -> Plan:
+    def _successor(self) -> RecorderPlan:
         """The plan of the next recorder, which continues after those before it."""
         plan = self._plan
         consumed = self.ring.mark()[Mark.CONSUMED]

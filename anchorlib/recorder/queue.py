@@ -25,7 +25,7 @@ from anchorlib.recorder.copies import Copier, Copies, Later
 from anchorlib.recorder.layout import SLOT_BYTES, SlotKind, Word
 from anchorlib.recorder.lost_records import LATE, LostRecords
 from anchorlib.recorder.ring import Producer, Ring, aligned, move
-from anchorlib.recorder.statements import Statements
+from anchorlib.recorder.statements import PendingStatements
 from anchorlib.recorder.teller import TOLD_BYTES, Teller
 from anchorlib.recorder.worker import Worker
 from anchorlib.sinks import OnFull, check_edges, statable
@@ -104,7 +104,7 @@ class RecordQueue:
         self._closing = False
         self.putter: Putter | None = None
         self._full_error: str | None = None
-        self._statements = Statements()
+        self._statements = PendingStatements()
         self._losses = LostRecords(self._statements, worker.warn)
         self._copies = Copies(ring, self._tell_not_copied)
         self._copier: Copier | None = None

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from anchorlib.errors import StoreError
-from anchorlib.recorder.plan import Plan
 from anchorlib.recorder.process import RecorderProcess
 from anchorlib.recorder.queue import RecordQueue, ring_size
+from anchorlib.recorder.recorder_plan import RecorderPlan
 from anchorlib.recorder.ring import Ring
 from anchorlib.recorder.thread import RecorderThread
 from anchorlib.sinks import (
@@ -111,19 +111,19 @@ def process_queue(
     )
 
 
-def _planned(store: str, options: RunOptions) -> tuple[Plan, RankLock | None]:
+def _planned(store: str, options: RunOptions) -> tuple[RecorderPlan, RankLock | None]:
     payload = ring_size(options.queue_bytes)
     if "://" in store:
         check_collector(store)
-        return Plan(store, options, payload, ()), None
+        return RecorderPlan(store, options, payload, ()), None
     secret = os.urandom(16)
     lock = open_writer(Path(store), options, secret).hand_over()
     options = replace(options, header={})  # the opened attempt has the header already
     # The path is absolute, because a training may change its directory before a recorder restarts.
-    return Plan(str(Path(store).absolute()), options, payload, (secret.hex(),)), lock
+    return RecorderPlan(str(Path(store).absolute()), options, payload, (secret.hex(),)), lock
 
 
-def _sink_instead(plan: Plan, lock: RankLock | None) -> Sink:
+def _sink_instead(plan: RecorderPlan, lock: RankLock | None) -> Sink:
     if lock is None:
         return open_sink(plan.store, plan.options)
     secret = bytes.fromhex(plan.writers[-1])

@@ -13,12 +13,12 @@ from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
 from anchorlib.sinks import Sink, statable
 
-__all__ = ["Statements"]
+__all__ = ["PendingStatements"]
 
 Key = tuple[str, str, str, str]
 
 
-class Statements:
+class PendingStatements:
     """Statements that were not handed on yet, and totals of all gaps. The caller holds a lock."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from anchorlib.recorder.layout import SlotKind, Word
 from anchorlib.recorder.lost_records import LostRecords
 from anchorlib.recorder.ring import Producer, Ring
 from anchorlib.recorder.statement_json import layout_definition, statement, stream_definition
-from anchorlib.recorder.statements import Statements
+from anchorlib.recorder.statements import PendingStatements
 from anchorlib.recorder.worker import Worker
 
 __all__ = ["TOLD_BYTES", "Teller"]
@@ -38,7 +38,7 @@ class Teller:
         ring: Ring,
         producer: Producer,
         worker: Worker,
-        statements: Statements,
+        statements: PendingStatements,
         losses: LostRecords,
         waits: Callable[[], bool],
         pause: Callable[[], None],

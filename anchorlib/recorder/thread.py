@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from anchorlib.block import Buffer
-from anchorlib.recorder.asks import Answer, Ask, Asked
+from anchorlib.recorder.asks import Answer, Ask, OpenAsks
 from anchorlib.recorder.drain import Before, Drain
 from anchorlib.recorder.ring import Ring
 from anchorlib.sinks import Flushing, Sink
@@ -41,14 +41,14 @@ class RecorderThread:
         sink: Sink,
         on_start: Callable[[], None] = lambda: None,
         *,
-        asked: Asked | None = None,
+        asked: OpenAsks | None = None,
         before: Before | None = None,
         lent: Mapping[int, Buffer] | None = None,
     ) -> None:
         self._bell = threading.Event()
         self.ready = threading.Event()
         self.ready.set()
-        self._asked = asked or Asked()
+        self._asked = asked or OpenAsks()
         self._lent: dict[int, Buffer] = dict(lent or {})
         self._ended = False
         self._on_start = on_start

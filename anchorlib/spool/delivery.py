@@ -16,13 +16,13 @@ from pathlib import Path
 
 from anchorlib.errors import CollectorError, RunBusyError, StoreError
 from anchorlib.names import escape
+from anchorlib.spool.dead_spool import Delivered, Load
+from anchorlib.spool.destination import Destination
 from anchorlib.spool.directory import to_directory
-from anchorlib.spool.load import Delivered, Load
-from anchorlib.spool.place import SpoolLabel, spools_of
 from anchorlib.spool.sending import AWAY, Sender
+from anchorlib.spool.spool_folder import SpoolLabel, spools_of
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.stored_attempts import past_attempts
-from anchorlib.spool.target import Target
 from anchorlib.wire import (
     Credentials,
     Failure,
@@ -95,7 +95,7 @@ class Delivery:
     def __init__(
         self,
         work: OwnedSpool,
-        target: Target,
+        target: Destination,
         credentials: Credentials,
         changed: threading.Condition,
         on_trouble: Callable[[str], None],
@@ -178,14 +178,17 @@ def deliver(
         if (nothing := _drained(work)) is not None:
             return nothing
         if is_address(to):
-            return _to_collectors(work, Target(to, run, follows), patience, progress)
-        return to_directory(work, Target(str(Path(to).absolute()), run, follows), progress)
+            return _to_collectors(work, Destination(to, run, follows), patience, progress)
+        return to_directory(work, Destination(str(Path(to).absolute()), run, follows), progress)
     finally:
         work.release()
 
 
 def _drained(work: OwnedSpool) -> Delivered | None:
-    """Remove a spool that has no segments left, but for damaged files; None for any other spool."""
+    """Remove a spool without segments, of which nothing is left to deliver; damaged files stay.
+
+    None for a spool that has segments, or no readable label.
+    """
     segments = work.segments()
     if len(segments) or work.label is None:
         return None
@@ -211,7 +214,7 @@ def _earlier(folder: Path) -> list[Path]:
 
 
 def _to_collectors(
-    work: OwnedSpool, target: Target, patience: float, progress: Progress
+    work: OwnedSpool, target: Destination, patience: float, progress: Progress
 ) -> Delivered:
     """Deliver to the collector of the spool's label first, then to the others while one is away."""
     label = work.label
@@ -230,7 +233,7 @@ def _to_collectors(
 
 
 def _to_collector(
-    work: OwnedSpool, target: Target, patience: float, progress: Progress
+    work: OwnedSpool, target: Destination, patience: float, progress: Progress
 ) -> Delivered:
     changed = threading.Condition()
     delivery = Delivery(work, target, Credentials.from_environment(), changed, lambda _: None)

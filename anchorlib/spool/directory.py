@@ -10,10 +10,10 @@ from pathlib import Path
 
 from anchorlib.errors import RunExistsError, StoreError
 from anchorlib.names import escape
-from anchorlib.spool.load import Delivered, Load
+from anchorlib.spool.dead_spool import Delivered, Load
+from anchorlib.spool.destination import Destination
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.stored_attempts import past_attempts
-from anchorlib.spool.target import Target
 from anchorlib.store import Writer
 from anchorlib.wire import (
     OTHERS,
@@ -22,7 +22,7 @@ from anchorlib.wire import (
     Framed,
     FrameError,
     Hello,
-    Link,
+    StoredStretch,
     doubts,
     parse_request,
     read_header,
@@ -35,7 +35,7 @@ __all__ = ["to_directory"]
 Progress = Callable[[int, int], None]
 
 
-def to_directory(work: OwnedSpool, target: Target, progress: Progress) -> Delivered:
+def to_directory(work: OwnedSpool, target: Destination, progress: Progress) -> Delivered:
     """Write the spool's records into the store, then remove the spool.
 
     Raises RunExistsError where the store has other records of this rank, StoreError.
@@ -85,7 +85,7 @@ def _confirm(load: Load, writer: Writer, store: Path) -> None:
             f"rank {load.rank} of run {load.run!r} in {escape(str(store))} was changed while the "
             "spool was opened: try once more"
         )
-    links = (*load.links, Link(writer.attempt, 0, writer.committed))
+    links = (*load.links, StoredStretch(writer.attempt, 0, writer.committed))
     start = min(link.first for link in links)
     for doubt in doubts(load.frames.held(start), links):
         if writer.fingerprint(doubt.attempt, doubt.first, doubt.end) != doubt.fingerprint:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from anchorlib.errors import AnchorError, CollectorError
 from anchorlib.names import escape
+from anchorlib.spool.destination import Destination
 from anchorlib.spool.sending import AWAY, Sender
-from anchorlib.spool.target import Target
 from anchorlib.wire import Credentials, Hello, Kind, Route
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ _REFUSALS: Final = 5  # in a row, after which a spool is left for `anchor push`
 class Earlier:
     """Delivers the spools of a rank's earlier attempts, on the thread that runs `sender` later.
 
-    sender: the present attempt's; once it is `finished`, nothing is delivered any more.
+    sender: the sender of the present attempt; once it is `finished`, no earlier attempt is
+        delivered any more.
     changed: guards `sender`.
     on_trouble: called with a sentence when a collector that answered no longer does; without the
         lock.
@@ -120,7 +121,7 @@ class Earlier:
             try:
                 begun = Delivery(
                     work,
-                    Target(to),
+                    Destination(to),
                     self._credentials,
                     self._changed,
                     self._on_trouble,

@@ -22,7 +22,7 @@ from anchorlib.spool.holes import Holes
 from anchorlib.spool.reader import FrameReader
 from anchorlib.spool.segments import Segments
 from anchorlib.spool.writer import SpoolWriter
-from anchorlib.wire import Encoded, FrameError, Held, held_frame, renumbered
+from anchorlib.wire import Encoded, FrameError, HeldRows, held_frame, renumbered
 
 __all__ = ["SpoolFrames"]
 
@@ -102,7 +102,7 @@ class SpoolFrames:
         self._reader.rewind()
         self._sent_kept = 0
 
-    def held(self, start: int) -> Iterator[Held]:
+    def held(self, start: int) -> Iterator[HeldRows]:
         """The rows of the kept frames, from record `start` on the wire on.
 
         Damage is passed over here: it is counted when frames are read to be sent.
@@ -119,7 +119,7 @@ class SpoolFrames:
             if one.frame.end > reader.expected:
                 yield from self._held(one.frame, reader.definitions)
 
-    def _held(self, frame: Encoded, definitions: list[bytes]) -> Iterator[Held]:
+    def _held(self, frame: Encoded, definitions: list[bytes]) -> Iterator[HeldRows]:
         held = held_frame(frame.message, definitions)
         if held is not None and not self._holes.has(held.first):
             yield held._replace(first=self._holes.place(held.first))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from anchorlib.claims import claim_of, heir_of
 from anchorlib.errors import RunNotFoundError, StoreError
 from anchorlib.store import RankReader, find_run
-from anchorlib.wire import Link
+from anchorlib.wire import StoredStretch
 
 __all__ = ["Heir", "PastAttempt", "heir_among", "past_attempts"]
 
@@ -37,7 +37,7 @@ class Heir(NamedTuple):
 
     secret: bytes
     base: int
-    links: tuple[Link, ...]
+    links: tuple[StoredStretch, ...]
     attempt: int
 
 
@@ -69,10 +69,10 @@ def heir_among(secret: bytes, attempts: Sequence[PastAttempt]) -> Heir | None:
     if claim_of(secret) not in known:
         return None
     base = 0
-    parts: list[Link] = []
+    parts: list[StoredStretch] = []
     while (number := known.get(claim_of(secret), len(attempts))) < len(attempts) - 1:
         end = base + attempts[number].records
-        parts.append(Link(number, base, end))
+        parts.append(StoredStretch(number, base, end))
         base, secret = end, heir_of(secret)
-    links = tuple(Link(number, first - base, end - base) for number, first, end in parts)
+    links = tuple(StoredStretch(number, first - base, end - base) for number, first, end in parts)
     return Heir(secret, base, links, number)

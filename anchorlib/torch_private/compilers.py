@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from torch import fx
 
-from anchorlib.torch_private.door import Reach, is_a, later
+from anchorlib.torch_private.door import AffectedPrograms, is_a, later
 
 __all__ = [
     "AOT_ENTRY",
@@ -48,7 +48,7 @@ _doors = [
             f"{AOT_MODULE}.{name}",
             "takes AOT's graphs, of any backend; torch only logs them there",
             "graphs of backends of AOT's",
-            reach=Reach.TRACED,
+            reach=AffectedPrograms.TRACED,
             since="2.10",
         )
         for name in AOT_LOGS
@@ -57,28 +57,28 @@ _doors = [
         f"{INDUCTORS_DEBUG}.log_ir_post_fusion",
         "takes Inductor's graph and its kernels; torch only logs them there",
         _GRAPHS,
-        reach=Reach.TRACED,
+        reach=AffectedPrograms.TRACED,
         since="2.7",
     ),
     later(
         "torch._inductor.virtualized.V",
         "the graph that Inductor is compiling",
         _GRAPHS,
-        reach=Reach.TRACED,
+        reach=AffectedPrograms.TRACED,
         kind=lambda virtual: hasattr(type(virtual), "graph"),
     ),
     later(
         f"{INDUCTORS_OUTPUT}.CompiledFxGraph.__call__",
         "is called when a graph of Inductor's runs, with its tensors",
         "when Inductor's graphs run",
-        reach=Reach.TRACED,
+        reach=AffectedPrograms.TRACED,
     ),
     *(
         later(
             f"{module}.{name}",
             "is off while a trace is asked for: a graph from a cache is not compiled, nor read",
             "graphs that come from a cache",
-            reach=Reach.TRACED,
+            reach=AffectedPrograms.TRACED,
             kind=is_a(bool),
         )
         for module, name in CACHES.items()
@@ -114,14 +114,14 @@ later(
     "torch._logging.getArtifactLogger, .artifact_name",
     "takes the texts of AOT's graphs, where their objects cannot be had",
     "graphs of backends of AOT's, where torch has moved the functions that log them too",
-    reach=Reach.TRACED,
+    reach=AffectedPrograms.TRACED,
     probe=_listening,
 )
 later(
     AOT_ENTRY,
     "is imported before AOT makes a graph",
     "the texts of AOT's graphs, where torch has moved the module that has their objects too",
-    reach=Reach.TRACED,
+    reach=AffectedPrograms.TRACED,
     probe=_entering,
 )
 
@@ -162,7 +162,7 @@ later(
     "torch.fx.GraphModule._lineno_map, ._prologue_start",
     "which node of a graph runs, where the graph is run operation by operation",
     "operations of graphs that run one by one have neither a module nor a line of user code",
-    reach=Reach.TRACED,
+    reach=AffectedPrograms.TRACED,
     since="2.10",
     probe=_a_graphs_lines,
     kind=is_a(tuple),

@@ -30,9 +30,9 @@ from anchorlib.errors import AnchorError
 
 __all__ = [
     "DOORS",
+    "AffectedPrograms",
     "Door",
     "MovedError",
-    "Reach",
     "is_a",
     "is_attribute",
     "later",
@@ -49,7 +49,7 @@ OLDEST: Final = "2.6"
 """The oldest torch that this project runs with."""
 
 
-class Reach(Enum):
+class AffectedPrograms(Enum):
     """Which programs are affected where a door is gone."""
 
     EAGER = "any training"
@@ -94,7 +94,7 @@ class Door:
     purpose: str
     loss: str
     since: str
-    reach: Reach
+    reach: AffectedPrograms
     at_once: bool
     probe: Callable[[], object]
     kind: Callable[[Any], bool] = callable
@@ -131,7 +131,7 @@ class Door:
 DOORS: dict[str, Door] = {}
 """Every private name of torch that this project uses."""
 
-_moved: dict[Reach, list[Door]] = {}
+_moved: dict[AffectedPrograms, list[Door]] = {}
 _told: set[str] = set()
 
 
@@ -141,7 +141,7 @@ def private(  # noqa: PLR0913  # the fields of a door
     loss: str,
     *,
     instead: Any = None,
-    reach: Reach = Reach.EAGER,
+    reach: AffectedPrograms = AffectedPrograms.EAGER,
     since: str = OLDEST,
     probe: Callable[[], object] | None = None,
     kind: Callable[[Any], bool] = callable,
@@ -167,7 +167,7 @@ def later(  # noqa: PLR0913  # the fields of a door
     purpose: str,
     loss: str,
     *,
-    reach: Reach = Reach.COMPILED,
+    reach: AffectedPrograms = AffectedPrograms.COMPILED,
     since: str = OLDEST,
     probe: Callable[[], object] | None = None,
     kind: Callable[[Any], bool] = callable,
@@ -197,7 +197,7 @@ def look_up(name: str, *, loaded: bool = False) -> Any:
     return holder
 
 
-def tell_moved(reach: Reach) -> list[str]:
+def tell_moved(reach: AffectedPrograms) -> list[str]:
     """Warn of each door of this reach that is gone, once in a process.
 
     Returns the names that are gone, for the run's header.

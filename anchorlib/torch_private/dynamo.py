@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from anchorlib.torch_private.door import Door, Reach, is_a, later, look_up, private, tell
+from anchorlib.torch_private.door import AffectedPrograms, Door, is_a, later, look_up, private, tell
 
 __all__ = [
     "CAN_SKIP",
@@ -47,7 +47,7 @@ _skipping: Any = private(
     _STRATEGY,
     "lets dynamo run a function and its callees as plain Python",
     "anchors outside compiled code are compiled too, each name as a small graph",
-    reach=Reach.COMPILED,
+    reach=AffectedPrograms.COMPILED,
     since="2.7",
     probe=_strategy,
     kind=lambda pair: isinstance(pair, tuple) and callable(pair[0]),
@@ -133,7 +133,7 @@ CompileContext: Any = private(
     "which compilation is under way",
     "observations in compiled code are numbered in the order in which they run",
     instead=_NoContext,
-    reach=Reach.COMPILED,
+    reach=AffectedPrograms.COMPILED,
     kind=is_a(type),
 )
 
@@ -262,7 +262,7 @@ _counters = later(
     "whether this process has compiled anything",
     "a trace does not state that it missed compiled code",
     kind=is_a(dict),
-    reach=Reach.TRACED,
+    reach=AffectedPrograms.TRACED,
 )
 _TOP_LOST: Final = "gradients of a compiled model's own outputs may be recorded in part"
 _top = later(

@@ -11,7 +11,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from anchorlib.torch_private.door import Reach, is_a, later, look_up, private, tell
+from anchorlib.torch_private.door import AffectedPrograms, is_a, later, look_up, private, tell
 
 __all__ = [
     "CHILDREN",
@@ -130,7 +130,7 @@ _links = later(
     "_orig_mod, _fsdp_wrapped_module, _checkpoint_wrapped_module",
     "leaves wrappers out of the names of wrapped modules",
     "names of tensors in a wrapped model contain the wrapper's attribute",
-    reach=Reach.EAGER,
+    reach=AffectedPrograms.EAGER,
     probe=_wraps,
     kind=is_a(set),
 )
@@ -251,8 +251,8 @@ def _code(name: str, *given: Any) -> Callable[[], object]:
     return probe
 
 
-def _frame(name: str, purpose: str, loss: str, reach: Reach, *given: Any) -> CodeType:
-    """The code by which the frame of a function is recognized."""
+def _frame(name: str, purpose: str, loss: str, reach: AffectedPrograms, *given: Any) -> CodeType:
+    """The code object of a function of torch's, by which a frame that runs it is recognized."""
     code: CodeType = private(
         name,
         purpose,
@@ -269,19 +269,19 @@ _wrapped_call = _frame(
     "torch.nn.Module._wrapped_call_impl",
     "the frame of a module that is called",
     "forwards of unwatched models without gradients are counted as training",
-    Reach.EAGER,
+    AffectedPrograms.EAGER,
 )
 _inner_call = _frame(
     "torch.nn.Module._call_impl",
     "the frame of a module that runs",
     "traced operations have no module",
-    Reach.TRACED,
+    AffectedPrograms.TRACED,
 )
 _profiled = _frame(
     "torch.optim.Optimizer.profile_hook_step",
     "the frame of an optimizer's step",
     "operations of optimizers that are not torch's are traced as user code",
-    Reach.TRACED,
+    AffectedPrograms.TRACED,
     Optimizer.step,
 )
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from anchorlib.torch_private.door import DOORS, MovedError, Reach, private
+from anchorlib.torch_private.door import DOORS, AffectedPrograms, MovedError, private
 
 __all__ = ["Overload", "enter_by", "schema_of"]
 
@@ -19,7 +19,7 @@ _schema: Any = private(
     _SCHEMA,
     "names of an operation's arguments, what it writes, whether it is a view",
     "operations are not traced",
-    reach=Reach.TRACED,
+    reach=AffectedPrograms.TRACED,
     probe=lambda: torch.ops.aten.add.Tensor._schema,
     kind=lambda schema: hasattr(schema, "arguments") and hasattr(schema, "returns"),
 )
@@ -36,7 +36,7 @@ _entry: Any = private(
     "torch._ops.OpOverload._op",
     "enters our operators without the dispatcher, which would only call the same kernel",
     "each anchor in compiled code costs some microseconds more",
-    reach=Reach.COMPILED,
+    reach=AffectedPrograms.COMPILED,
     probe=lambda: torch.ops.aten.add.Tensor._op,
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from anchorlib.torch_private.door import DOORS, MovedError, Reach, is_a, private
+from anchorlib.torch_private.door import DOORS, AffectedPrograms, MovedError, is_a, private
 
 __all__ = ["TreeSpec", "tree_flatten", "tree_leaves", "tree_map", "tree_unflatten"]
 
@@ -19,7 +19,7 @@ def _door(name: str) -> Any:
 
     purpose = "tensors in lists, tuples and dicts of any depth"
     kind = is_a(type) if name == "TreeSpec" else callable
-    return private(full, purpose, _LOST, instead=gone, reach=Reach.POPTORCH, kind=kind)
+    return private(full, purpose, _LOST, instead=gone, reach=AffectedPrograms.POPTORCH, kind=kind)
 
 
 TreeSpec: Any = _door("TreeSpec")

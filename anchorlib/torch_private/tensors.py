@@ -12,8 +12,8 @@ import torch
 
 from anchorlib.torch_private.door import (
     DOORS,
+    AffectedPrograms,
     MovedError,
-    Reach,
     is_a,
     is_attribute,
     later,
@@ -192,7 +192,7 @@ _shard = later(
     f"torch.distributed.tensor.DTensor.{_LOCAL}",
     "the local shard of a DTensor, without an operation of autograd",
     "shards are read by `to_local`, which takes longer",
-    reach=Reach.EAGER,
+    reach=AffectedPrograms.EAGER,
     kind=is_attribute,
 )
 

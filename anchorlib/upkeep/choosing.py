@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Limits", "RunFacts", "chosen"]
+__all__ = ["RetentionLimits", "RunFacts", "chosen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RetentionLimits:
     """Which runs may stay; None sets no limit.
 
     before_ns: runs that were last written before this time go.
@@ -38,7 +38,7 @@ class Limits:
     max_bytes: int | None = None
 
 
-def chosen(runs: Iterable[RunFacts], limits: Limits) -> list[RunFacts]:
+def chosen(runs: Iterable[RunFacts], limits: RetentionLimits) -> list[RunFacts]:
     """The runs that go, the oldest first.
 
     A run that a living process writes neither goes nor counts. Neither does a link: as a second
@@ -58,7 +58,7 @@ def chosen(runs: Iterable[RunFacts], limits: Limits) -> list[RunFacts]:
     return going
 
 
-def _last(closed: list[RunFacts], limits: Limits) -> list[RunFacts]:
+def _last(closed: list[RunFacts], limits: RetentionLimits) -> list[RunFacts]:
     return closed[-limits.keep_last :] if limits.keep_last else []
 
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         reader_handler,
     )
     from anchorlib.wire.credentials import Credentials, check_credentials
-    from anchorlib.wire.holding import OTHERS, Held, Link, doubts, held_frame
+    from anchorlib.wire.holding import OTHERS, HeldRows, StoredStretch, doubts, held_frame
     from anchorlib.wire.limits import (
         AHEAD_BYTES,
         AHEAD_SHARE,
@@ -180,12 +180,11 @@ __all__ = [
     "GarbledError",
     "GetReply",
     "GetRequest",
-    "Held",
+    "HeldRows",
     "Hello",
     "KeeperClient",
     "Kind",
     "Lineage",
-    "Link",
     "ListReply",
     "ListRequest",
     "MeasureReply",
@@ -206,6 +205,7 @@ __all__ = [
     "Row",
     "StatusReply",
     "StatusRequest",
+    "StoredStretch",
     "Writing",
     "ask_health",
     "by_hash",
@@ -253,7 +253,7 @@ _MODULES = {
         "kind_of open_channel push_handler reader_handler"
     ),
     "credentials": "Credentials check_credentials",
-    "holding": "Held Link OTHERS doubts held_frame",
+    "holding": "HeldRows StoredStretch OTHERS doubts held_frame",
     "limits": (
         "AHEAD_BYTES AHEAD_SHARE CONFIRMED_RECORDS DEFINED_BYTES FRAME_BYTES HANDSHAKE_SECONDS "
         "HEADER_BYTES HELLO_SECONDS IDLE_SECONDS LISTED_BYTES MESSAGE_BYTES PROTOCOL READ_BYTES "

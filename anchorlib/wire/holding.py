@@ -21,7 +21,7 @@ from anchorlib.wire.limits import WINDOW
 from anchorlib.wire.messages import Framed, FrameError, entries, parse_request, sealed
 from anchorlib.wire.v1.collector_pb2 import Columns, Confirm, Confirmed, PushRequest
 
-__all__ = ["OTHERS", "Doubt", "Held", "Link", "Questions", "doubts", "held_frame"]
+__all__ = ["OTHERS", "Doubt", "HeldRows", "Questions", "StoredStretch", "doubts", "held_frame"]
 
 OTHERS: Final = (
     "records {doubt.first} to {doubt.last} of attempt {doubt.attempt} there are not those that are "
@@ -31,7 +31,7 @@ _DIGEST_BYTES: Final = 16
 _PLAIN: Final = {"step": 0, "pass_index": 0, "call": 0, "order": 0, "time_ns": 0, "count": 1}
 
 
-class Held(NamedTuple):
+class HeldRows(NamedTuple):
     """The rows of one frame that a writer holds.
 
     first: the number of the first record.
@@ -43,7 +43,7 @@ class Held(NamedTuple):
     definitions: Sequence[bytes]
 
 
-class Link(NamedTuple):
+class StoredStretch(NamedTuple):
     """An attempt in the store that has the writer's records `first` … `end` - 1."""
 
     attempt: int
@@ -68,7 +68,7 @@ class Doubt(NamedTuple):
         return self.end - 1
 
 
-def held_frame(message: bytes, definitions: Sequence[bytes]) -> Held | None:
+def held_frame(message: bytes, definitions: Sequence[bytes]) -> HeldRows | None:
     """The rows of a frame; None for a later fragment of a record: its row is in the first fragment.
 
     Raises FrameError where `message` is no frame.
@@ -79,10 +79,10 @@ def held_frame(message: bytes, definitions: Sequence[bytes]) -> Held | None:
     head = frame.head
     if head.HasField("fragment") and head.fragment.offset:
         return None
-    return Held(head.first, head.columns, definitions)
+    return HeldRows(head.first, head.columns, definitions)
 
 
-def doubts(held: Iterable[Held], links: Sequence[Link]) -> Iterator[Doubt]:
+def doubts(held: Iterable[HeldRows], links: Sequence[StoredStretch]) -> Iterator[Doubt]:
     """The doubts about those of the `held` frames whose records are in the store, in order."""
     end = max((link.end for link in links), default=0)
     tables = _Tables()
@@ -149,7 +149,7 @@ class _Tables:
         self._layouts: list[tuple[str, tuple[int, ...]]] = []
         self._phases: list[str] = []
 
-    def records(self, held: Held) -> np.ndarray[Any, Any]:
+    def records(self, held: HeldRows) -> np.ndarray[Any, Any]:
         """The rows of a frame as an array of dtype RECORD."""
         self._learn(held.definitions)
         columns = held.columns

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from anchorlib.block import RowBlock
 from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
-from anchorlib.wire.holding import Held, Link, Questions, doubts, held_frame
+from anchorlib.wire.holding import HeldRows, Questions, StoredStretch, doubts, held_frame
 from anchorlib.wire.limits import WINDOW
 from anchorlib.wire.messages import (
     Encoded,
@@ -67,7 +67,7 @@ class Frames(Protocol):
     def rewind(self) -> None:
         """Count none of the kept frames as sent."""
 
-    def held(self, start: int) -> Iterable[Held]:
+    def held(self, start: int) -> Iterable[HeldRows]:
         """The rows of the kept frames from record `start` on, whether they were sent or not."""
 
     def first(self) -> Encoded | None:
@@ -109,7 +109,7 @@ class MemoryFrames:
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()
 
-    def held(self, start: int) -> Iterator[Held]:
+    def held(self, start: int) -> Iterator[HeldRows]:
         """The rows of the kept frames from record `start` on, whether they were sent or not."""
         for frame in (*self._sent, *self._unsent):
             if frame.end > start:
@@ -174,7 +174,7 @@ class Outbox:
         definitions: Sequence[bytes] | None = None,
         lineage: list[bytes] | None = None,
         may_lag: bool = False,
-        earlier: Sequence[Link] = (),
+        earlier: Sequence[StoredStretch] = (),
         attempt: int | None = None,
     ) -> None:
         self._encoder = encoder or Encoder()
@@ -406,7 +406,7 @@ class Outbox:
                 f"the collector resumes attempt {resume.attempt}, where attempt {self._attempt} "
                 "was to be resumed: another attempt began, or its store was changed; try once more"
             )
-        links = (*self._earlier, Link(resume.attempt, resume.first, resume.committed))
+        links = (*self._earlier, StoredStretch(resume.attempt, resume.first, resume.committed))
         start = min([self.committed, *(link.first for link in self._earlier)])
         self._questions = Questions(doubts(self._frames.held(start), links))
         self._resume_at = resume.committed

@@ -19,7 +19,7 @@ from anchorlib.errors import OptionError
 from anchorlib.spool import parse_bytes
 from anchorlib.wire import Kind
 
-__all__ = ["LIMIT_KEYS", "NO_LIMITS", "Limits", "Meter", "Shares", "read_limits"]
+__all__ = ["LIMIT_KEYS", "NO_LIMITS", "Limits", "Meter", "SharedRate", "read_limits"]
 
 _BURST_SECONDS: Final = 4.0  # a burst: so many seconds' bytes may come at once
 # How long a token counts as sending; a refused trainer waits half of this at most.
@@ -104,7 +104,7 @@ class Meter:
             return left
 
 
-class Shares:
+class SharedRate:
     """A rate that all tokens share: a token that sends less than an equal share never waits.
 
     Each token that sent something in the last 30 s has an equal share. Where all tokens together

@@ -2,7 +2,7 @@
 
 with roster.seat("run1", 0, "node7", committed=0) as seat:
     seat.hear(), seat.store(records=5, nbytes=80, newest_ns=…), seat.tell_end(9)
-roster.seats()  ─▶ [Sight(run="run1", rank=0, …)]
+roster.seats()  ─▶ [StreamState(run="run1", rank=0, …)]
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["PACE_SECONDS", "Roster", "Seat", "Sight"]
+__all__ = ["PACE_SECONDS", "Roster", "Seat", "StreamState"]
 
 PACE_SECONDS: Final = 60
 """The span in seconds over which records and bytes a second are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class StreamState:
     """The state of one stream at this moment.
 
     since_ns: when the stream began; last_seen_ns: when its client last sent something; both in
@@ -103,13 +103,13 @@ class Seat:
             self._lag = lag
             self._pace.add(records, nbytes)
 
-    def sight(self) -> Sight:
+    def sight(self) -> StreamState:
         """The stream's state now."""
         with self._lock:
             rates, committed, lag = self._pace.rates(), self._committed, self._lag
         backlog = None if self._end is None else max(self._end - committed, 0)
         where = (self._run, self._rank, self._host, self._since, self._seen)
-        return Sight(*where, *rates, lag, backlog, committed)
+        return StreamState(*where, *rates, lag, backlog, committed)
 
 
 class Roster:
@@ -135,7 +135,7 @@ class Roster:
             with self._lock:
                 self._seats.discard(seat)
 
-    def seats(self) -> list[Sight]:
+    def seats(self) -> list[StreamState]:
         """The state of all open streams, in the order of runs and ranks."""
         with self._lock:
             seats = list(self._seats)

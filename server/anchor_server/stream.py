@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.inbox import Patience
-from anchor_server.ranks import Tenancy
+from anchor_server.rank_holders import Tenancy
 from anchor_server.refusals import Refusal
 from anchor_server.roster import Seat
 from anchor_server.tally import Tally
@@ -45,12 +45,12 @@ from anchorlib.wire import (
     read_operations,
 )
 
-__all__ = ["Stream"]
+__all__ = ["RankStream"]
 
 _DIGEST_BYTES = 16  # of each row
 
 
-class Stream:
+class RankStream:
     """A stream whose Hello was taken, and which holds its rank.
 
     frames: the number of frames that were read so far.

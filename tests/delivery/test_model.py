@@ -135,7 +135,7 @@ class PushMachine(RuleBasedStateMachine):
 
 TestPush = PushMachine.TestCase
 TestPush.settings = settings(
-    max_examples=examples(30),
+    max_examples=examples(15),  # `test_protocol` goes through every state of a model
     stateful_step_count=12,
     suppress_health_check=list(HealthCheck),
 )

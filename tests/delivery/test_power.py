@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,24 @@ collector.wait()
 """
 
 
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory) -> Iterator[Path]:
+    """The file system that forgets; where it cannot be mounted, all these tests are skipped."""
+    with forgetful(tmp_path_factory.mktemp("power") / "disk") as disk:
+        yield disk
+
+
+@pytest.fixture
+def disk(mounted: Path, tmp_path: Path) -> Path:
+    """A folder of a test's own, whose name has reached the disk."""
+    folder = mounted / tmp_path.name
+    folder.mkdir()
+    names = os.open(mounted, os.O_RDONLY)
+    os.fsync(names)
+    os.close(names)
+    return folder
+
+
 def started(code: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -69,55 +88,53 @@ def started_trainer(address: str, disk: Path, log: Path, seed: int) -> subproces
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_an_embedded_session_had_put_survives_power_loss(tmp_path, seed):
-    with forgetful(tmp_path / "disk") as disk:
-        recorder = started(EMBEDDED, disk / "store")
-        done = killed(recorder, seed)
-        lose_power(disk, seed)
-        assert done > 0
-        check_store(disk / "store", done)
-        assert faults(disk / "store") == []
+def test_what_an_embedded_session_had_put_survives_power_loss(mounted, disk, seed):
+    recorder = started(EMBEDDED, disk / "store")
+    done = killed(recorder, seed)
+    lose_power(mounted, seed)
+    assert done > 0
+    check_store(disk / "store", done)
+    assert faults(disk / "store") == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_a_spool_had_taken_survives_power_loss(tmp_path, seed):
-    with forgetful(tmp_path / "disk") as disk:
-        trainer = started_trainer(f"127.0.0.1:{free_port()}", disk, tmp_path / "log", seed)
-        trainer.kill()
-        trainer.wait()
-        lose_power(disk, seed)
-        done = put(tmp_path)
-        assert done > 0
-        for folder in spools(disk / "spools"):
-            push(folder, tmp_path / "store")
-        check_store(tmp_path / "store", done)
+def test_what_a_spool_had_taken_survives_power_loss(mounted, disk, tmp_path, seed):
+    trainer = started_trainer(f"127.0.0.1:{free_port()}", disk, tmp_path / "log", seed)
+    trainer.kill()
+    trainer.wait()
+    lose_power(mounted, seed)
+    done = put(tmp_path)
+    assert done > 0
+    for folder in spools(disk / "spools"):
+        push(folder, tmp_path / "store")
+    check_store(tmp_path / "store", done)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_is_lost_where_trainer_and_collector_lose_power_together(tmp_path, seed):
+def test_nothing_is_lost_where_trainer_and_collector_lose_power_together(
+    mounted, disk, tmp_path, seed
+):
     address = f"127.0.0.1:{free_port()}"
-    with forgetful(tmp_path / "disk") as disk:
-        collector = started(COLLECTOR, disk / "store", address)
-        assert collector.stdout is not None
-        assert collector.stdout.readline() == "up\n"
-        trainer = started_trainer(address, disk, tmp_path / "log", seed)
-        for process in (trainer, collector):
-            process.kill()
-            process.wait()
-        collector.stdout.close()
-        lose_power(disk, seed)
-        done = put(tmp_path)
-        assert done > 0
-        for folder in spools(disk / "spools"):
-            push(folder, disk / "store")
-        check_store(disk / "store", done)
-        assert faults(disk / "store") == []
+    collector = started(COLLECTOR, disk / "store", address)
+    assert collector.stdout is not None
+    assert collector.stdout.readline() == "up\n"
+    trainer = started_trainer(address, disk, tmp_path / "log", seed)
+    for process in (trainer, collector):
+        process.kill()
+        process.wait()
+    collector.stdout.close()
+    lose_power(mounted, seed)
+    done = put(tmp_path)
+    assert done > 0
+    for folder in spools(disk / "spools"):
+        push(folder, disk / "store")
+    check_store(disk / "store", done)
+    assert faults(disk / "store") == []
 
 
-def test_without_it_the_same_loss_shows(tmp_path: Path):
+def test_without_it_the_same_loss_shows(mounted: Path, disk: Path):
     # Else the tests above would pass on a file system that forgets nothing.
-    with forgetful(tmp_path / "disk") as disk:
-        recorder = started(EMBEDDED.replace("fsync=True", "fsync=False"), disk / "store")
-        assert killed(recorder, 0) > 0
-        lose_power(disk, 0)
-        assert not (disk / "store/run1.zarr/rank0/records/seq/c.0").exists()
+    recorder = started(EMBEDDED.replace("fsync=True", "fsync=False"), disk / "store")
+    assert killed(recorder, 0) > 0
+    lose_power(mounted, 0)
+    assert not (disk / "store/run1.zarr/rank0/records/seq/c.0").exists()

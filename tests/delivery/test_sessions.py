@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from anchor_server import serve
 from anchorlib.store import LocalLocation, RankReader
 from tests.delivery.lines import free_port, spools
 from tests.waiting import until
+from tests.warm import warm_python
 
 TRAINING = """
 import os, signal, sys
@@ -42,7 +42,7 @@ def train(store: str, spool: Path, restart: int, *arguments: int) -> int:
         "PATH": "/usr/bin:/bin",
         "HOME": str(spool),
     }
-    command = [sys.executable, "-c", TRAINING, *map(str, arguments)]
+    command = [warm_python(), "-c", TRAINING, *map(str, arguments)]
     return subprocess.run(command, env=environment, check=False, timeout=120).returncode
 
 
@@ -74,7 +74,7 @@ def test_a_worker_that_is_forked_beside_a_live_remote_session_never_hangs(tmp_pa
     with serve(tmp_path / "store") as collector, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads is the point
         with anchorlib.start("run1", store=f"grpc://{collector.address}") as session:
-            for step in range(20):
+            for step in range(10):
                 loader = DataLoader(
                     Squares(),
                     batch_size=4,
@@ -90,7 +90,7 @@ def test_a_worker_that_is_forked_beside_a_live_remote_session_never_hangs(tmp_pa
             session.flush(30)
     run = anchorlib.open_run("run1", tmp_path / "store")
     assert [info.name for info in run.tensors()] == ["total"]
-    assert run["total@value"].columns["step"].tolist() == list(range(20))
+    assert run["total@value"].columns["step"].tolist() == list(range(10))
 
 
 def test_training_never_stops_for_a_dead_collector_and_a_full_spool(tmp_path, monkeypatch, caplog):

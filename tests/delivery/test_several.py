@@ -17,32 +17,39 @@ import pytest
 
 from anchor_cli.main import main
 from anchor_server import Collector
-from anchor_server.stream import Stream
+from anchor_server.stream import RankStream
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError, StoreError
 from anchorlib.reading import Run, open_run
 from anchorlib.record import Gap
 from anchorlib.sinks import RunOptions
 from anchorlib.sinks.remote import RemoteSink
-from anchorlib.spool.place import SpoolLabel
+from anchorlib.spool.spool_folder import SpoolLabel
 from anchorlib.store import LocalLocation, RankReader, listed_parts
-from anchorlib.wire import by_hash, parse_addresses
+from anchorlib.summary import SCANS
+from anchorlib.wire import Route, by_hash, parse_addresses
 from tests.delivery.lines import Proxy, free_port, numbered, push, spools
 from tests.waiting import until
 
-RANKS = range(8)
+RANKS = range(6)
 FAILOVER = 1.5  # seconds
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
+    """A collector that only stops answering is left after these seconds."""
     monkeypatch.setenv("ANCHOR_FAILOVER_SECONDS", str(FAILOVER))
 
 
 class Cluster:
-    """Three collectors, each behind a line of its own; `url` names them all."""
+    """Three collectors, each behind a line of its own; `url` names them all.
+
+    out_of_reach: the addresses that lead to no collector. With `leaves_at_once` a session leaves
+        such a collector without waiting for the fail-over time, and every other one never.
+    """
 
     def __init__(self, top: Path) -> None:
+        self.out_of_reach: set[str] = set()
         self.stores = [top / f"c{place}" for place in range(3)]
         self.collectors = [Collector(store, "127.0.0.1:0") for store in self.stores]
         for one in self.collectors:
@@ -70,10 +77,16 @@ class Cluster:
         order = by_hash(parse_addresses(self.url), "run1", rank)
         return [line.address for line in self.lines].index(order[part].target)
 
-    def kill(self, place: int) -> None:
-        """Nobody listens there any more."""
+    def part_from(self, place: int, *, leave: bool = True) -> None:
+        """The address leads to no collector, which lives on; `leave`: sessions leave it at once."""
+        if leave:
+            self.out_of_reach.add(self.lines[place].address)
         self.lines[place].to = free_port()
         self.lines[place].cut()
+
+    def kill(self, place: int, *, leave: bool = True) -> None:
+        """Nobody listens there any more."""
+        self.part_from(place, leave=leave)
         self.collectors[place].stop(0)
 
     def revive(self, place: int) -> None:
@@ -81,12 +94,31 @@ class Cluster:
         one.start()
         self.lines[place].to = int(one.address.rpartition(":")[2])
         self.lines[place].mode = "pass"
+        self.out_of_reach.discard(self.lines[place].address)
+
+    def leaves_at_once(self, patch: pytest.MonkeyPatch) -> None:
+        """Where it is known who is away, no clock has to tell: see `out_of_reach`."""
+        stated = Route.seconds
+
+        def seconds(route: Route) -> float:
+            if not route.is_spread:
+                return stated.fget(route)
+            return 0.0 if route.address.target in self.out_of_reach else 600.0
+
+        patch.setattr(Route, "seconds", property(seconds))
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def patient(tmp_path):
+    """A cluster whose collectors are left after the seconds that are stated."""
     with Cluster(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def cluster(patient, monkeypatch):
+    patient.leaves_at_once(monkeypatch)
+    return patient
 
 
 def put(sink: RemoteSink, first: int, end: int) -> None:
@@ -113,7 +145,8 @@ def check(run: Run, end: int, rank: int = 0) -> None:
     reader.check_rows(rows)
 
 
-def killed(cluster: Cluster, victim: int, _: pytest.MonkeyPatch) -> None:
+def killed(cluster: Cluster, victim: int, patch: pytest.MonkeyPatch) -> None:
+    cluster.leaves_at_once(patch)
     cluster.kill(victim)
 
 
@@ -139,7 +172,7 @@ def silenced(cluster: Cluster, victim: int, patch: pytest.MonkeyPatch) -> None:
 
 
 def _meet(cluster, victim, patch, before=lambda: None, after=lambda: None) -> None:
-    commit, mine = Stream._put, cluster.stores[victim]
+    commit, mine = RankStream._put, cluster.stores[victim]
 
     def met(self, block):
         here = self._writer._place.store == mine
@@ -149,13 +182,14 @@ def _meet(cluster, victim, patch, before=lambda: None, after=lambda: None) -> No
         if here:
             after()
 
-    patch.setattr(Stream, "_put", met)
+    patch.setattr(RankStream, "_put", met)
 
 
 @pytest.mark.parametrize("fate", [killed, cut_off, paused, silenced])
 def test_nothing_is_lost_doubled_or_wrong_where_a_collector_is(
-    fate, cluster, tmp_path, monkeypatch, caplog
+    fate, patient, tmp_path, monkeypatch, caplog
 ):
+    cluster = patient
     sinks = [cluster.sink(rank) for rank in RANKS]
     for sink in sinks:
         put(sink, 0, 40)
@@ -192,6 +226,8 @@ def test_nothing_is_lost_doubled_or_wrong_where_a_collector_is(
 
 def parts_in(store: Path) -> list[RankReader]:
     """What one collector has of run1."""
+    if not (store / "run1.zarr").exists():  # it is the first of no rank
+        return []
     location = LocalLocation(store / "run1.zarr")
     return [RankReader(location, rank, part=part) for rank, part in listed_parts(location)]
 
@@ -199,7 +235,8 @@ def parts_in(store: Path) -> list[RankReader]:
 def together(cluster: Cluster, place: Path) -> Path:
     """The stores of all collectors, copied into one directory."""
     for store in cluster.stores:
-        shutil.copytree(store / "run1.zarr", place / "run1.zarr", dirs_exist_ok=True)
+        if parts_in(store):
+            shutil.copytree(store / "run1.zarr", place / "run1.zarr", dirs_exist_ok=True)
     return place
 
 
@@ -274,10 +311,11 @@ def test_a_spool_left_behind_is_delivered_as_a_part(cluster):
 def test_a_spool_goes_to_any_of_the_collectors_where_its_own_is_gone(to, cluster):
     sink = moved(cluster)
     second = cluster.home(part=1)
-    cluster.kill(second)
+    cluster.kill(second, leave=False)
     put(sink, 80, 120)
     sink.close(0.1)
     (folder,) = spools(cluster.spool)
+    cluster.part_from(second)
     cluster.revive(cluster.home())
     if to == "list":
         push(folder, cluster.url, patience=2.0)
@@ -290,13 +328,18 @@ def test_a_spool_goes_to_any_of_the_collectors_where_its_own_is_gone(to, cluster
     assert not spools(cluster.spool)
 
 
-def test_the_next_attempt_delivers_what_is_left_although_its_collector_is_gone(cluster):
+def test_the_next_attempt_delivers_what_is_left_although_its_collector_is_gone(
+    cluster, monkeypatch
+):
     sink = moved(cluster)
     cluster.revive(cluster.home())
     second = cluster.home(part=1)
-    cluster.kill(second)
+    cluster.kill(second, leave=False)
     put(sink, 80, 120)
     sink.close(0.1)
+    assert spools(cluster.spool)
+    monkeypatch.undo()
+    monkeypatch.setenv("ANCHOR_FAILOVER_SECONDS", str(FAILOVER))  # what tells it that this is gone
     resumed = cluster.sink(resume=True, restart=1)
     resumed.put(block_of([numbered(n) for n in range(120, 130)]))
     assert resumed.close(60) == 0
@@ -390,7 +433,7 @@ def test_a_live_run_grows_under_its_reader_while_it_moves(cluster):
     arrive([sink])
     run = open_run("run1", "grpc://" + ",".join(one.address for one in cluster.collectors))
     check(run, 10)
-    cluster.lines[cluster.home()].mode = "blackhole"  # the reader has lines of its own
+    cluster.part_from(cluster.home())  # the reader has lines of its own
     put(sink, 10, 20)
     arrive([sink])
     check(run, 20)
@@ -401,7 +444,8 @@ def test_a_live_run_grows_under_its_reader_while_it_moves(cluster):
     assert run.state == "closed"
 
 
-def test_one_address_waits_for_its_collector_however_long_it_is_away(cluster):
+def test_one_address_waits_for_its_collector_however_long_it_is_away(cluster, monkeypatch):
+    monkeypatch.setattr("anchorlib.spool.sending._FIRST_BACKOFF", 0.001)
     sink = cluster.sink(url=f"grpc://{cluster.lines[0].address}")
     put(sink, 0, 10)
     arrive([sink])
@@ -434,6 +478,7 @@ def test_every_reader_takes_the_list(cluster, tmp_path, monkeypatch, capsys):
     moved(cluster).close(20)
     cluster.revive(cluster.home())
     monkeypatch.setenv("ANCHOR_STORE", cluster.url)
+    monkeypatch.setattr(SCANS, "load", lambda: None)  # doctor starts a compiler, for seconds
     selector = ["--tensor", "fc1@grad"]
     for command in (
         ["names", "run1"],
@@ -462,10 +507,9 @@ def test_every_reader_takes_the_list(cluster, tmp_path, monkeypatch, capsys):
 @contextlib.contextmanager
 def processes(tmp_path: Path) -> Iterator[tuple[list[subprocess.Popen[str]], list[str]]]:
     """Three `anchor serve` of their own, and their addresses."""
-    made = [serve(tmp_path / f"c{place}", "127.0.0.1:0") for place in range(3)]
-    running = [process for process, _ in made]
+    running = [serve(tmp_path / f"c{place}", "127.0.0.1:0") for place in range(3)]
     try:
-        yield running, [address for _, address in made]
+        yield running, [address_of(process) for process in running]
     finally:
         for process in running:
             end(process)
@@ -477,13 +521,15 @@ def end(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
-def serve(store: Path, bind: str) -> tuple[subprocess.Popen[str], str]:
+def serve(store: Path, bind: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "anchor_cli", "serve", "--store", str(store), "--bind", bind]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    """Where a collector listens, once it does."""
     assert process.stdout is not None
-    return process, process.stdout.readline().split(" on ")[1].split(" into ")[0].strip()
+    return process.stdout.readline().split(" on ")[1].split(" into ")[0].strip()
 
 
 def test_collectors_that_are_killed_and_stopped_lose_nothing(tmp_path):
@@ -507,7 +553,8 @@ def test_collectors_that_are_killed_and_stopped_lose_nothing(tmp_path):
         for sink in sinks:
             put(sink, 60, 90)
         assert [sink.close(60) for sink in sinks] == [0] * len(sinks)
-        collectors[killed], _ = serve(tmp_path / f"c{killed}", addresses[killed])
+        collectors[killed] = serve(tmp_path / f"c{killed}", addresses[killed])
+        assert address_of(collectors[killed]) == addresses[killed]
         run = open_run("run1", url)
         assert run.state == "closed"
         for rank in RANKS:

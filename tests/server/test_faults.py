@@ -300,7 +300,7 @@ def test_sigterm_writes_and_acknowledges_what_has_arrived(tmp_path):
     assert stored(tmp_path) == expected(records)
 
 
-@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("power", [False, pytest.param(True, marks=pytest.mark.wide)])
 def test_a_collector_that_is_killed_at_any_moment_loses_nothing_acknowledged(tmp_path, power):
     rng = random.Random(7)
     records = [record(step, 500 if step % 50 else 300_000) for step in range(600)]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchor_server import Collector, MetricsPort, issue_token, serve
-from anchor_server.access import parse_access
-from anchor_server.limits import Meter, Shares
+from anchor_server.limits import Meter, SharedRate
 from anchor_server.refusals import Refusal
+from anchor_server.tokens import parse_access
 from anchorlib.block import block_of
 from anchorlib.errors import OptionError
 from anchorlib.store import Writer, run_directory
@@ -157,7 +157,7 @@ def test_a_run_that_is_being_made_keeps_no_other_waiting_and_counts(tmp_path, mo
             go_on.wait(20)
         return real(store, run, rank, **options)
 
-    monkeypatch.setattr("anchor_server.ranks.Writer.open", slowly)
+    monkeypatch.setattr("anchor_server.rank_holders.Writer.open", slowly)
     with serve(tmp_path / "store", max_runs=most) as collector:
         slow = Pusher(collector.address, run="slow")
         assert opened.wait(20)
@@ -197,7 +197,7 @@ def test_no_rate_is_passed_by_more_than_a_burst_and_one_batch(visits):
 
 def test_a_token_that_sends_little_is_not_made_to_wait_for_one_that_sends_much():
     now, rate = 0.0, 1000
-    shares, refused = Shares(rate, lambda: now), Counter[str]()
+    shares, refused = SharedRate(rate, lambda: now), Counter[str]()
 
     def send(name: str, nbytes: int) -> None:
         try:
@@ -220,7 +220,7 @@ def test_a_token_that_sends_little_is_not_made_to_wait_for_one_that_sends_much()
 def test_what_tokens_share_is_passed_by_no_more_than_two_bursts_and_a_batch_each(visits):
     now, rate, sent = 0.0, 99, 0
     largest: dict[str, int] = {}
-    shares = Shares(rate, lambda: now)
+    shares = SharedRate(rate, lambda: now)
     for pause, name, nbytes in visits:
         now += pause
         try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import sys
 import urllib.error
 import urllib.request
 
 import pytest
 
-from anchor_server import MetricsPort, issue_token, serve
+from anchor_server import MetricsPort, issue_token, log_to_stderr, serve
 from anchor_server.tally import SECONDS, Tally
 from anchorlib.block import block_of
 from anchorlib.claims import claim_of
@@ -96,17 +97,27 @@ def test_a_metrics_port_beyond_this_machine_or_nowhere_is_refused(tmp_path, bind
 
 
 def test_a_metrics_port_that_is_taken_is_one_line(tmp_path):
-    with served(tmp_path / "one") as first:
-        options = ("--bind", "127.0.0.1:0", "--metrics-bind", first.address)
-        done = anchor("serve", "--store", tmp_path / "two", *options)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = ("--bind", "127.0.0.1:0", "--metrics-bind", address)
+        done = anchor("serve", "--store", tmp_path, *options)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert f"cannot listen on {first.address}" in done.err
+    assert f"cannot listen on {address}" in done.err
 
 
 def test_without_prometheus_client_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(MissingExtraError, match=r"anchorlib\[metrics\]"):
         MetricsPort("127.0.0.1:0", Tally(), tmp_path)
+
+
+@pytest.fixture
+def log_as():
+    """Logs to stderr as `anchor serve --log-format` does; all is as before at the end."""
+    log = logging.getLogger("anchor_server")
+    before = (log.handlers, log.level, log.propagate)
+    yield log_to_stderr
+    log.handlers, log.level, log.propagate = before
 
 
 def closed_run(address: str) -> None:
@@ -153,29 +164,23 @@ def test_the_log_as_text_is_a_line_each_that_no_client_can_colour_or_break(tmp_p
     assert "anchor: stream begins (run=run1 rank=0 writer=e958" in err
 
 
-def test_without_a_log_format_only_trouble_is_said(tmp_path):
-    with served(tmp_path) as collector:
+def test_without_a_log_format_only_trouble_is_said(tmp_path, log_as, capsys):
+    log_as(None)
+    with serve(tmp_path) as collector:
         closed_run(collector.address)
-        code, out, err = collector.end()
-    assert (code, out, err.count("\n")) == (0, "", 1)
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("anchor: refused: 'bad name")
 
 
-def test_a_defect_in_the_log_says_where_but_not_with_which_values(tmp_path, capsys):
-    from anchor_server import log_to_stderr
-
-    log = logging.getLogger("anchor_server")
-    before = (log.handlers, log.level, log.propagate)
-    try:
-        for form in ("json", None):
-            log_to_stderr(form)
-            try:
-                raise RuntimeError("c4n4ry")
-            except RuntimeError:
-                log.exception("the collector failed")
-        said = capsys.readouterr().err
-    finally:
-        log.handlers, log.level, log.propagate = before
+def test_a_defect_in_the_log_says_where_but_not_with_which_values(log_as, capsys):
+    for form in ("json", None):
+        log_as(form)
+        try:
+            raise RuntimeError("c4n4ry")
+        except RuntimeError:
+            logging.getLogger("anchor_server").exception("the collector failed")
+    said = capsys.readouterr().err
     assert ("c4n4ry" in said, "RuntimeError" in said, "test_operations.py:" in said) == (
         False,
         True,
@@ -184,12 +189,14 @@ def test_a_defect_in_the_log_says_where_but_not_with_which_values(tmp_path, caps
     assert len(said.splitlines()) == 2
 
 
-def test_what_is_refused_replaced_and_removed_is_a_line_with_time_peer_identity_and_run(tmp_path):
+def test_what_is_refused_replaced_and_removed_is_a_line_with_time_peer_identity_and_run(
+    tmp_path, log_as, capsys
+):
     file = tmp_path / "access.toml"
     chief = issue_token(file, "chief", ["read", "write", "replace", "delete"], ["*"])
     guest = issue_token(file, "guest", ["read", "write"], ["g-*"])
-    options = ("--access", str(file), "--log-format", "json")
-    with served(tmp_path / "store", *options) as collector:
+    log_as("json")
+    with serve(tmp_path / "store", access=file) as collector:
         url = f"grpc://{collector.address}"
         for writer_id in (
             b"w" * 16,
@@ -209,8 +216,7 @@ def test_what_is_refused_replaced_and_removed_is_a_line_with_time_peer_identity_
         keeper = KeeperClient(url, Credentials(token=chief))
         keeper.rename("run1", "run2")
         keeper.remove("run2")
-        _, _, err = collector.end()
-    said = [json.loads(line) for line in err.splitlines()]
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     audit = [one for one in said if one["message"].startswith(("refused", "rank repl", "run re"))]
     assert [(one["message"].split(":")[0], one["identity"], one["run"]) for one in audit] == [
         ("rank replaced", "chief", "run1"),

@@ -1,16 +1,17 @@
 """The walk from a tensor back to the nearest anchored tensors and parameters before it.
 
 It follows autograd's graph. A tensor without a graph is recognized by its memory, or by the module
-that returned it. The marks by which a walk recognizes anchored tensors are set in `lineage`.
+that returned it. The marks by which a walk recognizes anchored tensors are in `marks`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
+from anchorlib.capture.ancestry.marks import Marks, Owner
 from anchorlib.capture.ancestry.saved_arguments import arguments
 from anchorlib.capture.counting import At
 from anchorlib.capture.naming import named_leaves
@@ -18,17 +19,13 @@ from anchorlib.capture.tensors import node_name
 from anchorlib.record import Parent
 from anchorlib.torch_private import is_wrapped, leaf_of, sequence_number
 
-if TYPE_CHECKING:
-    from anchorlib.capture.ancestry.lineage import LineageTracker
-
-__all__ = ["Ancestry", "Given", "Owner", "Walk"]
+__all__ = ["Ancestry", "Given", "Walk"]
 
 _MAX_NODES: Final = 10_000  # nodes of one walk
 
 # Reentrant checkpointing: the operations inside have no graph, their parameters are no inputs.
 _OPAQUE: Final = "CheckpointFunctionBackward"
 
-Owner = tuple[object, str, At]  # token of the marking tracker, the tensor's name, its coordinates
 # A module that was called, and its arguments. A plain tuple, since every call makes a new one.
 Given = tuple[torch.nn.Module, tuple[Any, ...], Mapping[str, Any]]
 
@@ -49,10 +46,8 @@ class Walk:
     given: the module whose output the tensor is, with its arguments.
     """
 
-    def __init__(
-        self, tracker: LineageTracker, name: str, at: At, given: Given | None = None
-    ) -> None:
-        self._tracker = tracker
+    def __init__(self, marks: Marks, name: str, at: At, given: Given | None = None) -> None:
+        self._marks = marks
         self._given = given
         self._own = (name, at)
         self._parents: dict[Parent, int] = {}
@@ -95,9 +90,9 @@ class Walk:
 
     def _leaf(self, x: torch.Tensor) -> Ancestry:
         """A leaf was computed from nothing; its parent is the same tensor under another name."""
-        owner = self._tracker.leaf_owner(x)
+        owner = self._marks.leaf_owner(x)
         parent = None if owner is None or owner[1] == self._own[0] else self._parent(owner, x)
-        name = self._tracker.parameter_name(x)
+        name = self._marks.parameter_name(x)
         if parent is None and name is not None:
             parent = Parent(name, None)
         return Ancestry(() if parent is None else (parent,))
@@ -123,7 +118,7 @@ class Walk:
             else:
                 self._parents.setdefault(parent, len(self._parents) + 1)
         for parameter in given[0].parameters(recurse=False):
-            name = self._tracker.parameter_name(parameter)
+            name = self._marks.parameter_name(parameter)
             if name is not None:
                 self._parents.setdefault(Parent(name, None), len(self._parents) + 1)
         if not _is_leaf(given):
@@ -132,7 +127,7 @@ class Walk:
         return Ancestry(tuple(self._parents), (op,), ((0,),), tuple(self._missing))
 
     def _parent_of(self, x: torch.Tensor) -> Parent | None:
-        """The anchored tensor or parameter that `x` is."""
+        """The anchored tensor or the parameter that `x` is, or whose memory `x` has; else None."""
         if x.grad_fn is not None:
             return self._marked(x.grad_fn, x.output_nr)
         if x.requires_grad:
@@ -142,15 +137,16 @@ class Walk:
 
     def _held(self, x: torch.Tensor) -> tuple[Parent, str] | None:
         """The anchored tensor in whose memory `x` lies, and how `x` differs from it ("" if not)."""
-        known = None if is_wrapped(x) else self._tracker.storages.owner(x)
-        if known is None or known[0][0] is not self._tracker.token:
+        known = None if is_wrapped(x) else self._marks.memory_owner(x)
+        if known is None:
             return None
-        (_, name, there), how = known
+        owner, how = known
+        _, name, there = owner
         own, here = self._own
         # A batch in the same memory in each pass was not computed from that of the pass before.
         if name == own and (there == here or there[:2] != here[:2]):
             return None
-        return self._parent((known[0][0], name, there), None), how
+        return self._parent(owner, None), how
 
     def _collect(self, root: Any) -> dict[Any, list[Any]]:
         """Each node back to the parents, with its inputs: nodes, or numbers as `Edges.inputs`."""
@@ -171,7 +167,7 @@ class Walk:
             leaf = leaf_of(node)
             if leaf is None:
                 return node
-            name = self._tracker.parameter_name(leaf)
+            name = self._marks.parameter_name(leaf)
             if name is None:
                 self._missing["a leaf that is not anchored"] = None
                 return 0
@@ -180,9 +176,7 @@ class Walk:
 
     def _marked(self, node: Any, number: int) -> Parent | None:
         leaf = leaf_of(node)
-        owner = (
-            self._tracker.owner(node, number) if leaf is None else self._tracker.leaf_owner(leaf)
-        )
+        owner = self._marks.owner(node, number) if leaf is None else self._marks.leaf_owner(leaf)
         return None if owner is None or owner[1:] == self._own else self._parent(owner, leaf)
 
     def _parent(self, owner: Owner, leaf: torch.Tensor | None) -> Parent:

@@ -14,12 +14,12 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from anchorlib.capture.compiled.complaints import LOW, Complaints
+from anchorlib.capture.compiled.compile_warnings import LOW, Complaints
+from anchorlib.capture.compiled.coordinates_tensor import NOWHERE, PackedCoordinates
 from anchorlib.capture.compiled.executions import Executions, Watched, in_backward
-from anchorlib.capture.compiled.inorder import Lines, depends_on_order
-from anchorlib.capture.compiled.outside import Outside, is_partial
+from anchorlib.capture.compiled.output_gradients import Outside, is_partial
+from anchorlib.capture.compiled.program_order import ProgramOrder, depends_on_order
 from anchorlib.capture.compiled.programs import AnchorPlace, Program, Spot, program_of
-from anchorlib.capture.compiled.where import NOWHERE, Coordinates
 from anchorlib.capture.counting import At
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.recording import NO_NOTE, Plan, Stream
@@ -44,9 +44,9 @@ class CompiledObserver:
         self._plan = functools.cache(plan_of)
         self._executions = Executions(observer, self._plan, self.watched)
         self._lock = threading.RLock()
-        coordinates = Coordinates()
+        coordinates = PackedCoordinates()
         self._where, self._at = coordinates.encode, coordinates.decode
-        self._lines = Lines()
+        self._lines = ProgramOrder()
         self._taken: dict[tuple[Spot, int], int] = {}  # by leaf, the backward that recorded it
         self._ran: set[int] = set()
         self._compilers: set[str] = set()
@@ -179,7 +179,10 @@ class CompiledObserver:
             self._lines.settle()
 
     def end_step(self, upcoming: int | None) -> None:
-        """The step before `upcoming` (None: the last one) has ended."""
+        """Finishes the observations of the step that has ended.
+
+        upcoming: the number of the next step; None after the last one.
+        """
         with self._lock:
             self._lines.settle()
             self._executions.end_step()

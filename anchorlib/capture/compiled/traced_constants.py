@@ -170,7 +170,7 @@ def _check_version() -> None:
             f"anchors inside torch.compile need torch {_OLDEST[0]}.{_OLDEST[1]}, this is "
             f"{torch.__version__}: run this model uncompiled, or anchor outside the compiled code"
         )
-    torch_private.tell_moved(torch_private.Reach.COMPILED)
+    torch_private.tell_moved(torch_private.AffectedPrograms.COMPILED)
 
 
 def _restored(described: Any) -> ModeSpec:

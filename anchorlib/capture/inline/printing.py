@@ -118,7 +118,10 @@ class _GradientPrinter:
 
 
 def _follow(x: torch.Tensor, printer: _GradientPrinter, *, wanted: bool) -> None:
-    """Hook `x` to print its gradient; of a leaf, remove the hook if that is not `wanted`."""
+    """Hook `x`, so that its gradient is printed if that is `wanted`.
+
+    A leaf may have a hook of an earlier call: it is removed where no gradient is wanted now.
+    """
     if not x.is_leaf:
         if wanted:
             x.register_hook(printer)

@@ -1,6 +1,6 @@
 """Names of the parts of a model and of its optimizer's state, and the choice of some of them."""
 
-from anchorlib.capture.naming.choice import Asked, Choice
+from anchorlib.capture.naming.choice import Choice, WatchArguments
 from anchorlib.capture.naming.optimizer_state import state_values, tensor_of, why_no_tensor
 from anchorlib.capture.naming.structure import (
     Parts,
@@ -13,9 +13,9 @@ from anchorlib.capture.naming.structure import (
 )
 
 __all__ = [
-    "Asked",
     "Choice",
     "Parts",
+    "WatchArguments",
     "has_forward",
     "named_leaves",
     "parts_of",

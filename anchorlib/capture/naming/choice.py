@@ -15,7 +15,7 @@ from anchorlib.modes import Mode, idle
 from anchorlib.names import below, join, matches, parse, select, split
 from anchorlib.scope import ANYTHING, Scope
 
-__all__ = ["Asked", "Choice"]
+__all__ = ["Choice", "WatchArguments"]
 
 _POPTORCH = re.compile(r"(Gradient|Accum|FinalReducedGradient|UpdatedVar|Accl[12]?)___")
 _OF_MODELS = (
@@ -28,7 +28,7 @@ Known: TypeAlias = "Sequence[tuple[str, str]]"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WatchArguments:
     """The arguments of a call of `watch`.
 
     selectors: None for the default: every module output with its gradient, and every parameter's
@@ -52,7 +52,7 @@ class Choice:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: WatchArguments,
         known: Known,
         parts: Parts,
     ) -> None:

@@ -35,7 +35,7 @@ from anchorlib.capture.tensors import (
     values_writer,
 )
 from anchorlib.errors import AnchorError, ModeError
-from anchorlib.modes import All, Held, Mode
+from anchorlib.modes import All, Mode, OpenWindow
 from anchorlib.names import escape, join
 from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap, TensorInfo
@@ -178,7 +178,7 @@ class Recorder:
         stream.note, stream.order = note, order
         self._open[stream] = None
 
-    def _emit_held(self, stream: Stream, held: Held[Snapshot]) -> None:
+    def _emit_held(self, stream: Stream, held: OpenWindow[Snapshot]) -> None:
         if held.refused is None:
             kept = held.kept.tensor
             self._emit(stream, held.at, stream.order, kept, held.count, stream.note)

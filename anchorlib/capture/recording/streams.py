@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from anchorlib.capture.tensors import Snapshot, TorchArithmetic, dtype_name, undisturbed
-from anchorlib.modes import All, Fold, Held, Mode, Summary
+from anchorlib.modes import All, Fold, Mode, OpenWindow, Summary
 from anchorlib.record import Flag, TensorInfo
 from anchorlib.recorder.layout import FLAGS_AT, SCALE_AT
 from anchorlib.scope import Steps
@@ -134,7 +134,7 @@ class Stream:
         """Count one observation in `step`, and return whether the mode selects it."""
         return self._allows(step) and self.fold.wants(step)
 
-    def close(self, upcoming: int | None) -> Held[Snapshot] | None:
+    def close(self, upcoming: int | None) -> OpenWindow[Snapshot] | None:
         """Take the open window if it ends before step `upcoming` (None: in any case)."""
         steps = self.steps
         if steps and upcoming is not None and upcoming > max(one.last for one in steps):

@@ -18,7 +18,7 @@ from anchorlib.capture.sessions.settings import Settings
 from anchorlib.errors import SessionError
 from anchorlib.recorder import RecordQueue, process_queue, thread_queue
 from anchorlib.sinks import MemorySink, RunOptions, Sink, open_sink
-from anchorlib.torch_private import Reach, tell_moved
+from anchorlib.torch_private import AffectedPrograms, tell_moved
 
 if TYPE_CHECKING:
     from anchorlib.reading import Run
@@ -135,7 +135,7 @@ def _keep_subnormals() -> None:
 
 def _options(settings: Settings) -> RunOptions:
     header = run_header(settings.attributes) if settings.recording else {}
-    moved = tell_moved(Reach.EAGER) if settings.recording else []
+    moved = tell_moved(AffectedPrograms.EAGER) if settings.recording else []
     if moved:
         header["torch.moved"] = moved
     if settings.perturbation is not None:

@@ -23,7 +23,7 @@ from anchorlib.capture.counting import At, Clock
 from anchorlib.capture.eager import Graft, Observer
 from anchorlib.capture.headers import autocast
 from anchorlib.capture.inline import hooks
-from anchorlib.capture.naming import Asked
+from anchorlib.capture.naming import WatchArguments
 from anchorlib.capture.recording import Recorder, Weighing
 from anchorlib.capture.sessions.counters import Counters, counters_of
 from anchorlib.capture.sessions.ending import Ending
@@ -142,7 +142,7 @@ class Session:
         modes = self._settings.modes if mode is None else parse_modes(mode)
         selectors = [tensors] if isinstance(tensors, str) else tensors
         here = scope(phases, steps).within(self._settings.scope)
-        self._watches.add(model, Asked(selectors, modes, here), optimizer, prefix)
+        self._watches.add(model, WatchArguments(selectors, modes, here), optimizer, prefix)
         self._traces.know()
 
     def step(self, number: int | None = None) -> None:

@@ -19,7 +19,14 @@ from anchorlib.capture.counting import At
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.headers import Histories, headed, hyperparameters, module_texts, module_tree
 from anchorlib.capture.models import ModelWatch, script_without_hooks, show_encoder_layers_no_hooks
-from anchorlib.capture.naming import Asked, Choice, Parts, parts_of, state_keys, tensor_kinds
+from anchorlib.capture.naming import (
+    Choice,
+    Parts,
+    WatchArguments,
+    parts_of,
+    state_keys,
+    tensor_kinds,
+)
 from anchorlib.capture.optimizers import OptimizerWatch, OptimizerWatches, StepHook, unwrap_all
 from anchorlib.capture.own_hooks import leave_out_of_copies
 from anchorlib.capture.sessions.settings import Settings
@@ -59,7 +66,7 @@ class Watches:
     def add(
         self,
         model: nn.Module,
-        asked: Asked,
+        asked: WatchArguments,
         optimizer: object,
         prefix: str,
     ) -> None:

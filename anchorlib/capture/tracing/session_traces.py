@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from anchorlib.capture.counting import Clock
 from anchorlib.capture.naming import Parts
 from anchorlib.capture.recording import Recorder
-from anchorlib.capture.tracing.keeping import Keeping
+from anchorlib.capture.tracing.kept_values import Keeping
 from anchorlib.capture.tracing.request import Digests, TraceSteps, check_digests, trace_steps
 from anchorlib.capture.tracing.tracer import Tracer
-from anchorlib.capture.tracing.wanted import Wanted, check_values
+from anchorlib.capture.tracing.value_selection import Wanted, check_values
 from anchorlib.names import Selector
 from anchorlib.operations import Entry
-from anchorlib.torch_private import Reach, tell_moved
+from anchorlib.torch_private import AffectedPrograms, tell_moved
 
 __all__ = ["SessionTraces"]
 
@@ -62,7 +62,7 @@ class SessionTraces:
         values: select the operations whose tensors are recorded.
         """
         self.close()
-        tell_moved(Reach.TRACED)
+        tell_moved(AffectedPrograms.TRACED)
         say, missed = self._say, self._recorder.miss_operations
         keep = self._keeping(values) if values else None
         tracer = Tracer(steps, digests, say, missed, compiled=compiled, keep=keep)

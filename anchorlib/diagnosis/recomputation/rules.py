@@ -36,7 +36,7 @@ from anchorlib.diagnosis.recomputation.recipes import (
 from anchorlib.formulas import (
     ACTIVATIONS,
     Function,
-    Part,
+    ProductPart,
     layer_norm,
     layer_norm_backward,
     product,
@@ -261,7 +261,7 @@ def _of_part(
     rows, columns = shape
     if not (rows and columns and 0 < terms <= LONGEST):
         return None
-    part = Part(spread(rows, SAMPLE), spread(columns, max(SAMPLE, SAMPLE**2 // rows)))
+    part = ProductPart(spread(rows, SAMPLE), spread(columns, max(SAMPLE, SAMPLE**2 // rows)))
     return Recipe((product(part),), inputs, lambda own: own.reshape(rows, columns), part.of)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from anchorlib.diagnosis.judgement import Origin, Way
 from anchorlib.diagnosis.pairing import Alignment
-from anchorlib.diagnosis.tracing.segments import Segments, Steps
+from anchorlib.diagnosis.tracing.op_segments import OpSegments, Steps
 from anchorlib.diagnosis.tracing.telling import clause
 from anchorlib.errors import DamagedError, OptionError
 from anchorlib.names import escape
@@ -51,11 +51,11 @@ class Traces:
         evidence = next((one.evidence for one in origins if one.evidence), None)
         if evidence is None or self.found is None:
             return list(origins)
-        segments = Segments.of(evidence[0].alignment, self.steps)
+        segments = OpSegments.of(evidence[0].alignment, self.steps)
         return [self._origin(one, evidence[0].alignment, segments) for one in origins]
 
     def _origin(
-        self, origin: Origin, alignment: Alignment, segments: tuple[Segments, Segments]
+        self, origin: Origin, alignment: Alignment, segments: tuple[OpSegments, OpSegments]
     ) -> Origin:
         if origin.evidence is None:
             return origin

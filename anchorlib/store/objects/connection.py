@@ -24,11 +24,11 @@ from anchorlib.store.objects.address import ObjectAddress
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["Limits", "connected", "is_gone", "no_bucket", "told"]
+__all__ = ["RequestLimits", "connected", "is_gone", "no_bucket", "told"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """How long an object store may take, in seconds, and how often a request is repeated.
 
     request: for one request with all of its body. connect: for making a connection.
@@ -42,7 +42,7 @@ class Limits:
     retrying: float = 120.0
 
 
-DEFAULT: Final = Limits()
+DEFAULT: Final = RequestLimits()
 
 _ENDPOINTS: Final = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
@@ -58,7 +58,7 @@ _CREDENTIALS: Final = {
 
 def connected(
     address: ObjectAddress,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     environment: Mapping[str, str] = os.environ,
     *,
     config: Mapping[str, Any] = MappingProxyType({}),

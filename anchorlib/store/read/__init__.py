@@ -2,7 +2,6 @@
 recorded it.
 """
 
-from anchorlib.store.read.memory import memory_here
 from anchorlib.store.read.rank import RankReader
 from anchorlib.store.read.remnants import Remnants
 from anchorlib.store.read.rereading import stored_records
@@ -13,6 +12,7 @@ from anchorlib.store.read.run_index import index_bytes, parsed_index, sealed_fig
 from anchorlib.store.read.run_steps import steps_bytes, steps_of_run
 from anchorlib.store.read.sessions import has_ended
 from anchorlib.store.read.stored_fingerprints import stored_fingerprint
+from anchorlib.store.read.usable_memory import memory_here
 
 __all__ = [
     "MergedSeries",

@@ -22,14 +22,14 @@ from anchorlib.store.format import (
 )
 from anchorlib.store.locations import LocalLocation, Location, Within
 from anchorlib.store.seal.arrays import Elements, SealedArray, Written
+from anchorlib.store.seal.chunk_grid import Grid
 from anchorlib.store.seal.codecs import TABLES, VALUES, deflated
-from anchorlib.store.seal.grid import Grid
-from anchorlib.store.seal.index import INDEX, figures_of, index_document
 from anchorlib.store.seal.index_format import MOST_BYTES
 from anchorlib.store.seal.manifest import Sealed, SealedObject, rank_document, read_sealed
+from anchorlib.store.seal.object_target import Buffer, FolderTarget, Target
+from anchorlib.store.seal.rank_index import INDEX, figures_of, index_document
 from anchorlib.store.seal.sources import INT64, SortedForm, series_ranges, sorted_form
-from anchorlib.store.seal.stacks import Column, Stack
-from anchorlib.store.seal.target import Buffer, FolderTarget, Target
+from anchorlib.store.seal.stacks import Stack, StackedColumn
 from anchorlib.store.stored import LOG, StoredRows, operation_entries
 
 if TYPE_CHECKING:
@@ -130,11 +130,11 @@ class _Sealing:
         """Puts the columns of the table, stacked by dtype, and the pairs of all histograms."""
         reader = self._reader
         self.put("records/zarr.json", group_json(stamp()))
-        by_dtype: dict[np.dtype[Any], dict[str, Column]] = {}
+        by_dtype: dict[np.dtype[Any], dict[str, StackedColumn]] = {}
         for name, dtype in columns_of(reader.catalogue.version).items():
             if name != "check" or reader.catalogue.checked is not None:
                 key = f"records/{name}"
-                column = Column(StoredRows(self._rank, key, dtype).span, key)
+                column = StackedColumn(StoredRows(self._rank, key, dtype).span, key)
                 by_dtype.setdefault(dtype, {})[name] = column
         for dtype, columns in by_dtype.items():
             self._stack(Stack(f"records/{_word(dtype)}", dtype, reader.committed, columns))
@@ -165,7 +165,9 @@ class _Sealing:
         }
         about = stamp(dtype=entry.dtype, shape=shape, series=series)
         self.put(f"{key}/zarr.json", group_json(about))
-        columns = {name: Column.of(column, served.get(name)) for name, column in labels.items()}
+        columns = {
+            name: StackedColumn.of(column, served.get(name)) for name, column in labels.items()
+        }
         self._stack(Stack(f"{key}/labels", INT64, len(form.rows), columns, is_sorted=True))
         array = SealedArray(
             f"{key}/value",

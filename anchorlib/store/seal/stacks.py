@@ -10,16 +10,16 @@ import numpy as np
 
 from anchorlib.store.format import ROWS_PER_CHUNK, stamp
 from anchorlib.store.seal.arrays import Elements, SealedArray, Written
+from anchorlib.store.seal.chunk_grid import Grid
 from anchorlib.store.seal.codecs import TABLES
-from anchorlib.store.seal.grid import Grid
 
-__all__ = ["Column", "Stack"]
+__all__ = ["Stack", "StackedColumn"]
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class StackedColumn:
     """One column of a stack: a function that returns its entries, and the array that it stands for.
 
     serves: the key of that array in the live rank; None where the column was no array there.
@@ -29,7 +29,7 @@ class Column:
     serves: str | None
 
     @classmethod
-    def of(cls, entries: Array, serves: str | None) -> Column:
+    def of(cls, entries: Array, serves: str | None) -> StackedColumn:
         """A column whose entries are in memory."""
         return cls(lambda start, stop: entries[start:stop], serves)
 
@@ -45,7 +45,7 @@ class Stack:
     key: str
     dtype: np.dtype[Any]
     rows: int
-    columns: Mapping[str, Column]
+    columns: Mapping[str, StackedColumn]
     is_sorted: bool = False
 
     def written(self) -> Written:

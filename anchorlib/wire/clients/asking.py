@@ -14,7 +14,7 @@ from anchorlib.wire.connection import Failure, Kind, ReadCall, failure, grpc, op
 from anchorlib.wire.credentials import Credentials
 from anchorlib.wire.messages import GarbledError, check_of, check_seal, sealed
 
-__all__ = ["Line", "NotThereError"]
+__all__ = ["NotThereError", "QuestionChannel"]
 
 _TRIES: Final = 4  # of one question, where the question or its answer is damaged on the way
 
@@ -25,7 +25,7 @@ class NotThereError(Exception):
     """The collector does not have the run or the file that it was asked about."""
 
 
-class Line:
+class QuestionChannel:
     """A channel to a collector; may be used by several threads.
 
     address: an Address or a URL; a run in it is ignored.

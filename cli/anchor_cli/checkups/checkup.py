@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from anchor_cli.checkups.finding import Finding
-from anchor_cli.checkups.surroundings import EMULATE, TESTED_TORCH
+from anchor_cli.checkups.check_result import CheckResult
+from anchor_cli.checkups.installation import EMULATE, TESTED_TORCH
 from anchor_cli.records import Gaps, told
 from anchor_cli.terminal import counted, steps_of
 from anchorlib.names import escape, join
@@ -30,7 +30,7 @@ TODO = {
 }
 
 
-def checkup(run: Run) -> Iterator[Finding]:
+def checkup(run: Run) -> Iterator[CheckResult]:
     """The findings of all checks of a run."""
     yield _state(run)
     yield from _gaps(run)
@@ -40,26 +40,26 @@ def checkup(run: Run) -> Iterator[Finding]:
     yield from _precision(run)
 
 
-def _state(run: Run) -> Finding:
+def _state(run: Run) -> CheckResult:
     infos = run.tensors()
     records = counted(sum(info.records for info in infos), "record")
     held = f"{records} of {counted(len(infos), 'tensor')}, {counted(len(run.ranks), 'rank')}"
     if run.state == "closed" and not any(info.records for info in infos):
-        return Finding(
+        return CheckResult(
             "beware", run.name, f"closed, {held}",
             "see what tensors= and ranks= choose, and whether the training came to its first step",
         )  # fmt: skip
     if run.state == "closed":
-        return Finding("ok", run.name, f"closed, {held}")
+        return CheckResult("ok", run.name, f"closed, {held}")
     if run.live is False:
-        return Finding(
+        return CheckResult(
             "beware", run.name, f"left open by a process that died, {held}; these are whole",
             "go on with resume=True, or begin anew with overwrite=True",
         )  # fmt: skip
-    return Finding("ok", run.name, f"{'being written' if run.live else 'open'}, {held}")
+    return CheckResult("ok", run.name, f"{'being written' if run.live else 'open'}, {held}")
 
 
-def _gaps(run: Run) -> Iterator[Finding]:
+def _gaps(run: Run) -> Iterator[CheckResult]:
     reasons: dict[str, list[Gap]] = {}
     for gap in run.gaps():
         reasons.setdefault(gap.reason, []).append(gap)
@@ -69,7 +69,7 @@ def _gaps(run: Run) -> Iterator[Finding]:
         first, last = min(g.first_step for g in those), max(g.last_step for g in those)
         some = ", ".join(escape(join(*pair)) for pair in list(tensors)[:3])
         more = f" and {len(tensors) - 3} more" if len(tensors) > 3 else ""
-        yield Finding(
+        yield CheckResult(
             "beware",
             "gaps",
             f"{counted(count, 'record')} of {some}{more} missing or without values, "
@@ -77,15 +77,15 @@ def _gaps(run: Run) -> Iterator[Finding]:
             TODO.get(reason, ""),
         )
     if not reasons:
-        yield Finding("ok", "gaps", "none")
+        yield CheckResult("ok", "gaps", "none")
 
 
-def _silent(run: Run) -> Iterator[Finding]:
+def _silent(run: Run) -> Iterator[CheckResult]:
     """Warns of tensors that were declared and have no record."""
     clauses = list(told(Gaps(run).unrecorded()))
     clauses += [f"{name} has no record" for name in _empty(run)]
     if clauses:
-        yield Finding(
+        yield CheckResult(
             "beware", "tensors", "; ".join(clauses), "see whether the code that makes them ran"
         )
 
@@ -99,7 +99,7 @@ def _empty(run: Run) -> Iterator[str]:
         yield from (escape(join(*pair)) for pair in silent if pair not in recorded | lost)
 
 
-def _nonfinite(run: Run) -> Iterator[Finding]:
+def _nonfinite(run: Run) -> Iterator[CheckResult]:
     count = skipped = 0
     first: tuple[int, int, str] | None = None
     for reader, rows in run.all_rows():
@@ -117,40 +117,42 @@ def _nonfinite(run: Run) -> Iterator[Finding]:
         )
         first = place if first is None else min(first, place)
     if first is None:
-        yield Finding("ok", "values", "all finite")
+        yield CheckResult("ok", "values", "all finite")
         return
     at = f"{first[2]} at step {first[0]}" + (f", rank {first[1]}" if len(run.ranks) > 1 else "")
     passed = f"; {skipped:,} of them in steps that GradScaler skipped" if skipped else ""
     text = f"{counted(count, 'record')} with NaN or infinities, first {at}{passed}"
-    yield Finding("beware", "values", text, f"see `anchor report {run.name} -o report.html`")
+    yield CheckResult("beware", "values", text, f"see `anchor report {run.name} -o report.html`")
 
 
-def _among_ranks(run: Run) -> Iterator[Finding]:
+def _among_ranks(run: Run) -> Iterator[CheckResult]:
     """Warns of ranks that leave their peers, found by digests and summaries."""
     if len(run.ranks) < 2:
         return
     from anchorlib.peers import outlier_text, outliers
 
     for one in outliers(run).outliers[:OUTLIERS]:
-        yield Finding("beware", "ranks", outlier_text(one), f"see `anchor ranks {run.name}`")
+        yield CheckResult("beware", "ranks", outlier_text(one), f"see `anchor ranks {run.name}`")
 
 
-def _precision(run: Run) -> Iterator[Finding]:
+def _precision(run: Run) -> Iterator[CheckResult]:
     """Warns of an untested torch, and of compiled low precision whose values are rounded."""
     if not run.ranks:
         return
     header = run.header()
     torch = str(header.get("torch", ""))
     if torch and not torch.startswith(f"{TESTED_TORCH}."):
-        yield Finding(
+        yield CheckResult(
             "beware", "torch", f"recorded with {escape(torch)}, tested is {TESTED_TORCH}",
             "compare an observed run with an unobserved one before relying on it",
         )  # fmt: skip
     if _low(run) and _compiled(run):
         if header.get("torch.compile.emulate_precision_casts"):
-            yield Finding("ok", "precision", "compiled in low precision, precision casts emulated")
+            yield CheckResult(
+                "ok", "precision", "compiled in low precision, precision casts emulated"
+            )
         else:
-            yield Finding(
+            yield CheckResult(
                 "beware",
                 "precision",
                 "compiled in low precision without emulated casts: what is observed is rounded, "

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anchor_cli.checkups.finding import Finding
+from anchor_cli.checkups.check_result import CheckResult
 from anchor_cli.terminal import Screen, counted, size
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.names import escape
@@ -22,7 +22,7 @@ LITTLE_ROOM = 1 << 30
 _PEOPLE = Screen(width=80)  # a terminal, for which sizes are rounded
 
 
-def storage(store: str) -> Iterator[Finding]:
+def storage(store: str) -> Iterator[CheckResult]:
     """Findings about the store: whether runs can be recorded there."""
     from anchorlib.store import is_object_url
 
@@ -34,7 +34,7 @@ def storage(store: str) -> Iterator[Finding]:
         yield from _directory(Path(store))
 
 
-def spools(store: str) -> Iterator[Finding]:
+def spools(store: str) -> Iterator[CheckResult]:
     """Findings about the spools of this machine, which wait for a collector."""
     from anchorlib.spool import spool_room, spools_here
 
@@ -46,7 +46,7 @@ def spools(store: str) -> Iterator[Finding]:
         if room is not None:
             most = f"at most {size(room.limit, _PEOPLE)}"
             level = _writable(room.path)
-            yield Finding(
+            yield CheckResult(
                 "ok" if level else "broken",
                 "spool",
                 f"remote sessions spool in {escape(str(room.path))}, {most}"
@@ -57,30 +57,30 @@ def spools(store: str) -> Iterator[Finding]:
         what = f"{escape(spool.run)} rank {spool.rank}" if spool.run else "an unknown run"
         held = f"{size(spool.nbytes, _PEOPLE)} of {what}"
         if spool.live:
-            yield Finding("ok", "spool", f"{held}: its process is alive and delivers it")
+            yield CheckResult("ok", "spool", f"{held}: its process is alive and delivers it")
             continue
         if not spool.nbytes:  # empty: the next session of that rank removes it
             continue
         line = f"anchor push {shlex.quote(str(spool.path))} --to {spool.to or 'STORE'}"
-        yield Finding(
+        yield CheckResult(
             "beware", "spool", f"{held} wait for a collector, and no process delivers them",
             f"run `{escape(line)}`",
         )  # fmt: skip
 
 
-def _collector(store: str) -> Iterator[Finding]:
+def _collector(store: str) -> Iterator[CheckResult]:
     from anchorlib.wire import parse_addresses
 
     try:
         addresses = parse_addresses(store)
     except AnchorError as error:
-        yield Finding("broken", "collector", str(error))
+        yield CheckResult("broken", "collector", str(error))
         return
     for address in addresses:
         yield _answer(address)
 
 
-def _answer(address: Address) -> Finding:
+def _answer(address: Address) -> CheckResult:
     from anchorlib.store import list_runs, locate_store
     from anchorlib.wire import ask_health
 
@@ -88,28 +88,28 @@ def _answer(address: Address) -> Finding:
         state, seconds = ask_health(address)
         runs = len(list_runs(locate_store(str(address))))
     except AnchorError as error:
-        return Finding("broken", "collector", str(error))
+        return CheckResult("broken", "collector", str(error))
     answer = f"{address} answers in {seconds * 1000:.1f} ms and serves {counted(runs, 'run')}"
     if state == "SERVING":
-        return Finding("ok", "collector", answer)
-    return Finding("beware", "collector", f"{address} says {state}", "it starts, or it stops")
+        return CheckResult("ok", "collector", answer)
+    return CheckResult("beware", "collector", f"{address} says {state}", "it starts, or it stops")
 
 
-def _archive(store: str) -> Iterator[Finding]:
+def _archive(store: str) -> Iterator[CheckResult]:
     from anchorlib.store import list_runs, locate_store
 
     try:
         runs = len(list_runs(locate_store(store)))
     except AnchorError as error:
-        yield Finding("broken", "archive", str(error))
+        yield CheckResult("broken", "archive", str(error))
         return
-    yield Finding(
+    yield CheckResult(
         "beware", "archive", f"{escape(store)} holds {counted(runs, 'run')}, and is for reading",
         "record into a directory or at a collector, then `anchor archive RUN --to URL`",
     )  # fmt: skip
 
 
-def _directory(path: Path) -> Iterator[Finding]:
+def _directory(path: Path) -> Iterator[CheckResult]:
     from anchorlib.store import list_runs, locate_store
 
     shown = escape(str(path))
@@ -119,22 +119,22 @@ def _directory(path: Path) -> Iterator[Finding]:
             found = locate_store(path)
             text = f"{shown} holds {counted(len(list_runs(found)), 'run')}"
         except AnchorError as error:
-            yield Finding("broken", "store", str(error), "give --store another directory")
+            yield CheckResult("broken", "store", str(error), "give --store another directory")
             return
     else:
         text = f"{shown} is not there yet and will be made"
     if not _writable(path):
-        yield Finding(
+        yield CheckResult(
             "broken", "store", f"{escape(str(there))} cannot be written by this user",
             "give --store a directory that can",
         )  # fmt: skip
         return
-    yield Finding("ok", "store", text)
+    yield CheckResult("ok", "store", text)
     yield _disk(there)
     yield from _abandoned(path)
 
 
-def _disk(there: Path) -> Finding:
+def _disk(there: Path) -> CheckResult:
     """The finding about the disk; a run without max_bytes leaves a twentieth of it free."""
     system = os.statvfs(there)
     free = system.f_bavail * system.f_frsize
@@ -145,13 +145,15 @@ def _disk(there: Path) -> Finding:
     )
     todo = "make room, or give --store another file system; max_bytes= overrides it"
     if not room:
-        return Finding("broken", "disk", f"{text}, so values will be left out", todo)
+        return CheckResult("broken", "disk", f"{text}, so values will be left out", todo)
     return (
-        Finding("beware", "disk", text, todo) if room < LITTLE_ROOM else Finding("ok", "disk", text)
+        CheckResult("beware", "disk", text, todo)
+        if room < LITTLE_ROOM
+        else CheckResult("ok", "disk", text)
     )
 
 
-def _abandoned(path: Path) -> Iterator[Finding]:
+def _abandoned(path: Path) -> Iterator[CheckResult]:
     """Warns of runs that are open although their writer died."""
     from anchorlib.reading import open_run
     from anchorlib.store import list_runs, locate_store
@@ -165,12 +167,12 @@ def _abandoned(path: Path) -> Iterator[Finding]:
             if run.state == "open" and run.live is False:
                 left.append(name)
         except AnchorError as error:
-            yield Finding(
+            yield CheckResult(
                 "broken", "store", f"{name} cannot be read: {error}", f"see `anchor verify {name}`"
             )
     if left:
         more = f" and {len(left) - 5} more" if len(left) > 5 else ""
-        yield Finding(
+        yield CheckResult(
             "beware", "open runs",
             f"{', '.join(left[:5])}{more} left by a process that died; what was committed is whole",
             "go on with resume=True, or begin anew with overwrite=True",

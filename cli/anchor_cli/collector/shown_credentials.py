@@ -15,13 +15,13 @@ from anchor_cli.terminal import note
 if TYPE_CHECKING:
     from anchor_server import Identity
 
-__all__ = ["Shown", "say_exports"]
+__all__ = ["ShownCredentials", "say_exports"]
 
 _VARIABLES: Final = ("ANCHOR_TOKEN", "ANCHOR_TOKEN_FILE")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownCredentials:
     """Where the collector finds what clients must show: a token file or an access file.
 
     own: finds or makes the certificate and token of a self-signed collector; None for others.
@@ -49,7 +49,7 @@ class Shown:
         return token, identity
 
 
-def say_exports(address: str, identity: Identity, shown: Shown) -> None:
+def say_exports(address: str, identity: Identity, shown: ShownCredentials) -> None:
     """Shows the `export` lines for a client's shell; the token itself is never shown."""
     host = f"[{identity.host}]" if ":" in identity.host else identity.host
     port = address.rpartition(":")[2]

@@ -19,7 +19,7 @@ from anchor_cli.exits import ExitCode
 from anchor_cli.terminal import document, emit, this_screen
 
 if TYPE_CHECKING:
-    from anchor_cli.checkups import Finding
+    from anchor_cli.checkups import CheckResult
 
 __all__ = ["EXAMPLES", "examine"]
 
@@ -99,7 +99,7 @@ def _health(address: str, run: str | None, *, as_json: bool) -> int:
     return ExitCode.DONE
 
 
-def _document(run: str | None, store: str, findings: Sequence[Finding]) -> dict[str, object]:
+def _document(run: str | None, store: str, findings: Sequence[CheckResult]) -> dict[str, object]:
     from anchor_cli.checkups import without_password
 
     return {
@@ -111,7 +111,7 @@ def _document(run: str | None, store: str, findings: Sequence[Finding]) -> dict[
     }
 
 
-def _surroundings(store: str) -> Iterator[Finding]:
+def _surroundings(store: str) -> Iterator[CheckResult]:
     from anchor_cli.checkups import environment, packages, spools, storage, summaries
 
     yield from packages()
@@ -121,12 +121,12 @@ def _surroundings(store: str) -> Iterator[Finding]:
     yield from spools(store)
 
 
-def _of_run(run: str, store: str) -> tuple[list[Finding], bool]:
+def _of_run(run: str, store: str) -> tuple[list[CheckResult], bool]:
     """The findings of a run, and whether the run has gaps.
 
     Raises RunNotFoundError, OptionError; a run that cannot be read is a finding.
     """
-    from anchor_cli.checkups import Finding, checkup
+    from anchor_cli.checkups import CheckResult, checkup
     from anchorlib.errors import CollectorError, StoreError
     from anchorlib.names import escape
     from anchorlib.reading import open_run
@@ -135,4 +135,4 @@ def _of_run(run: str, store: str) -> tuple[list[Finding], bool]:
         opened = open_run(run, store=store)
         return list(checkup(opened)), bool(opened.gaps())
     except (CollectorError, StoreError) as error:
-        return [Finding("broken", escape(run), str(error))], False
+        return [CheckResult("broken", escape(run), str(error))], False

@@ -27,7 +27,7 @@ from anchor_cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from anchorlib.upkeep import Keeper, Limits, RunFacts
+    from anchorlib.upkeep import Keeper, RetentionLimits, RunFacts
 
 __all__ = ["EXAMPLES", "collect"]
 
@@ -200,9 +200,9 @@ class _Told:
         return sum(one.bytes for one in self.gone) if self.dry else self.freed
 
 
-def _limits(older_than: str | None, keep_last: int | None, max_size: str | None) -> Limits:
+def _limits(older_than: str | None, keep_last: int | None, max_size: str | None) -> RetentionLimits:
     from anchorlib.errors import OptionError
-    from anchorlib.upkeep import Limits
+    from anchorlib.upkeep import RetentionLimits
 
     if older_than is None and keep_last is None and max_size is None:
         raise OptionError(
@@ -212,7 +212,7 @@ def _limits(older_than: str | None, keep_last: int | None, max_size: str | None)
     if older_than is not None:
         before = time.time_ns() - int(parse_age(older_than, "--older-than") * 1e9)
     most = None if max_size is None else parse_size(max_size, "--max-size")
-    return Limits(before, keep_last, most)
+    return RetentionLimits(before, keep_last, most)
 
 
 def _known(keeper: Keeper, store: str) -> tuple[list[RunFacts], list[str]]:

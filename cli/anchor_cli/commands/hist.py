@@ -23,7 +23,7 @@ from anchor_cli.arguments import (
 from anchor_cli.terminal import document, emit, note, this_screen
 
 if TYPE_CHECKING:
-    from anchor_cli.histograms import Answer, Target
+    from anchor_cli.histograms import Answer, NarrowFormat
     from anchor_cli.records import Selected
     from anchorlib.reading import Run
 
@@ -100,7 +100,7 @@ def _answered(
     opened: Run,
     tensor: Sequence[str],
     selection: Selection,
-    target: Target | None,
+    target: NarrowFormat | None,
     dask: str | None,
 ) -> tuple[Answer, list[Selected]]:
     """The answer, and the records that it was counted from; none if the run's index answers."""
@@ -131,7 +131,7 @@ def _scales(found: Sequence[Selected]) -> str:
     )
 
 
-def _carried(found: Sequence[Selected], target: Target | None) -> str:
+def _carried(found: Sequence[Selected], target: NarrowFormat | None) -> str:
     """The remark that the values carry a loss scale already, where a scale is suggested."""
     scales = {scale for one in found for scale in one.scales} - {1.0}
     if target is None or not scales:
@@ -142,9 +142,9 @@ def _carried(found: Sequence[Selected], target: Target | None) -> str:
     )
 
 
-def _target(fmt: str | None, scale: str | None) -> Target | None:
+def _target(fmt: str | None, scale: str | None) -> NarrowFormat | None:
     """The format and scale of --as and --scale, None without --as. Raises OptionError."""
-    from anchor_cli.histograms import Target
+    from anchor_cli.histograms import NarrowFormat
     from anchorlib.errors import OptionError
     from anchorlib.summary import Log2Histogram, shares_as
 
@@ -153,7 +153,7 @@ def _target(fmt: str | None, scale: str | None) -> Target | None:
             raise OptionError("--scale multiplies values before --as: give both options")
         return None
     try:
-        target = Target(fmt, 1.0 if scale is None else float(scale))
+        target = NarrowFormat(fmt, 1.0 if scale is None else float(scale))
     except ValueError:
         raise OptionError(f"--scale {scale!r}: give a number, as in --scale 1024") from None
     # Raises for an unknown format, with the choices.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from anchor_cli.arguments import JsonOption, examples, not_empty
-from anchor_cli.collector import Plan, Shown, Signals, say_exports
+from anchor_cli.collector import CollectorPlan, ShownCredentials, Signals, say_exports
 from anchor_cli.collector.archiving import ARCHIVE_AFTER
 from anchor_cli.exits import ExitCode
 from anchor_cli.terminal import document, emit, note
@@ -232,7 +232,7 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
     """
     from anchor_server import allow_files, log_to_stderr
 
-    plan = Plan(
+    plan = CollectorPlan(
         store=store,
         bind=bind,
         token_file=token_file,
@@ -263,7 +263,7 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
     return _collect(plan, Signals(), as_json=as_json)
 
 
-def _say_problems(plan: Plan, *, as_json: bool) -> ExitCode:
+def _say_problems(plan: CollectorPlan, *, as_json: bool) -> ExitCode:
     found = plan.problems()
     if as_json:
         document({"starts": not found, "problems": found})
@@ -277,7 +277,7 @@ def _say_problems(plan: Plan, *, as_json: bool) -> ExitCode:
     return ExitCode.USAGE if found else ExitCode.DONE
 
 
-def _collect(plan: Plan, signals: Signals, *, as_json: bool) -> ExitCode:
+def _collect(plan: CollectorPlan, signals: Signals, *, as_json: bool) -> ExitCode:
     from anchor_server import allow_files
 
     shown = plan.shown
@@ -299,7 +299,7 @@ def _collect(plan: Plan, signals: Signals, *, as_json: bool) -> ExitCode:
 def _begin(
     collector: Collector,
     identity: Identity | None,
-    shown: Shown,
+    shown: ShownCredentials,
     *,
     as_json: bool,
     read_only: bool,
@@ -348,7 +348,7 @@ def _metrics(collector: Collector, bind: str | None, *, insecure: bool) -> Itera
         port.close()
 
 
-def _read_again(collector: Collector, shown: Shown) -> None:
+def _read_again(collector: Collector, shown: ShownCredentials) -> None:
     """Reads certificates, token and access file again; unusable files leave the old ones in use."""
     from anchorlib.errors import AnchorError
 

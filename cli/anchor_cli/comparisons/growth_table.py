@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from anchor_cli.terminal import MORE, Block, Column, Screen, titled, written
+from anchor_cli.terminal import MORE, Column, ReportPart, Screen, titled, written
 
 if TYPE_CHECKING:
     from anchorlib.diagnosis import Section
@@ -18,7 +18,7 @@ _MOST_STEPS = 6
 _KEPT = ("step", "score")  # columns that are never cut
 
 
-def growth(section: Section, width: int, screen: Screen) -> Block:
+def growth(section: Section, width: int, screen: Screen) -> ReportPart:
     """The block of the section; it shows the first row, the last, and as many between as fit."""
     head = titled(screen, section.title, section.head)
     last = len(section.heads) - 1
@@ -36,7 +36,7 @@ def growth(section: Section, width: int, screen: Screen) -> Block:
         rows = spread(section.rows, count)
         return [head, *(f"  {line}" for line in written(columns, rows, inner))]
 
-    return Block(min(len(section.rows), _MOST_STEPS), lines, least=3)
+    return ReportPart(min(len(section.rows), _MOST_STEPS), lines, least=3)
 
 
 def spread(items: Sequence[Item], count: int) -> list[Item]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anchor_cli.terminal import MORE, Block, Column, Screen, wrapped, written
+from anchor_cli.terminal import MORE, Column, ReportPart, Screen, wrapped, written
 
 if TYPE_CHECKING:
     from anchorlib.diagnosis import Section
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 __all__ = ["reference"]
 
 
-def reference(section: Section, width: int, screen: Screen) -> Block:
+def reference(section: Section, width: int, screen: Screen) -> ReportPart:
     """The block of the section; it shows the first rows, as many as fit."""
     first, *rest = wrapped(f"{section.title}  {section.subject}{section.head}", width, 2)
     head = [first.replace(section.title, screen.style(section.title, 1), 1), *rest]
     if not section.rows:
-        return Block(0, lambda _: head)
+        return ReportPart(0, lambda _: head)
     inner = Screen(width - 2, glyphs=screen.glyphs)
 
     def lines(count: int) -> list[str]:
@@ -26,7 +26,7 @@ def reference(section: Section, width: int, screen: Screen) -> Block:
         more = [f"  and {left:,} more: {MORE}"] if left else []
         return [*head, *(f"  {line}" for line in table), *more]
 
-    return Block(len(section.rows), lines, kept=2)  # kept longest: no other section shows it
+    return ReportPart(len(section.rows), lines, kept=2)  # kept longest: no other section shows it
 
 
 def _columns(section: Section) -> list[Column]:

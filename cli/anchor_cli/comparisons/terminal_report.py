@@ -14,7 +14,7 @@ from anchor_cli.comparisons.growth_table import growth
 from anchor_cli.comparisons.reference_table import reference
 from anchor_cli.terminal import (
     MORE,
-    Block,
+    ReportPart,
     Screen,
     cut,
     cut_name,
@@ -53,7 +53,7 @@ def report(comparison: Comparison, commands: Sequence[str], screen: Screen) -> l
     return fitted([*blocks, *_next(commands, width, screen)], height)
 
 
-def _drawn(section: Section, width: int, screen: Screen) -> Block:
+def _drawn(section: Section, width: int, screen: Screen) -> ReportPart:
     draw = {
         "config": _config,
         "verdict": _verdict,
@@ -68,11 +68,11 @@ def _drawn(section: Section, width: int, screen: Screen) -> Block:
     return draw(section, width, screen)
 
 
-def _fixed(lines: list[str]) -> Block:
-    return Block(0, lambda _: lines)
+def _fixed(lines: list[str]) -> ReportPart:
+    return ReportPart(0, lambda _: lines)
 
 
-def _config(section: Section, width: int, screen: Screen) -> Block:
+def _config(section: Section, width: int, screen: Screen) -> ReportPart:
     room = width - len(f"{section.title}  {section.head}")
     text = f"{cut(section.subject, room, '...')}{section.head}"
     entries = [_sides(one, width) for one in section.entries]
@@ -90,7 +90,7 @@ def _sides(entry: Entry, width: int) -> list[str]:
     return [f"  {name}  {cut(a, left, '...')} | {cut(b, right, '...')}"]
 
 
-def _verdict(section: Section, width: int, screen: Screen) -> Block:
+def _verdict(section: Section, width: int, screen: Screen) -> ReportPart:
     first, *rest = wrapped(f"{section.title}  {section.head}", width, None)
     shown = screen.style(section.title, 1, _COLOUR.get(section.title, _RED))
     matched, others, *ranks = (one.text for one in section.entries)
@@ -102,7 +102,7 @@ def _verdict(section: Section, width: int, screen: Screen) -> Block:
     return _fixed([first.replace(section.title, shown, 1), *rest, *counts])
 
 
-def _first(section: Section, width: int, screen: Screen) -> Block:
+def _first(section: Section, width: int, screen: Screen) -> ReportPart:
     (entry,) = section.entries
     start = f"{section.title}  {entry.where}  "
     after = f" {entry.text}" if entry.text else ""
@@ -120,7 +120,7 @@ def _named(before: str, name: str, after: str, width: int) -> list[str]:
     return [f"{before}{cut_name(name, room, '...')}{after}"]
 
 
-def _origins(section: Section, width: int, screen: Screen) -> Block:
+def _origins(section: Section, width: int, screen: Screen) -> ReportPart:
     fits = len(f"{section.title}  {section.head}") <= width
     head = section.head if fits else section.head.partition(" (")[0]
     entries = [_origin(one, width, screen) for one in section.entries]
@@ -144,7 +144,7 @@ def _indented(text: str, width: int, most: int) -> list[str]:
     return wrapped(f"    {text}", width, most, "      ")
 
 
-def _operations(section: Section, width: int, screen: Screen) -> Block:
+def _operations(section: Section, width: int, screen: Screen) -> ReportPart:
     entries = [_operation(one, width) for one in section.entries]
     first, *rest = wrapped(f"{section.title}  {section.head}", width)
     head = first.replace(section.title, screen.style(section.title, 1), 1)
@@ -153,7 +153,7 @@ def _operations(section: Section, width: int, screen: Screen) -> Block:
     def lines(count: int) -> list[str]:
         return [head, *rest, *block.lines(count)[1:]]
 
-    return Block(block.most, lines)
+    return ReportPart(block.most, lines)
 
 
 def _operation(one: Entry, width: int) -> list[str]:
@@ -172,13 +172,13 @@ def _measured(one: Entry, width: int) -> list[str]:
     return [joined] if fits else [one.made, one.far]
 
 
-def _loss(section: Section, width: int, screen: Screen) -> Block:
+def _loss(section: Section, width: int, screen: Screen) -> ReportPart:
     text = f"{cut_name(section.subject, 16, '...')}{section.head}"
     first, *rest = wrapped(f"{section.title}  {text}", width)
     return _fixed([first.replace(section.title, screen.style(section.title, 1), 1), *rest])
 
 
-def _notes(section: Section, width: int, screen: Screen) -> Block:
+def _notes(section: Section, width: int, screen: Screen) -> ReportPart:
     start = f"{section.title}  "
     indent = " " * len(start)
     texts = [wrapped(f"{start}{one.text}", width, 2, indent) for one in section.entries]
@@ -188,7 +188,7 @@ def _notes(section: Section, width: int, screen: Screen) -> Block:
     return listed(head, entries, MORE)
 
 
-def _next(commands: Sequence[str], width: int, screen: Screen) -> list[Block]:
+def _next(commands: Sequence[str], width: int, screen: Screen) -> list[ReportPart]:
     """The block of commands to be pasted, each on one line, and of advice as comments."""
     if not commands:
         return []

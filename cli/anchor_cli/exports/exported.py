@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from anchorlib.diagnosis import Comparison
     from anchorlib.summary import Log2Histogram
 
-__all__ = ["Exported", "Point", "Told", "Written"]
+__all__ = ["Exported", "ExportedPoints", "ExportedVerdict", "Point"]
 
 _AT_ONCE = 4096  # records whose histograms are held in memory
 
@@ -47,28 +47,28 @@ class Point(NamedTuple):
         return f"{self.group}/{self.name}"
 
 
-class Told(NamedTuple):
+class ExportedVerdict(NamedTuple):
     """The verdict of a comparison: its texts, and its counts."""
 
     texts: Mapping[str, str]
     numbers: Mapping[str, int]
 
 
-class Written(NamedTuple):
+class ExportedPoints(NamedTuple):
     """The number of points that were written."""
 
     scalars: int = 0
     histograms: int = 0
 
-    def plus(self, point: Point) -> Written:
+    def plus(self, point: Point) -> ExportedPoints:
         """These counts and one more for `point`."""
         if isinstance(point.value, float):
             return self._replace(scalars=self.scalars + 1)
         return self._replace(histograms=self.histograms + 1)
 
-    def add(self, other: Written) -> Written:
+    def add(self, other: ExportedPoints) -> ExportedPoints:
         """The sum of both counts."""
-        return Written(self.scalars + other.scalars, self.histograms + other.histograms)
+        return ExportedPoints(self.scalars + other.scalars, self.histograms + other.histograms)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Exported:
         """The name of a rank in the tool: the run's name where the run has a single rank."""
         return self.run if len(self.ranks) == 1 else f"{self.run} rank {rank}"
 
-    def told(self, rank: int) -> Told | None:
+    def told(self, rank: int) -> ExportedVerdict | None:
         """The verdict, for the first rank alone: it is about all ranks, and is written once."""
         return None if self.found is None or rank != self.ranks[0] else _told(self.found)
 
@@ -170,10 +170,10 @@ def _only(series: Series, at: int, *, kept: bool) -> float:
     return float("nan") if odd else float(series.columns["sum"][at])
 
 
-def _told(found: Comparison) -> Told:
+def _told(found: Comparison) -> ExportedVerdict:
     texts = {"against": found.a, "verdict": found.verdict, "sentence": found.sentence}
     counts = found.to_dict()["counts"]
-    return Told({name: escape(text) for name, text in texts.items()}, counts)
+    return ExportedVerdict({name: escape(text) for name, text in texts.items()}, counts)
 
 
 def _growth_of(found: Comparison) -> Iterator[Point]:

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_cli.exports.exported import Exported, Point, Written
+from anchor_cli.exports.exported import Exported, ExportedPoints, Point
 from anchor_cli.terminal import plain
 from anchorlib.errors import AnchorError, MissingExtraError, OptionError
 from anchorlib.names import escape
@@ -58,7 +58,7 @@ def write_tracking(exported: Exported, place: str, tick: Tick) -> dict[str, Any]
             "export --mlflow needs mlflow: pip install 'anchorlib[mlflow]', or use --csv"
         ) from None
     uri = place if "://" in place else str(Path(place).absolute())
-    total = Written()
+    total = ExportedPoints()
     runs: list[str] = []
     try:
         client = mlflow.MlflowClient(tracking_uri=uri)
@@ -77,7 +77,7 @@ def write_tracking(exported: Exported, place: str, tick: Tick) -> dict[str, Any]
 
 def _write_rank(
     exported: Exported, rank: int, client: Any, experiment: str, tick: Tick
-) -> tuple[Written, str]:
+) -> tuple[ExportedPoints, str]:
     tags = {"anchor.run": exported.run, "anchor.rank": str(rank)}
     if (told := exported.told(rank)) is not None:
         tags |= {f"anchor.{name}": value for name, value in told.texts.items()}
@@ -92,8 +92,8 @@ def _write_rank(
     return written, run
 
 
-def _fill(exported: Exported, rank: int, client: Any, run: str, tick: Tick) -> Written:
-    written = Written()
+def _fill(exported: Exported, rank: int, client: Any, run: str, tick: Tick) -> ExportedPoints:
+    written = ExportedPoints()
     with tempfile.TemporaryDirectory() as folder:
         points = exported.points(rank, tick)
         while batch := list(islice(points, _BATCH)):

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_cli.exports.exported import Exported, Point, Told, Written
+from anchor_cli.exports.exported import Exported, ExportedPoints, ExportedVerdict, Point
 from anchor_cli.files import written_whole
 from anchorlib.errors import MissingExtraError, OptionError
 from anchorlib.names import escape
@@ -29,7 +29,7 @@ def write_events(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
     Raises MissingExtraError without the package `tensorboard`, OptionError where a folder cannot be
     made or written.
     """
-    protos, ranks, total = _Protos(), exported.ranks, Written()
+    protos, ranks, total = _Protos(), exported.ranks, ExportedPoints()
     folder = place / exported.run
     for rank in ranks:
         events = folder / f"rank{rank}" if len(ranks) > 1 else folder
@@ -39,8 +39,8 @@ def write_events(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
 
 def _write_rank(
     exported: Exported, rank: int, folder: Path, protos: _Protos, tick: Tick
-) -> Written:
-    written = Written()
+) -> ExportedPoints:
+    written = ExportedPoints()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -84,7 +84,7 @@ class _Protos:
         bins = self._summaries.HistogramProto(**_bins(point.value))
         return self._event(point.tag, point, histo=bins)
 
-    def text(self, told: Told, at: Point) -> bytes:
+    def text(self, told: ExportedVerdict, at: Point) -> bytes:
         """One event with the verdict, for TensorBoard's text dashboard."""
         lines = [told.texts["verdict"].upper(), told.texts["sentence"]]
         lines += [f"{name}: {value:,}" for name, value in told.numbers.items()]

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_cli.exports.exported import Exported, Point, Written
+from anchor_cli.exports.exported import Exported, ExportedPoints, Point
 from anchorlib.errors import AnchorError, MissingExtraError, OptionError
 from anchorlib.names import escape
 
@@ -48,7 +48,7 @@ def write_offline(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]
         raise MissingExtraError(
             "export --wandb needs wandb: pip install 'anchorlib[wandb]', or use --csv"
         ) from None
-    total = Written()
+    total = ExportedPoints()
     runs: list[str] = []
     try:
         # Made here, because W&B silently writes elsewhere where it cannot write.
@@ -66,7 +66,7 @@ def write_offline(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]
 
 def _write_rank(
     exported: Exported, rank: int, place: Path, tick: Tick, wandb: Any
-) -> tuple[Written, str]:
+) -> tuple[ExportedPoints, str]:
     run = wandb.init(
         mode="offline",
         dir=str(place),
@@ -85,8 +85,8 @@ def _write_rank(
     return written, str(Path(run.dir).parent)
 
 
-def _fill(exported: Exported, rank: int, run: Any, tick: Tick, wandb: Any) -> Written:
-    written = Written()
+def _fill(exported: Exported, rank: int, run: Any, tick: Tick, wandb: Any) -> ExportedPoints:
+    written = ExportedPoints()
     for step, together in groupby(exported.points(rank, tick), key=lambda point: point.step):
         row: dict[str, Any] = {}
         for point in together:

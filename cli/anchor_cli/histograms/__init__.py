@@ -2,6 +2,6 @@
 
 from anchor_cli.histograms.answer import WRITERS, Answer
 from anchor_cli.histograms.indexed import answer_of_index
-from anchor_cli.histograms.measured import Target
+from anchor_cli.histograms.measured import NarrowFormat
 
-__all__ = ["WRITERS", "Answer", "Target", "answer_of_index"]
+__all__ = ["WRITERS", "Answer", "NarrowFormat", "answer_of_index"]

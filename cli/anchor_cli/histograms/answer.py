@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from anchor_cli.histograms.bars import drawn, percent, strip
-from anchor_cli.histograms.measured import Measured, Target, measured, pooled
+from anchor_cli.histograms.measured import Measured, NarrowFormat, measured, pooled
 from anchor_cli.histograms.panel import Panel, Picture
 from anchor_cli.histograms.png import write_png
 from anchor_cli.histograms.svg import write_html
@@ -42,7 +42,7 @@ class Answer:
     whole: Measured
     parts: Sequence[Measured]
     dtypes: Sequence[str]
-    target: Target | None
+    target: NarrowFormat | None
 
     @classmethod
     def of(
@@ -50,7 +50,7 @@ class Answer:
         found: Sequence[Selected],
         run: str,
         selectors: Sequence[str],
-        target: Target | None,
+        target: NarrowFormat | None,
         over: Over = map,
     ) -> Answer:
         """Counts the histograms; `over` maps the counting over blocks."""

@@ -11,11 +11,11 @@ from anchorlib import Series
 from anchorlib.reading import Over, spread
 from anchorlib.summary import Log2Histogram, Shares, scales_for, shares_as
 
-__all__ = ["Measured", "Target", "measured", "pooled"]
+__all__ = ["Measured", "NarrowFormat", "measured", "pooled"]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NarrowFormat:
     """The format of --as, and the factor on values before they are stored in it."""
 
     fmt: str
@@ -43,7 +43,7 @@ class Measured:
     histogram: Log2Histogram
     shares: Shares | None = None
 
-    def document(self, target: Target | None) -> dict[str, object]:
+    def document(self, target: NarrowFormat | None) -> dict[str, object]:
         """The histogram as an object of the JSON document."""
         about: dict[str, object] = {
             "run": self.run,
@@ -62,7 +62,7 @@ class Measured:
 
 
 def measured(
-    parts: Sequence[Selected], run: str, target: Target | None, over: Over
+    parts: Sequence[Selected], run: str, target: NarrowFormat | None, over: Over
 ) -> list[Measured]:
     """The histogram of each tensor, over all its ranks; `over` maps the counting over blocks."""
     every = [one for part in parts for one in part.series]
@@ -106,7 +106,7 @@ def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
 
 
 def _shares(
-    every: Sequence[Series], histograms: Sequence[Log2Histogram], target: Target, over: Over
+    every: Sequence[Series], histograms: Sequence[Log2Histogram], target: NarrowFormat, over: Over
 ) -> list[Shares]:
     """The shares of each series: from its histogram where that is exact, else from its values."""
     found = [shares_as(one, target.fmt, target.scale) for one in histograms]
@@ -119,11 +119,11 @@ def _shares(
     return found
 
 
-def _of_each(target: Target, series: Series) -> list[Shares]:
+def _of_each(target: NarrowFormat, series: Series) -> list[Shares]:
     return list(_of_records(target, series))
 
 
-def _of_records(target: Target, series: Series) -> Iterator[Shares]:
+def _of_records(target: NarrowFormat, series: Series) -> Iterator[Shares]:
     for record in series.records():
         if record.raw is not None:
             yield shares_as(record.raw, target.fmt, target.scale, dtype=record.dtype)

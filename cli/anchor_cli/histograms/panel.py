@@ -16,7 +16,7 @@ from anchor_cli.histograms.format_limits import Limit, limits_within
 if TYPE_CHECKING:
     from anchorlib.summary import Log2Histogram
 
-__all__ = ["BAR", "Apart", "Panel", "Picture", "color_of", "ticks"]
+__all__ = ["BAR", "BesideAxis", "Panel", "Picture", "color_of", "ticks"]
 
 BAR = "#2b6cb0"
 _ZERO, _BAD = "#b7791f", "#c53030"
@@ -29,7 +29,7 @@ _SEEN = 1 / 150  # the least height of a bar, as a share of the panel's height
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class BesideAxis:
     """A bar beside the axis; x: the bar's middle."""
 
     label: str
@@ -95,16 +95,16 @@ class Picture:
         """The distance between the axis and the bars beside it, in bins."""
         return max(2.0, (self.highest - self.lowest) / 14)
 
-    def apart(self, panel: Panel) -> list[Apart]:
+    def apart(self, panel: Panel) -> list[BesideAxis]:
         """The bars beside the axis: zeros always; NaN and Inf where any panel has some."""
         gap, histogram = self._gap, panel.histogram
-        bars = [Apart("zero", self.lowest - gap, gap / 2, histogram.zero, _ZERO)]
+        bars = [BesideAxis("zero", self.lowest - gap, gap / 2, histogram.zero, _ZERO)]
         x = self.highest + 1 + gap
         if any(p.histogram.nan for p in self.panels):
-            bars.append(Apart("NaN", x, gap / 2, histogram.nan, _BAD))
+            bars.append(BesideAxis("NaN", x, gap / 2, histogram.nan, _BAD))
             x += 1.5 * gap
         if any(p.histogram.inf for p in self.panels):
-            bars.append(Apart("Inf", x, gap / 2, histogram.inf, _BAD))
+            bars.append(BesideAxis("Inf", x, gap / 2, histogram.inf, _BAD))
         return bars
 
     @property

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import IO, Any, Literal
 
-from anchor_cli.histograms.panel import BAR, Apart, Panel, Picture, color_of, ticks
+from anchor_cli.histograms.panel import BAR, BesideAxis, Panel, Picture, color_of, ticks
 from anchor_cli.terminal import cut
 from anchorlib.errors import MissingExtraError
 
@@ -101,7 +101,7 @@ def _write_heads(panel: Panel, axis: Any) -> None:
         )
 
 
-def _draw_apart(one: Apart, panel: Panel, axis: Any) -> None:
+def _draw_apart(one: BesideAxis, panel: Panel, axis: Any) -> None:
     height = panel.height(one.count)
     axis.bar([one.x], [height], width=one.width, color=one.color, hatch="//", edgecolor="white")
     axis.annotate(

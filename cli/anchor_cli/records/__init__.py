@@ -4,9 +4,10 @@ from anchor_cli.records.extract import Extract
 from anchor_cli.records.following import Following
 from anchor_cli.records.formats import WRITERS, csv_rows
 from anchor_cli.records.missing import Gaps, answered, lost, told
-from anchor_cli.records.selected import Selected, named, narrowed, selected, settled
+from anchor_cli.records.selected import named, narrowed, selected, settled
 from anchor_cli.records.sheets import harmless, sheet, write_rows
 from anchor_cli.records.summarised import summaries, summarised
+from anchor_cli.records.tensor_records import Selected
 
 __all__ = [
     "WRITERS",

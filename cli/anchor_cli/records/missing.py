@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from anchor_cli.arguments import Selection
 from anchor_cli.exits import ExitCode
+from anchor_cli.records.tensor_records import Selected
 from anchor_cli.terminal import counted, note, steps_of
 from anchorlib.errors import UnknownTensorError
 from anchorlib.names import escape, join, select
 from anchorlib.record import UNKNOWN
 
 if TYPE_CHECKING:
-    from anchor_cli.records.selected import Selected
     from anchorlib import Run, TensorInfo
     from anchorlib.record import Gap
 

@@ -1,14 +1,15 @@
-"""The records that a command's options select."""
+"""Finds the records that a command's options select, or says why there are none."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anchor_cli.arguments import Selection
 from anchor_cli.records.missing import lost
+from anchor_cli.records.tensor_records import Selected
 from anchor_cli.terminal import steps_of
 from anchorlib.errors import AmbiguousTensorError, OptionError, UnknownTensorError
 from anchorlib.names import escape, join
@@ -17,48 +18,10 @@ from anchorlib.reading import gradients_first
 if TYPE_CHECKING:
     from anchorlib import Run, Series, TensorInfo
 
-__all__ = ["Selected", "named", "narrowed", "selected", "settled"]
+__all__ = ["named", "narrowed", "selected", "settled"]
 
 Pair = tuple[str, str]
 Key = tuple[str, str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """The selected records of one tensor, kind and mode.
-
-    series: for each rank with selected records, the series of these records.
-    whole: for each rank, the series of all records, of all attempts.
-    """
-
-    info: TensorInfo
-    series: tuple[Series, ...]
-    whole: tuple[Series, ...]
-
-    @property
-    def title(self) -> str:
-        """The tensor's selector, escaped for a terminal."""
-        return escape(join(self.info.name, self.info.kind))
-
-    @property
-    def records(self) -> int:
-        """How many records were selected."""
-        return sum(map(len, self.series))
-
-    @property
-    def first_step(self) -> int:
-        """The first step with a selected record."""
-        return min(int(one.columns["step"].min()) for one in self.series)
-
-    @property
-    def last_step(self) -> int:
-        """The last step with a selected record."""
-        return max(int(one.columns["step"].max()) for one in self.series)
-
-    @property
-    def scales(self) -> list[float]:
-        """The loss scales of the selected records, ascending; 1.0 stands for no loss scale."""
-        return sorted({scale for one in self.series for scale in one.columns["scale"].tolist()})
 
 
 def selected(

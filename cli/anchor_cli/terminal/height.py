@@ -9,13 +9,13 @@ from typing import NamedTuple
 from anchor_cli.terminal.screen import Screen
 from anchor_cli.terminal.table import cut, width_of
 
-__all__ = ["MORE", "Block", "fitted", "listed", "titled", "wrapped"]
+__all__ = ["MORE", "ReportPart", "fitted", "listed", "titled", "wrapped"]
 
 MORE = "--json has them all"
 _FILLER = "\0"  # a character that no shown text holds
 
 
-class Block(NamedTuple):
+class ReportPart(NamedTuple):
     """One part of a report.
 
     most: the number of its entries.
@@ -31,7 +31,7 @@ class Block(NamedTuple):
     kept: int = 0
 
 
-def fitted(blocks: Sequence[Block], height: int) -> list[str]:
+def fitted(blocks: Sequence[ReportPart], height: int) -> list[str]:
     """The lines of all blocks, at most `height`; each block shows an entry if there is room.
 
     The remaining lines are shared: each block in turn gets one more entry.
@@ -54,13 +54,13 @@ def fitted(blocks: Sequence[Block], height: int) -> list[str]:
     return _all(blocks, shown)
 
 
-def _all(blocks: Sequence[Block], shown: Sequence[int]) -> list[str]:
+def _all(blocks: Sequence[ReportPart], shown: Sequence[int]) -> list[str]:
     return [line for block, count in zip(blocks, shown, strict=True) for line in block.lines(count)]
 
 
 def listed(
     head: str, entries: Sequence[Sequence[str]], more: str, *, headed: bool = False
-) -> Block:
+) -> ReportPart:
     """A block of a head and entries of one or more lines; `more` says where the rest is shown.
 
     headed: whether an entry's first line is understood alone: where a single entry is left over,
@@ -74,7 +74,7 @@ def listed(
             return [head, *chosen, *entries[-1][:1]]
         return [head, *chosen, *([f"  and {left:,} more: {more}"] if left else [])]
 
-    return Block(len(entries), lines)
+    return ReportPart(len(entries), lines)
 
 
 def wrapped(text: str, width: int, most: int | None = 3, indent: str = "  ") -> list[str]:

@@ -15,7 +15,7 @@ from anchorlib.formulas import (
     ACTIVATIONS,
     Fit,
     Function,
-    Part,
+    ProductPart,
     fit,
     layer_norm,
     layer_norm_backward,
@@ -159,10 +159,10 @@ def test_of_two_functions_the_one_that_was_computed_is_told() -> None:
 @pytest.mark.parametrize("order", ["sequential", "fma", "pairwise", "4 sums, fma"])
 def test_the_order_in_which_a_product_was_added_up_is_named(order: str) -> None:
     a, b = random(7, "float32")
-    part = Part(np.arange(0, ROWS, 4), np.arange(SIZE // 2))
+    part = ProductPart(np.arange(0, ROWS, 4), np.arange(SIZE // 2))
     function = product(part)
     right = b[: SIZE // 2].T
-    whole = Part(np.arange(ROWS), np.arange(SIZE // 2))
+    whole = ProductPart(np.arange(ROWS), np.arange(SIZE // 2))
     formula = next(one for one in product(whole).formulas if one.name == order)
     from anchorlib.formulas.rounded import Rounded
 
@@ -176,7 +176,7 @@ def test_the_order_in_which_a_product_was_added_up_is_named(order: str) -> None:
 def test_a_product_of_a_transposed_matrix_is_reproduced_by_torchs_kernel() -> None:
     a, b = random(8, "float32")
     weight, bias = b[:8], b[8][:8]
-    part = Part(np.arange(ROWS), np.arange(8))
+    part = ProductPart(np.arange(ROWS), np.arange(8))
     output = functional.linear(a, weight, bias)
     inputs = [values(a), values(weight).T, values(bias)]
     found = fit([product(part)], inputs, values(output), "float32", part=part.of)

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from anchorlib.peers.answer import Departure
-from anchorlib.peers.grid import Grid, SeriesKey
+from anchorlib.peers.grid import RankGrid, SeriesKey
 from anchorlib.peers.norms import departures_of_norms
+from anchorlib.peers.outlier import Departure
 
 Array = np.ndarray
 Draw = Callable[[np.random.Generator, int, int, int], Array]
@@ -32,13 +32,13 @@ class Rows:
         return row
 
 
-def grid(sizes: Array) -> Grid:
+def grid(sizes: Array) -> RankGrid:
     """A grid of gradients with these root mean squares, (ranks, series, steps)."""
     ranks, series, steps = sizes.shape
     count = series * steps
     owner, step = np.repeat(np.arange(series), steps), np.tile(np.arange(steps), series)
     none = np.zeros((ranks, count), bool)
-    return Grid(
+    return RankGrid(
         ranks=list(range(ranks)), last=[steps - 1] * ranks,
         readers=cast("Any", [Rows()] * ranks),
         series=[SeriesKey(f"w{n}", "pass_grad", "all", "train") for n in range(series)],

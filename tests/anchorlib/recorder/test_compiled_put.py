@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
@@ -19,6 +19,7 @@ from anchorlib.capture.tensors.snapshot import dtype_name
 from anchorlib.dtypes import DTYPES
 from anchorlib.recorder.layout import SlotKind
 from tests.anchorlib.recorder.rings import WRITES_RINGS, Ring
+from tests.seeds import examples
 from tests.strategies import storage_arrays
 
 needs_it = pytest.mark.skipif(not WRITES_RINGS, reason="the compiled put was not built")
@@ -44,6 +45,7 @@ def bits_of(x):
 
 @needs_it
 @pytest.mark.parametrize("dtype", TAKEN, ids=dtype_name)
+@settings(max_examples=examples(25))  # of each dtype
 @given(data=st.data())
 def test_a_record_is_the_values_of_its_tensor_and_what_it_was_called_with(dtype, data):
     raw = data.draw(storage_arrays(dtype_name(dtype)))

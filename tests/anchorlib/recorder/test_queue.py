@@ -287,7 +287,8 @@ def test_a_close_that_runs_out_of_time_writes_nothing_more_and_counts_what_waite
     assert undelivered == queue.lost
     assert [gap.count for gap in sink.gaps] == [undelivered]
     assert sink.closed
-    time.sleep(0.5)
+    join_drain(queue)  # nobody else writes
+    assert not queue._worker._thread.is_alive()
     assert (len(sink.records), len(sink.calls)) == (there, calls)
 
 

@@ -19,8 +19,8 @@ import grpc
 import pytest
 
 from anchor_server import Collector, serve
-from anchor_server.push import PushService
-from anchor_server.stream import Stream
+from anchor_server.push_service import PushService
+from anchor_server.stream import RankStream
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError, FlushTimeoutError
 from anchorlib.record import Flag, Gap
@@ -308,7 +308,7 @@ def test_several_ranks_join_one_run(tmp_path):
 def test_a_stream_that_is_not_answered_any_more_is_begun_anew(tmp_path, monkeypatch):
     # As where a bit flips in what the line says to itself: both ends are there, and both wait.
     monkeypatch.setattr("anchorlib.wire.clients.push.ANSWER_SECONDS", 0.4)
-    real = Stream.replies
+    real = RankStream.replies
     stuck, over = threading.Event(), threading.Event()
 
     def replies(self, batch):
@@ -317,7 +317,7 @@ def test_a_stream_that_is_not_answered_any_more_is_begun_anew(tmp_path, monkeypa
             over.wait(30)
         yield from real(self, batch)
 
-    monkeypatch.setattr(Stream, "replies", replies)
+    monkeypatch.setattr(RankStream, "replies", replies)
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
         sink.put(block_of([record(0), record(1)]))

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from anchorlib.block import block_of
 from anchorlib.record import Record
+from anchorlib.spool.dead_spool import Load
+from anchorlib.spool.destination import Destination
 from anchorlib.spool.disk import Disk
 from anchorlib.spool.format import Damaged, entry_at, next_good
-from anchorlib.spool.load import Load
 from anchorlib.spool.spools import OwnedSpool, make_spool
-from anchorlib.spool.target import Target
 from anchorlib.wire import (
     PROTOCOL,
     Ack,
@@ -178,7 +178,7 @@ def good_records(folder: Path) -> tuple[list[int], int]:
     """The records that a damaged spool still gives, and how many are known to be lost."""
     work = OwnedSpool.take(folder)
     changed = threading.Condition()
-    load = Load(work, Target("somewhere"), changed)
+    load = Load(work, Destination("somewhere"), changed)
     frames, decoder, defined, found = load.frames, Decoder(), 0, []
     frames.rewind()
     frames.commit(0)

@@ -12,16 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from anchorlib.torch_private import DOORS, Reach
+from anchorlib.torch_private import DOORS, AffectedPrograms
 from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).parent / "without.py"
 NOTHING = "nothing at all"
 pytestmark = pytest.mark.slow  # a training for each door
-EAGER = [name for name, door in DOORS.items() if door.at_once and door.reach is Reach.EAGER]
-TRACED = [name for name, door in DOORS.items() if door.at_once and door.reach is Reach.TRACED]
-COMPILED = [name for name, door in DOORS.items() if door.at_once and door.reach is Reach.COMPILED]
+EAGER = [
+    name for name, door in DOORS.items() if door.at_once and door.reach is AffectedPrograms.EAGER
+]
+TRACED = [
+    name for name, door in DOORS.items() if door.at_once and door.reach is AffectedPrograms.TRACED
+]
+COMPILED = [
+    name for name, door in DOORS.items() if door.at_once and door.reach is AffectedPrograms.COMPILED
+]
 
 
 def trained(store, names, *options):

@@ -19,9 +19,9 @@ from anchorlib.wire import (
     Framed,
     FrameError,
     GarbledError,
-    Link,
     Outbox,
     PushReply,
+    StoredStretch,
     parse_request,
 )
 from anchorlib.wire.messages.gaps import read_gaps
@@ -307,7 +307,7 @@ def test_a_frame_that_is_lost_on_the_way_is_missed_before_anything_is_let_go(las
 
 
 def test_who_follows_attempts_that_are_gone_sends_nothing():
-    outbox = Outbox(earlier=[Link(1, 0, 0)], attempt=3)
+    outbox = Outbox(earlier=[StoredStretch(1, 0, 0)], attempt=3)
     add(outbox, [record(0)])
     with pytest.raises(FrameError, match="where attempt 3 was to be resumed"):
         outbox.take(PushReply(resume=Resume(committed=0, attempt=1)))

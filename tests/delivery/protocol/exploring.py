@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import gc
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -31,38 +32,88 @@ class Found:
 
 
 def explored(bounds: Bounds, rules: Rules | None = None) -> Found:
-    """Explore all states, until a law is broken."""
-    rules = rules or Rules()
-    moves, found = Moves(rules, bounds), Found()
-    first = moves.first()
-    came: dict[State, tuple[State, str] | None] = {first: None}
-    backwards: dict[State, list[State]] = {}
-    waiting = deque([first])
-    ends: list[State] = []
-    while waiting:
-        state = waiting.popleft()
-        found.states += 1
-        quiet = True
-        for move in moves.all(state):
-            found.steps += 1
-            found.moves[move.name] += 1
-            if move.fair:
-                quiet = False
-                backwards.setdefault(move.state, []).append(state)
-            if move.state not in came:
-                came[move.state] = state, f"{move.name} {move.about}"
-                waiting.append(move.state)
-            if broken := _broken(state, move):
-                found.broken, found.way = broken, list(_way(came, move.state))[::-1]
-                return found
-        if quiet and not any(state.spools):
-            ends.append(state)
-    return _ended(found, came, backwards, ends)
+    """Explore all states, until a law is broken.
+
+    Meanwhile no garbage is collected: states are values without cycles, and looking through some
+    hundred thousand of them again and again takes as long as exploring them.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _Exploration(Moves(rules or Rules(), bounds)).found()
+    finally:
+        if collects:
+            gc.enable()
 
 
-def _broken(before: State, move: Move) -> str:
+class _Exploration:
+    """The states that were reached, each with a number: the hash of a state is looked up once."""
+
+    def __init__(self, moves: Moves) -> None:
+        self._moves = moves
+        self._found = Found()
+        self._states = [moves.first()]
+        self._numbers = {self._states[0]: 0}
+        self._came: list[tuple[int, str] | None] = [None]
+        self._backwards: defaultdict[int, list[int]] = defaultdict(list)
+        self._ends: list[int] = []
+
+    def found(self) -> Found:
+        """What all states and steps come to."""
+        found = self._found
+        for number, state in enumerate(self._states):  # which grows meanwhile
+            found.states += 1
+            quiet = True
+            for move in self._moves.all(state):
+                found.steps += 1
+                found.moves[move.name] += 1
+                reached = self._number(number, move)
+                if move.fair:
+                    quiet = False
+                    self._backwards[reached].append(number)
+                if broken := _broken(state, move.state):
+                    return self._ended(broken, reached)
+            if quiet and not any(state.spools):
+                self._ends.append(number)
+        return self._ended(STUCK, stuck) if (stuck := self._stuck()) is not None else found
+
+    def _number(self, before: int, move: Move) -> int:
+        """The number of the state that a move from the state number `before` leads to."""
+        number = self._numbers.setdefault(move.state, len(self._states))
+        if number == len(self._states):
+            self._states.append(move.state)
+            self._came.append((before, f"{move.name} {move.about}"))
+        return number
+
+    def _stuck(self) -> int | None:
+        """The first state from which no steps lead to an end where no spool is left.
+
+        Only steps count that no fault keeps away.
+        """
+        reaches = set(self._ends)
+        waiting = deque(self._ends)
+        while waiting:
+            for before in self._backwards[waiting.popleft()]:
+                if before not in reaches:
+                    reaches.add(before)
+                    waiting.append(before)
+        return next((n for n in range(len(self._states)) if n not in reaches), None)
+
+    def _ended(self, broken: str, number: int) -> Found:
+        """What was found where the state `number` breaks a law."""
+        self._found.broken = broken
+        step = self._came[number]
+        while step is not None:
+            number, name = step
+            self._found.way.insert(0, name)
+            step = self._came[number]
+        return self._found
+
+
+def _broken(before: State, after: State) -> str:
     """The law that this step breaks; "" if it breaks none."""
-    after = move.state
+    if _judged(before) == _judged(after):  # which broke none: it was the end of a step itself
+        return ""
     own = [row for row in after.stored if row != OTHER]
     if any(not _in_order(one.rows) for one in after.attempts) or len(set(own)) < len(own):
         return DOUBLED
@@ -75,6 +126,11 @@ def _broken(before: State, move: Move) -> str:
     return ""
 
 
+def _judged(state: State) -> tuple[object, ...]:
+    """All of a state that the laws look at."""
+    return state.ring, state.spools, state.attempts, state.erased
+
+
 def _in_order(rows: tuple[int, ...]) -> bool:
     own = [row for row in rows if row != OTHER]
     return own == sorted(own)
@@ -85,31 +141,3 @@ def _held(state: State) -> Iterator[int]:
         if spool is not None:
             for frame in spool.frames:
                 yield from frame.rows
-
-
-def _ended(
-    found: Found,
-    came: dict[State, tuple[State, str] | None],
-    backwards: dict[State, list[State]],
-    good: list[State],
-) -> Found:
-    """From each state steps that no fault keeps away lead to an end where no spool is left."""
-    reaches = set(good)
-    waiting = deque(good)
-    while waiting:
-        for before in backwards.get(waiting.popleft(), ()):
-            if before not in reaches:
-                reaches.add(before)
-                waiting.append(before)
-    bad = [one for one in came if one not in reaches]
-    if bad:
-        found.broken, found.way = STUCK, list(_way(came, bad[0]))[::-1]
-    return found
-
-
-def _way(came: dict[State, tuple[State, str] | None], state: State) -> Iterator[str]:
-    step = came[state]
-    while step is not None:
-        state, name = step
-        yield name
-        step = came[state]

@@ -12,22 +12,22 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from anchor_server.access import ALL_RIGHTS, EVERY_RUN, Grant
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.limits import NO_LIMITS
-from anchor_server.ranks import Ranks, Tenancy
+from anchor_server.rank_holders import RankHolders, Tenancy
 from anchor_server.refusal_counts import Caller
 from anchor_server.roster import Seat
-from anchor_server.stream import Stream
+from anchor_server.stream import RankStream
 from anchor_server.tally import Tally
+from anchor_server.tokens import ALL_RIGHTS, EVERY_RUN, Grant
 from anchorlib.block import block_of
 from anchorlib.errors import AnchorError, RunExistsError
 from anchorlib.spool import make_spool
+from anchorlib.spool.dead_spool import Load
 from anchorlib.spool.delivery import _Draining, deliver
-from anchorlib.spool.load import Load
+from anchorlib.spool.destination import Destination
 from anchorlib.spool.spools import OwnedSpool, WrittenSpool
 from anchorlib.spool.stored_attempts import past_attempts
-from anchorlib.spool.target import Target
 from anchorlib.store import LocalLocation, RankReader, Writer, remove_run, run_directory
 from anchorlib.wire import (
     PROTOCOL,
@@ -79,7 +79,7 @@ class Delivery:
     def __init__(self, folder: Path, store: Path) -> None:
         self._work = OwnedSpool.take(folder)
         try:
-            self._load = Load(self._work, Target(str(store)), threading.Condition())
+            self._load = Load(self._work, Destination(str(store)), threading.Condition())
             self.hello = self._load.hello(past_attempts(RUN, 0, str(store)))
         except BaseException:
             self._work.release()
@@ -98,12 +98,12 @@ class Delivery:
 class Served:
     """One stream at the collector, from its hello on."""
 
-    def __init__(self, ranks: Ranks, hello: Hello) -> None:
+    def __init__(self, ranks: RankHolders, hello: Hello) -> None:
         self._stack = contextlib.ExitStack()
         given = (hello, Caller("ipv4:127.0.0.1:1"), _GRANT, lambda _: None)
         self._tenancy: Tenancy = self._stack.enter_context(ranks.tenancy(*given))
         seat = Seat(RUN, 0, "here", 0)
-        self._stream = Stream(self._tenancy, Decoder(), FragmentMemory(), Tally(), seat)
+        self._stream = RankStream(self._tenancy, Decoder(), FragmentMemory(), Tally(), seat)
 
     @property
     def resume(self) -> PushReply:
@@ -142,7 +142,7 @@ class Real:
         self._folder = folder
         self._store = folder / "store"
         limits = {"fsync": False, "max_bytes": None, "limits": NO_LIMITS, "patience": 0.0}
-        self._ranks = Ranks(self._store, **limits)  # type: ignore[arg-type]
+        self._ranks = RankHolders(self._store, **limits)  # type: ignore[arg-type]
         self._sessions: dict[int, Session] = {}
         self._folders: list[Path] = []
         self._says: Session | Delivery | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from anchorlib.claims import claim_of
 from anchorlib.spool.stored_attempts import Heir, PastAttempt, heir_among
-from anchorlib.wire import Kind, Link
+from anchorlib.wire import Kind, StoredStretch
 from tests.delivery.protocol.states import (
     WINDOW,
     Attempt,
@@ -150,12 +150,12 @@ class Rules:
         links = tuple(map(_plain, heir.links))
         return Outbox(number, hello, False, heir.base, links, heir.attempt, ends=True)
 
-    # -- the recorder: anchorlib.recorder.plan
+    # -- the recorder: anchorlib.recorder.recorder_plan
 
     def goes_on(self, state: State) -> int:
         """Where the next recorder goes on in the ring: behind what the one before had spooled."""
         return state.ring
 
 
-def _plain(link: Link) -> tuple[int, int, int]:
+def _plain(link: StoredStretch) -> tuple[int, int, int]:
     return link.attempt, link.first, link.end

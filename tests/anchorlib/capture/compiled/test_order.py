@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlib.capture.compiled.inorder import Lines
+from anchorlib.capture.compiled.program_order import ProgramOrder
 
 SITES = [3, 5, 8, 13]
 
 
 def taken(arrivals):
-    lines, order = Lines(), []
+    lines, order = ProgramOrder(), []
     for number, site in enumerate(arrivals):
         x = torch.tensor([site, number])
         lines.take("name", SITES, site, x, lambda x: order.append(tuple(x.tolist())))

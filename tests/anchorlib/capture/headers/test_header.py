@@ -10,7 +10,7 @@ from torch import nn
 
 import anchorlib
 from anchorlib.capture import active_session
-from anchorlib.capture.headers.header import command, run_header
+from anchorlib.capture.headers.header import _device, command, run_header
 from anchorlib.capture.headers.hyperparameters import hyperparameters
 from tests.recording import recording
 
@@ -32,6 +32,23 @@ def test_a_command_is_kept_as_it_was_typed_but_for_secrets(typed, kept):
 def test_code_on_the_command_line_is_masked_whole(option):
     typed = ["python", "-u", option, "login('s3cret')", "--lr", "0.1"]
     assert command(typed, inline=True) == ["python", "-u", option, "***", "--lr", "0.1"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "accelerator", "told"),
+    [
+        (None, None, "cpu"),
+        (None, torch.device("xpu"), "xpu"),
+        (None, torch.device("mps", 0), "mps:0"),
+        ("NVIDIA H200", torch.device("cuda", 0), "NVIDIA H200"),
+    ],
+)
+def test_a_header_names_the_gpu_else_the_kind_of_accelerator(monkeypatch, cuda, accelerator, told):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: cuda)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator is not None)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: accelerator)
+    assert _device() == told
 
 
 def train(*, compiled=None, dtype=None, scaler=None):

@@ -1,0 +1,117 @@
+"""The marks by which a walk through autograd's graph recognizes anchored tensors and parameters.
+
+An anchored tensor has a mark on its autograd node, in the dict that torch keeps
+there for anomaly mode: the mark is freed with the node, and nothing here keeps a tensor or a graph
+alive. A leaf has no lasting node, so its mark is a hook on the leaf.
+
+A tensor without a graph is recognized by its memory (see `storages`) or by the module that
+returned it: a frozen layer, or one under `no_grad`, made its output from its arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from weakref import ref
+
+import torch
+
+from anchorlib.capture.counting import At
+from anchorlib.capture.naming import Parts
+from anchorlib.capture.own_hooks import Hung, hang_on_leaf
+from anchorlib.capture.tensors import Storages
+from anchorlib.torch_private import hooks_are_known, hooks_of
+
+__all__ = ["Marks", "Owner"]
+
+_MARK: Final = "anchorlib"  # a key in a node's metadata
+
+Owner = tuple[object, str, At]  # token of the session's marks, the tensor's name, its coordinates
+
+
+class Marks:
+    """The marks of one session; those of another session in the same process mean nothing here."""
+
+    def __init__(self) -> None:
+        self._token = object()
+        self._parameters: dict[int, tuple[ref[Parts], str]] = {}  # by id
+        self._storages = Storages()
+        self._leaves: list[Hung] = []
+
+    def know(self, parts: Parts) -> None:
+        """Add the names of a model's parameters."""
+        # The weak reference is to the parts: torch refuses to swap a tensor that has one.
+        held = ref(parts)
+        self._parameters |= {id(one): (held, name) for name, one in parts.parameters.items()}
+
+    def parameter_name(self, leaf: object) -> str | None:
+        """The name of the parameter `leaf`; None where it belongs to no watched model."""
+        held, name = self._parameters.get(id(leaf), (None, ""))
+        parts = None if held is None else held()
+        return name if parts is not None and parts.parameters.get(name) is leaf else None
+
+    def mark(self, x: torch.Tensor, node: Any, name: str, at: At) -> None:
+        """Mark `x`, made by `node` (None for a leaf), as the tensor `name` observed at `at`."""
+        owner = (self._token, name, at)
+        if node is not None:
+            node.metadata[_key(x.output_nr)] = owner
+        elif x.requires_grad and hooks_are_known:
+            self._mark_leaf(x, owner)
+
+    def mark_memory(self, x: torch.Tensor, *, name: str, at: At) -> None:
+        """Note that the memory of `x` holds the tensor `name` observed at `at`."""
+        self._storages.note(x, (self._token, name, at))
+
+    def owner(self, node: Any, number: int) -> Owner | None:
+        """The anchored tensor of this session that output `number` of `node` is, or None."""
+        return self._ours(node.metadata.get(_key(number)))
+
+    def leaf_owner(self, leaf: torch.Tensor) -> Owner | None:
+        """The anchored tensor of this session that `leaf` is, or None."""
+        return self._ours(next((mark.owner for mark in _leaf_marks(leaf)), None))
+
+    def _ours(self, owner: Owner | None) -> Owner | None:
+        return owner if owner is not None and owner[0] is self._token else None
+
+    def memory_owner(self, x: torch.Tensor) -> tuple[Owner, str] | None:
+        """The anchored tensor whose memory `x` has, and how `x` differs from it ("" if not)."""
+        known = self._storages.owner(x)
+        return known if known is not None and known[0][0] is self._token else None
+
+    def _mark_leaf(self, leaf: torch.Tensor, owner: Owner) -> None:
+        for mark in _leaf_marks(leaf):
+            mark.owner = owner
+            return
+        if len(self._leaves) >= 64:  # each batch that needs gradients is a new leaf
+            self._leaves = [one for one in self._leaves if not one.is_gone]
+        self._leaves.append(hang_on_leaf(leaf, _LeafMark(owner)))
+
+    def close(self) -> None:
+        """Remove the marks from leaves, which may outlive the session."""
+        for hung in self._leaves:
+            hung.remove()
+        self._leaves.clear()
+        self._storages.clear()
+
+
+class _LeafMark:
+    """A tensor hook that changes nothing: it marks a leaf as an anchored tensor."""
+
+    __slots__ = ("owner",)
+
+    # Lets torch save an anchored leaf, or send it to other processes, without a warning.
+    __torch_unserializable__ = True
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        # Compiled autograd would take None to mean that there is no gradient.
+        return gradient
+
+
+def _key(number: int) -> object:
+    return (_MARK, number) if number else _MARK
+
+
+def _leaf_marks(leaf: torch.Tensor) -> list[_LeafMark]:
+    return [hook for hook in hooks_of(leaf).values() if isinstance(hook, _LeafMark)]

@@ -1,0 +1,84 @@
+"""Observations of one name put into program order, whatever order compiled code makes them in.
+
+Modes that count or fold (EveryN, Sum, Final) need program order. A tensor that is observed too
+early is copied, and waits for its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+
+from anchorlib.capture.recording import Stream
+from anchorlib.capture.tensors import plain, undisturbed
+from anchorlib.modes import EveryN, Final, Sum
+
+__all__ = ["ProgramOrder", "depends_on_order"]
+
+Record = Callable[[torch.Tensor], None]
+
+
+def depends_on_order(streams: Sequence[Stream]) -> bool:
+    """Whether the records of any of `streams` depend on the order of its observations."""
+    modes = (stream.fold.mode for stream in streams)
+    return any(
+        isinstance(mode, Sum | Final) or (isinstance(mode, EveryN) and mode.unit == "record")
+        for mode in modes
+    )
+
+
+class ProgramOrder:
+    """Queues of observations, one for each key, each in program order."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Hashable, _Line] = {}
+
+    def take(
+        self, key: Hashable, sites: Sequence[int], site: int, x: torch.Tensor, record: Record
+    ) -> None:
+        """Call `record` with `x`, observed at `site`, once all earlier `sites` had their turn."""
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line(sites)
+        line.take(site, x, record)
+
+    def settle(self) -> None:
+        """Record the observations that still wait."""
+        for line in self._lines.values():
+            line.settle()
+
+
+class _Line:
+    """The observations of one key; each execution of the graph visits each of `sites` once."""
+
+    __slots__ = ("_next", "_sites", "_waiting")
+
+    def __init__(self, sites: Sequence[int]) -> None:
+        self._sites = sites
+        self._next = 0
+        self._waiting: dict[int, tuple[torch.Tensor, Record]] = {}
+
+    def take(self, site: int, x: torch.Tensor, record: Record) -> None:
+        if site in self._waiting or site not in self._sites[self._next :]:
+            self.settle()  # another execution, or another backward, has begun
+        if site != self._sites[self._next]:
+            with undisturbed():
+                self._waiting[site] = (plain(x).clone(), record)
+            return
+        record(x)
+        self._next += 1
+        while self._next < len(self._sites) and self._sites[self._next] in self._waiting:
+            kept, later = self._waiting.pop(self._sites[self._next])
+            later(kept)
+            self._next += 1
+        if self._next == len(self._sites):
+            self._next = 0
+
+    def settle(self) -> None:
+        """Record the waiting observations: the sites that they waited for will not come."""
+        for site in self._sites:
+            if site in self._waiting:
+                kept, record = self._waiting.pop(site)
+                record(kept)
+        self._next = 0

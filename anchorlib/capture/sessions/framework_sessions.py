@@ -1,0 +1,153 @@
+"""Functions on sessions that `anchor run` and the integrations open for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import nn
+
+from anchorlib.capture.dynamo_marks import never_traced
+from anchorlib.capture.headers import command
+from anchorlib.capture.inline import LossFinder
+from anchorlib.capture.models import hook_called_parts
+from anchorlib.capture.own_hooks import hang_after_steps, hang_before_steps
+from anchorlib.capture.sessions.active import open_session
+from anchorlib.capture.sessions.session import Session
+from anchorlib.capture.sessions.settings import Options, settings
+from anchorlib.modes import ModeSpec
+from anchorlib.scope import TRAIN
+
+__all__ = [
+    "after_a_step",
+    "before_training_goes_on",
+    "catches_up_before_steps",
+    "close_untold",
+    "counted",
+    "find_losses",
+    "forget_choices",
+    "has_begun",
+    "is_watched",
+    "leaves_out",
+    "see_called_parts",
+    "sharing_names",
+    "speaks",
+    "start_unasked",
+    "state_command",
+    "unwatch",
+]
+
+
+def start_unasked(
+    run: str | None, *, rank: int | None, mode: ModeSpec, gives_way: Callable[[], object]
+) -> Session:
+    """Open the active session for a program that has not asked for it, and may open its own later.
+
+    gives_way: called when the program opens a session of its own, after this one has ended.
+
+    Raises as `start`.
+    """
+    return open_session(settings(Options(run, rank=rank, mode=mode)), gives_way=gives_way)
+
+
+def find_losses(session: Session) -> None:
+    """Record as `loss`, from now on, each scalar on which `backward` is called."""
+    watches = session._watches  # noqa: SLF001
+    losses = LossFinder(session._observer, session._anchors, watches.has_name)  # noqa: SLF001
+    watches.at_close(losses.close)
+
+
+def after_a_step(session: Session, action: Callable[[], object]) -> None:
+    """Call `action` after each step of an optimizer, while the session is open."""
+    observer = session._observer  # noqa: SLF001
+
+    @never_traced
+    def hook(*_of_step: object) -> None:
+        observer.guarded(action)
+
+    session._watches.at_close(hang_after_steps(hook).remove)  # noqa: SLF001
+
+
+def has_begun(session: Session) -> bool:
+    """Whether training has begun: a forward of a watched model ran, or an optimizer stepped."""
+    return session._clock.has_begun  # noqa: SLF001
+
+
+def before_training_goes_on(session: Session, action: Callable[[], None]) -> None:
+    """Call `action` once, when the next forward of a watched model or optimizer's step begins.
+
+    Does nothing where another action is due already.
+    """
+    observer = session._observer  # noqa: SLF001
+    if observer.due is None:
+        observer.due = action
+
+
+def catches_up_before_steps(session: Session) -> None:
+    """Call a due action (see `before_training_goes_on`) before steps of any optimizer, too."""
+    observer = session._observer  # noqa: SLF001
+
+    @never_traced
+    def hook(*_of_step: object) -> None:
+        observer.catch_up()
+
+    session._watches.at_close(hang_before_steps(hook).remove)  # noqa: SLF001
+
+
+def is_watched(session: Session, parameter: object) -> bool:
+    """Whether `parameter` belongs to a watched model."""
+    return session._observer.lineage.marks.parameter_name(parameter) is not None  # noqa: SLF001
+
+
+def forget_choices(session: Session, model: nn.Module) -> None:
+    """Forget which tensors of `model` to record, and its optimizers; the model stays watched."""
+    session._watches.forget_choices(model)  # noqa: SLF001
+
+
+def unwatch(session: Session, model: nn.Module) -> None:
+    """Stop watching `model`."""
+    session._watches.forget(model)  # noqa: SLF001
+
+
+def see_called_parts(session: Session, model: nn.Module) -> Callable[[], None]:
+    """Count calls of a part of `model` from outside as its forwards; returns what undoes that."""
+    return hook_called_parts(model, session._observer)  # noqa: SLF001
+
+
+def state_command(session: Session, words: Sequence[str]) -> None:
+    """Note in the run's header the command line that records it, with secrets masked."""
+    if session._settings.recording:  # noqa: SLF001
+        session._recorder.header("command", command(list(words)))  # noqa: SLF001
+
+
+def close_untold(session: Session) -> None:
+    """Close `session` without its closing message, which the caller prints."""
+    session._ending.has_closing_line = False  # noqa: SLF001
+    session.close()
+
+
+def speaks(session: Session) -> bool:
+    """Whether this rank is the one that prints messages about the run."""
+    return session._settings.speaks  # noqa: SLF001
+
+
+def counted(session: Session, store: str) -> str:
+    """The session in one line: its steps, passes, the optimizers that ended them, records."""
+    return session._ending.line(store)  # noqa: SLF001
+
+
+def leaves_out(session: Session, steps: range) -> bool:
+    """Whether `session` does not record all phases, or not all of these steps of training."""
+    limits = session._settings.scope  # noqa: SLF001
+    return limits.phases is not None or any(limits.rests(step, TRAIN) for step in steps)
+
+
+@contextmanager
+def sharing_names(session: Session) -> Iterator[None]:
+    """A context in which models with equal names may be watched: they train at different steps."""
+    watches = session._watches  # noqa: SLF001
+    before, watches.shares_names = watches.shares_names, True
+    try:
+        yield
+    finally:
+        watches.shares_names = before

@@ -1,0 +1,87 @@
+"""Which module each operation of compiled code belongs to, found while the code runs.
+
+A graph names a module by a variable of the function that was compiled, and a path of attributes
+and items from there. The graph's forward is called below that function, whose frame still has the
+variable. The graph's backward is not: its variables are those that were seen in the forward which
+made the backward's autograd node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any, Final
+
+from torch import fx, nn
+
+from anchorlib.capture.tracing.graph_nodes import ModulePath
+from anchorlib.torch_private import children_of
+
+__all__ = ["Insides"]
+
+_CONTAINERS: Final = (list, tuple)
+
+
+class Insides:
+    """The modules that the executions of compiled code in one step started from.
+
+    name_of: gives the name of a module; None where it belongs to no watched model.
+    """
+
+    def __init__(self, name_of: Callable[[object], str | None]) -> None:
+        self._name_of = name_of
+        self._roots: dict[tuple[int, bool, str], object] = {}
+
+    def forget(self) -> None:
+        """Drop the modules of the step that has ended."""
+        self._roots.clear()
+
+    def module(self, path: ModulePath, execution: int, frame: FrameType | None) -> str:
+        """The name of the innermost module along `path` that has a name; empty where none has.
+
+        execution: the number of the autograd node that the graph's forward made. frame: of the
+        graph that runs; None in backward.
+        """
+        key = (execution, path.of_globals, path.root)
+        if frame is None:
+            root = self._roots.get(key)
+        else:
+            root = _variable(frame, path)
+            self._roots.setdefault(key, root)  # a later run without gradients makes no node
+        innermost = ""
+        for value in _down(root, path.path):
+            innermost = self._name_of(value) or innermost
+        return innermost
+
+
+def _variable(frame: FrameType | None, path: ModulePath) -> object:
+    """The value of the variable with which `path` begins, in the function that was compiled."""
+    while frame is not None:
+        scope = frame.f_globals if path.of_globals else frame.f_locals
+        value: object = scope.get(path.root)
+        if value is not None and not _is_torchs(frame, value):
+            return value
+        frame = frame.f_back
+    return None
+
+
+def _is_torchs(frame: FrameType, value: object) -> bool:
+    """Whether `value` is a variable of torch's own, in a frame between the graph and user code."""
+    if isinstance(value, nn.Module):
+        return isinstance(value, fx.GraphModule)
+    return str(frame.f_globals.get("__name__", "")).startswith("torch.")
+
+
+def _down(value: Any, links: Iterable[str]) -> Iterable[object]:
+    """`value`, then each value along `links`; runs no property or `__getattr__` of the user's."""
+    yield value
+    for link in links:
+        if isinstance(value, nn.Module) and link in children_of(value):
+            value = children_of(value)[link]  # getattr may be the user's own
+        elif type(value) in _CONTAINERS and link.isdecimal() and int(link) < len(value):
+            value = value[int(link)]
+        elif type(value) is dict:
+            value = value.get(link)
+        else:
+            value = getattr(value, "__dict__", {}).get(link)
+        yield value

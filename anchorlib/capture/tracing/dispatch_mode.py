@@ -1,0 +1,241 @@
+"""The mode through which torch shows each operation that it dispatches.
+
+The operation itself is called exactly once, with its own arguments, even if anchorlib fails before
+or after the call.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from anchorlib.capture.dynamo_marks import IS_TOLD, natively
+from anchorlib.capture.tracing.arguments import Arguments, tensors_in
+from anchorlib.capture.tracing.code_places import OURS, place_of
+from anchorlib.capture.tracing.graph_doors import GraphKey
+from anchorlib.capture.tracing.inductor import Kernels, Running
+from anchorlib.capture.tracing.request import Digests
+from anchorlib.capture.tracing.schemas import OpFacts, facts_of
+from anchorlib.capture.tracing.sights import Sight, Sights
+from anchorlib.capture.tracing.storage_makers import storage_keys
+from anchorlib.capture.tracing.value_digests import Digester, Near
+from anchorlib.operations import OperandForm, OpForm, TracedOp
+from anchorlib.torch_private import DispatchMode, Overload, current_node, graph_task, is_tracing
+
+__all__ = ["Begun", "OpMode"]
+
+_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+"""Classes whose operations are noted; any other class first dispatches the ones it consists of."""
+
+
+class Begun(NamedTuple):
+    """An operation that is about to run."""
+
+    facts: OpFacts
+    sight: Sight
+    arguments: Arguments
+    pass_index: int
+    inputs: tuple[OperandForm, ...]
+    digests: bytes
+    makers: list[int | None]
+    source: str
+    near: Near | None
+
+
+class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
+    """Notes each operation in `sights` while it is `live`.
+
+    on_gap: takes the reason why something was not traced. on_fault: takes an exception of ours.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        sights: Sights,
+        digests: Digests,
+        kernels: Kernels,
+        on_gap: Callable[[str], None],
+        on_fault: Callable[[Exception], None],
+    ) -> None:
+        super().__init__()
+        self.live = True
+        self._sights = sights
+        self._inputs, self._outputs = digests == "both", digests != "none"
+        self._on_gap, self._on_fault = on_gap, on_fault
+        self._kernels = kernels
+        self._lock = threading.Lock()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """True, so that torch.compile acts as without this mode and does not fall back to eager."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # `natively` below keeps dynamo out, without importing dynamo and asking it at every call.
+        return not IS_TOLD
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation, and note what it was."""
+        kwargs = kwargs or {}
+        if not self.live:
+            return func(*args, **kwargs)
+        if types and not _PLAIN.issuperset(types):
+            return NotImplemented  # the operations that the class runs inside come back here
+        running = self._kernels.running
+        if running is not None:
+            return self._inside(running, func, args, kwargs)
+        try:
+            begun = self._begin(sys._getframe(1), func, args, kwargs)  # noqa: SLF001
+        except Exception as fault:  # noqa: BLE001  # inside a user's operation
+            begun = None
+            self._on_fault(fault)
+        out = func(*args, **kwargs)
+        if begun is not None:
+            try:
+                self._note(begun, out)
+            except Exception as fault:  # noqa: BLE001  # inside a user's operation
+                self._on_fault(fault)
+        return out
+
+    def run_graph(self, key: GraphKey, given: list[Any], run: Callable[[], Any]) -> Any:
+        """Run a graph of Inductor's that was read, and note the operations that it computed."""
+        kernels, sights = self._kernels, self._sights
+        running = None
+        try:
+            with self._lock:
+                running = kernels.begin(key, given, sights)
+        except Exception as fault:  # noqa: BLE001  # inside a user's compiled code
+            self._unread(fault)
+        try:
+            out = run()
+        finally:
+            kernels.leave()
+        if running is not None and self.live:
+            try:
+                with self._lock:
+                    kernels.note(
+                        running, out, sights, current_node() if graph_task() != -1 else None
+                    )
+            except Exception as fault:  # noqa: BLE001  # inside a user's compiled code
+                self._unread(fault)
+        return out
+
+    def _unread(self, fault: Exception) -> None:
+        self._on_gap(f"a graph's run could not be traced: {type(fault).__name__}: {fault}"[:200])
+
+    def _inside(self, running: Running, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation that a graph of Inductor's leaves to torch."""
+        out = func(*args, **kwargs)
+        if isinstance(func, Overload):
+            try:
+                running.saw(facts_of(func), args, kwargs, out)
+            except Exception as fault:  # noqa: BLE001  # inside a user's compiled code
+                self._unread(fault)
+        return out
+
+    def _begin(
+        self, frame: FrameType, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Begun | None:
+        if not isinstance(func, Overload):
+            self._on_gap(f"what {getattr(func, '__name__', func)} runs inside was not traced")
+            return None
+        facts = facts_of(func)
+        if facts.silent or is_tracing():
+            return None
+        backward = graph_task() != -1
+        sights = self._sights
+        place = place_of(frame, sights.names.modules, backward=backward)
+        if place is OURS:
+            return None
+        arguments = Arguments(facts.arguments, args, kwargs, facts.defaults)
+        tensors = arguments.tensors
+        keys = storage_keys(tensors)
+        node = current_node() if backward else None
+        with self._lock:
+            sight = sights.see(facts.name, place, node, tensors, keys)
+            makers = sights.makers.of(keys)
+            pass_index = sights.pass_index
+        known = sights.are_written(makers) if self._inputs else [False] * len(makers)
+        near: Near | None = {} if facts.view and not facts.writes else None
+        inputs, told = _forms(arguments.names, tensors, known, sights.digester, near)
+        source = "eager" if place.graph is None else "graph"
+        return Begun(facts, sight, arguments, pass_index, inputs, told, makers, source, near)
+
+    def _note(self, begun: Begun, out: Any) -> None:
+        facts, sight, arguments = begun.facts, begun.sight, begun.arguments
+        made = [out] if isinstance(out, torch.Tensor) else list(tensors_in(out))
+        names = ["out"] * len(made)
+        mutates: tuple[int, ...] = ()
+        if facts.writes:
+            mutates = tuple(arguments.places(facts.writes))
+            for place in mutates:  # a fused operation does not return what it writes
+                x = arguments.tensors[place]
+                if x is not out and not any(x is one for one in made):
+                    names.append(arguments.names[place])
+                    made.append(x)
+        known = [self._outputs and not facts.blank] * len(made)
+        outputs, told = _forms(names, made, known, self._sights.digester, begun.near)
+        told = begun.digests + told
+        with self._lock:
+            sights = self._sights
+            index = len(sights.ops)
+            form = OpForm(
+                facts.name,
+                sight.stage,
+                sight.module,
+                sight.seq,
+                sight.node,
+                sight.where,
+                begun.inputs,
+                outputs,
+                arguments.text,
+                tuple([None if maker is None else index - maker for maker in begun.makers]),
+                mutates,
+                facts.view,
+                begun.source,
+                sight.origin,
+            )
+            sights.add(TracedOp(form, begun.pass_index, told, tuple(arguments.floats)), facts)
+            owned = sight.module if sight.stage in ("accumulate", "optimizer") else ""
+            for name, x in zip(names, made, strict=True):
+                if not facts.view or name != "out":
+                    sights.makers.made(x, index)
+                if owned:
+                    sights.names.own(x, owned)
+
+
+def _forms(
+    names: list[str],
+    tensors: list[torch.Tensor],
+    known: list[bool],
+    digester: Digester,
+    near: Near | None,
+) -> tuple[tuple[OperandForm, ...], bytes]:
+    """The name, dtype, shape and strides of each tensor, and the digests of their values, joined.
+
+    known: for each tensor, whether a digest is wanted and its memory has been written.
+    """
+    forms = list[OperandForm]()
+    digests = b""
+    layouts = digester.layouts
+    for name, x, wanted in zip(names, tensors, known, strict=True):
+        layout = layouts.of(x)
+        digest = digester.digest(x, near, layout) if wanted else None
+        if digest is None:
+            forms.append(layout.unknown[name])
+        else:
+            forms.append(layout.known[name])
+            digests += digest
+    return tuple(forms), digests
+
+
+natively(OpMode.__torch_dispatch__)

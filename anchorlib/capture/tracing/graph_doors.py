@@ -1,0 +1,254 @@
+"""The private names of torch through which compiled code is read.
+
+The private names for graphs that run operation by operation are in `running_nodes`; no other file
+of tracing uses private names of compilers.
+
+
+    _log_fw_bw_graphs, _log_inference_graph
+                                        functions that log AOT's graphs, for any backend
+    log_ir_post_fusion                  the function that logs Inductor's graph and its kernels
+    CompiledFxGraph.__call__            runs such a graph, on the tensors that it is given
+    fx_graph_cache, autograd_cache      switched off while a trace is asked for: a graph that comes
+                                        from a cache is not compiled, and so could not be read
+
+Where torch has moved a name, the trace states a gap with that name, and a test fails by it. What
+can be had without it is read all the same: AOT's graphs from the text that torch logs of them, and
+for a graph of Inductor's whose kernels or runs are not seen AOT's graph.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
+
+from torch import fx
+
+from anchorlib.capture.dynamo_marks import natively
+from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, read_graph
+from anchorlib.capture.tracing.import_callbacks import Arrivals
+from anchorlib.capture.tracing.log_listener import Hearing
+from anchorlib.torch_private import (
+    AOT_ENTRY,
+    AOT_LOGS,
+    AOT_MODULE,
+    AOT_TEXTS,
+    CACHES,
+    GRAPH_DOORS,
+    INDUCTORS_DEBUG,
+    INDUCTORS_OUTPUT,
+    inductors_graph,
+    is_in_torch,
+)
+
+__all__ = ["Doors", "GraphKey"]
+
+_Given = TypeVar("_Given")
+
+
+class GraphKey(NamedTuple):
+    """Identifies a graph of Inductor's, both while it is compiled and when it runs."""
+
+    number: int
+    is_backward: bool
+
+
+Call = Callable[[GraphKey, list[Any], Callable[[], Any]], Any]
+"""Runs a graph: takes its key, its inputs, and the function that runs it; returns its result."""
+
+
+class Doors:
+    """Reads graphs while they are compiled, and intercepts their runs, from `open` to `close`.
+
+    on_graph: takes each graph of Inductor's that was read. on_aot: takes each graph of AOT's before
+    its backend gets it. on_call: is called in place of each graph of Inductor's that runs.
+    on_missing: takes the reason why something could not be read. on_text: takes what torch logs of
+    AOT's graphs, where torch has moved the functions that are given the graphs themselves.
+    """
+
+    def __init__(
+        self,
+        on_graph: Callable[[GraphKey, CompilerGraph], None],
+        on_aot: Callable[[fx.Graph], None],
+        on_call: Call,
+        on_missing: Callable[[str], None],
+        on_text: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._on_graph, self._on_aot = on_graph, on_aot
+        self._on_call, self._on_missing = on_call, on_missing
+        self._hearing = Hearing(self._safe(on_text))
+        self._sees_runs = True
+        self._undo: list[Callable[[], None]] = []
+        self._thread = threading.get_ident()
+        meetings = {
+            AOT_MODULE: self._read_aot,
+            INDUCTORS_DEBUG: self._read,
+            INDUCTORS_OUTPUT: self._watch,
+            **dict.fromkeys(CACHES, self._leave_cache),
+        }
+        if not is_in_torch(AOT_MODULE):
+            meetings[AOT_ENTRY] = lambda _: self._listen()
+        self._arrivals = Arrivals({name: self._safe(meet) for name, meet in meetings.items()})
+
+    def open(self) -> None:
+        """Begin: wrap torch's functions, in a module that is not loaded yet on its import."""
+        self._arrivals.begin()
+        for module in (AOT_MODULE, INDUCTORS_DEBUG, INDUCTORS_OUTPUT):
+            if not is_in_torch(module):
+                self._miss(module)
+
+    def close(self) -> None:
+        """End: put torch's own functions and settings back."""
+        self._arrivals.end()
+        self._hearing.end()
+        undone, self._undo = self._undo, []
+        for undo in reversed(undone):
+            try:
+                undo()
+            except Exception as fault:  # noqa: BLE001  # at the end of a user's step
+                self._unread(fault)
+
+    def _safe(self, take: Callable[[_Given], None]) -> Callable[[_Given], None]:
+        """`take`, with its exceptions reported as gaps: user code imports or compiles there."""
+
+        def taken(given: _Given) -> None:
+            try:
+                take(given)
+            except Exception as fault:  # noqa: BLE001  # inside a user's import
+                self._unread(fault)
+
+        return taken
+
+    def _miss(self, name: str, instead: str = "") -> None:
+        """State that torch has moved a name, and read what it logs where that tells as much.
+
+        instead: what torch has there, in words, if anything.
+        """
+        losses = (door.loss for one, door in GRAPH_DOORS.items() if one.startswith(name))
+        self._on_missing(f"{next(losses, 'code')}: this torch has {instead or f'no {name}'}")
+        if name.startswith(AOT_MODULE):
+            self._listen()
+        elif name.startswith(INDUCTORS_OUTPUT):
+            self._sees_runs = False
+
+    def _listen(self) -> None:
+        """Take the texts of AOT's graphs from the loggers of those modules that are loaded."""
+        self._hearing.begin(AOT_TEXTS)
+
+    def _named(self, module: Any, name: str) -> Any:
+        """The private attribute `name` of a module of torch's; None, with a gap, if it moved."""
+        full = f"{module.__name__}.{name}"
+        attribute = getattr(module, name, None)
+        door = next(door for one, door in GRAPH_DOORS.items() if one.startswith(full))
+        if door.fitting(attribute) is None:
+            self._miss(full, "" if attribute is None else f"another {full}, of {type(attribute)}")
+            return None
+        return attribute
+
+    def _unread(self, fault: Exception) -> None:
+        self._on_missing(
+            f"a compiled graph could not be read: {type(fault).__name__}: {fault}"[:200]
+        )
+
+    def _put(self, holder: Any, name: str, value: Any) -> None:
+        before = getattr(holder, name)
+        setattr(holder, name, value)
+
+        def undo() -> None:
+            if getattr(holder, name) is value:  # nobody has wrapped it since
+                setattr(holder, name, before)
+
+        self._undo.append(undo)
+
+    def _read_aot(self, module: ModuleType) -> None:
+        for name in AOT_LOGS:
+            logged = self._named(module, name)
+            if logged is not None:
+                self._put(module, name, self._telling(logged))
+
+    def _telling(self, logged: Callable[..., Any]) -> Callable[..., Any]:
+        """`logged`, wrapped so that the graphs among its arguments are read first."""
+
+        @wraps(logged)
+        def log(*args: Any, **kwargs: Any) -> Any:
+            try:
+                for given in (*args, *kwargs.values()):
+                    if isinstance(given, fx.GraphModule):
+                        self._on_aot(given.graph)
+            except Exception as fault:  # noqa: BLE001  # while a user's code is compiled
+                self._unread(fault)
+            return logged(*args, **kwargs)
+
+        return log
+
+    def _read(self, module: ModuleType) -> None:
+        logged = self._named(module, "log_ir_post_fusion")
+        if logged is None:
+            return
+
+        @wraps(logged)
+        def log_ir_post_fusion(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if self._sees_runs:  # else AOT's graph is listed, once
+                    self._on_graph(*_inductors(*args, **kwargs))
+            except Exception as fault:  # noqa: BLE001  # while a user's code is compiled
+                self._unread(fault)
+            return logged(*args, **kwargs)
+
+        self._put(module, "log_ir_post_fusion", log_ir_post_fusion)
+
+    def _watch(self, module: ModuleType) -> None:
+        compiled = self._named(module, "CompiledFxGraph")
+        if compiled is None:
+            return
+        call = compiled.__call__
+
+        @natively
+        def __call__(graph: Any, inputs: Any) -> Any:  # noqa: N807
+            told = getattr(graph, "fx_kwargs", None) or {}
+            key = GraphKey(told.get("graph_id", -1), bool(told.get("is_backward")))
+            return self._on_call(key, inputs, lambda: call(graph, inputs))
+
+        self._put(compiled, "__call__", __call__)
+
+    def _leave_cache(self, config: Any) -> None:
+        name = CACHES[config.__name__]
+        if self._named(config, name) is None:
+            return
+        patched = config.patch({name: False})
+        patched.__enter__()
+
+        def undo() -> None:
+            if threading.get_ident() == self._thread:  # settings belong to a thread
+                patched.__exit__(None, None, None)
+
+        self._undo.append(undo)
+
+
+def _inductors(nodes: Any) -> tuple[GraphKey, CompilerGraph]:
+    """The graph that Inductor is compiling, with its key; nodes: its kernels, in their order."""
+    lowering = inductors_graph()
+    kernels = [(at, kernel) for at, kernel in enumerate(nodes)]
+    kernels.sort(key=lambda one: type(one[1]).__name__ == "ExternKernelSchedulerNode")
+    groups: dict[str, int] = {}
+    for at, kernel in kernels:
+        for name in _members(kernel):
+            groups.setdefault(name, at)
+    graph = getattr(lowering.module, "graph", None) or lowering.orig_gm.graph
+    key = GraphKey(lowering.graph_id, bool(lowering.is_backward))
+    return key, read_graph(graph, groups)
+
+
+def _members(kernel: Any) -> list[str]:
+    """The names of the graph's nodes that a kernel computes, without the views in front of it."""
+    names: list[str] = []
+    for part in kernel.get_nodes():
+        buffer = part.node
+        own = getattr(buffer, "origin_node", None)
+        if type(part).__name__ == "ExternKernelSchedulerNode":
+            names += [own.name] if own is not None else []
+        elif buffer is not None:
+            names += sorted(node.name for node in buffer.origins)
+    return names

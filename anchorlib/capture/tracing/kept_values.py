@@ -1,0 +1,101 @@
+"""Values of operations kept whole: what `trace(values=...)` selects is recorded as it runs.
+
+Inputs are recorded right before an operation runs and outputs right after it, so that an operation
+in place has both. A tensor without plain values (sparse, quantized, of a dtype that no record can
+have) is a gap of the trace, as is one that only a compiler's kernel ever holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Final
+
+import torch
+
+from anchorlib.capture.counting import At, Clock
+from anchorlib.capture.recording import Recorder
+from anchorlib.capture.tensors import dtype_name, is_plain
+from anchorlib.capture.tracing.value_selection import Called, Wanted
+from anchorlib.modes import All
+from anchorlib.names import MAX_NAME_BYTES
+from anchorlib.operations import VALUES, made_kinds, taken_kind
+
+__all__ = ["Keeping"]
+
+_MODES: Final = ((All(), None),)
+
+
+class Keeping:
+    """Records the values of selected operations.
+
+    on_gap: takes the reason why values were not kept.
+    """
+
+    def __init__(
+        self, wanted: Wanted, recorder: Recorder, clock: Clock, on_gap: Callable[[str], None]
+    ) -> None:
+        self.wanted = wanted
+        self._recorder, self._clock, self._on_gap = recorder, clock, on_gap
+        self._calls: defaultdict[tuple[str, int, str], count[int]] = defaultdict(count)
+        self._running: dict[int, At] = {}
+
+    def forget(self) -> None:
+        """A step has ended: the calls of each operation are counted anew."""
+        self._calls.clear()
+        self._running.clear()
+
+    def before(
+        self, called: Called, pass_index: int, names: Iterable[str], tensors: Iterable[torch.Tensor]
+    ) -> None:
+        """An operation is about to run. names, tensors: its inputs that have been written."""
+        self.begin(called, pass_index)
+        for name, x in zip(names, tensors, strict=True):
+            self.keep(called, taken_kind(name), x)
+
+    def after(self, called: Called, names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None:
+        """The operation has run. names, tensors: its outputs."""
+        for kind, x in zip(made_kinds(names), tensors, strict=True):
+            self.keep(called, kind, x)
+
+    def begin(self, called: Called, pass_index: int) -> None:
+        """Count a call of an operation, which gives the coordinates of its records."""
+        phase = self._clock.phases.here
+        number = next(self._calls[called.name, pass_index, phase])
+        self._running[threading.get_ident()] = At(self._clock.step, pass_index, number, phase)
+
+    def keep(self, called: Called, kind: str, x: torch.Tensor) -> None:
+        """Record the present values of one tensor of the operation that runs, if it is wanted."""
+        if not self.wanted.takes(called, kind):
+            return
+        if not is_plain(x):
+            self.miss(called, kind, _unkept(x))
+        elif len(called.name.encode()) > MAX_NAME_BYTES:
+            self.miss(called, kind, "the operation's module has too long a name")
+        else:
+            at = self._running[threading.get_ident()]
+            streams = self._recorder.streams(called.name, kind, _MODES, at.phase)
+            self._recorder.observe(streams, at, x)
+
+    def miss(self, called: Called, kind: str, why: str) -> None:
+        """State a gap: the values of this tensor were wanted, and not kept."""
+        if self.wanted.takes(called, kind):
+            self._on_gap(f"{VALUES} {called.op}: {why}")
+
+    def miss_unmatched(self) -> list[str]:
+        """State a gap for each selector that selected nothing, and return them."""
+        unmatched = self.wanted.unmatched
+        for text in unmatched:
+            self._on_gap(f"{VALUES} operations named {text!r}: no traced operation is")
+        return unmatched
+
+
+def _unkept(x: torch.Tensor) -> str:
+    """What a tensor without plain values is, for the reason of a gap."""
+    if x.layout is not torch.strided:
+        return f"a tensor of layout {str(x.layout).removeprefix('torch.')} is not kept whole"
+    if x.is_nested or x.device.type == "meta":
+        return f"a {'nested' if x.is_nested else 'meta'} tensor is not kept whole"
+    return f"a tensor of {dtype_name(x.dtype)} is not kept whole"

@@ -1,0 +1,68 @@
+"""Names of the modules and parameters of watched models, and which module owns which memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from anchorlib.capture.tracing.storage_makers import storage_key
+from anchorlib.torch_private import WRAPPER_LINKS
+
+__all__ = ["Names"]
+
+
+class Names:
+    """Names of modules by object, and the module that owns each parameter and each storage."""
+
+    def __init__(self) -> None:
+        self.modules: dict[int, str] = {}
+        self._owners: dict[int | None, str] = {}
+        self._parameters: dict[int, str] = {}
+        self._held: list[object] = []
+
+    def know(self, modules: dict[str, nn.Module], parameters: dict[str, nn.Parameter]) -> None:
+        """Add the modules and parameters of a watched model, by the names of their records."""
+        self._held += [modules, parameters]  # an id identifies its object only while that lives
+        self.modules |= {id(module): name for name, module in modules.items()}
+        root = next(reversed(modules), "")
+        for name, parameter in parameters.items():
+            owner = name.rpartition(".")[0]
+            self._parameters[id(parameter)] = owner if owner in modules else root
+
+    def name_of(self, module: object) -> str | None:
+        """The name of `module`; None where it belongs to no watched model."""
+        return self.modules.get(id(module))
+
+    def at(self, path: tuple[str, ...]) -> str:
+        """The name of the module at a path, without wrappers; empty where there is no such one."""
+        name = ".".join(link for link in path if link not in WRAPPER_LINKS)
+        return name if name in self.modules.values() else ""
+
+    def owner(self, variable: object) -> str:
+        """The name of the module that holds a parameter; empty for any other object."""
+        return self._parameters.get(id(variable), "")
+
+    def find_memory(self) -> None:
+        """Look up the parameters' memory anew, since an assignment to `.data` moves it."""
+        self._owners.clear()
+        for parts in self._held[1::2]:
+            for parameter in parts.values():  # type: ignore[attr-defined]
+                self.own(parameter, self._parameters[id(parameter)])
+
+    def own(self, x: torch.Tensor, module: str) -> None:
+        """Let `module` own the memory of `x` (a gradient, optimizer state) until the step ends."""
+        key = storage_key(x)
+        if key is not None:
+            self._owners[key] = module
+
+    def owner_among(self, keys: Iterable[int | None]) -> str:
+        """The only module that owns some of these storages; empty where none or several do.
+
+        keys: as `storage_keys` gives them.
+        """
+        owned = self._owners
+        owners = {owned[key] for key in keys if key in owned}
+        owners.discard("")
+        return owners.pop() if len(owners) == 1 else ""

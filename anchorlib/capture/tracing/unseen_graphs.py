@@ -1,0 +1,71 @@
+"""Graphs of AOT's that their backend runs unseen: neither node by node nor through Inductor."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from torch import fx
+
+from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, read_graph
+from anchorlib.capture.tracing.graph_texts import read_text
+from anchorlib.torch_private import CompileContext
+
+__all__ = ["Unseen", "compile_id", "signature"]
+
+
+class _Read(NamedTuple):
+    compile_id: str
+    signature: tuple[str, ...]
+    graph: CompilerGraph
+    is_text: bool
+
+
+class Unseen:
+    """Keeps each graph of AOT's until it is known whether its runs are seen.
+
+    has_texts: whether some of the graphs that were taken last were read from their text.
+    """
+
+    def __init__(self) -> None:
+        self._read: list[_Read] = []
+        self.has_texts = False
+
+    def read_text(self, text: str) -> None:
+        """Keep the graph in a text that torch logs, unless the graph itself was read."""
+        found = read_text(text)
+        here = compile_id()
+        known = [one.signature for one in self._read if one.compile_id == here]
+        if found is not None and found.signature not in known:
+            self._read.append(_Read(here, found.signature, found.graph, is_text=True))
+
+    def read(self, graph: fx.Graph) -> None:
+        """Keep a graph that AOT hands to its backend."""
+        self._read.append(
+            _Read(compile_id(), signature(graph), read_graph(graph, {}), is_text=False)
+        )
+
+    def take(
+        self, inductors: AbstractSet[str], ran: AbstractSet[tuple[str, ...]]
+    ) -> list[CompilerGraph]:
+        """The graphs that were not seen to run in the step that has ended; each is given once.
+
+        inductors: ids of the compilations for which Inductor has made kernels. ran: signatures of
+        the graphs that ran node by node.
+        """
+        # By compilation: a backward that has not run yet will run as its forward did.
+        seen = inductors | {one.compile_id for one in self._read if one.signature in ran}
+        left = [one for one in self._read if one.compile_id not in seen]
+        self.has_texts = any(one.is_text for one in left)
+        self._read.clear()
+        return [one.graph for one in left]
+
+
+def signature(graph: fx.Graph) -> tuple[str, ...]:
+    """The names of a graph's nodes, which a copy made by a backend keeps."""
+    return tuple([node.name for node in graph.nodes])
+
+
+def compile_id() -> str:
+    """The id of the compilation that is under way."""
+    return str(CompileContext.current_compile_id())

@@ -1,0 +1,95 @@
+"""The traced operations between a record and the records that it was computed from, in both runs.
+
+The digest of a record tells which operation made it (`anchorlib.operations.Joined`), and each
+operation states which operations made its inputs. So the operations between two records follow, and
+no name is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing import Alignment, Table
+from anchorlib.operations import Joined, Op, computes, segment
+
+__all__ = ["OpSegments"]
+
+Array = np.ndarray[Any, Any]
+Steps: TypeAlias = Mapping[tuple[int, int], Sequence[Op]]
+"""The operations of each rank and step, in their order."""
+
+FAMILIES = ({"forward", "recompute"}, {"backward", "accumulate"}, {"optimizer"})
+"""Stages that are run together: the operations of a gradient do not reach into those of forward."""
+
+
+class OpSegments:
+    """The traced operations between the records of one run.
+
+    rows: the rows of records that the other run has too, ascending.
+    """
+
+    def __init__(self, table: Table, rows: Array, steps: Steps) -> None:
+        self._table, self._rows, self._steps = table, rows, steps
+        self._joined: dict[int, Joined] = {}
+        self._makers: dict[tuple[int, int], dict[int, Op]] = {}
+
+    @classmethod
+    def of(cls, alignment: Alignment, steps: tuple[Steps, Steps]) -> tuple[OpSegments, OpSegments]:
+        """The segments of A and of B."""
+        rows = np.unique(alignment.a_row), np.unique(alignment.b_row)
+        return cls(alignment.a, rows[0], steps[0]), cls(alignment.b, rows[1], steps[1])
+
+    def before(self, row: int) -> tuple[Op, ...] | None:
+        """The operations that computed a record from records that both runs have, in their order.
+
+        None where its step was not traced, or where no operation is known to have made it.
+        """
+        rank, step = self._table.tensors[self._table.tensor[row]].rank, int(self._table.step[row])
+        ops = self._steps.get((rank, step))
+        if not ops:
+            return None
+        makers = self._made(rank, step)
+        end = makers.get(row)
+        if end is None or end.step != step:
+            return None
+        stops = [op for other, op in makers.items() if other != row and op.step == step]
+        family = next((some for some in FAMILIES if end.stage in some), {end.stage})
+        found = segment(ops, end, stops)
+        return tuple(op for op in found if op.stage in family and computes(op))
+
+    def _made(self, rank: int, step: int) -> dict[int, Op]:
+        """The operations that made the records of one step, by row."""
+        known = self._makers.get((rank, step))
+        if known is None:
+            known = self._makers[rank, step] = dict(self._found(rank, step))
+        return known
+
+    def _found(self, rank: int, step: int) -> list[tuple[int, Op]]:
+        table, joined = self._table, self._of_rank(rank)
+        there = self._rows[table.step[self._rows] == step]
+        found = []
+        for row, digest in zip(there.tolist(), _digests(table, there), strict=True):
+            tensor = table.tensors[table.tensor[row]]
+            if tensor.rank != rank:
+                continue
+            shape = tuple(table.shapes[table.shape[row]])
+            at = {"step": step, "pass_index": int(table.pass_index[row])}
+            maker = joined.maker(tensor.name, tensor.kind, digest, shape, **at)
+            if maker is not None:
+                found.append((row, maker))
+        return found
+
+    def _of_rank(self, rank: int) -> Joined:
+        known = self._joined.get(rank)
+        if known is None:
+            own = (op for (at, _), ops in self._steps.items() if at == rank for op in ops)
+            known = self._joined[rank] = Joined(own)
+        return known
+
+
+def _digests(table: Table, rows: Array) -> list[str]:
+    text = table.digest[rows].astype(">u8").tobytes().hex()
+    return [text[start : start + 32] for start in range(0, len(text), 32)]

@@ -1,0 +1,89 @@
+"""Which ranks of a run leave their peers: the question as users ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from anchorlib.peers.grid import RankGrid, grid_of
+from anchorlib.peers.nonfinite import departures_of_nan
+from anchorlib.peers.norms import departures_of_norms
+from anchorlib.peers.outlier import Departure, Outlier, RankAnswer, folded
+from anchorlib.peers.presence import ended_early, missing_ranks
+from anchorlib.peers.replicas import classes, departures, settled
+from anchorlib.reading import Run, open_run
+
+__all__ = ["outliers"]
+
+
+def outliers(
+    run: str | Path | Run,
+    *,
+    store: str | Path | None = None,
+    tensors: str | Sequence[str] = "*",
+) -> RankAnswer:
+    """Which ranks of a run leave their peers, and with which record.
+
+    run: a name in `store`, a path, a URL, or a Run. tensors: selectors; what they leave out is not
+    looked at.
+
+    A tensor that ranks hold alike (a parameter of a data-parallel job) tells by its digests: one
+    flipped bit is an outlier. What each rank has for itself (its loss, local gradients) tells by
+    NaN that its peers have not, and by a norm far from theirs. Columns are read, values are not:
+    about 50 bytes of memory a record.
+
+    Raises RunNotFoundError, UnknownTensorError, OptionError, DamagedError, CollectorError.
+    """
+    opened = run if isinstance(run, Run) else open_run(run, store)
+    asked = () if tensors == "*" else (tensors,) if isinstance(tensors, str) else tuple(tensors)
+    named = {(info.name, info.kind) for info in opened.tensors(*asked)} if asked else None
+    grid = grid_of(opened, named)
+    found = settled(classes(grid))
+    alike = [one.typical > 1 for one in found]
+    left = [one for series in found for one in departures(series)]
+    left += departures_of_nan(grid)
+    left += departures_of_norms(grid, alike)
+    return RankAnswer(
+        run=opened.name,
+        ranks=tuple(grid.ranks),
+        series=len(found),
+        replicated=sum(alike),
+        outliers=_ordered(grid, left),
+        missing=missing_ranks(opened, grid.ranks),
+        ended_early=ended_early(grid),
+    )
+
+
+def _ordered(grid: RankGrid, left: Iterable[Departure]) -> tuple[Outlier, ...]:
+    """The outliers in order of execution: a rank's departures of one kind of evidence are one."""
+    groups: dict[tuple[int, str], list[Departure]] = {}
+    for one in left:
+        groups.setdefault((one.rank, one.evidence), []).append(one)
+    found = [_first(grid, ones) for ones in groups.values()]
+    found.sort(key=lambda item: item[0])
+    return folded([one for _, one in found])
+
+
+def _first(grid: RankGrid, ones: list[Departure]) -> tuple[tuple[int, int, int], Outlier]:
+    step = min(int(grid.step[one.place]) for one in ones)
+    earliest = [one for one in ones if grid.step[one.place] == step]
+    order, first = min(
+        ((grid.order(one.rank, one.place), one) for one in earliest), key=lambda pair: pair[0]
+    )
+    key, at = grid.series[int(grid.owner[first.place])], first.place
+    tensors = {grid.series[int(grid.owner[one.place])][:2] for one in ones}
+    outlier = Outlier(
+        ranks=(grid.ranks[first.rank],),
+        evidence=first.evidence,
+        step=step,
+        pass_index=int(grid.pass_index[at]),
+        call=int(grid.call[at]),
+        phase=key.phase,
+        name=key.name,
+        kind=key.kind,
+        records=sum(one.records for one in ones),
+        tensors=len(tensors),
+        peers=tuple(grid.ranks[rank] for rank in first.peers),
+        ratio=first.ratio,
+    )
+    return (step, order, first.rank), outlier

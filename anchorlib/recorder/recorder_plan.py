@@ -1,0 +1,123 @@
+"""The plan that a recorder process is started with: JSON in memory that the process inherits."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from anchorlib.block import RowBlock
+from anchorlib.recorder.definitions import Known
+from anchorlib.recorder.drain import Before
+from anchorlib.recorder.layout import Mark, Word
+from anchorlib.recorder.ring import Ring
+from anchorlib.sinks import EmbeddedSink, MemorySink, RunOptions, Sink, open_writer
+from anchorlib.spool import spool_place
+from anchorlib.store import RankLock
+
+__all__ = ["RecorderPlan", "in_memory", "open_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderPlan:
+    """Where records go, and how to continue where earlier recorders ended.
+
+    payload: bytes of the ring's payload.
+    writers: writers' secrets, in hex. For a directory, the secret of its one writer; for a
+        collector, a secret for each recorder so far, each of which has a spool of its own.
+    drains: how many recorders there were before this one.
+    definitions: the definitions in slots that were consumed already, in order.
+    """
+
+    store: str
+    options: RunOptions
+    payload: int
+    writers: tuple[str, ...]
+    drains: int = 0
+    definitions: tuple[str, ...] = ()
+
+    def document(self) -> bytes:
+        """The plan as JSON."""
+        return json.dumps(asdict(self), default=str).encode()
+
+    @classmethod
+    def read(cls, descriptor: int) -> RecorderPlan:
+        """The plan in the memory of `descriptor`, which this closes."""
+        with os.fdopen(descriptor, "rb") as file:
+            told: dict[str, Any] = json.load(file)
+        told["options"] = RunOptions(**told["options"])
+        told |= {name: tuple(told[name]) for name in ("writers", "definitions")}
+        return cls(**told)
+
+
+class Unopened(MemorySink):
+    """Stands in for a sink that could not be opened again; it refuses every block."""
+
+    def __init__(self, fault: Exception) -> None:
+        super().__init__()
+        self._fault = fault
+
+    def put(self, block: RowBlock) -> None:  # noqa: ARG002  # every block is refused
+        """Raises the fault with which the sink failed to open."""
+        raise self._fault
+
+
+def open_plan(plan: RecorderPlan, ring: Ring, lock: RankLock | None) -> tuple[Sink, Before]:
+    """The sink of a plan, and the state that earlier drains left. Raises nothing.
+
+    A sink that cannot be opened is replaced by `Unopened`, so that each record is counted as lost.
+
+    lock: the rank's, held already; None where the store is a collector.
+    """
+    known = Known()
+    for text in plan.definitions:
+        known.define(json.loads(text))
+    before = Before(known, plan.drains)
+    try:
+        if lock is None:
+            return _open_remote(plan, ring, before)
+        return _open_embedded(plan, ring, before, lock)
+    except Exception as fault:  # noqa: BLE001  # the reason of each record's gap
+        return Unopened(fault), before
+
+
+def _open_embedded(
+    plan: RecorderPlan, ring: Ring, before: Before, lock: RankLock
+) -> tuple[Sink, Before]:
+    secret = bytes.fromhex(plan.writers[-1])
+    writer = open_writer(Path(plan.store), plan.options, secret, lock)
+    # A drain may have died after the sink's commit and before it wrote the ring's mark.
+    ahead = max(0, writer.committed - ring.mark()[Mark.STORED])
+    return EmbeddedSink(writer), replace(before, ahead=ahead)
+
+
+def _open_remote(plan: RecorderPlan, ring: Ring, before: Before) -> tuple[Sink, Before]:
+    from anchorlib.sinks.remote import RemoteSink  # gRPC is loaded where it is used
+    from anchorlib.spool import spooled_by
+
+    options, place = plan.options, spool_place()
+    if before.drains:  # the spools of the earlier recorders are delivered first
+        options = replace(options, resume=True, overwrite=False)
+        mark = ring.mark()
+        last = plan.writers[mark[Mark.DRAIN]]
+        spooled = spooled_by(place, options.run, options.rank, last)
+        doubt = 0 if spooled is None else max(0, spooled - mark[Mark.OWN])
+        # Without a spool, records that waited in the memory of the dead process are lost.
+        lost = ring[Word.WAITING] if spooled is None else 0
+        before = replace(before, ahead=mark[Mark.AHEAD] + doubt, lost=lost)
+    secret = bytes.fromhex(plan.writers[-1])
+    return RemoteSink(plan.store, options, spool=place, writer_id=secret), before
+
+
+def in_memory(document: bytes) -> int:
+    """A descriptor from which a child can read `document`. Raises OSError."""
+    descriptor = os.memfd_create("anchor-plan", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, document)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,39 @@
+"""The shelf, or the location, that a text names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anchorlib.errors import OptionError
+from anchorlib.names import shown_address
+from anchorlib.store.objects.address import ObjectAddress, is_object_url, parse_object_url
+from anchorlib.store.objects.bucket import ObjectShelf
+from anchorlib.store.objects.connection import RequestLimits, connected
+from anchorlib.store.objects.folder import FolderShelf
+from anchorlib.store.objects.object_location import ObjectLocation
+from anchorlib.store.objects.shelf import Shelf
+
+__all__ = ["object_location", "shelf_at"]
+
+
+def object_location(address: ObjectAddress, limits: RequestLimits | None = None) -> ObjectLocation:
+    """The location of an address, for reading. Raises MissingExtraError, OptionError."""
+    return ObjectLocation(connected(address, limits), address)
+
+
+def shelf_at(text: str, limits: RequestLimits | None = None) -> Shelf:
+    """The shelf that a text names: s3://…, gs://…, az://…, or a directory.
+
+    Raises OptionError, MissingExtraError, StoreError.
+    """
+    if is_object_url(text):
+        address = parse_object_url(text)
+        # Each object is sent with its SHA-256, so the store refuses one that arrives damaged.
+        checked = {"checksum_algorithm": "SHA256"} if address.scheme == "s3" else {}
+        return ObjectShelf(connected(address, limits, config=checked), address)
+    if "://" in text:
+        raise OptionError(
+            f"{shown_address(text)} is no archive; give s3://bucket/prefix, gs://…, az://… or a "
+            "directory"
+        )
+    return FolderShelf(Path(text))

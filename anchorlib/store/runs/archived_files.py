@@ -1,0 +1,131 @@
+"""Files of runs that are only in their archive, under the keys that they had in the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from anchorlib.errors import RunNotFoundError
+from anchorlib.names import escape
+from anchorlib.store.disk import ArchiveNote, note_of, noted_runs
+from anchorlib.store.format import INDEX, is_key_of_all_ranks, part_of, rank_of
+from anchorlib.store.locations import Location, listed_parts
+from anchorlib.store.runs.store_lookup import has_ranks, locate_store, run_within
+from anchorlib.store.seal import rank_location
+
+__all__ = ["Elsewhere", "archived_run"]
+
+_SUFFIX: Final = ".zarr"
+_MOST: Final = 64  # opened archives that are kept
+_MOST_RANKS: Final = 2  # whose last read rows are kept: up to 96 MiB each
+_OF_THE_RUN: Final = ("zarr.json", INDEX)
+_CHUNK: Final = "c."  # begins the chunk files of a live rank; a sealed rank's are named c/0
+
+
+def archived_run(note: ArchiveNote) -> Location:
+    """The location of a run in the archive that its note names. Raises RunNotFoundError."""
+    location = run_within(locate_store(note.place), f"{note.run}{_SUFFIX}")
+    if has_ranks(location):
+        return location
+    raise RunNotFoundError(
+        f"{note.run} was archived to {escape(note.place)} and removed here, and is not there now"
+    )
+
+
+class Elsewhere:
+    """Reads the archives that the store's notes name, by keys of the store."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known: dict[tuple[str, str, int], Location] = {}
+        self._lock = Lock()
+        self._ranks: dict[tuple[str, str, int, str], Location] = {}
+        self._reading = Lock()
+
+    def get(self, key: str, start: int, length: int | None) -> bytes | None:
+        """The bytes of a file from `start` on, as `Location.get`; None where it does not exist.
+
+        Raises CollectorError where the archive cannot be reached.
+        """
+        folder, _, inside = key.partition("/")
+        found = self._found(folder) if inside else None
+        if found is None:
+            return None
+        location, note = found
+        if not _is_ours(inside.partition("/")[0], note):
+            return None
+        # Other collectors archive their ranks of a run into the same folder. The index and digests
+        # tell of all of them, so these are given out only where every rank was in this store.
+        told_of_all = inside == INDEX or is_key_of_all_ranks(inside)
+        if told_of_all and {*listed_parts(location)} != {*note.parts}:
+            return None
+        data = location.get(inside, start, length)
+        return self._as_it_was(found, inside, start, length) if data is None else data
+
+    def folders(self) -> list[str]:
+        """The folders of all archived runs, written as in a listing of the store."""
+        return [f"{run}{_SUFFIX}/" for run in noted_runs(self._root)]
+
+    def list(self, key: str) -> list[str]:
+        """The names in a folder, as `Location.list`; none for a run without a note."""
+        folder, _, inside = key.partition("/")
+        found = self._found(folder)
+        if found is None:
+            return []
+        location, note = found
+        if inside and not _is_ours(inside.partition("/")[0], note):
+            return []
+        names = location.list(inside)
+        return names if inside else [one for one in names if _is_ours(one.rstrip("/"), note)]
+
+    def _as_it_was(
+        self, found: tuple[Location, ArchiveNote], inside: str, start: int, length: int | None
+    ) -> bytes | None:
+        """A chunk file of a live rank, made from the rank's archived rows; None for other files.
+
+        A reader who opened the run before it was archived asks for these files until he opens it
+        again.
+        """
+        folder, _, key = inside.partition("/")
+        rank = rank_of(folder)
+        if rank is None or not key.rpartition("/")[2].startswith(_CHUNK):
+            return None
+        location, note = found
+        name = (note.run, note.place, note.archived_ns, folder)
+        with self._reading:
+            known = self._ranks.pop(name, None) or rank_location(location, rank, part_of(folder))
+            self._ranks[name] = known
+            while len(self._ranks) > _MOST_RANKS:
+                del self._ranks[next(iter(self._ranks))]
+            return known.get(key, start, length)
+
+    def _found(self, folder: str) -> tuple[Location, ArchiveNote] | None:
+        """The archived folder of a run that is only there, with its note; None for other runs."""
+        run = folder.removesuffix(_SUFFIX)
+        if not run or run == folder or (self._root / folder).is_dir():
+            return None
+        note = note_of(self._root, run)
+        if note is None:
+            return None
+        key = (run, note.place, note.archived_ns)
+        with self._lock:
+            known = self._known.get(key)
+        if known is None:
+            known = archived_run(note)
+            with self._lock:
+                while len(self._known) >= _MOST:
+                    del self._known[next(iter(self._known))]
+                self._known[key] = known
+        return known, note
+
+
+def _is_ours(name: str, note: ArchiveNote) -> bool:
+    """Whether a name in the archive's folder is a file of the run, or a part that was stored here.
+
+    The folder may hold other files too, and these must not be given out.
+    """
+    rank = rank_of(name)
+    if rank is None:
+        return name in _OF_THE_RUN or is_key_of_all_ranks(name)
+    return (rank, part_of(name)) in note.parts

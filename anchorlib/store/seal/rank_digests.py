@@ -1,0 +1,240 @@
+"""Digests of a rank's records, from which two runs are compared before any of their ranks is read.
+
+    steps      one digest for each stretch of steps, over what was recorded there: each record's
+               name, kind, mode, phase, pass, call, element type, shape and the digest of its values
+    outline    one digest over everything else that a comparison reads of a rank's table: order,
+               attempts, flags, edges, and the header but for what names the process
+
+Two ranks with equal digests of steps recorded the same, bit for bit. Two ranks of one run with
+equal outlines have the same table but for values, so that one of them can stand for the other.
+
+A stretch is `width` steps long, a power of two, and begins at a multiple of it. The digest of a
+longer stretch is made of those of its halves, so that digests of different widths can be compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from anchorlib.store.format import mapping, text, whole
+from anchorlib.store.seal.index_format import numbers_of, ranges_of
+from anchorlib.store.stored import visible_rows
+
+if TYPE_CHECKING:
+    from anchorlib.store.read import RankReader
+
+__all__ = ["MOST_STRETCHES", "RankDigests", "digests_of", "read_digests"]
+
+Array = np.ndarray[Any, Any]
+MOST_STRETCHES: Final = 4096
+"""Stretches of a rank that have a digest; with more steps, stretches are longer."""
+_MOST_WIDTH: Final = 1 << 60
+"""Sixteen stretches of this width have all steps of 64 bits; no rank needs fewer."""
+_SIZE: Final = 16  # bytes of a digest: the first half of a SHA-256
+_STEP: Final = b"anchor step 1\0"
+_STEPS: Final = b"anchor steps 1\0"
+_OUTLINE: Final = b"anchor outline 1\0"
+_AT_ONCE: Final = 1 << 16  # records that are laid out at a time
+_COLUMNS: Final = (
+    *("phase", "step", "pass_index", "call", "order", "attempt", "count", "flags", "scale"),
+    "form",
+)
+_OF_THE_PROCESS: Final = (
+    "pid",
+    "host",
+    "time",
+    "started",
+    "env.",
+    "history.",
+    "torch.initial_seed",
+)
+"""Header entries that name the process, or that a comparison reads of single ranks alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankDigests:
+    """The digests of one rank's visible records.
+
+    outline: see the module. is_traced: whether any operation was traced, or could not be.
+    width: how many steps a stretch has. stretches: the digest of each stretch with records, by its
+    number (its first step divided by the width), ascending.
+    """
+
+    outline: bytes
+    is_traced: bool
+    width: int
+    stretches: Mapping[int, bytes]
+
+    def of_width(self, width: int) -> RankDigests:
+        """The same with stretches of at least this width, a power of two."""
+        found = self
+        while found.width < width:
+            found = replace(found, width=2 * found.width, stretches=_halved(found.stretches))
+        return found
+
+    def bounded(self, most: int) -> RankDigests:
+        """The same with at most `most` stretches."""
+        found = self
+        while len(found.stretches) > most:
+            found = found.of_width(2 * found.width)
+        return found
+
+    def told(self) -> dict[str, Any]:
+        """The digests as an index has them; see `read_digests`."""
+        return {
+            "outline": self.outline.hex(),
+            "is_traced": self.is_traced,
+            "width": self.width,
+            "stretches": ranges_of(list(self.stretches)),
+            "digests": b"".join(self.stretches.values()).hex(),
+        }
+
+
+def read_digests(told: Any) -> RankDigests:
+    """What `RankDigests.told` wrote. Raises ValueError, KeyError or TypeError."""
+    one = mapping(told)
+    width, raw = whole(one["width"], 1, _MOST_WIDTH), bytes.fromhex(text(one["digests"]))
+    outline = bytes.fromhex(text(one["outline"]))
+    numbers = numbers_of(one["stretches"], min(MOST_STRETCHES, len(raw) // _SIZE))
+    if any(one >= after for one, after in pairwise(numbers)):
+        raise ValueError("its stretches are not in order")
+    # Each stretch of steps must have a digest: a missing one would hide a difference.
+    if width & (width - 1) or len(raw) != _SIZE * len(numbers) or len(outline) != _SIZE:
+        raise ValueError("its digests are not those of its steps")
+    digests = (raw[at : at + _SIZE] for at in range(0, len(raw), _SIZE))
+    return RankDigests(
+        outline, one["is_traced"] is not False, width, dict(zip(numbers, digests, strict=True))
+    )
+
+
+def digests_of(reader: RankReader) -> RankDigests:
+    """Makes the digests of a rank. Raises DamagedError where its log of operations is damaged."""
+    rows = visible_rows(reader)
+    found = RankDigests(
+        _outline(reader, rows), bool(reader.operations()), 1, _step_digests(reader, rows)
+    )
+    return found.bounded(MOST_STRETCHES)
+
+
+def _step_digests(reader: RankReader, rows: Array) -> dict[int, bytes]:
+    """The digest of each step that has records, ascending; rows: in order of execution."""
+    step = reader.column("step")[rows]
+    laid = _Layout(reader)
+    order = np.lexsort((*laid.places(rows), step))
+    rows, step = rows[order], step[order]
+    found = {}
+    for first, stop in _parts(step):
+        part, steps = laid.records(rows[first:stop]), step[first:stop]
+        cuts = np.flatnonzero(np.diff(steps, prepend=steps[0] - 1)).tolist()
+        for begin, end in zip(cuts, [*cuts[1:], len(steps)], strict=True):
+            number = int(steps[begin])
+            found[number] = _hash(_STEP, b"%d\0" % number, part[begin:end].tobytes())
+    return found
+
+
+def _parts(step: Array) -> Iterator[tuple[int, int]]:
+    """Ranges of sorted records, of whole steps: about `_AT_ONCE` records, or one step."""
+    first = 0
+    while first < len(step):
+        last = step[min(first + _AT_ONCE, len(step)) - 1]
+        stop = int(np.searchsorted(step, last, "right"))
+        yield first, stop
+        first = stop
+
+
+class _Layout:
+    """Lays out records as bytes that do not depend on how a rank numbers its names and forms."""
+
+    def __init__(self, reader: RankReader) -> None:
+        catalogue = reader.catalogue
+        self._reader = reader
+        self._series = _labels([[one.name, one.kind, one.mode] for one in catalogue.series])
+        self._phases = _labels([[one] for one in catalogue.phases])
+        self._dtypes = _labels([[one.dtype] for one in catalogue.forms])
+
+    def places(self, rows: Array) -> tuple[Array, ...]:
+        """Keys to sort records of a step by, the last of them first, as `np.lexsort` takes them.
+
+        Records with equal keys keep the order of execution, which tells them apart.
+        """
+        column = self._reader.column
+        return (
+            *(column(name)[rows] for name in ("call", "pass_index")),
+            _ranked(self._phases)[column("phase")[rows]],
+            _ranked(self._series)[self._reader.series_ids[rows]],
+        )
+
+    def records(self, rows: Array) -> Array:
+        """One line of bytes for each record."""
+        column, reader = self._reader.column, self._reader
+        shapes, codes = reader.shape_codes(rows)
+        numbers = [column(name)[rows].astype("<i8") for name in ("pass_index", "call")]
+        digest = [column(name)[rows].astype(">u8") for name in ("digest_high", "digest_low")]
+        return np.concatenate(
+            [
+                self._series[reader.series_ids[rows]],
+                self._phases[column("phase")[rows]],
+                self._dtypes[column("form")[rows]],
+                _labels([list(shape) for shape in shapes])[codes],
+                np.stack(numbers, 1).view(np.uint8),
+                np.stack(digest, 1).view(np.uint8),
+            ],
+            axis=1,
+        )
+
+
+def _labels(told: Sequence[Sequence[Any]]) -> Array:
+    """For each of these the digest of its JSON: (len(told), 16) bytes."""
+    raw = b"".join(_hash(b"", json.dumps(one).encode()) for one in told)
+    return np.frombuffer(raw, np.uint8).reshape(-1, _SIZE)
+
+
+def _ranked(labels: Array) -> Array:
+    """The place of each label among the sorted ones."""
+    _, found = np.unique(labels, axis=0, return_inverse=True)
+    return np.asarray(found).reshape(-1)
+
+
+def _outline(reader: RankReader, rows: Array) -> bytes:
+    """The digest of what a comparison reads of a rank beside what its steps' digests cover."""
+    catalogue = reader.catalogue
+    shapes, codes = reader.shape_codes(rows)
+    header = catalogue.attempts[-1].header if catalogue.attempts else {}
+    told = {
+        "series": [[one.name, one.kind, one.mode] for one in catalogue.series],
+        "forms": [one.dtype for one in catalogue.forms],
+        "phases": list(catalogue.phases),
+        "shapes": shapes,
+        "edges": [asdict(one) for one in catalogue.edges.values()],
+        "header": [
+            [name, value] for name, value in header.items() if not name.startswith(_OF_THE_PROCESS)
+        ],
+    }
+    parts = [json.dumps(told, default=repr).encode()]
+    parts += [np.ascontiguousarray(reader.column(name)[rows]).tobytes() for name in _COLUMNS]
+    others = (reader.series_ids[rows], codes, reader.kept(rows))
+    parts += [np.asarray(one).astype("<i8").tobytes() for one in others]
+    return _hash(_OUTLINE, *(b"%d\0" % len(part) + part for part in parts))
+
+
+def _halved(stretches: Mapping[int, bytes]) -> dict[int, bytes]:
+    """The digests of stretches twice as long."""
+    none = bytes(_SIZE)
+    return {
+        number: _hash(_STEPS, *(stretches.get(2 * number + half, none) for half in (0, 1)))
+        for number in dict.fromkeys(one // 2 for one in stretches)
+    }
+
+
+def _hash(domain: bytes, *parts: bytes) -> bytes:
+    hasher = hashlib.sha256(domain)
+    for part in parts:
+        hasher.update(part)
+    return hasher.digest()[:_SIZE]

@@ -1,0 +1,273 @@
+"""The index of a sealed rank: figures of each series, so that readers need not read the table.
+
+It holds the figures that listings and pooled histograms need, of the visible rows (of a coordinate
+that was recorded again after a resume, the last attempt's). They are counted when the rank is
+sealed, from rows that fit their checksums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from anchorlib.errors import DamagedError
+from anchorlib.record import Gap
+from anchorlib.store.format import (
+    encode,
+    items,
+    mapping,
+    rank_name,
+    step,
+    text,
+    texts,
+    whole,
+)
+from anchorlib.store.locations import Location
+from anchorlib.store.seal.index_format import (
+    MOST_BYTES,
+    MOST_STEPS,
+    loss_scale,
+    numbers_of,
+    ranges_of,
+    read_line,
+)
+from anchorlib.store.seal.rank_digests import RankDigests, digests_of, read_digests
+from anchorlib.store.seal.step_counting import step_figures_of
+from anchorlib.store.seal.step_figures import StepFigures
+from anchorlib.store.seal.step_format import read_step_figures, told_step_figures
+from anchorlib.store.stored import is_whole, visible_rows
+from anchorlib.summary import Log2Histogram
+
+if TYPE_CHECKING:
+    from anchorlib.store.format import SeriesEntry
+    from anchorlib.store.read import RankReader
+
+__all__ = [
+    "INDEX",
+    "RankFigures",
+    "SeriesFigures",
+    "figures_of",
+    "index_document",
+    "read_index",
+]
+
+Array = np.ndarray[Any, Any]
+INDEX: Final = "index.json.zst"
+_APART: Final = ("zero", "nan", "inf", "subnormal")
+_AT_ONCE: Final = 1 << 14  # rows whose histograms are made at a time
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesFigures:
+    """The figures of all records of one tensor, kind and mode on one rank.
+
+    dtypes, shapes: the different ones, in order of appearance. first_order: the order of its first
+    record. bytes: of stored values. minimum, maximum: over all finite elements, None where there
+    are none. histogram: of all elements together. scales: the different loss scales that its
+    records carry, ascending; 1.0 stands for none.
+    """
+
+    name: str
+    kind: str
+    mode: str
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    records: int
+    first_order: int
+    first_step: int
+    last_step: int
+    bytes: int
+    minimum: float | None
+    maximum: float | None
+    histogram: Log2Histogram
+    scales: tuple[float, ...] = (1.0,)
+
+
+@dataclass(frozen=True, slots=True)
+class RankFigures:
+    """The figures of a sealed rank, without its records.
+
+    steps: steps that have records, ascending. created_ns, written_ns: when the rank was made, and
+    when its newest record was observed. bytes: of stored values, all attempts together.
+    series: in order of execution. gaps: observations that were not recorded.
+    parts: the parts of the rank that the figures are counted from.
+    is_part: whether they are figures of one part of several, and not of the rank.
+    digests, by_step: of its steps; None for a part, and in an index of a version that made none.
+    """
+
+    rank: int
+    uid: str
+    state: str
+    records: int
+    bytes: int
+    created_ns: int
+    written_ns: int
+    steps: tuple[int, ...]
+    series: tuple[SeriesFigures, ...]
+    gaps: tuple[Gap, ...]
+    parts: tuple[int, ...] = (0,)
+    is_part: bool = False
+    digests: RankDigests | None = None
+    by_step: StepFigures | None = None
+
+
+def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
+    """The index of one sealed rank, or of a part of it; None where it has none. One request.
+
+    Raises DamagedError for a damaged index.
+    """
+    key = f"{rank_name(rank, part)}/{INDEX}"
+    data = run.get(key, 0, MOST_BYTES)
+    if data is None:
+        return None
+    try:
+        told = read_line(data)
+        if whole(told["rank"]) != rank:
+            raise ValueError(f"it is that of rank {told['rank']}")
+        return _read_rank(told, part)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedError(f"{key} is damaged: {error}") from error
+
+
+def index_document(figures: RankFigures) -> bytes:
+    """The line of an index object, before it is compressed."""
+    told = asdict(replace(figures, digests=None, by_step=None))
+    del told["parts"], told["digests"], told["by_step"]
+    if not figures.is_part:
+        del told["is_part"]
+    if figures.digests is not None:
+        told["digests"] = figures.digests.told()
+    if figures.by_step is not None:
+        told["by_step"] = told_step_figures(figures.by_step)
+    told["steps"] = ranges_of(figures.steps)
+    for one, series in zip(told["series"], figures.series, strict=True):
+        histogram = series.histogram
+        one["histogram"] = {
+            **{name: getattr(histogram, name) for name in _APART},
+            "bins": [[exponent, count] for exponent, count in histogram.bins.items()],
+        }
+    return encode(told)
+
+
+def figures_of(reader: RankReader) -> RankFigures:
+    """Counts the figures of a rank. Raises DamagedError where its rows are damaged."""
+    catalogue, rows = reader.catalogue, visible_rows(reader)
+    owner = reader.series_ids[rows]
+    order = np.argsort(owner, kind="stable")
+    ends = np.searchsorted(owner[order], np.arange(len(catalogue.series) + 1))
+    parts = zip(catalogue.series, np.split(rows[order], ends)[1:-1], strict=True)
+    series = [_series(reader, entry, own) for entry, own in parts if len(own)]
+    is_part = not is_whole([reader])
+    return RankFigures(
+        rank=reader.rank,
+        uid=catalogue.uid,
+        state=catalogue.state,
+        records=reader.committed,
+        bytes=reader.stored_bytes(np.arange(reader.committed)),
+        created_ns=catalogue.created_ns,
+        written_ns=int(reader.column("time_ns").max(initial=catalogue.created_ns)),
+        steps=tuple(np.unique(reader.column("step")).tolist()),
+        series=tuple(sorted(series, key=lambda one: one.first_order)),
+        gaps=tuple(reader.gaps()),
+        parts=(reader.part,),
+        is_part=is_part,
+        digests=None if is_part else digests_of(reader),
+        by_step=None if is_part else step_figures_of(reader),
+    )
+
+
+def _series(reader: RankReader, entry: SeriesEntry, rows: Array) -> SeriesFigures:
+    steps = reader.column("step")[rows]
+    shapes, codes = reader.shape_codes(rows)
+    return SeriesFigures(
+        name=entry.name,
+        kind=entry.kind,
+        mode=entry.mode,
+        dtypes=tuple(reader.dtype_set(rows)),
+        shapes=tuple(shapes[code] for code in dict.fromkeys(codes.tolist())),
+        records=len(rows),
+        first_order=int(reader.column("order")[rows[0]]),
+        first_step=int(steps.min()),
+        last_step=int(steps.max()),
+        bytes=reader.stored_bytes(rows),
+        minimum=_finite(np.fmin.reduce(reader.column("min")[rows])),
+        maximum=_finite(np.fmax.reduce(reader.column("max")[rows])),
+        histogram=Log2Histogram.pooled(_histograms(reader, rows)),
+        scales=tuple(np.unique(reader.column("scale")[rows]).tolist()),
+    )
+
+
+def _histograms(reader: RankReader, rows: Array) -> Iterable[Log2Histogram]:
+    own = reader.column("hist_length")[rows] >= 0
+    yield reader.pooled_pairs(rows[own])
+    made = rows[~own]  # without a stored histogram: it is counted from their few values
+    for start in range(0, len(made), _AT_ONCE):
+        yield from reader.histograms(made[start : start + _AT_ONCE])
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _read_rank(told: Mapping[str, Any], part: int) -> RankFigures:
+    return RankFigures(
+        rank=whole(told["rank"]),
+        uid=text(told["uid"]),
+        state=text(told["state"]),
+        records=whole(told["records"]),
+        bytes=whole(told["bytes"]),
+        created_ns=whole(told["created_ns"]),
+        written_ns=whole(told["written_ns"]),
+        steps=numbers_of(told["steps"], min(whole(told["records"]), MOST_STEPS)),
+        series=tuple(_read_series(mapping(one)) for one in items(told["series"])),
+        gaps=tuple(_read_gap(mapping(one)) for one in items(told["gaps"])),
+        parts=(part,),
+        is_part=told.get("is_part", False) is True,
+        digests=read_digests(told["digests"]) if "digests" in told else None,
+        by_step=read_step_figures(told["by_step"]) if "by_step" in told else None,
+    )
+
+
+def _read_series(told: Mapping[str, Any]) -> SeriesFigures:
+    one = mapping(told["histogram"])
+    bins = [(step(exponent), whole(count)) for exponent, count in map(items, items(one["bins"]))]
+    figures = {name: whole(one[name]) for name in _APART}
+    return SeriesFigures(
+        name=text(told["name"]),
+        kind=text(told["kind"]),
+        mode=text(told["mode"]),
+        dtypes=texts(told["dtypes"]),
+        shapes=tuple(tuple(map(whole, items(shape))) for shape in items(told["shapes"])),
+        records=whole(told["records"]),
+        first_order=whole(told["first_order"]),
+        first_step=step(told["first_step"]),
+        last_step=step(told["last_step"]),
+        bytes=whole(told["bytes"]),
+        minimum=_extreme(told["minimum"]),
+        maximum=_extreme(told["maximum"]),
+        histogram=Log2Histogram(dict(bins), **figures),
+        scales=tuple(map(loss_scale, items(told["scales"]))),
+    )
+
+
+def _extreme(told: Any) -> float | None:
+    if told is None:
+        return None
+    if not isinstance(told, float):
+        raise ValueError("an extreme is no number")
+    return told
+
+
+def _read_gap(told: Mapping[str, Any]) -> Gap:
+    return Gap(
+        text(told["name"]),
+        text(told["kind"]),
+        text(told["mode"]),
+        text(told["reason"]),
+        count=whole(told["count"]),
+        first_step=step(told["first_step"]),
+        last_step=step(told["last_step"]),
+    )

@@ -1,0 +1,248 @@
+"""The keeper of runs that several collectors hold together: it changes all parts of a run.
+
+No collector knows of another one, so a change of all parts cannot be made at once. All collectors
+are asked first whether they would make it, and one that would not prevents it everywhere. Where a
+collector fails after that, a renaming is taken back; a removal cannot be, so it ends there, says
+who has removed what, and goes on where it ended when it is asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anchorlib.errors import (
+    AnchorError,
+    CollectorError,
+    OptionError,
+    RunBusyError,
+    RunExistsError,
+    RunNotFoundError,
+)
+from anchorlib.names import escape
+from anchorlib.upkeep.archives import ArchiveState
+from anchorlib.upkeep.keeper import Keeper, Standing
+from anchorlib.upkeep.live_writers import Writing
+
+__all__ = ["PartlyChangedError", "SpreadKeeper"]
+
+
+class PartlyChangedError(CollectorError):
+    """Some collectors removed or renamed their part of a run, and one did not.
+
+    freed: the bytes that were freed.
+    """
+
+    def __init__(self, message: str, freed: int = 0, kind: str = "") -> None:
+        super().__init__(message)
+        self.freed = freed
+        self.kind = kind
+
+
+class SpreadKeeper:
+    """Keeps runs of which several collectors hold parts, each with its keeper; see `Keeper`.
+
+    keepers: the keeper of each collector, by its address. Raises as the keepers do.
+    """
+
+    def __init__(self, keepers: Mapping[str, Keeper]) -> None:
+        self._keepers = keepers
+
+    def writings(self) -> list[Writing]:
+        """The ranks that are being written now, at any of the collectors."""
+        found = [one for keeper in self._keepers.values() for one in keeper.writings()]
+        return sorted(found, key=lambda one: (one.run, one.rank))
+
+    def archives(self) -> list[ArchiveState]:
+        """What became of closed runs, for each collector by itself."""
+        return [one for keeper in self._keepers.values() for one in keeper.archives()]
+
+    def alone(self) -> dict[str, str]:
+        """The runs of which no collector has files; an archive of each, that of the first one."""
+        at = {place: keeper.alone() for place, keeper in self._keepers.items()}
+        here = {
+            run
+            for place, keeper in self._keepers.items()
+            for run in (keeper.runs() if any(at.values()) else ())
+            if run not in at[place]
+        }
+        found = {run: archive for alone in reversed(at.values()) for run, archive in alone.items()}
+        return {run: archive for run, archive in found.items() if run not in here}
+
+    def runs(self) -> list[str]:
+        """The names of all runs, at whichever collector, sorted."""
+        return sorted({run for keeper in self._keepers.values() for run in keeper.runs()})
+
+    def measure(self, run: str) -> tuple[int, bool]:
+        """Bytes of disk of all parts, and whether a living process writes one."""
+        parts = self._holders(run, alone_too=False).values()
+        return sum(one.bytes for one in parts), any(one.written for one in parts)
+
+    def standing(self, run: str) -> Standing:
+        """What all collectors say of their parts: each is asked once."""
+        parts = self._holders(run)
+        return Standing(
+            sum(one.bytes for one in parts.values()),
+            any(one.written for one in parts.values()),
+            all(one.alone for one in parts.values()),
+            _refused(run, parts),
+            parts,
+        )
+
+    def remove(
+        self, run: str, *, unless_after: int | None = None, known: Standing | None = None
+    ) -> int:
+        """Removes all parts of a run; returns the bytes freed.
+
+        known: what `standing` said of it a moment ago.
+
+        Raises PartlyChangedError where a collector fails that may have removed its part, or after
+        others have removed theirs; the collectors after it are then not asked. The same call again
+        removes the rest.
+        """
+        freed: dict[str, int] = {}
+        parts = None if known is None else known.parts
+        rest = self._idle(run, parts, alone_too=unless_after is None)
+        while rest:
+            place = rest[0]
+            try:
+                freed[place] = self._keepers[place].remove(run, unless_after=unless_after)
+            except RunNotFoundError:  # somebody else removed this part a moment ago
+                freed[place] = 0
+            except AnchorError as error:
+                if not freed and self._keeps(place, run):
+                    raise
+                raise _removed_in_part(run, freed, rest, error) from error
+            rest = rest[1:]
+        return sum(freed.values())
+
+    def rename(self, run: str, name: str) -> None:
+        """Gives all parts another name; where one part cannot be renamed, all keep the old name.
+
+        Raises PartlyChangedError where a collector fails, and it or another one then cannot give
+        the old name back.
+        """
+        if self._held(name):
+            raise RunExistsError(
+                f"there is a run {escape(name)!r} already: take another name, or remove that one "
+                "first (anchor rm)"
+            )
+        done: list[str] = []
+        for place in self._idle(run):
+            try:
+                self._keepers[place].rename(run, name)
+            except AnchorError as error:
+                # It may have renamed its part, and only the answer is lost.
+                asked = done if self._keeps(place, run) else [*done, place]
+                if left := [one for one in asked if not self._has_renamed(one, name, run)]:
+                    raise _renamed_in_part(run, name, left, place, error) from error
+                raise
+            done.append(place)
+
+    def finish(self) -> tuple[int, list[str]]:
+        """Does nothing: collectors end interrupted removals when they start."""
+        return 0, []
+
+    def _has_renamed(self, place: str, run: str, name: str) -> bool:
+        try:
+            self._keepers[place].rename(run, name)
+        except RunNotFoundError:  # nothing there has the name that would be taken back
+            return True
+        except AnchorError:
+            return False
+        return True
+
+    def _keeps(self, place: str, run: str) -> bool:
+        """Whether a collector still has its part for certain, after it failed to change it."""
+        try:
+            self._keepers[place].measure(run)
+        except OptionError:  # in its archive alone
+            return True
+        except AnchorError:
+            return False
+        return True
+
+    def _idle(
+        self,
+        run: str,
+        known: Mapping[str, Standing] | None = None,
+        *,
+        alone_too: bool = False,
+    ) -> list[str]:
+        """The collectors that hold a part of a run, and would all remove or rename it.
+
+        Raises RunBusyError where a part is written, CollectorError where a collector would refuse.
+
+        known: what they have said already. alone_too: also collectors whose part is in their
+        archive alone.
+        """
+        holders = self._holders(run, alone_too=alone_too) if known is None else known
+        if any(one.written for one in holders.values()):
+            raise RunBusyError(f"run {escape(run)!r} is being written: stop that process first")
+        if why := _refused(run, holders):
+            refused = CollectorError(f"{why}; nothing was changed at any of the collectors")
+            refused.kind = "forbidden"
+            raise refused
+        return list(holders)
+
+    def _holders(self, run: str, *, alone_too: bool = True) -> dict[str, Standing]:
+        found = self._held(run, alone_too=alone_too)
+        if not found:
+            raise RunNotFoundError(f"no run {escape(run)!r} at any of these collectors")
+        return found
+
+    def _held(self, run: str, *, alone_too: bool = False) -> dict[str, Standing]:
+        """What each collector that has a run says of its part.
+
+        Raises OptionError where a part is in an archive alone, unless `alone_too`.
+        """
+        found = {}
+        for place, keeper in self._keepers.items():
+            try:
+                one = keeper.standing(run)
+            except RunNotFoundError:
+                continue
+            if one.alone and not alone_too:
+                raise OptionError(
+                    f"run {escape(run)!r} of {place} is in its archive alone, where a collector "
+                    "changes nothing"
+                )
+            found[place] = one
+        return found
+
+
+def _refused(run: str, parts: Mapping[str, Standing]) -> str:
+    """Why some collector would neither remove nor rename its part; "" for no reason."""
+    for place, one in parts.items():
+        if one.stays:
+            return f"{place} would not change run {escape(run)!r}: {one.stays}"
+    return ""
+
+
+def _removed_in_part(
+    run: str, freed: Mapping[str, int], rest: list[str], error: AnchorError
+) -> PartlyChangedError:
+    gone = ", ".join(f"{place} ({nbytes:,} bytes)" for place, nbytes in freed.items())
+    done = f"is removed in part: removed at {gone}" if gone else "may be removed in part"
+    after = f", and {', '.join(rest[1:])} not asked" if rest[1:] else ""
+    return PartlyChangedError(
+        f"run {escape(run)!r} {done}; {rest[0]} did not confirm it{after}: {error}; "
+        f"`anchor rm {escape(run)}` with the same --store removes the rest",
+        sum(freed.values()),
+        _kind(error),
+    )
+
+
+def _renamed_in_part(
+    run: str, name: str, left: list[str], failed: str, error: AnchorError
+) -> PartlyChangedError:
+    """failed: the collector of which it is not known whether it renamed its part."""
+    where = ", ".join(f"{one} (perhaps)" if one == failed else one for one in left)
+    return PartlyChangedError(
+        f"run {escape(run)!r} could not be renamed ({error}), and is called {escape(name)!r} at "
+        f"{where}: rename it back there, with each of these alone as --store",
+        kind=_kind(error),
+    )
+
+
+def _kind(error: AnchorError) -> str:
+    return error.kind if isinstance(error, CollectorError) else ""

@@ -1,0 +1,206 @@
+"""The keepers of stores: of a directory, of a collector, and of what several collectors hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anchorlib.errors import OptionError, RunNotFoundError
+from anchorlib.names import escape
+from anchorlib.store import (
+    CollectorLocation,
+    FoundRun,
+    LocalLocation,
+    Location,
+    RunReader,
+    SeveralCollectors,
+    Within,
+    disk_bytes,
+    find_run,
+    finish_removals,
+    is_written,
+    list_runs,
+    locate_store,
+    remove_run,
+    rename_run,
+    run_directory,
+    written_ns,
+)
+from anchorlib.upkeep.archives import ArchiveState, alone_in, archives_at, archives_in
+from anchorlib.upkeep.choosing import RunFacts
+from anchorlib.upkeep.keeper import Keeper, Standing
+from anchorlib.upkeep.live_writers import Writing, writings_at, writings_in
+from anchorlib.upkeep.several_collectors import SpreadKeeper
+
+if TYPE_CHECKING:
+    from anchorlib.wire import KeeperClient
+
+__all__ = ["keeper_at", "keeper_of", "keepers_at", "local_run", "read_facts"]
+
+_SUFFIX = ".zarr"
+
+
+class _LocalKeeper:
+    def __init__(self, store: Path) -> None:
+        self._store = store
+
+    def writings(self) -> list[Writing]:
+        return writings_in(self._store)
+
+    def archives(self) -> list[ArchiveState]:
+        return archives_in(self._store)
+
+    def alone(self) -> dict[str, str]:
+        return alone_in(self.archives())
+
+    def runs(self) -> list[str]:
+        return list_runs(LocalLocation(self._store))
+
+    def measure(self, run: str) -> tuple[int, bool]:
+        try:
+            nbytes = disk_bytes(run_directory(self._store, run))
+        except FileNotFoundError:
+            raise RunNotFoundError(f"no run {run!r} in {escape(str(self._store))}") from None
+        return nbytes, is_written(self._store, run)
+
+    def standing(self, run: str) -> Standing:
+        return Standing(*self.measure(run))  # what the system refuses it says when it is tried
+
+    def remove(
+        self,
+        run: str,
+        *,
+        unless_after: int | None = None,
+        known: Standing | None = None,  # noqa: ARG002  # it costs nothing to look again
+    ) -> int:
+        return remove_run(self._store, run, unless_after=unless_after)
+
+    def rename(self, run: str, name: str) -> None:
+        rename_run(self._store, run, name)
+
+    def finish(self) -> tuple[int, list[str]]:
+        return finish_removals(self._store)
+
+
+class _RemoteKeeper:
+    def __init__(self, client: KeeperClient, location: CollectorLocation) -> None:
+        self._client = client
+        self._location = location
+
+    def writings(self) -> list[Writing]:
+        return writings_at(self._client)
+
+    def archives(self) -> list[ArchiveState]:
+        return archives_at(self._client)
+
+    def alone(self) -> dict[str, str]:
+        return alone_in(self.archives())
+
+    def runs(self) -> list[str]:
+        return list_runs(self._location)
+
+    def measure(self, run: str) -> tuple[int, bool]:
+        return self._client.measure(run)
+
+    def standing(self, run: str) -> Standing:
+        told = self._client.standing(run)
+        return Standing(told.bytes, told.written, told.alone, told.stays)
+
+    def remove(
+        self,
+        run: str,
+        *,
+        unless_after: int | None = None,
+        known: Standing | None = None,  # noqa: ARG002  # the collector looks again itself
+    ) -> int:
+        return self._client.remove(run, unless_after=unless_after)
+
+    def rename(self, run: str, name: str) -> None:
+        self._client.rename(run, name)
+
+    def finish(self) -> tuple[int, list[str]]:
+        return 0, []
+
+
+def keeper_at(store: str) -> Keeper:
+    """The keeper of the store that a text names. Raises as `locate_store`."""
+    return _keeper(locate_store(store))
+
+
+def keepers_at(store: str) -> list[Keeper]:
+    """The keepers of the store that a text names: one for each of its collectors.
+
+    A directory or a single collector has one keeper. Raises as `locate_store`.
+    """
+    location = locate_store(store)
+    several = location.collectors if isinstance(location, SeveralCollectors) else [location]
+    return [_keeper(one) for one in several]
+
+
+def keeper_of(found: FoundRun) -> tuple[Keeper, str]:
+    """The keeper of the store that holds a run, and the run's name there.
+
+    Raises RunNotFoundError for a folder that has no run's name.
+    """
+    _check_here(found)
+    if isinstance(found.location, Within):
+        return _keeper(found.location.outer), found.name
+    store, run = local_run(found)
+    return _LocalKeeper(store), run
+
+
+def local_run(found: FoundRun) -> tuple[Path, str]:
+    """The directory of the store that holds a run, and the run's name there.
+
+    Raises OptionError for a collector's run, RunNotFoundError for a folder that has no run's name.
+    """
+    _check_here(found)
+    if not isinstance(found.location, LocalLocation):
+        raise OptionError(
+            f"{found.name} is a collector's: do this on its machine, with --store DIR of the "
+            "collector's directory"
+        )
+    folder = found.location.root
+    if folder.suffix != _SUFFIX:
+        raise RunNotFoundError(
+            f"{escape(str(folder))} is a run outside a store: those of a store are called "
+            "NAME.zarr; remove or rename this one by hand"
+        )
+    return folder.parent, folder.name.removesuffix(_SUFFIX)
+
+
+def _check_here(found: FoundRun) -> None:
+    """Raises OptionError for a run that is in its archive alone."""
+    if found.archive:
+        raise OptionError(
+            f"{found.name} is in its archive alone, {escape(found.archive)}, where nothing is "
+            "changed from here: read it, or remove it there"
+        )
+
+
+def read_facts(keeper: Keeper, run: str, store: str) -> RunFacts:
+    """The facts of a run in the store that `keeper` keeps.
+
+    Raises as `find_run` and as `Keeper.measure`.
+    """
+    found = find_run(run, store)
+    # In this order: a session that ends between the two calls counts as still writing.
+    nbytes, written = keeper.measure(run)
+    reader = RunReader(found.location, found.name)
+    reader.refresh()
+    return RunFacts(run, reader.state == "closed", written, nbytes, written_ns(reader))
+
+
+def _keeper(location: Location) -> Keeper:
+    if isinstance(location, LocalLocation):
+        return _LocalKeeper(location.root)
+    if isinstance(location, CollectorLocation):
+        from anchorlib.wire import KeeperClient
+
+        return _RemoteKeeper(KeeperClient(location.client.address), location)
+    if isinstance(location, SeveralCollectors):
+        return SpreadKeeper({str(one.client.address): _keeper(one) for one in location.collectors})
+    raise OptionError(
+        "runs in an object store never change: remove or rename them with the cloud's own tools; "
+        "only a directory or a collector keeps runs"
+    )

@@ -1,0 +1,196 @@
+"""The collector that `anchor serve` is to start, as its options describe it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from anchor_cli.arguments import parse_rate, parse_seconds, parse_size
+from anchor_cli.collector.archiving import archiving, try_archive
+from anchor_cli.collector.shown_credentials import ShownCredentials
+
+if TYPE_CHECKING:
+    from anchor_server import Archiving, Identity, ServerTLS
+
+__all__ = ["CollectorPlan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorPlan:
+    """The options of `anchor serve`, each under its name on the command line.
+
+    Its properties check options together, and raise OptionError where they do not fit.
+    """
+
+    store: str
+    bind: str
+    token_file: Path | None
+    access: Path | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    self_signed: bool
+    client_ca: Path | None
+    insecure: bool
+    power: bool
+    read_only: bool
+    max_streams: int
+    idle_timeout: str
+    max_run_size: str | None
+    max_run_inodes: int | None
+    max_runs: int | None
+    max_rate: str | None
+    metrics_bind: str | None
+    archive: str | None
+    archive_after: str
+    keep_local: str
+    without_conditions: bool
+
+    @property
+    def directory(self) -> Path:
+        """The directory that runs are written into."""
+        from anchorlib.errors import OptionError
+
+        if "://" in self.store:
+            raise OptionError(
+                f"serve writes into a directory, not into {self.store}; give --store DIR"
+            )
+        return Path(self.store)
+
+    @property
+    def shown(self) -> ShownCredentials:
+        """Where the token or the access file is that clients must satisfy."""
+        own = partial(_own, self.directory, self.bind) if self.self_signed else None
+        return ShownCredentials(self.token_file, self.access, own)
+
+    @property
+    def tls(self) -> ServerTLS | None:
+        """The certificate that the options name; None for a self-signed one, and for none."""
+        from anchor_server import ServerTLS
+        from anchorlib.errors import OptionError
+
+        cert, key, client_ca = self.tls_cert, self.tls_key, self.client_ca
+        if self.self_signed:
+            if (cert, key) != (None, None):
+                raise OptionError(
+                    "--self-signed makes the certificate: leave out --tls-cert, --tls-key"
+                )
+            if self.read_only:
+                raise OptionError(
+                    "--self-signed keeps its certificate in the store, which --read-only leaves as "
+                    "it is: give --tls-cert and --tls-key"
+                )
+            return None
+        if cert is not None and key is not None:
+            return ServerTLS(cert, key, client_ca)
+        if (cert, key, client_ca) != (None, None, None):
+            raise OptionError(
+                "TLS needs both --tls-cert and --tls-key (and --client-ca beside them)"
+            )
+        return None
+
+    @property
+    def archiving(self) -> Archiving | None:
+        """The archive settings; see `archiving`."""
+        from anchorlib.errors import OptionError
+
+        if self.archive is not None and self.read_only:
+            raise OptionError(
+                "--archive notes in the store what was archived, and --read-only leaves that as it "
+                "is: leave one of them out"
+            )
+        return archiving(self.archive, self.archive_after, self.keep_local, self.without_conditions)
+
+    @property
+    def _amounts(self) -> Mapping[str, Callable[[], Any]]:
+        """The parsers of the limits that are written as text, by the collector's setting."""
+        size, rate = self.max_run_size, self.max_rate
+        return {
+            "idle_timeout": lambda: parse_seconds(self.idle_timeout, "--idle-timeout"),
+            "max_run_bytes": lambda: None if size is None else parse_size(size, "--max-run-size"),
+            "max_rate": lambda: None if rate is None else parse_rate(rate, "--max-rate"),
+        }
+
+    def settings(self) -> tuple[dict[str, Any], Identity | None]:
+        """The collector's settings, and with --self-signed the certificate and token it made."""
+        from anchor_server import ServerTLS
+
+        tls = self.tls
+        token, identity = self.shown.now()
+        if identity is not None:
+            tls = ServerTLS(identity.cert_file, identity.key_file, self.client_ca)
+        settings = {
+            "tls": tls,
+            "token": token,
+            "access": self.access,
+            "insecure": self.insecure,
+            "fsync": self.power,
+            "read_only": self.read_only,
+            "max_streams": self.max_streams,
+            "max_run_files": self.max_run_inodes,
+            "max_runs": self.max_runs,
+            "archiving": self.archiving,
+        }
+        settings |= {name: read() for name, read in self._amounts.items()}
+        if self.archive is not None:
+            try_archive(self.archive, without_conditions=self.without_conditions)
+        return settings, identity
+
+    def problems(self) -> list[str]:
+        """Everything that would prevent the start, one sentence each."""
+        from anchor_server import Intended, problems
+
+        found: list[str] = []
+        directory = _tried(found, lambda: self.directory)
+        tls = _tried(found, lambda: self.tls)
+        token = _tried(found, lambda: ShownCredentials(self.token_file, self.access, None).now()[0])
+        for read in (*self._amounts.values(), lambda: self.archiving):
+            _tried(found, read)
+        # An unusable token or certificate is already among the problems: the address is judged as
+        # if it could be used.
+        asks = (token, self.token_file, self.access, self.client_ca) != (None,) * 4
+        encrypts = (self.tls_cert, self.tls_key) != (None, None)
+        wanted = Intended(
+            directory,
+            self.bind,
+            tls,
+            self_signed=self.self_signed,
+            guarded=self.self_signed or (asks and encrypts),
+            access=self.access,
+            insecure=self.insecure,
+            read_only=self.read_only,
+            metrics_bind=self.metrics_bind,
+            archive=None if "://" in (self.archive or "") else self.archive,
+        )
+        return found + problems(wanted)
+
+    def remarks(self) -> list[str]:
+        """Settings that do not prevent the start, but may be a mistake."""
+        from anchorlib.names import escape
+
+        if self.archive is None or "://" in self.archive or Path(self.archive).is_dir():
+            return []
+        return [f"the archive {escape(self.archive)} is not there: it would be made"]
+
+
+T = TypeVar("T")
+
+
+def _tried(found: list[str], read: Callable[[], T]) -> T | None:
+    """The value of an option; None where it cannot be used, with the reason added to `found`."""
+    from anchorlib.errors import AnchorError
+
+    try:
+        return read()
+    except AnchorError as error:
+        found.append(str(error))
+        return None
+
+
+def _own(store: Path, bind: str) -> Identity:
+    """The self-signed certificate and the token of the collector, made where there are none."""
+    from anchor_server import own_identity
+
+    return own_identity(store, bind.rpartition(":")[0])

@@ -1,0 +1,297 @@
+"""The Push service: which streams of records are taken, and when they are answered.
+
+Hello ─▶ Resume
+each batch of requests ─▶ the answers that they ask for, then Ack, after the batch is written
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from anchor_server.fragment_memory import FragmentMemory
+from anchor_server.gate import Gate
+from anchor_server.inbox import Inbox
+from anchor_server.limits import Meter, SharedRate
+from anchor_server.rank_holders import RankHolders
+from anchor_server.refusal_counts import Caller, RefusalCounts
+from anchor_server.refusals import Refusal, refusal_of
+from anchor_server.stalled_clients import AnswerWatch
+from anchor_server.stream import RankStream
+from anchor_server.tally import Tally
+from anchor_server.tokens import Grant, Right
+from anchorlib.errors import AnchorError
+from anchorlib.names import check_run_name
+from anchorlib.store import memory_here
+from anchorlib.wire import (
+    AHEAD_BYTES,
+    AHEAD_SHARE,
+    DURABILITY_POWER,
+    DURABILITY_PROCESS,
+    FRAME_BYTES,
+    HELLO_SECONDS,
+    Ack,
+    Decoder,
+    Framed,
+    FrameError,
+    GarbledError,
+    Hello,
+    Kind,
+    PushReply,
+    PushRequest,
+    Resume,
+    check_seal,
+    host_of,
+    parse_request,
+    why_not_taken,
+)
+
+__all__ = ["PushService", "StreamLimits"]
+
+_STOPPING = "the collector is stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """The limits of streams.
+
+    streams: how many may be open at once; each holds a thread.
+    idle_seconds: how long a client may send nothing, or leave an answer untaken.
+    record_bytes: the most bytes of raw storage in one record.
+    rate: bytes a second of all streams together; None is no bound.
+    """
+
+    streams: int
+    idle_seconds: float
+    record_bytes: int
+    rate: int | None = None
+
+    @property
+    def ahead(self) -> int:
+        """How many bytes are read ahead of one stream, at most."""
+        return max(min(int(memory_here() * AHEAD_SHARE) // self.streams, AHEAD_BYTES), FRAME_BYTES)
+
+
+@dataclass(slots=True)
+class Guest:
+    """The caller of one stream: its call, and its Hello once that has arrived."""
+
+    context: grpc.ServicerContext
+    caller: Caller
+    hello: Hello | None = None
+
+
+class PushService:
+    """Serves Push: admits streams, stores their records and acknowledges them."""
+
+    def __init__(  # the parts that it connects
+        self,
+        ranks: RankHolders,
+        gate: Gate,
+        tally: Tally,
+        refusal_counts: RefusalCounts,
+        limits: StreamLimits,
+        *,
+        fsync: bool,
+    ) -> None:
+        self._gate = gate
+        self._meter = Meter()
+        self._shares = SharedRate(limits.rate)
+        self._ranks = ranks
+        self._tally = tally
+        self._refusal_counts = refusal_counts
+        self._room = FragmentMemory()
+        self._limits = limits
+        self._watch = AnswerWatch(limits.idle_seconds)
+        self._ahead = limits.ahead
+        self._durability = DURABILITY_POWER if fsync else DURABILITY_PROCESS
+        self._changed = threading.Condition()
+        self._guests: dict[Inbox, Guest] = {}
+        self._stopping = False
+
+    def push(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[PushReply]:
+        """The handler of Push: one call sends the records of one rank of one run."""
+        caller = Caller(context.peer(), identity=self._gate.name(context))
+        guest = Guest(context, caller)
+        try:
+            inbox = self._admit(requests, guest)
+        except Refusal as refusal:
+            self._refusal_counts.refuse(context, refusal, caller)
+        try:
+            with closing(self._serve(inbox, guest)) as replies:
+                for reply in replies:
+                    with self._watch.answering(context.cancel):
+                        yield reply
+        except Exception as error:  # noqa: BLE001  # a bad client must not harm the others
+            self._refusal_counts.refuse(context, error, caller)
+        finally:
+            inbox.end(Refusal(Kind.REPLACED, "the stream is over"))
+
+    def stop(self) -> None:
+        """Takes no more streams, and ends open ones once their arrived requests are written."""
+        with self._changed:
+            self._stopping = True
+            for inbox in self._guests:
+                inbox.end(Refusal(Kind.STOPPING, _STOPPING))
+
+    def look_again(self) -> None:
+        """Ends the streams of callers whom the access file, which has changed, lets in no more."""
+        with self._changed:
+            guests = list(self._guests.items())
+        for inbox, guest in guests:
+            try:
+                self._grant(guest)
+            except (Refusal, AnchorError) as error:
+                inbox.end(refusal_of(error))
+
+    def _grant(self, guest: Guest) -> Grant:
+        """The present grant of a guest.
+
+        Raises a Refusal where the token is unknown, or may not write the run that the guest's Hello
+        has named.
+        """
+        hello = guest.hello
+        if hello is None:
+            return self._gate.grant(guest.context)
+        grant = self._gate.check(guest.context, Right.WRITE, hello.run)
+        self._ranks.check_author(grant, hello)
+        return grant
+
+    def close(self) -> None:
+        """Stops the thread that watches streams; called when no stream is left."""
+        self._watch.stop()
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Waits until no stream is being read; whether that is so within `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._guests, timeout)
+
+    def _admit(self, requests: Iterator[bytes], guest: Guest) -> Inbox:
+        most = self._gate.grant(guest.context).limits.streams
+        name = guest.caller.identity
+        with self._changed:
+            if self._stopping:
+                raise Refusal(Kind.STOPPING, _STOPPING)
+            if most is not None and self._open_of(name) >= most:
+                raise Refusal(
+                    Kind.STREAMS,
+                    f"token '{name}' has {most} streams open, which is its limit (max_streams)",
+                )
+            if len(self._guests) >= self._limits.streams:
+                raise Refusal(
+                    Kind.STREAMS,
+                    f"{self._limits.streams} streams are open, which is all this collector takes",
+                )
+            inbox = Inbox(requests, on_over=self._over, ahead=self._ahead)
+            self._guests[inbox] = guest
+            self._tally.streams = len(self._guests)
+            return inbox
+
+    def _open_of(self, name: str) -> int:
+        return sum(guest.caller.identity == name for guest in self._guests.values())
+
+    def _over(self, inbox: Inbox) -> None:
+        with self._changed:
+            self._guests.pop(inbox, None)
+            self._tally.streams = len(self._guests)
+            self._changed.notify_all()
+
+    def _serve(self, inbox: Inbox, guest: Guest) -> Generator[PushReply]:
+        caller = guest.caller
+        message = inbox.first(HELLO_SECONDS)
+        if message is None:
+            return
+        try:
+            hello = _hello(message)
+        except GarbledError:
+            self._tally.damage()
+            raise
+        caller.run, caller.rank = check_run_name(hello.run), hello.rank
+        guest.hello = hello
+        grant = self._grant(guest)
+        self._check_rates(grant)
+        with self._ranks.tenancy(hello, caller, grant, inbox.end) as tenancy:
+            writer = tenancy.writer
+            host = host_of(hello.writer) or caller.machine
+            with self._tally.roster.seat(hello.run, hello.rank, host, writer.committed) as seat:
+                told = Resume(
+                    committed=writer.committed,
+                    attempt=writer.attempt,
+                    asks_backlog=True,
+                    first=writer.first,
+                )
+                yield PushReply(resume=told)
+                decoder = Decoder(record_bytes=self._limits.record_bytes)
+                stream = RankStream(tenancy, decoder, self._room, self._tally, seat)
+                try:
+                    yield from self._answers(inbox, stream, guest)
+                finally:
+                    stream.leave()
+
+    def _check_rates(self, grant: Grant) -> None:
+        self._meter.check(_all_of(grant), grant.limits.rate)
+        self._shares.check(grant.name)
+
+    def _spend(self, grant: Grant, nbytes: int) -> None:
+        """Counts received bytes against the rate of the token and the rate of all streams.
+
+        Raises a Refusal where more bytes came than either rate allows.
+        """
+        try:
+            self._meter.spend(_all_of(grant), grant.limits.rate, nbytes)
+        finally:
+            self._shares.spend(grant.name, nbytes)
+
+    def _answers(self, inbox: Inbox, stream: RankStream, guest: Guest) -> Iterator[PushReply]:
+        stored, caller = stream.committed, guest.caller
+        for batch in inbox.batches(lambda: stream.patience(self._limits.idle_seconds)):
+            yield from stream.replies(batch)
+            if stream.closed:
+                return
+            committed = stream.committed
+            if committed > stored:
+                stored = committed
+                self._refusal_counts.passed(caller)
+            ack = Ack(committed=committed, frames=stream.frames, durability=self._durability)
+            yield PushReply(ack=ack)
+            self._spend(self._gate.grant(guest.context), sum(map(len, batch)))
+
+
+def _all_of(grant: Grant) -> str:
+    return f"streams of token '{grant.name}'"
+
+
+def _hello(message: bytes) -> Hello:
+    _check_version(message)
+    request = parse_request(message)
+    if isinstance(request, Framed) or request.WhichOneof("message") != "hello":
+        raise FrameError("a stream begins with Hello")
+    return request.hello
+
+
+def _check_version(message: bytes) -> None:
+    """Raises a Refusal where the Hello is of a protocol version that this collector does not take.
+
+    Called before the message's seal is checked: other versions seal their messages in another way
+    or not at all, and their clients are to read "wrong version", not "damaged message".
+    """
+    try:
+        request = PushRequest.FromString(message)
+    except DecodeError:
+        return
+    why = why_not_taken(request.hello.protocol)
+    if request.HasField("hello") and why and (_fits(message) or not request.check):
+        raise Refusal(Kind.PROTOCOL, why)
+
+
+def _fits(message: bytes) -> bool:
+    try:
+        check_seal(message)
+    except GarbledError:
+        return False
+    return True

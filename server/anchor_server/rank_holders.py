@@ -1,0 +1,259 @@
+"""Which stream writes which rank: one stream at a time, with the store's writer for that rank."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hmac import compare_digest
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from anchor_server.authors import check_author, check_runs
+from anchor_server.limits import Limits
+from anchor_server.new_runs import Founding
+from anchor_server.refusal_counts import Caller
+from anchor_server.refusals import Refusal
+from anchor_server.tokens import Grant
+from anchorlib.claims import SECRET_BYTES, claim_of
+from anchorlib.errors import AnchorError, OptionError, RunBusyError
+from anchorlib.names import check_run_name, escape
+from anchorlib.store import Part, RunRoom, Writer, run_directory
+from anchorlib.wire import HEADER_BYTES, Hello, Kind
+
+__all__ = ["RankHolders", "Tenancy"]
+
+_log = logging.getLogger("anchor_server")
+
+_UNPUBLISHED = 4096  # ranks whose failed publication is remembered, at most
+_MOST_PARTS = 10_000  # collectors that a rank may be spread over
+_Key: TypeAlias = tuple[str, int, int]  # run, rank, and the number of the rank's part
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """The stream that writes a rank; calling `end` makes the stream give the rank back."""
+
+    writer_id: bytes
+    owner: str
+    end: Callable[[Refusal], None]
+
+
+class Tenancy:
+    """A rank in the hands of one stream, with the writer for the rank."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self.closed = False
+
+    @property
+    def committed(self) -> int:
+        """Records of this writer in the store."""
+        return self.writer.committed
+
+    def close(self) -> None:
+        """Marks the rank closed, because its session is over, and gives the rank back."""
+        self.closed = True
+        self.writer.close()
+
+    def leave(self) -> AnchorError | None:
+        """Gives the rank back, still marked open, unless `close` was called before.
+
+        Returns the error of the last publication, None where there was none.
+        """
+        if self.closed:
+            return None
+        try:
+            self.writer.publish()
+        except AnchorError as error:
+            return error
+        finally:
+            self.writer.abandon()
+        return None
+
+
+class RankHolders:
+    """Hands the ranks of all runs in `store` to streams.
+
+    fsync: each batch survives power loss before it is acknowledged.
+    max_bytes: of one rank on disk; a client may ask for less.
+    limits: of the store's runs; the limits of the writing token hold beside them.
+    patience: seconds that a stream may take to give a rank back.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        *,
+        fsync: bool,
+        max_bytes: int | None,
+        limits: Limits,
+        patience: float,
+    ) -> None:
+        self._store = store
+        self._fsync = fsync
+        self._max_bytes = max_bytes
+        self._limits = limits
+        self._rooms: dict[str, RunRoom] = {}
+        self._patience = patience
+        self._changed = threading.Condition()
+        self._founding = Founding(store)
+        self._claims: dict[_Key, _Claim] = {}
+        self._unpublished: set[_Key] = set()
+
+    @contextmanager
+    def tenancy(
+        self, hello: Hello, caller: Caller, grant: Grant, end: Callable[[Refusal], None]
+    ) -> Iterator[Tenancy]:
+        """Holds the rank that `hello` names while the context lasts; `grant` is the caller's.
+
+        An older stream of the same writer gives the rank up to this one. A rank that was not closed
+        stays open in the store: its writer may come back, or another writer may resume it.
+        Raises RunBusyError, RunExistsError, InvalidNameError, OptionError, StoreError; a Refusal
+        where the run was made by another token.
+        """
+        owner = escape(hello.writer[:200]) or caller.peer
+        header = _header(hello)
+        key = (check_run_name(hello.run), hello.rank, hello.part.number)
+        self.check_author(grant, hello)
+        self._take(key, _Claim(hello.writer_id, f"{owner} ({caller.peer})", end))
+        try:
+            tenancy = Tenancy(self._admit(hello, header, grant))
+            said = {**caller.told, "writer": claim_of(hello.writer_id).hex()[:32]}
+            self._tell_begin(tenancy.writer, said)
+            try:
+                yield tenancy
+            finally:
+                self._tell_unpublished(key, tenancy.leave())
+                how = "rank closed" if tenancy.closed else "stream over, rank left open"
+                _log.info(how, extra={**said, "seq": tenancy.committed})
+        finally:
+            with self._changed:
+                del self._claims[key]
+                if not any(run == hello.run for run, *_ in self._claims):
+                    self._rooms.pop(hello.run, None)
+                self._changed.notify_all()
+
+    def _tell_begin(self, writer: Writer, said: dict[str, object]) -> None:
+        if writer.replaced:
+            _log.info("rank replaced: what it held before is removed", extra=said)
+        _log.info("stream begins", extra={**said, "seq": writer.committed})
+
+    def _tell_unpublished(self, key: _Key, error: AnchorError | None) -> None:
+        """Logs that a rank was not published; `error` None: that it was.
+
+        The rank's records are committed all the same: only readers that read plain zarr, and not
+        our table, see fewer of them.
+        """
+        if error is None:
+            self._unpublished.discard(key)
+            return
+        # A disk that stays full ends stream after stream: only the first one is worth a warning.
+        level = logging.INFO if key in self._unpublished else logging.WARNING
+        if len(self._unpublished) < _UNPUBLISHED:
+            self._unpublished.add(key)
+        _log.log(level, "not published: %s", error, extra={"run": key[0], "rank": key[1]})
+
+    def check_author(self, grant: Grant, hello: Hello) -> None:
+        """Raises a Refusal where another token made the run and `grant` has no right to replace."""
+        check_author(self._store, grant, hello.run, anew=hello.overwrite)
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Waits until no stream holds a rank; whether that is so within `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._claims, timeout)
+
+    def _take(self, key: _Key, claim: _Claim) -> None:
+        with self._changed:
+            held = self._claims.get(key)
+            if held is not None and compare_digest(held.writer_id, claim.writer_id):
+                held.end(Refusal(Kind.REPLACED, "another stream of this writer took over"))
+            # Waits for a stream of another writer too: that writer may have been killed a moment
+            # ago, and its stream is about to end.
+            if not self._changed.wait_for(lambda: key not in self._claims, self._patience):
+                run, rank, _ = key
+                raise RunBusyError(
+                    f"rank {rank} of run {run!r} is being written by {self._claims[key].owner}; "
+                    "stop it, or take another run name or rank"
+                )
+            self._claims[key] = claim
+
+    def _admit(self, hello: Hello, header: dict[str, Any], grant: Grant) -> Writer:
+        def check(making: Mapping[str, str]) -> None:
+            self.check_author(grant, hello)
+            check_runs(self._store, hello.run, self._limits, grant, making)
+
+        with self._founding.of(hello.run, grant.name, check):
+            return self._open(hello, header, grant)
+
+    def _open(self, hello: Hello, header: dict[str, Any], grant: Grant) -> Writer:
+        limits = [limit for limit in (self._max_bytes, hello.max_bytes) if limit]
+        room = self._room_of(hello.run, grant.limits)
+        writer = Writer.open(
+            self._store,
+            hello.run,
+            hello.rank,
+            resume=hello.resume,
+            overwrite=hello.overwrite,
+            header=header,
+            writer_id=hello.writer_id,
+            fsync=self._fsync,
+            max_bytes=min(limits, default=None),
+            # A trainer keeps records in its spool until they are acknowledged, and sends them
+            # again until the disk has room.
+            wait_for_room=True,
+            acknowledged=hello.acknowledged,
+            run_room=room,
+            author=grant.name,
+            part=_part(hello),
+        )
+        if room is not None and hello.overwrite:  # opening removed files that `room` had counted
+            room.measure()
+        return writer
+
+    def _room_of(self, run: str, limits: Limits) -> RunRoom | None:
+        """The room on disk that all open ranks of a run share; None where the run has no limit."""
+        nbytes = _least(self._limits.run_bytes, limits.run_bytes)
+        files = _least(self._limits.run_files, limits.run_files)
+        if nbytes is None and files is None:
+            return None
+        with self._changed:
+            known = self._rooms.get(run)
+            room = self._rooms[run] = known or RunRoom(run_directory(self._store, run))
+        room.bound(nbytes, files)
+        if known is None:
+            room.measure()
+        return room
+
+
+def _part(hello: Hello) -> Part | None:
+    """The part of the rank that this collector holds; None where it holds the whole rank."""
+    if not hello.HasField("part"):
+        return None
+    told = hello.part
+    if told.number >= _MOST_PARTS or told.first >= 1 << 63:
+        raise OptionError(f"no rank has a part {told.number} from record {told.first} on")
+    return Part(told.number, told.first, told.restart if told.HasField("restart") else None)
+
+
+def _least(*bounds: int | None) -> int | None:
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _header(hello: Hello) -> dict[str, Any]:
+    if len(hello.writer_id) != SECRET_BYTES:
+        raise OptionError(f"a writer's id has {SECRET_BYTES} bytes, not {len(hello.writer_id)}")
+    if len(hello.header) > HEADER_BYTES:
+        raise OptionError(
+            f"a run header has at most {HEADER_BYTES} characters, not {len(hello.header)}"
+        )
+    try:
+        header = json.loads(hello.header or "{}")
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise OptionError("the run header is no JSON object")
+    return header

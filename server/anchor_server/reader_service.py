@@ -1,0 +1,213 @@
+"""The Reader service: gives out files of the store, and nothing outside it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NoReturn, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from anchor_server.gate import Gate
+from anchor_server.refusal_counts import Caller, RefusalCounts
+from anchor_server.refusals import Refusal, abort
+from anchor_server.tally import Tally
+from anchor_server.tokens import Grant, Right
+from anchorlib.errors import InvalidNameError, StoreError
+from anchorlib.names import escape
+from anchorlib.store import Elsewhere, names_beneath, open_beneath
+from anchorlib.wire import (
+    LISTED_BYTES,
+    READ_BYTES,
+    FrameError,
+    GarbledError,
+    GetReply,
+    GetRequest,
+    Kind,
+    ListReply,
+    ListRequest,
+    check_of,
+    check_seal,
+    reader_handler,
+    sealed,
+)
+
+__all__ = ["ReaderService"]
+
+Q = TypeVar("Q", GetRequest, ListRequest)
+
+_SUFFIX: Final = ".zarr"
+
+_OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ESTALE)
+
+
+class ReaderService:
+    """Serves Get and List over a directory.
+
+    Hidden files are not given out: locks and unfinished files are hidden.
+    gate: knows who may read which run; a list of runs names only those that the caller may read.
+    """
+
+    def __init__(
+        self, store: Path, tally: Tally, refusal_counts: RefusalCounts, gate: Gate
+    ) -> None:
+        self._gate = gate
+        self._root = store.resolve()
+        self._archive = Elsewhere(self._root)
+        self._tally = tally
+        self._refusal_counts = refusal_counts
+
+    @property
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Both calls, for the gRPC server; requests come as bytes, and are parsed here."""
+        return reader_handler(self.get, self.list)
+
+    def get(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+        """The bytes of a file, or of a range in it, as many as one reply carries."""
+        try:
+            request = self._parsed(GetRequest, message)
+            return sealed(self._get(request, context), check_of(message))
+        except Exception as error:  # noqa: BLE001  # every fault is answered
+            self._refuse(context, error, message)
+
+    def list(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+        """The names in a folder, as many as one reply carries; none where the folder is missing."""
+        try:
+            request = self._parsed(ListRequest, message)
+            return sealed(self._list(request, context), check_of(message))
+        except Exception as error:  # noqa: BLE001  # every fault is answered
+            self._refuse(context, error, message)
+
+    def _refuse(self, context: grpc.ServicerContext, error: Exception, message: bytes) -> NoReturn:
+        if isinstance(error, Refusal) and error.kind is Kind.MISSING:
+            abort(context, error)  # readers ask for files that need not exist: no fault
+        run = _run_asked_for(message)
+        caller = Caller(context.peer(), run, identity=self._gate.name(context))
+        self._refusal_counts.refuse(context, error, caller)
+
+    def _get(self, request: GetRequest, context: grpc.ServicerContext) -> GetReply:
+        length = min(request.length or READ_BYTES, READ_BYTES)
+        with _words(request.key):
+            inside = self._inside(request.key, context)
+            descriptor = open_beneath(str(self._root), inside)
+            if descriptor is None:
+                return self._archived(request.key, inside, request.offset, length)
+            try:
+                size = os.fstat(descriptor).st_size
+                data = os.pread(descriptor, length, min(request.offset, size))
+            finally:
+                os.close(descriptor)
+        return GetReply(size=size, data=data)
+
+    def _archived(self, key: str, inside: str, offset: int, length: int) -> GetReply:
+        """A file of a run that is no longer in the store, read from the run's archive."""
+        data = self._archive.get(inside, offset, length)
+        if data is None:
+            raise _missing(key)
+        # The size of an archived file is not known: where the range is full, the size is said to
+        # be one byte more, so that the reader asks for the next range.
+        return GetReply(size=offset + len(data) + (len(data) == length), data=data)
+
+    def _list(self, request: ListRequest, context: grpc.ServicerContext) -> ListReply:
+        prefix = request.prefix.rstrip("/")
+        with _words(prefix):
+            inside = self._inside(prefix, context) if prefix else ""
+            names = names_beneath(str(self._root), inside)
+            # A run is removed by one rename, and deleted after that: names that were listed in
+            # between may be a part of the run's, so that the archive is asked.
+            if not names or not (self._root / inside.split("/")[0]).is_dir():
+                names = self._archive.list(inside) or names
+            if not prefix:
+                names = sorted({*names, *self._archive.folders()})
+        grant = self._gate.grant(context)
+        if not prefix and not grant.may(Right.READ, None):
+            names = [name for name in names if self._may_read(grant, name.rstrip("/"))]
+        reply = ListReply()
+        room = LISTED_BYTES
+        for name in names:
+            if name <= request.after:
+                continue
+            if room <= 0:
+                reply.more = True
+                break
+            reply.names.append(name)
+            room -= len(name.encode()) + 4
+        return reply
+
+    def _parsed(self, kind: type[Q], message: bytes) -> Q:
+        try:
+            check_seal(message)
+            return kind.FromString(message)
+        except GarbledError:
+            self._tally.damage()
+            raise
+        except DecodeError:
+            raise FrameError(f"bytes that are no {kind.__name__} arrived") from None
+
+    def _may_read(self, grant: Grant, top: str) -> bool:
+        """Whether the caller may read a name in the store, and what it leads to if it is a link."""
+        path = self._root / top
+        if path.is_symlink() and not grant.may(
+            Right.READ, _run_of(Path(os.path.realpath(path)).name)
+        ):
+            return False
+        return grant.may(Right.READ, _run_of(top))
+
+    def _inside(self, key: str, context: grpc.ServicerContext) -> str:
+        """The key with links resolved: a run's folder may be a link to another folder of the store.
+
+        Raises InvalidNameError for a text that is no key, StoreError where a link leads out of the
+        store, and a Refusal where the caller may not read the run, or the run that its link leads
+        to.
+        """
+        top, *rest = key.split("/")
+        if "\0" in key or not all(part and not part.startswith(".") for part in (top, *rest)):
+            raise InvalidNameError(f"'{escape(key[:200])}' is no key of a store")
+        self._gate.check(context, Right.READ, _run_of(top))
+        path = Path(os.path.realpath(self._root / top))
+        inside = path.is_relative_to(self._root) and path.relative_to(self._root).parts
+        if not inside or any(part.startswith(".") for part in inside):
+            raise StoreError(f"'{escape(key[:200])}' leads out of the store")
+        if inside[0] != top:
+            self._gate.check(context, Right.READ, _run_of(inside[0]))
+        return "/".join((*inside, *rest))
+
+
+@contextlib.contextmanager
+def _words(key: str) -> Iterator[None]:
+    """Turns an error of one file or folder into a Refusal that names it.
+
+    Errors that concern the whole store or machine pass through.
+    """
+    try:
+        yield
+    except StoreError as error:
+        raise Refusal(Kind.STORE, str(error)) from None
+    except OSError as error:
+        if error.errno not in _OF_THE_FILE:
+            raise
+        text = f"cannot read '{escape(key[:200])}': {error.strerror}"
+        raise Refusal(Kind.STORE, text) from None
+
+
+def _run_of(folder: str) -> str | None:
+    """The run whose folder this is; None for any other name in the store."""
+    return folder.removesuffix(_SUFFIX) if folder.endswith(_SUFFIX) else None
+
+
+def _run_asked_for(message: bytes) -> str:
+    """The run in a refused request, for the log; "" where the request names no run."""
+    with contextlib.suppress(DecodeError):
+        # In either request the key, or the prefix, is field 1, so that one parser reads both.
+        top = GetRequest.FromString(message).key.split("/")[0]
+        return (_run_of(top) or "")[:200]
+    return ""
+
+
+def _missing(key: str) -> Refusal:
+    text = f"there is no '{escape(key[:200])}' in the store"
+    return Refusal(Kind.MISSING, text)
