@@ -294,7 +294,7 @@ def test_a_run_that_leaves_for_its_archive_while_it_is_removed_or_renamed_is_tol
             leave(store, tmp_path / "archive", run)
             super().rename(run, name)
 
-    monkeypatch.setattr("anchorlib.upkeep.keeping._LocalKeeper", Leaving)
+    monkeypatch.setattr("anchorlib.upkeep.store_keepers._LocalKeeper", Leaving)
     gone = anchor("rm", "run0", "--store", store)
     assert (gone.code, gone.out) == (0, "run0: forgotten; its archive keeps it\n")
     renamed = anchor("mv", "run1", "new", "--store", store)
