@@ -25,12 +25,13 @@ from anchorlib.archive import archive_run, shelf_at
 from anchorlib.block import RowBlock, block_of
 from anchorlib.diagnosis import beforehand
 from anchorlib.record import Coordinates, Record
+from anchorlib.report import page
 from anchorlib.store import LocalLocation, Writer
-from anchorlib.store.format.layout import INDEX, digests_key, rank_name
-from anchorlib.store.read import digests_bytes, object_name
+from anchorlib.store.format.layout import INDEX, digests_key, rank_name, steps_key
+from anchorlib.store.read import digests_bytes, object_name, steps_bytes
 from anchorlib.store.read.run_figures import RunFigures
 from anchorlib.store.read.run_index import index_bytes
-from anchorlib.store.seal import read_index
+from anchorlib.store.seal import RankFigures, StepFigures, StepPool, read_index
 from anchorlib.summary import summarise
 from benchmarks.figures import Figure, figure
 from benchmarks.timing import Ratio, interleaved
@@ -47,6 +48,7 @@ def figures() -> Iterator[Figure]:
         sealed(live, archive)
         yield from asked("sealed", archive, "*@grad", at_most=2)
         yield from compared(archive)
+        yield from drawn(archive)
         yield from asked("live", live, "blocks.0.part0.weight@grad")
 
 
@@ -92,6 +94,14 @@ def compared(store: Path) -> Iterator[Figure]:
         yield figure(f"{name}, {RANKS:,} sealed ranks", seconds, "s")
 
 
+def drawn(store: Path) -> Iterator[Figure]:
+    """What the page costs: it opens one rank."""
+    arms = {"the page": lambda: page([anchorlib.open_run("job", store)])}
+    for name, taken in interleaved(arms, rounds=3).items():
+        seconds = Ratio.of([one.wall for one in taken])
+        yield figure(f"{name}, {RANKS:,} sealed ranks", seconds, "s")
+
+
 def recorded(store: Path) -> None:
     """A run of many ranks, closed."""
     block = block_of(list(_records()))
@@ -118,7 +128,22 @@ def sealed(live: Path, archive: Path) -> None:
     assert first.digests is not None
     digests = digests_bytes(dict.fromkeys(range(RANKS), first.digests))
     (run / digests_key(object_name(digests))).write_bytes(digests)
-    (run / INDEX).write_bytes(index_bytes(replace(merged, digests=object_name(digests))))
+    steps = steps_bytes(_together(first))
+    (run / steps_key(object_name(steps))).write_bytes(steps)
+    named = replace(merged, digests=object_name(digests), by_step=object_name(steps))
+    (run / INDEX).write_bytes(index_bytes(named))
+
+
+def _together(first: RankFigures) -> StepFigures:
+    """The figures of the steps of all ranks, each of which recorded what the first one did."""
+    pool = StepPool()
+    assert first.by_step is not None
+    for rank in range(RANKS):
+        lines = tuple(replace(line, ranks=(rank,)) for line in first.by_step.lines)
+        pool.add(replace(first.by_step, ranks=(rank,), lines=lines))
+    total = pool.total()
+    assert total is not None
+    return total
 
 
 def _write(store: Path, rank: int, block: RowBlock) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import Location, listed_parts
-from anchorlib.store.format import INDEX, digests_key
+from anchorlib.store.format import INDEX, digests_key, steps_key
 from anchorlib.store.objects import Shelf
 from anchorlib.store.read import (
     RunFigures,
@@ -20,8 +20,10 @@ from anchorlib.store.read import (
     object_name,
     parsed_index,
     sealed_figures,
+    steps_bytes,
+    steps_of_run,
 )
-from anchorlib.store.seal import RankDigests, RankFigures, read_index
+from anchorlib.store.seal import RankDigests, RankFigures, StepPool, read_index
 
 __all__ = ["put_index"]
 
@@ -32,42 +34,76 @@ _PAUSE = 0.05  # seconds, times the number of failed tries: others rewrite the i
 def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> None:
     """Adds archived ranks to the index of their run, which is made where there is none.
 
-    The digests of their steps are put first: the index names the object that has them. Those that
-    no index names then, of the index before and of tries that came too late, are removed.
+    The digests and the figures of their steps are put first: the index names the objects that have
+    them. Those that no index names then, of the index before and of tries that came too late, are
+    removed.
 
     folder: the run's objects. anew: ranks that were marked as whole just now. An index that has
         them already has figures of an earlier recording, so it is made again from all ranks.
 
     Raises StoreError, CollectorError.
     """
-    marked, names = {*anew}, set[str]()
+    marked, keys = {*anew}, set[str]()
     for number in range(_TRIES):
         found = folder.fetch(INDEX)
         known = None if found is None else _parsed(found[0])
-        names.add("" if known is None else known.digests)
+        keys |= _named(known)
         if known is not None and marked & {*known.ranks}:
             known = None
         merged, fresh = _with(folder.location, known, list(ranks))
-        named = _put_digests(folder, known, merged, fresh)
-        names.add(named)
+        steps = _put_steps(folder, known, merged, fresh)
+        merged = replace(merged, by_step=steps, digests=_put_digests(folder, known, merged, fresh))
+        keys |= _named(merged)
         try:
-            data = index_bytes(replace(merged, digests=named))
+            data = index_bytes(merged)
         except ValueError:  # too large for readers, which then read the ranks themselves
             folder.remove(INDEX)
-            _remove_digests(folder, names)
+            _remove(folder, keys)
             return
         if found is None:
             done = folder.create(INDEX, data)
         else:
             done = found[0] == data or folder.swap(INDEX, data, found[1])
         if done:
-            _remove_digests(folder, names - {named})
+            _remove(folder, keys - _named(merged))
             return
         time.sleep(_PAUSE * (number + random.random()))  # at random, to get out of step with others
     raise StoreError(
         f"other archivers rewrite the index of {escape(folder.place)} all the time: archive the "
         "run again"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """The ranks that the index does not know yet, or that were counted anew.
+
+    ranks: their figures, without those of steps. steps: which are added up at once, since those of
+    a thousand ranks might not fit in memory.
+    """
+
+    ranks: list[RankFigures]
+    steps: StepPool
+
+    @classmethod
+    def of(cls, ranks: Iterable[RankFigures]) -> _Fresh:
+        found, steps = [], StepPool()
+        for one in ranks:
+            steps.add(one.by_step)
+            found.append(replace(one, by_step=None))
+        return cls(found, steps)
+
+    @property
+    def numbers(self) -> set[int]:
+        return {one.rank for one in self.ranks}
+
+
+def _named(figures: RunFigures | None) -> set[str]:
+    """The keys of the objects that an index names."""
+    if figures is None:
+        return set()
+    made = ((digests_key, figures.digests), (steps_key, figures.by_step))
+    return {key(name) for key, name in made if name}
 
 
 def _parsed(data: bytes) -> RunFigures | None:
@@ -77,18 +113,15 @@ def _parsed(data: bytes) -> RunFigures | None:
         return None
 
 
-def _put_digests(
-    folder: Shelf, known: RunFigures | None, merged: RunFigures, fresh: Sequence[RankFigures]
-) -> str:
+def _put_digests(folder: Shelf, known: RunFigures | None, merged: RunFigures, fresh: _Fresh) -> str:
     """Puts the digests of all ranks that have any; returns the name of the object for the index.
 
     "" where there is nothing to compare: of one rank, opening it tells more than its digests.
-    fresh: the figures of the ranks that the index does not know yet, or that were counted anew.
     """
-    seen = {one.rank for one in fresh}
-    others = {*merged.ranks} - seen
+    others = {*merged.ranks} - fresh.numbers
     kept = digests_of_run(folder.location, known)
-    found = {rank: one for rank, one in (kept or {}).items() if rank in others} | _digests(fresh)
+    found = {rank: one for rank, one in (kept or {}).items() if rank in others}
+    found |= _digests(fresh.ranks)
     if len(merged.ranks) > 1:
         # The first part of a rank in parts may have digests too, from when it was all there was.
         lacking = others - {*found} - {rank for rank, _ in merged.parts}
@@ -100,16 +133,50 @@ def _put_digests(
         data = digests_bytes(found)
     except ValueError:  # too large for readers, which then open the ranks
         return ""
+    return _put(folder, digests_key, data, known.digests if kept is not None and known else "")
+
+
+def _put_steps(folder: Shelf, known: RunFigures | None, merged: RunFigures, fresh: _Fresh) -> str:
+    """Puts the figures of the steps of all ranks; returns the name of the object for the index.
+
+    "" where a rank has none, as one that an older version sealed, and for a single rank, which is
+    opened as soon as it is drawn.
+    """
+    if len(merged.ranks) < 2:
+        return ""
+    kept, pool = steps_of_run(folder.location, known), StepPool()
+    others = sorted({*merged.ranks} - fresh.numbers)
+    if kept is not None and known is not None and others == [*known.ranks]:
+        pool.add(kept)
+    else:
+        listed = listed_parts(folder.location) if others else []
+        for one in sealed_figures(folder.location, others, listed):
+            pool.add(one.by_step)
+            if one.by_step is None:
+                break
+    if fresh.ranks:
+        pool.add(fresh.steps.total())
+    total = pool.total()
+    if total is None or total.ranks != merged.ranks:
+        return ""
+    try:
+        data = steps_bytes(total)
+    except ValueError:  # too large for readers, which then open the ranks
+        return ""
+    return _put(folder, steps_key, data, known.by_step if kept is not None and known else "")
+
+
+def _put(folder: Shelf, key: Callable[[str], str], data: bytes, there: str) -> str:
+    """Puts an object under the key of its name, unless it is `there`; returns the name."""
     name = object_name(data)
-    if kept is None or known is None or known.digests != name:
-        folder.put(digests_key(name), data)
+    if there != name:
+        folder.put(key(name), data)
     return name
 
 
-def _remove_digests(folder: Shelf, names: Iterable[str]) -> None:
-    for name in names:
-        if name:
-            folder.remove(digests_key(name))
+def _remove(folder: Shelf, keys: Iterable[str]) -> None:
+    for key in keys:
+        folder.remove(key)
 
 
 def _digests(ranks: Iterable[RankFigures]) -> dict[int, RankDigests]:
@@ -118,7 +185,7 @@ def _digests(ranks: Iterable[RankFigures]) -> dict[int, RankDigests]:
 
 def _with(
     run: Location, known: RunFigures | None, ranks: Sequence[int]
-) -> tuple[RunFigures, list[RankFigures]]:
+) -> tuple[RunFigures, _Fresh]:
     """The figures of the index with these ranks added, and those of the ranks that were added.
 
     They are made from all ranks of the archive where no index is known, and where a rank that it
@@ -126,8 +193,8 @@ def _with(
     """
     listed = listed_parts(run)
     if known is None or {one for one in listed if one[0] in {*known.ranks}} != known.keys:
-        every = [*sealed_figures(run, sorted({rank for rank, _ in listed}), listed)]
-        return RunFigures.of(every), every
+        every = _Fresh.of(sealed_figures(run, sorted({rank for rank, _ in listed}), listed))
+        return RunFigures.of(every.ranks), every
     later = sorted({*ranks} - {*known.ranks})
-    fresh = [*sealed_figures(run, later, listed)]
-    return (known.joined(RunFigures.of(fresh)) if fresh else known), fresh
+    fresh = _Fresh.of(sealed_figures(run, later, listed))
+    return (known.joined(RunFigures.of(fresh.ranks)) if fresh.ranks else known), fresh

@@ -7,7 +7,16 @@ Columns alone are read: digests, counts and norms, never values.
 """
 
 from anchorlib.peers.outlier import Early, Outlier, RankAnswer
+from anchorlib.peers.presence import missing_ranks
 from anchorlib.peers.question import outliers
 from anchorlib.peers.wording import outlier_text, ranks_text
 
-__all__ = ["Early", "Outlier", "RankAnswer", "outlier_text", "outliers", "ranks_text"]
+__all__ = [
+    "Early",
+    "Outlier",
+    "RankAnswer",
+    "missing_ranks",
+    "outlier_text",
+    "outliers",
+    "ranks_text",
+]

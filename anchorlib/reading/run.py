@@ -24,6 +24,7 @@ from anchorlib.store import (
     RankReader,
     RunFigures,
     RunReader,
+    StepFigures,
     as_zarr,
     asked,
     find_run,
@@ -424,6 +425,13 @@ class Run:
         A rank that has none is left out: it is not sealed, or an older version sealed it.
         """
         return self._reader.digests()
+
+    def by_step(self) -> StepFigures | None:
+        """The figures of each step, all ranks together, from beside the index of an archived run.
+
+        None for a run that is not archived, and for one that an older version archived.
+        """
+        return self._reader.by_step()
 
     def refresh(self) -> None:
         """Looks for newly committed records; every other call does so by itself."""

@@ -234,6 +234,13 @@ class Series:
         """The log2 histogram of each record from place `first` up to and without place `stop`."""
         return self._reader.histograms(self._rows[first:stop])
 
+    def bins(self, first: int = 0) -> tuple[Array, Array, Array]:
+        """Three parallel arrays over every bin of every record from place `first` on.
+
+        They hold the record's place after `first`, the exponent and the count.
+        """
+        return self._reader.bins(self._rows[first:])
+
     def to_torch(self) -> torch.Tensor:
         """All values as one tensor of the dtype they were recorded in; raises as `values` does."""
         from anchorlib.reading.tensors import as_tensor

@@ -9,14 +9,14 @@ import numpy as np
 
 from anchorlib.reading import Series
 from anchorlib.report.run_view import Bins
+from anchorlib.store import OFFSET, SPAN
+from anchorlib.summary import added_up
 
 __all__ = ["BinCache", "binned"]
 
 Array = np.ndarray[Any, Any]
 Key = tuple[str, str, str, str]
 Source = tuple[Key, int, Series, int]
-OFFSET, SPAN = 2048, 4096  # hold every exponent of a float64: -1074 … 1023
-BATCH = 512  # records counted between two calls of `progress`
 
 
 class BinCache:
@@ -39,9 +39,11 @@ class BinCache:
         if held is None or len(held[0]) > len(order) or (held[0] != order[: len(held[0])]).any():
             held = (order[:0], *_no_pairs())
         if len(held[0]) < len(order):
-            fresh = _counted(series, len(held[0]))
+            known = len(held[0])
+            places, *fresh = series.bins(known)
             records, exponents, counts = (
-                np.concatenate([old, new]) for old, new in zip(held[1:], fresh, strict=True)
+                np.concatenate([old, new])
+                for old, new in zip(held[1:], (places + known, *fresh), strict=True)
             )
             held = (order, records, exponents, counts)
             self._held[key, rank] = held
@@ -50,18 +52,6 @@ class BinCache:
 
 def _no_pairs() -> tuple[Array, Array, Array]:
     return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
-
-
-def _counted(series: Series, first: int) -> tuple[Array, Array, Array]:
-    records: list[int] = []
-    exponents: list[int] = []
-    counts: list[int] = []
-    for start in range(first, len(series), BATCH):
-        for place, one in enumerate(series.histograms(start, start + BATCH), start):
-            records.extend([place] * len(one.bins))
-            exponents.extend(one.bins)
-            counts.extend(one.bins.values())
-    return np.array(records, np.int64), np.array(exponents, np.int64), np.array(counts, np.int64)
 
 
 def binned(
@@ -88,20 +78,11 @@ def binned(
         np.add.at(infinite, line * windows + window, series.columns["inf"])
         cell = line * windows + window[record]
         # Each source is summed by itself: the bins of all records of a run might not fit in memory.
-        summed = _summed(cell * SPAN + exponent + OFFSET, count)
+        summed = added_up(cell * SPAN + exponent + OFFSET, count)
         keys.append(summed[0])
         counts.append(summed[1])
         if progress is not None:
             progress(done + 1, len(sources))
-    key_, count_ = _summed(np.concatenate(keys), np.concatenate(counts))
+    key_, count_ = added_up(np.concatenate(keys), np.concatenate(counts))
     starts = np.searchsorted(key_ // SPAN, np.arange(lines * windows + 1))
     return Bins(width, windows, starts, key_ % SPAN - OFFSET, count_, infinite)
-
-
-def _summed(keys: Array, counts: Array) -> tuple[Array, Array]:
-    """The distinct keys, ascending, and the sum of the counts of each."""
-    order = np.argsort(keys, kind="stable")
-    keys, counts = keys[order], counts[order]
-    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)])
-    totals = np.add.reduceat(counts, first) if len(first) else counts
-    return keys[first], totals

@@ -8,22 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import HISTORY, MODULE
 from anchorlib.errors import DamagedError
-from anchorlib.names import escape, is_operand_kind
+from anchorlib.names import is_operand_kind
 from anchorlib.peers import outlier_text, outliers
 from anchorlib.reading import Run, Series
 from anchorlib.record import TensorInfo
 from anchorlib.report.binning import BinCache, binned
 from anchorlib.report.line_records import LineRecords
+from anchorlib.report.pooled import pooled_view
+from anchorlib.report.run_lines import gaps_of, header_of, line_of, parameters_of
 from anchorlib.report.run_view import Budget, Line, Nonfinite, RunView
 from anchorlib.report.unclipped import unclipped_norm
+from anchorlib.summary import ExactSums
 
 __all__ = ["gather"]
 
 Array = np.ndarray[Any, Any]
 APART = 3  # outliers that the page names; `anchor ranks` lists all
-ADDED = ("zero", "nan", "inf", "subnormal", "sum")
+AT_ONCE = 1 << 20  # values that are added at a time
+ADDED = ("zero", "nan", "inf", "subnormal")
 
 
 def gather(
@@ -39,7 +42,9 @@ def gather(
     progress: called with (series read, all series): counting exponents may have to read all values.
     """
     budget = budget or Budget()
-    parts, parameters = list(_parts(run)), _parameters(run)
+    if (found := pooled_view(run, budget)) is not None:
+        return found
+    parts, parameters = list(_parts(run)), parameters_of(run)
     lines, places = _lines(parts, parameters)
     steps = np.unique(np.concatenate([np.empty(0, np.int64), *(p.columns["step"] for p in parts)]))
     width = _width(len(lines) * len(steps), budget.cells)
@@ -68,8 +73,8 @@ def gather(
             cache=cache,
             progress=progress,
         ),
-        header=_header(run),
-        gaps=_gaps(run),
+        header=header_of(run),
+        gaps=gaps_of(run),
         nonfinite=bad,
         nonfinite_lines=bad_lines,
         unclipped=unclipped_norm(parts, parameters, steps, width),
@@ -110,24 +115,9 @@ def _parts(run: Run) -> Iterator[LineRecords]:
 
 
 def _part(info: TensorInfo, phase: str, rank: int, series: Series) -> LineRecords:
-    names = ("step", "order", "min", "max", "l2", "flags", *ADDED)
+    names = ("step", "order", "min", "max", "sum", "l2", "flags", *ADDED)
     numel = np.array([math.prod(shape) for shape in series.shapes], np.int64)
     return LineRecords(info, phase, rank, series, {n: series.columns[n] for n in names}, numel)
-
-
-def _parameters(run: Run) -> set[str]:
-    """The names of parameters.
-
-    A name is a parameter's if it has a record of a kind that only parameters have, or if a value
-    was computed from it and it is not the result of a call.
-    """
-    own = {info.name for info in run.tensors() if _is_of_a_parameter(info.kind)}
-    edges = run.edges() if run.ranks else []
-    return own | {parent.name for one in edges for parent in one.parents if parent.call is None}
-
-
-def _is_of_a_parameter(kind: str) -> bool:
-    return kind not in ("value", "grad") and not is_operand_kind(kind)
 
 
 def _lines(parts: list[LineRecords], parameters: set[str]) -> tuple[list[Line], list[int]]:
@@ -137,34 +127,24 @@ def _lines(parts: list[LineRecords], parameters: set[str]) -> tuple[list[Line], 
         members.setdefault(part.key, []).append(part)
     made = sorted(
         (_line(key, own, key[0] in parameters) for key, own in members.items()),
-        key=lambda o: o.first_order,
+        key=lambda one: (one.first_order, one.name, one.kind, one.mode, one.phase),
     )
     rows = {(line.name, line.kind, line.mode, line.phase): row for row, line in enumerate(made)}
     return made, [rows[part.key] for part in parts]
 
 
 def _line(key: tuple[str, str, str, str], parts: list[LineRecords], parameter: bool) -> Line:  # noqa: FBT001 - a fact
-    info = parts[0].info
     steps = np.concatenate([part.columns["step"] for part in parts])
-    return Line(
-        *key,
-        dtype=info.dtype,
-        shape=_shape_text(info.shape),
+    return line_of(
+        key,
+        parts[0].info,
         ranks=tuple(part.rank for part in parts),
         records=len(steps),
         first_step=int(steps.min()),
         last_step=int(steps.max()),
-        bytes=info.bytes,
-        gaps=info.gaps,
         first_order=min(int(part.columns["order"][0]) for part in parts),
         parameter=parameter,
     )
-
-
-def _shape_text(shape: tuple[int | None, ...] | None) -> str:
-    if shape is None:
-        return "mixed"
-    return "×".join("?" if size is None else str(size) for size in shape) or "scalar"
 
 
 def _figures(
@@ -172,22 +152,34 @@ def _figures(
 ) -> dict[str, Array]:
     columns = -(-len(steps) // width) if len(steps) else 0
     size = lines * columns
-    added = {name: np.zeros(size) for name in (*ADDED, "records", "numel", "l2")}
+    added = {name: np.zeros(size) for name in (*ADDED, "records", "numel", "sum", "l2")}
     low, high = np.full(size, np.nan), np.full(size, np.nan)
-    for part, line in zip(parts, places, strict=True):
+    cells = [
+        line * columns + np.searchsorted(steps, part.columns["step"]) // width
+        for part, line in zip(parts, places, strict=True)
+    ]
+    for cell in cells:
+        np.add.at(added["records"], cell, 1)
+    none = np.empty(0)
+    several: list[tuple[Array, Array, Array]] = [(none.astype(np.int64), none, none)]
+    for part, cell in zip(parts, cells, strict=True):
         own = part.columns
-        cell = line * columns + np.searchsorted(steps, own["step"]) // width
         finite = part.numel > own["nan"] + own["inf"]
         for name in ADDED:
-            np.add.at(added[name], cell, np.where(finite | (name != "sum"), own[name], 0))
-        np.add.at(added["records"], cell, 1)
+            np.add.at(added[name], cell, own[name])
         np.add.at(added["numel"], cell, part.numel)
-        # A record without a finite element has no norm and adds none to those of its cell. Norms
-        # are added by hypot, since their squares might overflow.
-        np.hypot.at(added["l2"], cell, np.where(finite, own["l2"], 0).astype(np.float64))
+        # A record without a finite element has no norm and adds none to those of its cell.
+        alone = finite & (added["records"][cell] == 1)
+        for name in ("sum", "l2"):
+            np.add.at(added[name], cell[alone], own[name][alone])
+        shared = finite & ~alone
+        several.append((cell[shared], own["sum"][shared], own["l2"][shared]))
         np.fmin.at(low, cell[finite], own["min"][finite])
         np.fmax.at(high, cell[finite], own["max"][finite])
     empty = added["records"] == 0
+    shared_cells, sums, norms = (np.concatenate([one[at] for one in several]) for at in range(3))
+    added["sum"] += _exact(ExactSums.of, shared_cells, sums).rounded(size)
+    added["l2"] += _exact(ExactSums.of_squares, shared_cells, norms).roots(size)
     for name in ("sum", "l2"):
         added[name][np.isnan(low)] = np.nan
     for values in added.values():
@@ -196,6 +188,12 @@ def _figures(
         name: values.reshape(lines, columns)
         for name, values in {**added, "min": low, "max": high}.items()
     }
+
+
+def _exact(make: Callable[[Array, Array], ExactSums], cells: Array, values: Array) -> ExactSums:
+    """The exact sums of values in cells, made of a million values at a time."""
+    pieces = (slice(start, start + AT_ONCE) for start in range(0, len(cells), AT_ONCE))
+    return ExactSums.pooled([make(cells[piece], values[piece]) for piece in pieces])
 
 
 def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite | None, int]:
@@ -210,7 +208,7 @@ def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite |
             firsts.append((where, part, line, at))
     if not firsts:
         return None, 0
-    where, part, line, at = min(firsts, key=lambda one: (one[0], one[2]))
+    where, part, line, at = min(firsts, key=lambda one: (one[0], one[1].rank))
     earlier = sum(
         int(np.count_nonzero(_before(other.columns, where)))
         for other in parts
@@ -251,26 +249,3 @@ def _before(columns: dict[str, Array], where: tuple[int, int]) -> Array:
         (columns["step"] == step) & (columns["order"] < order)
     )
     return earlier
-
-
-def _header(run: Run) -> dict[str, str]:
-    header = run.header() if run.ranks else {}
-    return {
-        escape(str(name)): escape(_text(value))
-        for name, value in sorted(header.items())
-        if not name.startswith((MODULE, HISTORY))  # a comparison shows how these differ
-    }
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return " ".join(str(one) for one in value)
-    return str(value)
-
-
-def _gaps(run: Run) -> list[tuple[str, int]]:
-    """(reason, number of observations that were not recorded for it), the largest number first."""
-    totals: dict[str, int] = {}
-    for gap in run.gaps():
-        totals[gap.reason] = totals.get(gap.reason, 0) + gap.count
-    return sorted(((escape(r), n) for r, n in totals.items()), key=lambda one: -one[1])

@@ -33,6 +33,7 @@ def attention(view: RunView) -> list[Finding]:
         *_dead(view),
         *_ranges(view),
         *_left_open(view),
+        *_unjudged(view),
     ]
     findings.sort(key=lambda finding: ("bad", "warn", "info").index(finding.level))
     if not any(finding.level != "info" for finding in findings):
@@ -164,6 +165,15 @@ def _ranges(view: RunView) -> Iterator[Finding]:
 def _left_open(view: RunView) -> Iterator[Finding]:
     if view.state == "open" and view.live is False:
         yield Finding("warn", "The run was left open: the process that wrote it has died.")
+
+
+def _unjudged(view: RunView) -> Iterator[Finding]:
+    if view.is_pooled:
+        yield Finding(
+            "info",
+            f"The {len(view.ranks):,} ranks were added up, and none was held against the others: "
+            "anchor ranks does that.",
+        )
 
 
 def _names(view: RunView, rows: Sequence[int]) -> str:

@@ -179,6 +179,8 @@ class RunView:
     gaps: (reason, number of observations that were not recorded for it).
     nonfinite: the first record with a NaN or an infinity. nonfinite_lines: how many lines have any.
     apart: a sentence for each rank that differs from its peers.
+    is_pooled: whether the figures were read with the index of many ranks, which were not opened:
+        then none of them was held against its peers.
     """
 
     name: str
@@ -199,3 +201,4 @@ class RunView:
     nonfinite_lines: int = 0
     unclipped: Unclipped | None = None
     apart: tuple[str, ...] = ()
+    is_pooled: bool = False

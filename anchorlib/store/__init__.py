@@ -61,6 +61,7 @@ from anchorlib.store.read import (
     common_shape,
     end_copy,
     has_ended,
+    memory_here,
     open_parts,
     stored_fingerprint,
     stored_records,
@@ -94,9 +95,12 @@ from anchorlib.store.runs import (
     written_ns,
 )
 from anchorlib.store.seal import (
+    OFFSET,
+    SPAN,
     FolderTarget,
     RankDigests,
     Sealed,
+    StepFigures,
     Target,
     is_unfinished,
     rank_location,
@@ -109,7 +113,9 @@ from anchorlib.store.write import Writer, check_series
 
 __all__ = [
     "DEFAULT_STORE",
+    "OFFSET",
     "RUN_INDEX",
+    "SPAN",
     "ArchiveNote",
     "CollectorLocation",
     "Elsewhere",
@@ -136,6 +142,7 @@ __all__ = [
     "Sealed",
     "SeriesEntry",
     "SeveralCollectors",
+    "StepFigures",
     "Target",
     "TensorTree",
     "Within",
@@ -166,6 +173,7 @@ __all__ = [
     "listed_ranks",
     "locate_store",
     "make_store",
+    "memory_here",
     "names_beneath",
     "newest_ns",
     "note_archived",

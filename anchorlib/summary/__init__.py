@@ -9,6 +9,7 @@ moments          min, max, sum and l2
 histogram        Log2Histogram: a value that can be added
 rows             Summary, summarise, digest
 columns          figures_of: the summaries of many records as columns, in one pass
+exact_sums       sums of floats that do not depend on the order of adding
 arrays           anything array-like as raw storage; log2_histogram, for users
 shares           how the elements would land in a narrower float: `anchor hist --as`
 scales           the loss scales with which a narrower float loses least
@@ -23,6 +24,7 @@ flushes subnormals (`torch.set_flush_denormal(True)`).
 from anchorlib.summary.arrays import as_storage, log2_histogram
 from anchorlib.summary.columns import Figures, figures_of
 from anchorlib.summary.compiled import SCANS
+from anchorlib.summary.exact_sums import LIMBS, ExactSums, added_up
 from anchorlib.summary.histogram import Log2Histogram
 from anchorlib.summary.rows import Summary, digest, summarise
 from anchorlib.summary.scales import ScaleRange, scales_for
@@ -30,12 +32,15 @@ from anchorlib.summary.shares import FORMATS, Shares, shares_as
 
 __all__ = [
     "FORMATS",
+    "LIMBS",
     "SCANS",
+    "ExactSums",
     "Figures",
     "Log2Histogram",
     "ScaleRange",
     "Shares",
     "Summary",
+    "added_up",
     "as_storage",
     "digest",
     "figures_of",

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from anchorlib.upkeep.archives import ArchiveState
 from anchorlib.upkeep.choosing import RetentionLimits, RunFacts, chosen
-from anchorlib.upkeep.keeper import Keeper
+from anchorlib.upkeep.keeper import Keeper, Standing
 from anchorlib.upkeep.live_writers import Writing
 from anchorlib.upkeep.mending import Examined, salvage
 from anchorlib.upkeep.several_collectors import PartlyChangedError
@@ -34,6 +34,7 @@ __all__ = [
     "PartlyChangedError",
     "RetentionLimits",
     "RunFacts",
+    "Standing",
     "Writing",
     "chosen",
     "keeper_at",

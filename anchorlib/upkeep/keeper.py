@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from anchorlib.upkeep.archives import ArchiveState
 from anchorlib.upkeep.live_writers import Writing
 
-__all__ = ["Keeper"]
+__all__ = ["Keeper", "Standing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a run before it is removed or renamed.
+
+    bytes: of disk. written: whether a living process writes it. alone: whether its files are in an
+    archive alone. stays: why it would be neither removed nor renamed for this caller; "" for no
+    reason. parts: the same of each collector that holds a part, by its address.
+    """
+
+    bytes: int
+    written: bool
+    alone: bool = False
+    stays: str = ""
+    parts: Mapping[str, Standing] = field(default_factory=dict)
 
 
 class Keeper(Protocol):
@@ -37,19 +55,22 @@ class Keeper(Protocol):
         """
         ...
 
-    def stays(self, run: str) -> str:
-        """Why the run would be neither removed nor renamed for this caller; "" for no reason.
+    def standing(self, run: str) -> Standing:
+        """What is known of a run before it is removed or renamed.
 
         A run whose files are in an archive alone is asked about as well. Raises RunNotFoundError,
         StoreError, CollectorError.
         """
         ...
 
-    def remove(self, run: str, *, unless_after: int | None = None) -> int:
+    def remove(
+        self, run: str, *, unless_after: int | None = None, known: Standing | None = None
+    ) -> int:
         """Removes a run; returns the bytes freed.
 
         unless_after: the run stays, with RunBusyError, where it was written to after this time
             (nanoseconds since the epoch).
+        known: what `standing` said a moment ago, so that no collector is asked again.
         Raises RunNotFoundError, RunBusyError, StoreError, CollectorError.
         """
         ...

@@ -8,7 +8,7 @@ who has removed what, and goes on where it ended when it is asked for again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from anchorlib.errors import (
     AnchorError,
@@ -20,7 +20,7 @@ from anchorlib.errors import (
 )
 from anchorlib.names import escape
 from anchorlib.upkeep.archives import ArchiveState
-from anchorlib.upkeep.keeper import Keeper
+from anchorlib.upkeep.keeper import Keeper, Standing
 from anchorlib.upkeep.live_writers import Writing
 
 __all__ = ["PartlyChangedError", "SpreadKeeper"]
@@ -74,22 +74,34 @@ class SpreadKeeper:
 
     def measure(self, run: str) -> tuple[int, bool]:
         """Bytes of disk of all parts, and whether a living process writes one."""
-        found = self._holders(run).values()
-        return sum(nbytes for nbytes, _ in found), any(written for _, written in found)
+        parts = self._holders(run, alone_too=False).values()
+        return sum(one.bytes for one in parts), any(one.written for one in parts)
 
-    def stays(self, run: str) -> str:
-        """Why some collector would neither remove nor rename its part; "" for no reason."""
-        return self._refused(run, self._holders(run, alone_too=True))
+    def standing(self, run: str) -> Standing:
+        """What all collectors say of their parts: each is asked once."""
+        parts = self._holders(run)
+        return Standing(
+            sum(one.bytes for one in parts.values()),
+            any(one.written for one in parts.values()),
+            all(one.alone for one in parts.values()),
+            _refused(run, parts),
+            parts,
+        )
 
-    def remove(self, run: str, *, unless_after: int | None = None) -> int:
+    def remove(
+        self, run: str, *, unless_after: int | None = None, known: Standing | None = None
+    ) -> int:
         """Removes all parts of a run; returns the bytes freed.
+
+        known: what `standing` said of it a moment ago.
 
         Raises PartlyChangedError where a collector fails that may have removed its part, or after
         others have removed theirs; the collectors after it are then not asked. The same call again
         removes the rest.
         """
         freed: dict[str, int] = {}
-        rest = self._idle(run, alone_too=unless_after is None)
+        parts = None if known is None else known.parts
+        rest = self._idle(run, parts, alone_too=unless_after is None)
         while rest:
             place = rest[0]
             try:
@@ -149,50 +161,61 @@ class SpreadKeeper:
             return False
         return True
 
-    def _idle(self, run: str, *, alone_too: bool = False) -> list[str]:
+    def _idle(
+        self,
+        run: str,
+        known: Mapping[str, Standing] | None = None,
+        *,
+        alone_too: bool = False,
+    ) -> list[str]:
         """The collectors that hold a part of a run, and would all remove or rename it.
 
         Raises RunBusyError where a part is written, CollectorError where a collector would refuse.
 
-        alone_too: also collectors whose part is in their archive alone.
+        known: what they have said already. alone_too: also collectors whose part is in their
+        archive alone.
         """
-        holders = self._holders(run, alone_too=alone_too)
-        if any(written for _, written in holders.values()):
+        holders = self._holders(run, alone_too=alone_too) if known is None else known
+        if any(one.written for one in holders.values()):
             raise RunBusyError(f"run {escape(run)!r} is being written: stop that process first")
-        if why := self._refused(run, holders):
+        if why := _refused(run, holders):
             refused = CollectorError(f"{why}; nothing was changed at any of the collectors")
             refused.kind = "forbidden"
             raise refused
         return list(holders)
 
-    def _refused(self, run: str, holders: Iterable[str]) -> str:
-        for place in holders:
-            try:
-                why = self._keepers[place].stays(run)
-            except RunNotFoundError:  # gone since it was measured
-                continue
-            if why:
-                return f"{place} would not change run {escape(run)!r}: {why}"
-        return ""
-
-    def _holders(self, run: str, *, alone_too: bool = False) -> dict[str, tuple[int, bool]]:
+    def _holders(self, run: str, *, alone_too: bool = True) -> dict[str, Standing]:
         found = self._held(run, alone_too=alone_too)
         if not found:
             raise RunNotFoundError(f"no run {escape(run)!r} at any of these collectors")
         return found
 
-    def _held(self, run: str, *, alone_too: bool = False) -> dict[str, tuple[int, bool]]:
+    def _held(self, run: str, *, alone_too: bool = False) -> dict[str, Standing]:
+        """What each collector that has a run says of its part.
+
+        Raises OptionError where a part is in an archive alone, unless `alone_too`.
+        """
         found = {}
         for place, keeper in self._keepers.items():
             try:
-                found[place] = keeper.measure(run)
+                one = keeper.standing(run)
             except RunNotFoundError:
                 continue
-            except OptionError:  # its part is in an archive alone
-                if not alone_too:
-                    raise
-                found[place] = (0, False)
+            if one.alone and not alone_too:
+                raise OptionError(
+                    f"run {escape(run)!r} of {place} is in its archive alone, where a collector "
+                    "changes nothing"
+                )
+            found[place] = one
         return found
+
+
+def _refused(run: str, parts: Mapping[str, Standing]) -> str:
+    """Why some collector would neither remove nor rename its part; "" for no reason."""
+    for place, one in parts.items():
+        if one.stays:
+            return f"{place} would not change run {escape(run)!r}: {one.stays}"
+    return ""
 
 
 def _removed_in_part(

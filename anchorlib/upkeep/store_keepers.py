@@ -28,7 +28,7 @@ from anchorlib.store import (
 )
 from anchorlib.upkeep.archives import ArchiveState, alone_in, archives_at, archives_in
 from anchorlib.upkeep.choosing import RunFacts
-from anchorlib.upkeep.keeper import Keeper
+from anchorlib.upkeep.keeper import Keeper, Standing
 from anchorlib.upkeep.live_writers import Writing, writings_at, writings_in
 from anchorlib.upkeep.several_collectors import SpreadKeeper
 
@@ -63,10 +63,16 @@ class _LocalKeeper:
             raise RunNotFoundError(f"no run {run!r} in {escape(str(self._store))}") from None
         return nbytes, is_written(self._store, run)
 
-    def stays(self, run: str) -> str:  # noqa: ARG002  # the system says so when it is tried
-        return ""
+    def standing(self, run: str) -> Standing:
+        return Standing(*self.measure(run))  # what the system refuses it says when it is tried
 
-    def remove(self, run: str, *, unless_after: int | None = None) -> int:
+    def remove(
+        self,
+        run: str,
+        *,
+        unless_after: int | None = None,
+        known: Standing | None = None,  # noqa: ARG002  # it costs nothing to look again
+    ) -> int:
         return remove_run(self._store, run, unless_after=unless_after)
 
     def rename(self, run: str, name: str) -> None:
@@ -96,10 +102,17 @@ class _RemoteKeeper:
     def measure(self, run: str) -> tuple[int, bool]:
         return self._client.measure(run)
 
-    def stays(self, run: str) -> str:
-        return self._client.stays(run)
+    def standing(self, run: str) -> Standing:
+        told = self._client.standing(run)
+        return Standing(told.bytes, told.written, told.alone, told.stays)
 
-    def remove(self, run: str, *, unless_after: int | None = None) -> int:
+    def remove(
+        self,
+        run: str,
+        *,
+        unless_after: int | None = None,
+        known: Standing | None = None,  # noqa: ARG002  # the collector looks again itself
+    ) -> int:
         return self._client.remove(run, unless_after=unless_after)
 
     def rename(self, run: str, name: str) -> None:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 from anchor_server.refusals import Refusal
+from anchorlib.store import memory_here
 from anchorlib.wire import UNFINISHED_SHARE, Kind
 
 __all__ = ["FragmentMemory"]
 
 
 class FragmentMemory:
-    """The memory that unfinished records may hold: `limit` bytes (default: a share of the machine).
+    """The memory that unfinished records may hold: `limit` bytes.
 
+    The default is a share of the memory of this machine, or of its container.
     A record larger than the limit is taken while no other record is unfinished: otherwise it could
     never be received.
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self._limit = int(pages * UNFINISHED_SHARE) if limit is None else limit
+        self._limit = int(memory_here() * UNFINISHED_SHARE) if limit is None else limit
         self._lock = threading.Lock()
         self._used = 0
 

@@ -6,7 +6,6 @@ each batch of requests ─▶ the answers that they ask for, then Ack, after the
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -28,6 +27,7 @@ from anchor_server.tally import Tally
 from anchor_server.tokens import Grant, Right
 from anchorlib.errors import AnchorError
 from anchorlib.names import check_run_name
+from anchorlib.store import memory_here
 from anchorlib.wire import (
     AHEAD_BYTES,
     AHEAD_SHARE,
@@ -74,8 +74,7 @@ class StreamLimits:
     @property
     def ahead(self) -> int:
         """How many bytes are read ahead of one stream, at most."""
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return max(min(int(memory * AHEAD_SHARE) // self.streams, AHEAD_BYTES), FRAME_BYTES)
+        return max(min(int(memory_here() * AHEAD_SHARE) // self.streams, AHEAD_BYTES), FRAME_BYTES)
 
 
 @dataclass(slots=True)

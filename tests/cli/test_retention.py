@@ -265,6 +265,43 @@ def test_what_a_collector_would_refuse_is_removed_and_renamed_nowhere(
             assert [names(place) for place in stores] == [["run0"]] * 3
 
 
+def test_a_removal_asks_each_collector_once_about_the_run(
+    stores: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    standing = KeeperClient.standing
+
+    def noted(self: KeeperClient, run: str) -> object:
+        asked.append(str(self.address))
+        return standing(self, run)
+
+    monkeypatch.setattr(KeeperClient, "standing", noted)
+    with ExitStack() as served:
+        places = [served.enter_context(serve(place)).address for place in stores]
+        assert anchor("rm", "run0", "--store", f"grpc://{','.join(places)}").code == 0
+    assert sorted(asked) == sorted(f"grpc://{place}" for place in places)
+
+
+def test_a_run_that_leaves_for_its_archive_while_it_is_removed_or_renamed_is_told_of_as_such(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Leaving(type(keeper_at(str(store)))):  # type: ignore[misc]
+        def remove(self, run: str, **how: object) -> int:
+            leave(store, tmp_path / "archive", run)
+            return super().remove(run, **how)
+
+        def rename(self, run: str, name: str) -> None:
+            leave(store, tmp_path / "archive", run)
+            super().rename(run, name)
+
+    monkeypatch.setattr("anchorlib.upkeep.store_keepers._LocalKeeper", Leaving)
+    gone = anchor("rm", "run0", "--store", store)
+    assert (gone.code, gone.out) == (0, "run0: forgotten; its archive keeps it\n")
+    renamed = anchor("mv", "run1", "new", "--store", store)
+    assert (renamed.code, renamed.err.count("\n")) == (2, 1)
+    assert "run1 left for its archive a moment ago, and nothing is renamed there" in renamed.err
+
+
 @pytest.mark.parametrize("command", [["rm", "run0"], ["gc", "--max-size", "1"]])
 def test_a_removal_that_a_collector_does_not_end_says_what_is_gone_and_ends_when_repeated(
     stores: list[Path], monkeypatch: pytest.MonkeyPatch, command: list[str]
@@ -289,6 +326,12 @@ def test_a_removal_that_a_collector_does_not_end_says_what_is_gone_and_ends_when
             f"{second} did not confirm it, and grpc://{third} not asked: it went away" in done.err
         )
         assert [names(place) for place in stores] == [[], ["run0"], ["run0"]]
+        listed = anchor("runs", "--store", everywhere, "--json")
+        assert (listed.code, [one["missing"] for one in listed.json]) == (0, [[0]])
+        assert (
+            "run0 has no record of rank 0: where it was removed in part, `anchor rm run0` with"
+            in (listed.err)
+        )
         assert anchor(*command, "--store", everywhere).code == 0
         assert [names(place) for place in stores] == [[], [], []]
 

@@ -1,49 +1,89 @@
-"""The digests of archived ranks compared with the rows that they were made from."""
+"""What an archive says of its ranks' steps, compared with the rows that it was made from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from anchorlib.errors import DamagedError, StoreError
-from anchorlib.store.format import INDEX, digests_key
+from anchorlib.store.format import INDEX, digests_key, steps_key
 from anchorlib.store.locations import Location
-from anchorlib.store.read import RankReader, RunFigures, digests_of_run, parsed_index
-from anchorlib.store.seal import RankDigests, digests_of, read_index
+from anchorlib.store.read import (
+    RankReader,
+    RunFigures,
+    digests_of_run,
+    parsed_index,
+    sealed_figures,
+    steps_of_run,
+)
+from anchorlib.store.seal import (
+    RankDigests,
+    RankFigures,
+    StepFigures,
+    StepPool,
+    digests_of,
+    read_index,
+    step_figures_of,
+)
 
 __all__ = ["rank_digest_faults", "run_digest_faults"]
 
+_ANEW = "archive the run again"
+
 
 def run_digest_faults(run: Location) -> Iterator[str]:
-    """The faults of the object that has the digests of all ranks of an archived run, in words."""
-    figures = _figures(run)
-    known = digests_of_run(run, figures)
-    # An archiver that adds a rank meanwhile swaps the index, then removes the digests before it.
-    while known is None and figures != (now := _figures(run)):
-        figures, known = now, digests_of_run(run, now)
-    key = "" if figures is None else digests_key(figures.digests)
-    if known is None:
-        yield f"{key} is not what the index says of it: archive the run again"
-    for rank, one in (known or {}).items():
-        parts = () if figures is None else figures.parts_of(rank)
-        if parts == ((rank, 0),) and not _is_of(one, run, rank):
-            yield f"{key} tells another recording than rank {rank}: archive the run again"
+    """The faults of the objects that tell of all ranks of an archived run, in words.
+
+    Ranks are compared by their indices; a rank in parts has none of its own, so it is counted anew
+    from the rows of its parts.
+    """
+    figures, digests, steps = _told(run)
+    # An archiver that adds a rank meanwhile swaps the index, then removes the objects before it.
+    while (digests is None or steps is None) and figures != (now := _figures(run)):
+        figures, digests, steps = _told(run, now)
+    if figures is None:
+        return
+    keys = digests_key(figures.digests), steps_key(figures.by_step)
+    for key, told in zip(keys, (digests, steps), strict=True):
+        if told is None:
+            yield f"{key} is not what the index says of it: {_ANEW}"
+    pool = StepPool()
+    for rank in figures.ranks if digests or steps else ():
+        own = _indexed(run, rank, figures)
+        pool.add(None if own is None else own.by_step)
+        known = (digests or {}).get(rank)
+        if known and own and own.digests and own.digests.of_width(known.width) != known:
+            yield f"{keys[0]} tells another recording than rank {rank}: {_ANEW}"
+    total = pool.total()
+    if steps and total is not None and [total] != [*steps]:
+        yield f"{keys[1]} tells other figures than the ranks: {_ANEW}"
 
 
 def rank_digest_faults(run: Location, reader: RankReader) -> Iterator[str]:
-    """The faults of the digests in one sealed rank's index, in words."""
-    told = _digests(run, reader.rank, reader.part)
+    """The faults of what one sealed rank's index says of its steps, in words."""
+    told = _index(run, reader.rank, reader.part)
     if told is None:
         return
     try:
-        made = digests_of(reader).of_width(told.width)
+        if told.digests and digests_of(reader).of_width(told.digests.width) != told.digests:
+            yield "the digests of its steps are not those of its rows"
+        if told.by_step and step_figures_of(reader) != told.by_step:
+            yield "the figures of its steps are not those of its rows"
     except StoreError:  # its rows or its log are damaged, which is told of each
         return
-    if made != told:
-        yield "the digests of its steps are not those of its rows"
+
+
+def _told(
+    run: Location, figures: RunFigures | None = None
+) -> tuple[RunFigures | None, dict[int, RankDigests] | None, Sequence[StepFigures] | None]:
+    """What the index says, and the objects that it names; None for one that is not what it says."""
+    figures = figures or _figures(run)
+    steps = steps_of_run(run, figures)
+    named = figures is not None and bool(figures.by_step)
+    return figures, digests_of_run(run, figures), [steps] if steps else None if named else []
 
 
 def _figures(run: Location) -> RunFigures | None:
-    """What the index says; None without one that can be read: its digests are not read either."""
+    """What the index says; None without one that can be read: its objects are not read either."""
     data = run.get(INDEX)
     try:
         return None if data is None else parsed_index(data)
@@ -51,15 +91,19 @@ def _figures(run: Location) -> RunFigures | None:
         return None
 
 
-def _is_of(known: RankDigests, run: Location, rank: int) -> bool:
-    """Whether these digests are those in the rank's own index; one that has none says nothing."""
-    own = _digests(run, rank, 0)
-    return own is None or own.of_width(known.width) == known
-
-
-def _digests(run: Location, rank: int, part: int) -> RankDigests | None:
+def _indexed(run: Location, rank: int, figures: RunFigures) -> RankFigures | None:
+    """What a rank's own index says, or its parts; None where that cannot be read."""
+    parts = figures.parts_of(rank)
+    if parts == ((rank, 0),):
+        return _index(run, rank, 0)
     try:
-        found = read_index(run, rank, part)
+        return next(iter(sealed_figures(run, [rank], parts)), None)
+    except StoreError:  # a part is damaged, which is told of it
+        return None
+
+
+def _index(run: Location, rank: int, part: int) -> RankFigures | None:
+    try:
+        return read_index(run, rank, part)
     except DamagedError:  # it does not fit its SHA-256 either, which is told
         return None
-    return None if found is None else found.digests

@@ -19,7 +19,16 @@ from anchorlib.store.format.chunk_sizes import (
     shape_rows,
 )
 from anchorlib.store.format.edges import edges_key, edges_line
-from anchorlib.store.format.fields import check_depth, items, mapping, step, text, texts, whole
+from anchorlib.store.format.fields import (
+    check_depth,
+    flag,
+    items,
+    mapping,
+    step,
+    text,
+    texts,
+    whole,
+)
 from anchorlib.store.format.form import Form, new_form, shape_of
 from anchorlib.store.format.format1 import ROW_1, columns_of, older_arrays
 from anchorlib.store.format.layout import (
@@ -40,7 +49,7 @@ from anchorlib.store.format.layout import (
     flat_width,
     hashed_segment,
     hidden,
-    is_digests_key,
+    is_key_of_all_ranks,
     is_safe_key,
     kind_segment,
     part_of,
@@ -48,6 +57,7 @@ from anchorlib.store.format.layout import (
     rank_of,
     run_directory,
     segment,
+    steps_key,
 )
 from anchorlib.store.format.metadata import (
     ArrayShape,
@@ -94,6 +104,7 @@ __all__ = [
     "edges_key",
     "edges_line",
     "encode",
+    "flag",
     "flat_seed",
     "flat_width",
     "gap_line",
@@ -101,7 +112,7 @@ __all__ = [
     "hashed_segment",
     "header_line",
     "hidden",
-    "is_digests_key",
+    "is_key_of_all_ranks",
     "is_safe_key",
     "is_sound",
     "items",
@@ -121,6 +132,7 @@ __all__ = [
     "shape_rows",
     "stamp",
     "step",
+    "steps_key",
     "text",
     "texts",
     "whole",

@@ -39,21 +39,23 @@ __all__ = [
     "VERSION",
     "chunk_key",
     "chunk_number",
+    "digests_key",
     "flat_name",
     "flat_width",
     "form_name",
     "hidden",
-    "is_digests_key",
+    "is_key_of_all_ranks",
     "is_safe_key",
     "kind_segment",
     "part_of",
     "rank_name",
     "run_directory",
     "segment",
+    "steps_key",
 ]
 
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,9})(?:\.p([1-9][0-9]{0,3}))?", re.ASCII)
-_DIGESTS = re.compile(r"digests-[0-9a-f]{16}\.json\.zst", re.ASCII)
+_OF_ALL_RANKS = re.compile(r"(?:digests|steps)-[0-9a-f]{16}\.json\.zst", re.ASCII)
 
 FORMAT = "anchor-zarr"
 INDEX = "index.json.zst"  # the index of an archived run, see `run_index`
@@ -216,9 +218,17 @@ def digests_key(name: str) -> str:
     return f"digests-{name[:16]}.json.zst"
 
 
-def is_digests_key(key: str) -> bool:
-    """Whether a name in a run's folder is that of an object of digests; see `run_digests`."""
-    return _DIGESTS.fullmatch(key) is not None
+def steps_key(name: str) -> str:
+    """The key of the figures of an archived run's steps; name: the SHA-256 of the object."""
+    return f"steps-{name[:16]}.json.zst"
+
+
+def is_key_of_all_ranks(key: str) -> bool:
+    """Whether a name in a run's folder is that of an object that its index names.
+
+    Such objects tell of all ranks; see `digests_key` and `steps_key`.
+    """
+    return _OF_ALL_RANKS.fullmatch(key) is not None
 
 
 def is_safe_key(key: str) -> bool:

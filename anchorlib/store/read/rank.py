@@ -377,6 +377,28 @@ class RankReader:
             found.append(one)
         return found
 
+    def bins(self, rows: Array) -> tuple[Array, Array, Array]:
+        """Three parallel arrays over every bin of the histograms of these rows.
+
+        They hold the place of the row among `rows`, the exponent and the count. Raises as
+        `histograms`.
+        """
+        self.check_rows(rows)
+        lengths = self.column("hist_length")[rows]
+        own = lengths >= 0
+        exponents, counts = self._pairs(self.column("hist_offset")[rows[own]], lengths[own])
+        parts: list[tuple[Array, Array, Array]] = [
+            (np.repeat(np.flatnonzero(own), lengths[own]), exponents, counts)
+        ]
+        for place in np.flatnonzero(~own).tolist():  # a few values, from which it is counted
+            found = self.histograms(rows[place : place + 1])[0].bins
+            own_bins = np.array([*found.items()], np.int64).reshape(-1, 2)
+            parts.append((np.full(len(found), place), own_bins[:, 0], own_bins[:, 1]))
+        places, exponents, counts = (
+            np.concatenate([part[at].astype(np.int64) for part in parts]) for at in range(3)
+        )
+        return places, exponents, counts
+
     def pooled_pairs(self, rows: Array) -> Log2Histogram:
         """One histogram of all elements of these rows, each of which has a stored histogram.
 

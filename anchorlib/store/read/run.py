@@ -17,7 +17,8 @@ from anchorlib.store.read.rank import RankReader
 from anchorlib.store.read.run_digests import digests_of_run
 from anchorlib.store.read.run_figures import RunFigures
 from anchorlib.store.read.run_index import archived_figures
-from anchorlib.store.seal import RankDigests, is_unfinished
+from anchorlib.store.read.run_steps import steps_of_run
+from anchorlib.store.seal import RankDigests, StepFigures, is_unfinished
 
 __all__ = ["RunReader", "end_copy", "open_parts"]
 
@@ -159,6 +160,10 @@ class RunReader:
         if self._digests is None:
             self._digests = digests_of_run(self.location, self.figures) or {}
         return self._digests
+
+    def by_step(self) -> StepFigures | None:
+        """The figures of an archived run's steps, all ranks together; None for other runs."""
+        return steps_of_run(self.location, self.figures)
 
     @property
     def state(self) -> str:

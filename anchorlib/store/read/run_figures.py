@@ -64,8 +64,8 @@ class RunFigures:
     ranks: ascending. closed: whether all ranks are closed. steps: steps that have records,
     ascending. bytes: of stored values, all attempts together. series: in order of execution.
     parts: the parts of ranks that lie in several parts; every other rank is whole.
-    digests: the name of the object that holds the digests of its ranks, "" without one; see
-    `run_digests`.
+    digests, by_step: the names of the objects that hold the digests of its ranks and the figures of
+    its steps, "" without one; see `run_digests` and `run_steps`.
     """
 
     ranks: tuple[int, ...]
@@ -78,6 +78,7 @@ class RunFigures:
     gaps: tuple[Gap, ...]
     parts: tuple[PartKey, ...] = ()
     digests: str = ""
+    by_step: str = ""
 
     @classmethod
     def of(cls, ranks: Iterable[RankFigures]) -> RunFigures:
@@ -127,6 +128,7 @@ class RunFigures:
             tuple(summed_gaps((*self.gaps, *other.gaps))),
             tuple(sorted((*self.parts, *other.parts))),
             self.digests,
+            self.by_step,
         )
 
 

@@ -122,6 +122,7 @@ def index_bytes(figures: RunFigures) -> bytes:
         "bytes": figures.bytes,
         **({"parts": figures.parts} if figures.parts else {}),
         **({"digests": figures.digests} if figures.digests else {}),
+        **({"by_step": figures.by_step} if figures.by_step else {}),
         "created_ns": figures.created_ns,
         "written_ns": figures.written_ns,
         "series": [_told(one) for one in figures.series],
@@ -190,14 +191,15 @@ def _read(told: Mapping[str, Any]) -> RunFigures:
         gaps=tuple(_read_gap(items(one)) for one in items(told["gaps"])),
         parts=_read_parts(told.get("parts", ()), known),
         digests=_read_name(told.get("digests", "")),
+        by_step=_read_name(told.get("by_step", "")),
     )
 
 
 def _read_name(told: Any) -> str:
-    """The name of the digests. Raises ValueError for one that is no SHA-256: it becomes a key."""
+    """The name of an object. Raises ValueError for one that is no SHA-256: it becomes a key."""
     name = text(told)
     if name and not _NAME.fullmatch(name):
-        raise ValueError("the name of its digests is no SHA-256")
+        raise ValueError("the name of an object is no SHA-256")
     return name
 
 

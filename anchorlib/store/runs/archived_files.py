@@ -9,7 +9,7 @@ from typing import Final
 from anchorlib.errors import RunNotFoundError
 from anchorlib.names import escape
 from anchorlib.store.disk import ArchiveNote, note_of, noted_runs
-from anchorlib.store.format import INDEX, is_digests_key, part_of, rank_of
+from anchorlib.store.format import INDEX, is_key_of_all_ranks, part_of, rank_of
 from anchorlib.store.locations import Location, listed_parts
 from anchorlib.store.runs.store_lookup import has_ranks, locate_store, run_within
 from anchorlib.store.seal import rank_location
@@ -57,7 +57,7 @@ class Elsewhere:
             return None
         # Other collectors archive their ranks of a run into the same folder. The index and digests
         # tell of all of them, so these are given out only where every rank was in this store.
-        told_of_all = inside == INDEX or is_digests_key(inside)
+        told_of_all = inside == INDEX or is_key_of_all_ranks(inside)
         if told_of_all and {*listed_parts(location)} != {*note.parts}:
             return None
         data = location.get(inside, start, length)
@@ -127,5 +127,5 @@ def _is_ours(name: str, note: ArchiveNote) -> bool:
     """
     rank = rank_of(name)
     if rank is None:
-        return name in _OF_THE_RUN or is_digests_key(name)
+        return name in _OF_THE_RUN or is_key_of_all_ranks(name)
     return (rank, part_of(name)) in note.parts

@@ -11,7 +11,14 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, RunNotFoundError, StoreError
+from anchorlib.errors import (
+    AnchorError,
+    OptionError,
+    RunBusyError,
+    RunExistsError,
+    RunNotFoundError,
+    StoreError,
+)
 from anchorlib.names import check_run_name, check_stored_run_name, escape
 from anchorlib.store.disk import (
     ArchiveNote,
@@ -164,14 +171,20 @@ def remove_rank(store: Path, run: str, rank: int) -> int:
 def rename_run(store: Path, run: str, name: str) -> None:
     """Gives a run another name.
 
-    Raises RunNotFoundError, RunExistsError where the name is taken, RunBusyError where a living
-    process writes either, InvalidNameError, StoreError.
+    Raises RunNotFoundError, OptionError for a run that left for its archive meanwhile,
+    RunExistsError where the name is taken, RunBusyError where a living process writes either,
+    InvalidNameError, StoreError.
     """
     check_stored_run_name(run)
     check_run_name(name)
     old, new = run_directory(store, run), run_directory(store, name)
     where = f"cannot rename run {run!r} of {escape(str(store))}"
     with store_errors(where), whole_run(store, run, name):
+        if _is_alone(store, run):
+            raise OptionError(
+                f"{run} left for its archive a moment ago, and nothing is renamed there: its files "
+                "are in that archive alone"
+            )
         _check_there(old, run, store)
         document = _renamed(old, new)
         _move(old, new, name)

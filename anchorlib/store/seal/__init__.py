@@ -34,10 +34,16 @@ from anchorlib.store.seal.rank_digests import RankDigests, digests_of, read_dige
 from anchorlib.store.seal.rank_index import RankFigures, SeriesFigures, figures_of, read_index
 from anchorlib.store.seal.sealed_location import SealedRank, rank_location
 from anchorlib.store.seal.sealing import seal
+from anchorlib.store.seal.step_counting import step_figures_of
+from anchorlib.store.seal.step_figures import COUNTS, OFFSET, SPAN, StepFigures, StepLine, StepPool
+from anchorlib.store.seal.step_format import read_step_figures, told_step_figures
 
 __all__ = [
+    "COUNTS",
     "MOST_BYTES",
     "MOST_STEPS",
+    "OFFSET",
+    "SPAN",
     "FolderTarget",
     "RankDigests",
     "RankFigures",
@@ -45,6 +51,9 @@ __all__ = [
     "SealedObject",
     "SealedRank",
     "SeriesFigures",
+    "StepFigures",
+    "StepLine",
+    "StepPool",
     "Target",
     "deflated",
     "digests_of",
@@ -58,6 +67,9 @@ __all__ = [
     "read_index",
     "read_line",
     "read_sealed",
+    "read_step_figures",
     "seal",
     "sealed_faults",
+    "step_figures_of",
+    "told_step_figures",
 ]

@@ -35,6 +35,9 @@ from anchorlib.store.seal.index_format import (
     read_line,
 )
 from anchorlib.store.seal.rank_digests import RankDigests, digests_of, read_digests
+from anchorlib.store.seal.step_counting import step_figures_of
+from anchorlib.store.seal.step_figures import StepFigures
+from anchorlib.store.seal.step_format import read_step_figures, told_step_figures
 from anchorlib.store.stored import is_whole, visible_rows
 from anchorlib.summary import Log2Histogram
 
@@ -92,7 +95,7 @@ class RankFigures:
     series: in order of execution. gaps: observations that were not recorded.
     parts: the parts of the rank that the figures are counted from.
     is_part: whether they are figures of one part of several, and not of the rank.
-    digests: of its steps; None for a part, and in an index of a version that made none.
+    digests, by_step: of its steps; None for a part, and in an index of a version that made none.
     """
 
     rank: int
@@ -108,6 +111,7 @@ class RankFigures:
     parts: tuple[int, ...] = (0,)
     is_part: bool = False
     digests: RankDigests | None = None
+    by_step: StepFigures | None = None
 
 
 def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
@@ -130,12 +134,14 @@ def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
 
 def index_document(figures: RankFigures) -> bytes:
     """The line of an index object, before it is compressed."""
-    told = asdict(replace(figures, digests=None))
-    del told["parts"], told["digests"]
+    told = asdict(replace(figures, digests=None, by_step=None))
+    del told["parts"], told["digests"], told["by_step"]
     if not figures.is_part:
         del told["is_part"]
     if figures.digests is not None:
         told["digests"] = figures.digests.told()
+    if figures.by_step is not None:
+        told["by_step"] = told_step_figures(figures.by_step)
     told["steps"] = ranges_of(figures.steps)
     for one, series in zip(told["series"], figures.series, strict=True):
         histogram = series.histogram
@@ -169,6 +175,7 @@ def figures_of(reader: RankReader) -> RankFigures:
         parts=(reader.part,),
         is_part=is_part,
         digests=None if is_part else digests_of(reader),
+        by_step=None if is_part else step_figures_of(reader),
     )
 
 
@@ -220,6 +227,7 @@ def _read_rank(told: Mapping[str, Any], part: int) -> RankFigures:
         parts=(part,),
         is_part=told.get("is_part", False) is True,
         digests=read_digests(told["digests"]) if "digests" in told else None,
+        by_step=read_step_figures(told["by_step"]) if "by_step" in told else None,
     )
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,7 @@ from anchorlib.store.format import (
     rank_name,
     run_directory,
     stamp,
+    steps_key,
 )
 from anchorlib.store.locations import LocalLocation
 from anchorlib.store.read import RankReader
@@ -262,5 +264,6 @@ def table_chunks(rows: int) -> Iterator[tuple[int, int]]:
 
 def _forget_ranks(run: Path) -> None:
     """Removes what a run fetched from an archive has of it, and says of the ranks as they were."""
-    for one in (run / INDEX, *run.glob(digests_key("*"))):
+    of_all = (run.glob(made("*")) for made in (digests_key, steps_key))
+    for one in (run / INDEX, *chain(*of_all)):
         one.unlink(missing_ok=True)

@@ -65,7 +65,7 @@ class KeeperClient:
         Raises RunNotFoundError, OptionError for a run whose files are in the collector's archive
         alone, CollectorError, StoreError.
         """
-        reply = self._measured(run)
+        reply = self.standing(run)
         if reply.alone:
             raise OptionError(
                 f"run {run!r} of {self.address} is in its archive alone, where a collector changes "
@@ -73,15 +73,12 @@ class KeeperClient:
             )
         return reply.bytes, reply.written
 
-    def stays(self, run: str) -> str:
-        """Why the collector would refuse to remove or rename a run for this token.
+    def standing(self, run: str) -> MeasureReply:
+        """All that `measure` says, and why a run would be neither removed nor renamed.
 
-        "" where the collector knows no reason, or is too old to be asked. Raises as `measure`, but
-        answers of a run in an archive alone too.
+        The field `stays` is "" where the collector knows no reason, or is too old to be asked.
+        Raises as `measure`, but answers of a run in an archive alone too.
         """
-        return self._measured(run).stays
-
-    def _measured(self, run: str) -> MeasureReply:
         return self._ask("Measure", MeasureRequest(run=run), MeasureReply, run, again=True)
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:

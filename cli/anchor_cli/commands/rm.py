@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from anchorlib.store import ArchiveNote
-    from anchorlib.upkeep import Keeper
+    from anchorlib.upkeep import Keeper, Standing
 
 __all__ = ["EXAMPLES", "note_unfinished", "remove_runs"]
 
@@ -65,8 +65,9 @@ def remove_runs(
 
 
 def _remove(keeper: Keeper, run: str, done: list[dict[str, Any]], *, as_json: bool) -> None:
-    there = _there(keeper, run)
-    freed = keeper.remove(run)
+    known = _standing(keeper, run)
+    there = None if known is None or known.alone else known.bytes
+    freed = keeper.remove(run, known=known)
     done.append({"run": run, "freed": freed})
     if not as_json:
         emit(_removed_line(run, freed, there, this_screen()))
@@ -86,19 +87,22 @@ def _forget(store: Path, noted: ArchiveNote, done: list[dict[str, Any]], *, as_j
         emit(f"{noted.run}: forgotten here; its objects stay in {where} (--store {where})")
 
 
-def _there(keeper: Keeper, run: str) -> int | None:
-    """Bytes of disk that a run takes, 0 for a link; None where there are no files of it."""
-    from anchorlib.errors import OptionError, RunNotFoundError
+def _standing(keeper: Keeper, run: str) -> Standing | None:
+    """What is known of a run; None where it is gone."""
+    from anchorlib.errors import RunNotFoundError
 
     try:
-        return keeper.measure(run)[0]
-    except (OptionError, RunNotFoundError):  # only its note is there, or it is gone
+        return keeper.standing(run)
+    except RunNotFoundError:
         return None
 
 
 def _removed_line(run: str, freed: int, there: int | None, screen: Screen) -> str:
-    """The line that tells that a run was removed. there: as `_there`, before the removal."""
-    if there is None and not freed:
+    """The line that tells that a run was removed.
+
+    there: bytes of disk that it took, 0 for a link; None where there were no files of it.
+    """
+    if not freed and there != 0:  # it may have left for its archive after it was measured
         return f"{run}: forgotten; its archive keeps it"
     if there == 0:
         return f"{run}: removed, which was a link; the run that it led to stays"

@@ -49,6 +49,7 @@ class _Line:
     gaps: the number of observations that were not recorded, or not with their values.
     unrecorded: the number of tensors without any record.
     archive: the archive of a run whose files are only there; "" for every other run.
+    missing: ranks that no collector of several has, though the closed run had them.
     """
 
     name: str
@@ -62,13 +63,15 @@ class _Line:
     gaps: int
     unrecorded: int
     archive: str = ""
+    missing: tuple[int, ...] = ()
 
     def document(self) -> dict[str, object]:
         """The run as an object of the JSON document."""
         fields = {name: getattr(self, name) for name in _FIELDS}
         times = {"when": moment(self.when, Screen()), "written": moment(self.written, Screen())}
         alone = {"archive": self.archive} if self.archive else {}
-        return {**fields, **times, "gaps": self.gaps, **alone}
+        missing = {"missing": list(self.missing)} if self.missing else {}
+        return {**fields, **times, "gaps": self.gaps, **alone, **missing}
 
     def cells(self, screen: Screen) -> list[str]:
         """The run as the cells of a table's row."""
@@ -93,14 +96,15 @@ def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) ->
     column disk of `anchor gc --max-size 1 --dry-run`.
     """
     from anchorlib.errors import AnchorError, CollectorError
-    from anchorlib.store import LocalLocation, list_runs, locate_store
+    from anchorlib.store import LocalLocation, SeveralCollectors, list_runs, locate_store
 
     lines, unreadable = [], []
     location = locate_store(store)
     alone = _alone(store)
     for name in list_runs(location):
         try:
-            lines.append(replace(_line(name, store), archive=alone.get(name, "")))
+            line = _line(name, store, of_several=isinstance(location, SeveralCollectors))
+            lines.append(replace(line, archive=alone.get(name, "")))
         except AnchorError as error:  # the other runs are still worth showing
             # Where the store is a directory, only the archive of this one run does not answer.
             if isinstance(error, CollectorError) and not isinstance(location, LocalLocation):
@@ -111,7 +115,7 @@ def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) ->
     else:
         screen = this_screen()
         emit(_table(lines, screen))
-    for problem in [*unreadable, *_told(lines)]:
+    for problem in [*unreadable, *_told(lines), *_partly(lines)]:
         note(problem)
     return ExitCode.INCOMPLETE if unreadable else ExitCode.DONE
 
@@ -152,8 +156,24 @@ def _told(lines: Sequence[_Line]) -> Iterator[str]:
         yield f"{'; '.join(clauses)}: see `anchor names RUN`"
 
 
-def _line(name: str, store: str) -> _Line:
+def _partly(lines: Sequence[_Line]) -> Iterator[str]:
+    """A sentence about each run of which ranks are missing.
+
+    A removal asks one collector after the other, so that one that was interrupted leaves the ranks
+    of those that it did not come to.
+    """
+    for line in lines:
+        if line.missing:
+            yield (
+                f"{line.name} has no record of rank{'s' if len(line.missing) > 1 else ''} "
+                f"{spans(line.missing)}: where it was removed in part, `anchor rm "
+                f"{line.name}` with the same --store removes the rest"
+            )
+
+
+def _line(name: str, store: str, *, of_several: bool) -> _Line:
     from anchor_cli.records import Gaps
+    from anchorlib.peers import missing_ranks
     from anchorlib.reading import open_run
 
     run = open_run(name, store=store)
@@ -169,4 +189,5 @@ def _line(name: str, store: str) -> _Line:
         written=run.written_ns,
         gaps=gaps.total,
         unrecorded=len(gaps.unrecorded()),
+        missing=missing_ranks(run, run.ranks) if of_several and run.state == "closed" else (),
     )

@@ -117,7 +117,7 @@ def test_whoever_adds_a_rank_leaves_the_archive_sound_at_every_moment(
 
     record(tmp_path, 2)
     archive_run(tmp_path / "store", "run1", Watched(archive.root, sound))
-    assert len(seen) == 3, "digests put, index swapped, digests of before removed"
+    assert len(seen) == 5, "digests and steps put, index swapped, those of before removed"
     assert is_sound(run)
     assert digests(run).keys() == {0, 1, 2}
     assert len(digests_in(run)) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,13 @@ from anchorlib.archive import (
 )
 from anchorlib.errors import AnchorError, OptionError, RunExistsError, StoreError
 from anchorlib.reading import open_run
-from anchorlib.store import RunReader, Writer, find_run, open_parts
+from anchorlib.store import LocalLocation, RunReader, Writer, find_run, open_parts
+from anchorlib.store.check import run_faults
 from anchorlib.store.disk.archived import note_of
 from anchorlib.store.objects import FolderShelf
 from anchorlib.store.seal.rank_digests import digests_of
 from tests.anchorlib.archive.test_archiving import Mortal
+from tests.anchorlib.archive.test_digests import forge
 from tests.anchorlib.store.read.test_joined import OTHER, write
 from tests.cli.made import anchor
 
@@ -107,6 +110,23 @@ def test_the_index_of_an_archive_has_ranks_in_parts(stores: list[Path], tmp_path
     reader.refresh()
     assert reader.figures is not None
     assert reader.figures.parts[-1] == (0, 3)
+
+
+def test_verify_compares_what_is_said_of_a_rank_in_parts_with_their_rows(
+    stores: list[Path], tmp_path: Path
+) -> None:
+    store = together(stores, tmp_path / "all")
+    write(store, 0, 0, 60, rank=1, closes=True)
+    archive_run(store, "run1", shelf := FolderShelf(tmp_path / "archive"))
+    run = tmp_path / "archive/run1.zarr"
+    assert [*run_faults(LocalLocation(run))] == []
+    reader = RunReader(LocalLocation(run), "run1")
+    reader.refresh()
+    known, other = reader.digests(), bytes(16)
+    forge(run, known | {0: replace(known[0], outline=other)})
+    (found,) = run_faults(LocalLocation(run))
+    assert "tells another recording than rank 0: archive the run again" in found
+    assert anchor("verify", "run1", "--store", shelf.place).code == 1
 
 
 @pytest.mark.slow

@@ -1,0 +1,125 @@
+"""A RunView of many archived ranks, from the figures of steps beside the index of their run.
+
+One rank is opened, for its header and its lineage, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.reading import Run
+from anchorlib.record import TensorInfo
+from anchorlib.report.run_lines import gaps_of, header_of, line_of, parameters_of
+from anchorlib.report.run_view import Bins, Budget, Line, Nonfinite, RunView
+from anchorlib.store import OFFSET, SPAN, StepFigures
+
+__all__ = ["OPENED", "pooled_view"]
+
+Array = np.ndarray[Any, Any]
+OPENED: Final = 64
+"""Of so many ranks all are opened: then the page also says which of them leave their peers."""
+
+
+def pooled_view(run: Run, budget: Budget) -> RunView | None:
+    """What the page shows of a run of more than OPENED ranks.
+
+    None for a run of fewer, and where its index leads to no such figures: then ranks are read.
+    """
+    found = run.by_step() if len(run.ranks) > OPENED else None
+    if found is None or len(found.lines) * len(found.stretches) > min(
+        budget.cells, budget.bin_cells
+    ):
+        return None
+    infos = {(one.name, one.kind, one.mode): one for one in run.tensors()}
+    if any(line.key[:3] not in infos for line in found.lines):
+        return None
+    order = sorted(
+        range(len(found.lines)), key=lambda at: (found.lines[at].first_order, found.lines[at].key)
+    )
+    figures = _figures(found, order)
+    lines = _lines(found, order, infos, parameters_of(run), figures["records"])
+    bad = figures["nan"] + figures["inf"] > 0
+    return RunView(
+        name=run.name,
+        state=run.state,
+        live=run.live,
+        started_ns=run.started_ns,
+        ranks=tuple(run.ranks),
+        bytes=run.bytes,
+        steps=len(found.steps),
+        columns=found.steps[np.searchsorted(found.steps, found.stretches * found.width)],
+        width=found.width,
+        lines=lines,
+        figures=figures,
+        bins=_bins(found, order),
+        header=header_of(run),
+        gaps=gaps_of(run),
+        nonfinite=_nonfinite(found, order),
+        nonfinite_lines=int(np.count_nonzero(bad.any(axis=1))),
+        unclipped=None,
+        apart=(),
+        is_pooled=True,
+    )
+
+
+def _figures(found: StepFigures, order: list[int]) -> dict[str, Array]:
+    shape = (len(found.lines), len(found.stretches))
+    size = shape[0] * shape[1]
+    values = {name: one.astype(np.float64) for name, one in found.counts.items()}
+    values |= {"sum": found.sums.rounded(size), "l2": found.squares.roots(size)}
+    for name in ("sum", "l2"):
+        values[name][np.isnan(found.low)] = np.nan
+    empty = found.counts["records"] == 0
+    for one in values.values():
+        one[empty] = np.nan
+    values |= {"min": found.low, "max": found.high}
+    return {name: one.reshape(shape)[order] for name, one in values.items()}
+
+
+def _lines(
+    found: StepFigures,
+    order: list[int],
+    infos: Mapping[tuple[str, str, str], TensorInfo],
+    parameters: set[str],
+    records: Array,
+) -> list[Line]:
+    lines = []
+    for place, at in enumerate(order):
+        one = found.lines[at]
+        lines.append(
+            line_of(
+                one.key,
+                infos[one.key[:3]],
+                ranks=one.ranks,
+                records=int(np.nansum(records[place])),
+                first_step=one.first_step,
+                last_step=one.last_step,
+                first_order=one.first_order,
+                parameter=one.key[0] in parameters,
+            )
+        )
+    return lines
+
+
+def _bins(found: StepFigures, order: list[int]) -> Bins:
+    windows = len(found.stretches)
+    cells = len(order) * windows
+    bounds = np.searchsorted(found.bins // SPAN, np.arange(cells + 1))
+    moved = (np.array(order, np.int64)[:, None] * windows + np.arange(windows)).reshape(-1)
+    lengths = np.diff(bounds)[moved]
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    every = np.repeat(bounds[:-1][moved] - starts[:-1], lengths) + np.arange(starts[-1])
+    exponents, counts = found.bins[every] % SPAN - OFFSET, found.bin_counts[every]
+    return Bins(found.width, windows, starts, exponents, counts, found.counts["inf"][moved])
+
+
+def _nonfinite(found: StepFigures, order: list[int]) -> Nonfinite | None:
+    first = found.first
+    if first is None:
+        return None
+    keys = [found.lines[at].key for at in order]
+    told = ("step", "rank", "pass_index", "call", "nan", "inf", "numel", "skipped", "before")
+    return Nonfinite(line=keys.index(first.key), **{name: getattr(first, name) for name in told})

@@ -1,0 +1,69 @@
+"""The lines of the page and what else it says of a run, whatever its figures are read from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anchorlib.diagnosis.causes import HISTORY, MODULE
+from anchorlib.names import escape, is_operand_kind
+from anchorlib.reading import Run
+from anchorlib.record import TensorInfo
+from anchorlib.report.run_view import Line
+
+__all__ = ["gaps_of", "header_of", "line_of", "parameters_of"]
+
+
+def line_of(key: tuple[str, str, str, str], info: TensorInfo, **figures: Any) -> Line:
+    """One line; figures: the fields of a Line that belong to its phase alone."""
+    return Line(
+        *key,
+        dtype=info.dtype,
+        shape=_shape_text(info.shape),
+        bytes=info.bytes,
+        gaps=info.gaps,
+        **figures,
+    )
+
+
+def parameters_of(run: Run) -> set[str]:
+    """The names of parameters.
+
+    A name is a parameter's if it has a record of a kind that only parameters have, or if a value
+    was computed from it and it is not the result of a call.
+    """
+    own = {info.name for info in run.tensors() if _is_of_a_parameter(info.kind)}
+    edges = run.edges() if run.ranks else []
+    return own | {parent.name for one in edges for parent in one.parents if parent.call is None}
+
+
+def _is_of_a_parameter(kind: str) -> bool:
+    return kind not in ("value", "grad") and not is_operand_kind(kind)
+
+
+def header_of(run: Run) -> dict[str, str]:
+    header = run.header() if run.ranks else {}
+    return {
+        escape(str(name)): escape(_text(value))
+        for name, value in sorted(header.items())
+        if not name.startswith((MODULE, HISTORY))  # a comparison shows how these differ
+    }
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(str(one) for one in value)
+    return str(value)
+
+
+def gaps_of(run: Run) -> list[tuple[str, int]]:
+    """(reason, number of observations that were not recorded for it), the largest number first."""
+    totals: dict[str, int] = {}
+    for gap in run.gaps():
+        totals[gap.reason] = totals.get(gap.reason, 0) + gap.count
+    return sorted(((escape(r), n) for r, n in totals.items()), key=lambda one: -one[1])
+
+
+def _shape_text(shape: tuple[int | None, ...] | None) -> str:
+    if shape is None:
+        return "mixed"
+    return "×".join("?" if size is None else str(size) for size in shape) or "scalar"

@@ -1,0 +1,60 @@
+"""The figures of an archived run's steps: those of its ranks, added up, in one object.
+
+    run1.zarr/steps-0123456789abcdef.json.zst
+        see `anchorlib.store.seal.step_figures`
+
+With it the page of a run opens one rank however many there are. The object has the name of its
+bytes, as the digests of a run have; see `run_digests`. One that is missing, damaged or of other
+ranks than those of the index is as good as none: then ranks are opened.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from anchorlib.store.format import encode, steps_key, whole
+from anchorlib.store.locations import Location
+from anchorlib.store.read.run_digests import object_name
+from anchorlib.store.read.run_figures import RunFigures
+from anchorlib.store.seal import (
+    MOST_BYTES,
+    StepFigures,
+    deflated,
+    read_line,
+    read_step_figures,
+    told_step_figures,
+)
+
+__all__ = ["steps_bytes", "steps_of_run"]
+
+FORMAT: Final = "anchor-steps"
+VERSION: Final = 1
+
+
+def steps_bytes(figures: StepFigures) -> bytes:
+    """The bytes of the object. Raises ValueError where readers would refuse its size."""
+    line = encode({"format": FORMAT, "version": VERSION, **told_step_figures(figures)})
+    if len(line) > MOST_BYTES:
+        raise ValueError(f"the figures of a run's steps would be larger than {MOST_BYTES} bytes")
+    return deflated(line)
+
+
+def steps_of_run(run: Location, figures: RunFigures | None) -> StepFigures | None:
+    """The figures of the steps of an archived run; None where there are none to rely on.
+
+    figures: of the run's index. One request. Raises CollectorError where the archive cannot be
+    reached.
+    """
+    if figures is None or not figures.by_step:
+        return None
+    data = run.get(steps_key(figures.by_step), 0, MOST_BYTES)
+    if data is None or object_name(data) != figures.by_step:
+        return None
+    try:
+        told = read_line(data)
+        if told["format"] != FORMAT or whole(told["version"]) > VERSION:
+            return None  # a later version's may mean something else
+        found = read_step_figures(told)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if found.ranks == figures.ranks else None

@@ -1,0 +1,146 @@
+"""Figures of steps as an index has them: lines as text, arrays compressed.
+
+What they say is bounded before it is read into memory, for it may come from anywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.store.format import flag, items, mapping, step, text, whole
+from anchorlib.store.seal.codecs import deflated, inflated
+from anchorlib.store.seal.index_format import MOST_BYTES, MOST_STEPS, numbers_of, ranges_of
+from anchorlib.store.seal.step_figures import (
+    COUNTS,
+    MOST_CELLS,
+    MOST_WIDTH,
+    SPAN,
+    FirstNonfinite,
+    StepFigures,
+    StepLine,
+)
+from anchorlib.summary import LIMBS, ExactSums
+
+__all__ = ["read_step_figures", "told_step_figures"]
+
+Array = np.ndarray[Any, Any]
+_MOST_RANKS: Final = 1 << 20
+_FIRST: Final = FirstNonfinite.__slots__
+
+
+def told_step_figures(figures: StepFigures) -> dict[str, Any]:
+    """The figures as an index has them; see `read_step_figures`."""
+    first = figures.first
+    return {
+        "ranks": ranges_of(figures.ranks),
+        "steps": ranges_of(figures.steps.tolist()),
+        "width": figures.width,
+        "lines": [
+            [*one.key, one.first_order, one.first_step, one.last_step, ranges_of(one.ranks)]
+            for one in figures.lines
+        ],
+        "first": None if first is None else [getattr(first, name) for name in _FIRST],
+        "arrays": {name: _packed(values) for name, values in figures.arrays().items()},
+    }
+
+
+def read_step_figures(told: Any) -> StepFigures:
+    """What `told_step_figures` wrote. Raises ValueError, KeyError or TypeError."""
+    one = mapping(told)
+    ranks = numbers_of(one["ranks"], _MOST_RANKS)
+    known: dict[str, tuple[int, ...]] = {}
+    lines = tuple(_read_line(items(line), ranks, known) for line in items(one["lines"]))
+    steps = np.array(numbers_of(one["steps"], MOST_STEPS), np.int64)
+    width = whole(one["width"], 1, MOST_WIDTH)
+    stretches = np.unique(steps // width)
+    cells = len(lines) * len(stretches)
+    if cells > MOST_CELLS or width & (width - 1) or not _ascending([line.key for line in lines]):
+        raise ValueError("its figures of steps are not laid out as figures are")
+    if not (_ascending(ranks) and _ascending(steps.tolist())):
+        raise ValueError("its ranks or steps are not in order")
+    packed = mapping(one["arrays"])
+    dense = {name: _unpacked(packed[name], np.int64, cells) for name in COUNTS}
+    if any((values < 0).any() for values in dense.values()):
+        raise ValueError("a count is negative")
+    bins, bin_counts = _keyed(packed, "bins", "bin_counts", cells * SPAN)
+    found = StepFigures(
+        ranks=ranks,
+        steps=steps,
+        width=width,
+        stretches=stretches,
+        lines=lines,
+        counts=dense,
+        low=_unpacked(packed["low"], np.float64, cells),
+        high=_unpacked(packed["high"], np.float64, cells),
+        sums=ExactSums(*_keyed(packed, "sums", "sum_counts", cells * LIMBS)),
+        squares=ExactSums(*_keyed(packed, "squares", "square_counts", cells * LIMBS)),
+        bins=bins,
+        bin_counts=bin_counts,
+        first=None if one["first"] is None else _read_first(items(one["first"])),
+    )
+    if found.first is not None and found.first.key not in {line.key for line in lines}:
+        raise ValueError("its first record that is not finite has no line")
+    return found
+
+
+def _packed(values: Array) -> str:
+    """Numbers of eight bytes as text: their first bytes, their second bytes, …, compressed."""
+    wide = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    planes = wide.view(np.uint8).reshape(-1, 8).T
+    return base64.b64encode(deflated(np.ascontiguousarray(planes).tobytes())).decode()
+
+
+def _unpacked(told: Any, dtype: Any, length: int | None = None) -> Array:
+    """What `_packed` was given. Raises ValueError where it is of another length."""
+    raw = inflated(base64.b64decode(text(told), validate=True), MOST_BYTES)
+    if len(raw) % 8 or (length is not None and len(raw) != 8 * length):
+        raise ValueError("its figures of steps are not as many as there are cells")
+    planes = np.frombuffer(raw, np.uint8).reshape(8, -1).T
+    found: Array = np.ascontiguousarray(planes).view(np.dtype(dtype).newbyteorder("<")).reshape(-1)
+    return found.astype(dtype, copy=False)
+
+
+def _keyed(packed: Mapping[str, Any], keys: str, counts: str, most: int) -> tuple[Array, Array]:
+    """Ascending keys below `most`, and a count for each."""
+    found = _unpacked(packed[keys], np.int64)
+    if len(found) and (found[0] < 0 or found[-1] >= most or (np.diff(found) <= 0).any()):
+        raise ValueError("its figures of steps are not in order")
+    return found, _unpacked(packed[counts], np.int64, len(found))
+
+
+def _read_line(
+    told: Sequence[Any], ranks: tuple[int, ...], known: dict[str, tuple[int, ...]]
+) -> StepLine:
+    name, kind, mode, phase, order, first, last, own = told
+    label = repr(own)  # lines mostly have equal lists of ranks, which are held in memory once
+    if label not in known:
+        known[label] = numbers_of(own, len(ranks))
+    key = (text(name), text(kind), text(mode), text(phase))
+    return StepLine(key, whole(order), step(first), step(last), known[label])
+
+
+def _read_first(told: Sequence[Any]) -> FirstNonfinite:
+    at, order, rank, key, pass_index, call, nan, inf, numel, before, skipped = told
+    name, kind, mode, phase = map(text, items(key))
+    return FirstNonfinite(
+        step=step(at),
+        order=whole(order),
+        rank=whole(rank),
+        key=(name, kind, mode, phase),
+        pass_index=whole(pass_index),
+        call=whole(call),
+        nan=whole(nan),
+        inf=whole(inf),
+        numel=whole(numel),
+        before=whole(before),
+        skipped=flag(skipped),
+    )
+
+
+def _ascending(values: Sequence[Any]) -> bool:
+    return all(one < after for one, after in pairwise(values))
