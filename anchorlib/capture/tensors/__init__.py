@@ -9,7 +9,6 @@ from anchorlib.capture.tensors.parts import (
     tensor_parts,
 )
 from anchorlib.capture.tensors.snapshot import (
-    FREED,
     PLAIN,
     QUICK,
     Snapshot,
@@ -26,7 +25,6 @@ from anchorlib.capture.tensors.snapshot import (
 from anchorlib.capture.tensors.storages import Storages
 
 __all__ = [
-    "FREED",
     "PLAIN",
     "QUICK",
     "CudaCopier",
