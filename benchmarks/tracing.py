@@ -20,7 +20,7 @@ from torch import nn
 
 import anchorlib
 from benchmarks.figures import Figure, figure
-from benchmarks.timing import Ratio, Sample, interleaved, ratio, timed
+from benchmarks.timing import Ratio, Sample, Samples, interleaved, ratio, timed
 
 STEPS = 3  # in one turn
 LARGE, SMALL = 256, 32
@@ -69,10 +69,15 @@ def of_width(width: int, what: str, bound: float | None) -> Iterator[Figure]:
         told = f"a traced step that keeps the values of `{KEPT}` / a traced step"
         yield figure(told, ratio(samples, "kept", "traced", clock="thread"))
         return
+    yield of_operation(samples, STEPS * count)
+
+
+def of_operation(samples: Samples, count: int) -> Figure:
+    """The cost of one operation, of which a turn traced `count`."""
     pairs = zip(samples["traced"], samples["plain"], strict=True)
-    each = Ratio.of([(a.thread - b.thread) / (STEPS * count) * 1e6 for a, b in pairs])
+    each = Ratio.of([(a.thread - b.thread) / count * 1e6 for a, b in pairs])
     why = "torch hands each operation to Python and back, and three digests are taken of it"
-    yield figure("one operation of small tensors, both digests", each, "µs", at_most=40, why=why)
+    return figure("one operation of small tensors, both digests", each, "µs", at_most=40, why=why)
 
 
 def of_compiled(backend: str) -> Figure:
