@@ -171,7 +171,7 @@ def data_address(x: torch.Tensor) -> int:
     without a storage.
     """
     address: int = _storage_address(x)  # of the storage, so that views have that of their base
-    return address and address + x.storage_offset() * x.itemsize
+    return address and address + int(x.storage_offset()) * x.itemsize
 
 
 dlpack_exchange: Any = private(

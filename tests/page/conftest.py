@@ -15,7 +15,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture(scope="module")  # no longer: while it runs, so does an event loop
+@pytest.fixture(scope="package")  # no longer: while it runs, so does an event loop
 def browser():
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")

@@ -1,4 +1,9 @@
-"""A bench for each test; where it does not matter how Python starts, one that has torch loaded."""
+"""A bench for each test.
+
+bench   programs run in a Python of their own
+warm    they run in one that has torch loaded: where it does not matter how Python starts
+typed   `anchor` is a process too: where it matters that the command takes its place
+"""
 
 from __future__ import annotations
 
@@ -21,3 +26,8 @@ def bench(tmp_path):
 @pytest.fixture
 def warm(tmp_path):
     return Bench(tmp_path, warm_python())
+
+
+@pytest.fixture
+def typed(tmp_path):
+    return Bench(tmp_path, typed=True)

@@ -12,8 +12,8 @@ from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd import graph_compile
 
-from anchorlib.capture.tracing import doors, hearing, lines
-from anchorlib.capture.tracing.texts import read_text
+from anchorlib.capture.tracing import graph_doors, log_listener, running_nodes
+from anchorlib.capture.tracing.graph_texts import read_text
 from anchorlib.operations import read_entries
 from tests.anchorlib.capture.tracing.programs import Net
 from tests.recording import recording
@@ -87,7 +87,7 @@ def heard(monkeypatch):
     LOGGER.manager._clear_cache()
 
 
-@pytest.mark.parametrize("moved", [("_log_fw_bw_graphs",), doors.AOT_LOGS])
+@pytest.mark.parametrize("moved", [("_log_fw_bw_graphs",), graph_doors.AOT_LOGS])
 def test_graphs_are_read_from_their_text_where_their_objects_cannot_be_had(
     whole, moved, monkeypatch, heard
 ):
@@ -120,14 +120,14 @@ def test_a_program_that_asked_for_the_texts_gets_them_as_ever(monkeypatch, heard
 def logger(monkeypatch):
     """A logger that stands for those through which torch logs a kind."""
     one = logging.getLogger("anchorlib.tests.heard")
-    monkeypatch.setattr(hearing, "loggers_of", lambda _: [one])
+    monkeypatch.setattr(log_listener, "loggers_of", lambda _: [one])
     yield one
     one.setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize("chosen", [logging.DEBUG, logging.ERROR, logging.NOTSET])
 def test_a_level_that_the_program_sets_while_it_is_heard_stays(logger, chosen):
-    heard = hearing.Hearing(lambda _: None)
+    heard = log_listener.Hearing(lambda _: None)
     heard.begin("any")
     logger.setLevel(chosen)
     heard.end()
@@ -136,7 +136,7 @@ def test_a_level_that_the_program_sets_while_it_is_heard_stays(logger, chosen):
 
 def test_a_program_sees_what_it_asked_for_at_each_moment(logger, caplog):
     said = []
-    heard = hearing.Hearing(lambda message: said.append(message.getMessage()))
+    heard = log_listener.Hearing(lambda message: said.append(message.getMessage()))
     logger.setLevel(logging.INFO)
     heard.begin("any")
     logger.debug("one")
@@ -149,20 +149,20 @@ def test_a_program_sees_what_it_asked_for_at_each_moment(logger, caplog):
 
 def hide(monkeypatch, name):
     """Let a private function of torch be called as ever, and be found under its name no more."""
-    found = doors.getattr if hasattr(doors, "getattr") else getattr
+    found = graph_doors.getattr if hasattr(graph_doors, "getattr") else getattr
 
     def without(holder, asked, *default):
         if asked == name and str(getattr(holder, "__name__", "")).startswith("torch."):
             return None
         return found(holder, asked, *default)
 
-    monkeypatch.setattr(doors, "getattr", without, raising=False)
+    monkeypatch.setattr(graph_doors, "getattr", without, raising=False)
 
 
 def test_graphs_are_read_from_their_text_where_the_module_of_their_objects_is_gone(
     whole, monkeypatch
 ):
-    monkeypatch.setattr(doors, "AOT_MODULE", "torch._functorch._aot_autograd.elsewhere")
+    monkeypatch.setattr(graph_doors, "AOT_MODULE", "torch._functorch._aot_autograd.elsewhere")
     ops, gaps = trained(unseen())
     assert [shown(op) for op in ops if op.source == "aot"] == [shown(op) for op in whole]
     assert any("this torch has no torch._functorch._aot_autograd.elsewhere" in one for one in gaps)
@@ -206,7 +206,7 @@ def test_a_text_without_a_graph_has_none(text):
 
 def test_what_a_graph_tells_of_a_running_line_is_told_without_the_table_of_lines(monkeypatch):
     whole, _ = trained("aot_eager")
-    monkeypatch.setattr(lines, "node_lines", lambda _: None)
+    monkeypatch.setattr(running_nodes, "node_lines", lambda _: None)
     found, _ = trained("aot_eager")
     assert [(op.op, op.stage, op.module, op.seq, op.where, op.source) for op in found] == [
         (op.op, op.stage, op.module, op.seq, op.where, op.source) for op in whole
@@ -218,7 +218,7 @@ def test_what_a_graph_tells_of_a_running_line_is_told_without_the_table_of_lines
 @pytest.mark.parametrize("name", ["log_ir_post_fusion", "CompiledFxGraph", "V"])
 def test_without_a_name_of_inductors_its_graphs_are_listed_once_as_aot_made_them(name, monkeypatch):
     if name == "V":
-        monkeypatch.setattr(doors, "inductors_graph", lambda: torch._inductor.nowhere)
+        monkeypatch.setattr(graph_doors, "inductors_graph", lambda: torch._inductor.nowhere)
     else:
         hide(monkeypatch, name)
     ops, gaps = trained("inductor")
