@@ -1,7 +1,8 @@
 """The cost of tracing a step's operations for the training thread.
 
 A transformer of width 256, Adam, one thread: traced steps against steps of the same session that
-are not traced, with digests of all that operations take and make, and with none.
+are not traced, with digests of all that operations take and make, with none, and with the values of
+the operations of one module kept whole.
 
 Compiled code is traced from its first step on, for its graphs are read while they are compiled;
 untraced steps of the same code stand beside it.
@@ -12,17 +13,18 @@ untraced steps of the same code stand beside it.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
 
 import anchorlib
 from benchmarks.figures import Figure, figure
-from benchmarks.timing import Ratio, Sample, interleaved, ratio, timed
+from benchmarks.timing import Ratio, Sample, Samples, interleaved, ratio, timed
 
 STEPS = 3  # in one turn
 LARGE, SMALL = 256, 32
+KEPT = "0.linear1"  # the larger half of a layer's multilayer perceptron
 ROUNDS = 3  # of compiled code, which is compiled again in each
 
 
@@ -44,10 +46,10 @@ def of_width(width: int, what: str, bound: float | None) -> Iterator[Figure]:
     ):
         session.watch(model, tensors=["2"], optimizer=optimizer)
 
-        def turn(digests: str | None) -> Callable[[], None]:
+        def turn(digests: str | None, values: Sequence[str] = ()) -> Callable[[], None]:
             def run() -> None:
                 if digests is not None:
-                    session.trace(STEPS, digests=digests)  # type: ignore[arg-type]
+                    session.trace(STEPS, digests=digests, values=values)  # type: ignore[arg-type]
                 for _ in range(STEPS):
                     step()
 
@@ -55,6 +57,8 @@ def of_width(width: int, what: str, bound: float | None) -> Iterator[Figure]:
 
         step()
         arms = {"plain": turn(None), "traced": turn("both"), "without": turn("none")}
+        if what:
+            arms["kept"] = turn("both", [KEPT])
         samples = interleaved(arms, rounds=7)
         session.flush()
         ops = anchorlib.open_run("tracing", folder).ops()
@@ -62,11 +66,18 @@ def of_width(width: int, what: str, bound: float | None) -> Iterator[Figure]:
     if what:
         yield figure(what, ratio(samples, "traced", "plain", clock="thread"), at_most=bound)
         yield figure(f"{what}, no digests", ratio(samples, "without", "plain", clock="thread"))
+        told = f"a traced step that keeps the values of `{KEPT}` / a traced step"
+        yield figure(told, ratio(samples, "kept", "traced", clock="thread"))
         return
+    yield of_operation(samples, STEPS * count)
+
+
+def of_operation(samples: Samples, count: int) -> Figure:
+    """The cost of one operation, of which a turn traced `count`."""
     pairs = zip(samples["traced"], samples["plain"], strict=True)
-    each = Ratio.of([(a.thread - b.thread) / (STEPS * count) * 1e6 for a, b in pairs])
+    each = Ratio.of([(a.thread - b.thread) / count * 1e6 for a, b in pairs])
     why = "torch hands each operation to Python and back, and three digests are taken of it"
-    yield figure("one operation of small tensors, both digests", each, "µs", at_most=40, why=why)
+    return figure("one operation of small tensors, both digests", each, "µs", at_most=40, why=why)
 
 
 def of_compiled(backend: str) -> Figure:

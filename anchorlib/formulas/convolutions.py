@@ -43,12 +43,17 @@ class Strides(NamedTuple):
     """How a convolution moves over its input: a number for each axis of space.
 
     groups: how many groups the channels are in; each has weights of its own.
+    transposed: whether it is a transposed convolution, which computes what the gradient of the
+    input of this one is: then the input has the size of this one's output. extra: of a transposed
+    one, how many places its output has beyond the least, on each axis.
     """
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int = 1
+    transposed: bool = False
+    extra: tuple[int, ...] = ()
 
     @property
     def axes(self) -> tuple[tuple[int, int, int], ...]:
@@ -159,9 +164,10 @@ def convolution_backward(part: str, chosen: Elements, inner: int, how: Strides) 
 
     def library(inputs: Sequence[Array], precision: str) -> Array:
         g, x, w = inputs[-_RECORDED:]
-        shapes = dict(zip(PARTS, (x.shape, w.shape, w.shape[:1]), strict=True))
+        channels = (w.shape[1] * how.groups if how.transposed else w.shape[0],)
+        shapes = dict(zip(PARTS, (x.shape, w.shape, channels), strict=True))
         wanted = [one == part for one in PARTS]
-        given = [g, x, w, [w.shape[0]], *_settings(how), wanted]
+        given = [g, x, w, list(channels), *_settings(how), wanted]
         outputs = kernel_outputs("convolution_backward", given, precision)
         output = next(one for one in outputs if one.shape == shapes[part])  # may be more than one
         return chosen.of(in_groups(part, output, how.groups))
@@ -187,9 +193,10 @@ def by_channels(x: Array, groups: int) -> Array:
 
 
 def _settings(how: Strides) -> list[Any]:
-    """The settings as torch's kernels take them: not transposed, no padding of the output."""
-    zeros = [0] * len(how.stride)
-    return [list(how.stride), list(how.padding), list(how.dilation), False, zeros, how.groups]
+    """The settings as torch's kernels take them, with the padding of a transposed one's output."""
+    extra = list(how.extra) or [0] * len(how.stride)
+    moves = [list(how.stride), list(how.padding), list(how.dilation)]
+    return [*moves, how.transposed, extra, how.groups]
 
 
 def _forms(outer: str, inner: int) -> list[Formula]:

@@ -166,7 +166,7 @@ def _regex(text: str) -> Reading:
             pattern = re.compile(expression)
     except (re.error, OverflowError, RecursionError) as error:
         raise UnknownTensorError(
-            f"{quoted(text)} names no tensor: {quoted(expression)} is not a regular expression "
+            f"{quoted(text)} is no selector: {quoted(expression)} is not a regular expression "
             f"({error})"
         ) from None
     return Reading("", pattern, kind)

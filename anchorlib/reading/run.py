@@ -32,6 +32,7 @@ from anchorlib.store import (
     written_ns,
 )
 from anchorlib.summary import Log2Histogram
+from anchorlib.summary import digest as digest_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,14 +187,18 @@ class Run:
         None where the record's step was not traced, and for records that no operation made:
         inputs, initial parameters, deltas. Raises DamagedError for a damaged log.
         """
-        if record.summary is None:
+        if record.summary is not None:
+            digest = record.summary.digest.hex()
+        elif record.raw is not None:  # most records are read without their summary
+            digest = digest_of(record.raw).hex()
+        else:
             return None
         version = self._index(record.rank).version
         known = self._joined.get(record.rank)
         if known is None or known[0] != version:
             known = self._joined[record.rank] = version, Joined(self.ops(rank=record.rank))
         return known[1].maker(
-            *(record.name, record.kind, record.summary.digest.hex(), record.shape),
+            *(record.name, record.kind, digest, record.shape),
             step=record.step,
             pass_index=record.pass_index,
         )

@@ -154,12 +154,26 @@ storage_key: Callable[[Any], int] = _by_address if _cdata is None else attrgette
 """Gives a number that identifies a storage while it lives."""
 
 
-data_address = private(
+_storage_address: Any = private(
     "torch._C._data_address",
-    "the address of a mask, without copying a mask that is a lazy clone",
-    "digests of the masks between two anchors are not recorded",
+    "the address of a tensor's memory, without copying the memory of a lazy clone",
+    "digests of the masks between two anchors are not recorded; "
+    "a traced step copies tensors that are lazy clones",
     instead=lambda _x: 0,
 )
+
+
+def data_address(x: torch.Tensor) -> int:
+    """The address of the first value of `x`, whose memory is not copied even if it is a lazy clone.
+
+    `Tensor.data_ptr` gives the same address, and makes a lazy clone a copy of its own before. 0 for
+    a tensor that has no memory, and where torch hides the address. Raises RuntimeError for a tensor
+    without a storage.
+    """
+    address: int = _storage_address(x)  # of the storage, so that views have that of their base
+    return address and address + int(x.storage_offset()) * x.itemsize
+
+
 dlpack_exchange: Any = private(
     "torch.Tensor.__dlpack_c_exchange_api__",
     "lets compiled code read an array without a call of Python",

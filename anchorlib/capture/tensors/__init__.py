@@ -10,7 +10,6 @@ from anchorlib.capture.tensors.inner_tensors import (
 )
 from anchorlib.capture.tensors.shared_storages import Storages
 from anchorlib.capture.tensors.snapshot import (
-    FREED,
     PLAIN,
     QUICK,
     Snapshot,
@@ -26,7 +25,6 @@ from anchorlib.capture.tensors.snapshot import (
 )
 
 __all__ = [
-    "FREED",
     "PLAIN",
     "QUICK",
     "CudaCopier",

@@ -25,7 +25,6 @@ from anchorlib.torch_private import (
 )
 
 __all__ = [
-    "FREED",
     "PLAIN",
     "QUICK",
     "QuickPlace",
@@ -42,7 +41,7 @@ __all__ = [
 ]
 
 _MANY_BYTES = 2 << 20  # from here on torch copies with all its threads, without Python's lock
-FREED = 1 << 40
+_FREED = 1 << 40
 """A tensor in an emptied storage has its offset as address, which lies below this number."""
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -115,11 +114,14 @@ def _has_values(x: torch.Tensor) -> bool:
     return not (x.is_meta or capturing)
 
 
-def quick_place(x: torch.Tensor) -> QuickPlace | None:
+def quick_place(
+    x: torch.Tensor, address_of: Callable[[torch.Tensor], int] = torch.Tensor.data_ptr
+) -> QuickPlace | None:
     """Where the values of an ordinary array on the CPU are; None for any other tensor.
 
     Most observations need only this. No operation of torch runs: each would cost more than copying
     a small array, and would give Python's lock to another thread.
+    address_of: gives the address, 0 for a tensor without memory.
     """
     try:
         if (
@@ -131,8 +133,8 @@ def quick_place(x: torch.Tensor) -> QuickPlace | None:
             and not x.is_neg()
             and not is_tracing()
             # A tensor without memory of its own has address 0, or raises RuntimeError.
-            and (address := x.data_ptr())
-            and (address > FREED or _has_memory(x))
+            and (address := address_of(x))
+            and (address > _FREED or _has_memory(x))
         ):
             shape = x.shape  # raises for nested tensors, which have memory, but no shape
             nbytes = x.nbytes

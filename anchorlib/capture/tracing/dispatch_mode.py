@@ -161,7 +161,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         keys = storage_keys(tensors)
         node = current_node() if backward else None
         with self._lock:
-            sight = sights.see(facts.name, place, node, tensors, keys)
+            sight = sights.see(facts, place, node, tensors, keys)
             makers = sights.makers.of(keys)
             pass_index = sights.pass_index
         known = sights.are_written(makers) if self._inputs else [False] * len(makers)
@@ -175,8 +175,9 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         made = [out] if isinstance(out, torch.Tensor) else list(tensors_in(out))
         names = ["out"] * len(made)
         mutates: tuple[int, ...] = ()
-        if facts.writes:
-            mutates = tuple(arguments.places(facts.writes))
+        writes = facts.written(arguments.text)
+        if writes:
+            mutates = tuple(arguments.places(writes))
             for place in mutates:  # a fused operation does not return what it writes
                 x = arguments.tensors[place]
                 if x is not out and not any(x is one for one in made):

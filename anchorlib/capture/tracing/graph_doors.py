@@ -78,7 +78,7 @@ class Doors:
     ) -> None:
         self._on_graph, self._on_aot = on_graph, on_aot
         self._on_call, self._on_missing = on_call, on_missing
-        self._hearing = Hearing(self._safe(on_text))
+        self._hearing = Hearing(self._safe(lambda message: on_text(message.getMessage())))
         self._sees_runs = True
         self._undo: list[Callable[[], None]] = []
         self._thread = threading.get_ident()

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from anchorlib.torch_private import loggers_of
 
 __all__ = ["Hearing"]
 
 
+_OURS: Final = logging.DEBUG - 1
+"""The level that a logger has while it is listened to: programs choose DEBUG, and nothing below."""
+
+
 class Hearing(logging.Filter):
     """A filter that hands each message to a function, and lets it through where it was asked for.
 
     As a filter it is called before any handler is, so that the program's own handlers, and those of
-    the loggers above, see no message more than without it.
+    the loggers above, see no message more than without it. A level that the program sets meanwhile
+    holds, also afterwards.
     """
 
-    def __init__(self, on_message: Callable[[str], None]) -> None:
+    def __init__(self, on_message: Callable[[logging.LogRecord], None]) -> None:
         super().__init__()
         self._on_message = on_message
         self._levels: dict[logging.Logger, int] = {}
-        self._enabled: dict[logging.Logger, int] = {}
 
     def begin(self, kind: str) -> bool:
         """Listen to torch's loggers of this kind; returns whether there are any."""
@@ -29,20 +34,25 @@ class Hearing(logging.Filter):
             if logger in self._levels:
                 continue
             self._levels[logger] = logger.level
-            self._enabled[logger] = logger.getEffectiveLevel()
             logger.addFilter(self)
-            logger.setLevel(logging.DEBUG)
+            logger.setLevel(_OURS)
         return bool(self._levels)
 
     def end(self) -> None:
-        """Stop listening, and put each logger's level back."""
+        """Stop listening, and put back each level that the program has not changed meanwhile."""
         for logger, level in self._levels.items():
             logger.removeFilter(self)
-            logger.setLevel(level)
+            if logger.level == _OURS:
+                logger.setLevel(level)
         self._levels.clear()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Hand a message over; whether the program sees it."""
-        self._on_message(record.getMessage())
+        self._on_message(record)
         logger = logging.getLogger(record.name)
-        return record.levelno >= self._enabled.get(logger, logging.DEBUG)
+        return logger.level != _OURS or record.levelno >= self._own_level(logger)
+
+    def _own_level(self, logger: logging.Logger) -> int:
+        """The level from which on the program would see messages of a logger that was not heard."""
+        above = logger.parent or logger
+        return self._levels.get(logger) or above.getEffectiveLevel()

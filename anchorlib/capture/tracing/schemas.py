@@ -11,6 +11,16 @@ from anchorlib.torch_private import schema_of
 __all__ = ["Default", "OpFacts", "facts_of", "setting"]
 
 BLANK = ("aten::empty", "aten::new_empty")
+_STATISTICS = ("running_mean", "running_var")
+UNMARKED = {
+    "aten::native_batch_norm": _STATISTICS,
+    "aten::cudnn_batch_norm": _STATISTICS,
+    "aten::miopen_batch_norm": _STATISTICS,
+    "aten::batch_norm_update_stats": _STATISTICS,
+    "aten::batch_norm_gather_stats": _STATISTICS,
+    "aten::batch_norm_gather_stats_with_counts": _STATISTICS,
+}
+"""Arguments that operations write though their schemas do not say so: where `training`, if any."""
 _SILENT = ("profiler::", "prim::", "_c10d_functional::wait_tensor")
 
 
@@ -26,7 +36,9 @@ class OpFacts(NamedTuple):
     """What the schema of one overload tells.
 
     defaults: the arguments that have a default other than None.
-    writes: names of the arguments that it writes. silent: whether it computes no values.
+    writes: names of the arguments that it writes. trained: of those that it writes as well unless
+    it is told `training=False`. in_place: whether it is named as one that writes what it is given.
+    silent: whether it computes no values.
     blank: whether the memory that it returns has not been written yet (`empty`).
     """
 
@@ -34,9 +46,15 @@ class OpFacts(NamedTuple):
     arguments: tuple[str, ...]
     defaults: tuple[Default, ...]
     writes: frozenset[str]
+    trained: frozenset[str]
+    in_place: bool
     view: bool
     silent: bool
     blank: bool
+
+    def written(self, settings: str) -> frozenset[str]:
+        """Names of the arguments that a call writes. settings: those that are no tensors."""
+        return self.trained if self.trained and "training=False" not in settings else self.writes
 
 
 @cache
@@ -53,6 +71,8 @@ def facts_of(overload: Any) -> OpFacts:
         tuple(argument.name for argument in schema.arguments),
         tuple(_defaults(schema.arguments)),
         frozenset(written),
+        frozenset(UNMARKED.get(schema.name, ())),
+        bool(written) and base.endswith("_"),
         view,
         schema.name.startswith(_SILENT),
         schema.name.startswith(BLANK),

@@ -32,6 +32,8 @@ __all__ = ["Sight", "Sights"]
 
 _NO_SEQUENCE: Final = 1 << 63  # AccumulateGrad nodes have numbers from here on
 Keys: TypeAlias = list[int | None]
+_COPY: Final = "aten.clone.default"
+_LATE: Final = 2  # one for the memory that was written, one for the view of it
 _SUMS: Final = {"aten.add.Tensor", "aten.add_.Tensor"}
 
 
@@ -64,6 +66,11 @@ class Sights:
     _numbers: dict[object, int] = field(default_factory=dict)
     _blank: set[int | None] = field(default_factory=set)
     _followed: set[int] = field(default_factory=set)  # autograd nodes that stand for whole graphs
+    # The number of a node that torch made before it copied what an operation is about to overwrite
+    # (`x.mul_(y)`): the copy has the next number, and the operation has none of its own.
+    _saved: int | None = None
+    # Nodes that torch may make after an operation has written a view (`x[0] = y`), by number.
+    _late: dict[int, tuple[str, str]] = field(default_factory=dict)
     _ended: bool = False  # whether a backward of this pass was seen
     _insides: Insides = field(init=False)
     _lines: Lines = field(default_factory=Lines)
@@ -81,6 +88,8 @@ class Sights:
         self._numbers.clear()
         self._blank.clear()
         self._followed.clear()
+        self._saved = None
+        self._late.clear()
         self._insides.forget()
         self._lines.forget()
         self._forward[next_sequence() - 1] = ("", "")  # made before this step
@@ -104,9 +113,9 @@ class Sights:
         return [maker not in blank for maker in makers]
 
     def see(
-        self, name: str, place: CodePlace, node: Any, tensors: list[torch.Tensor], keys: Keys
+        self, told: OpFacts, place: CodePlace, node: Any, tensors: list[torch.Tensor], keys: Keys
     ) -> Sight:
-        """What the operation `name`, dispatched at `place`, is in this step.
+        """What an operation, dispatched at `place`, is in this step.
 
         node: the autograd node that runs; None outside backward. tensors: its inputs. keys: of
         their storages.
@@ -115,10 +124,10 @@ class Sights:
         if facts is not None and facts.seq is not None and not place.optimizes:
             return self._of_graph(facts, place, node)
         if facts is None:
-            return self._of_torch(name, place, node, tensors, keys)
+            return self._of_torch(told, place, node, tensors, keys)
         module = self._insides.module(facts.module, -1, place.graph) or place.module
         place = place._replace(where=facts.where or place.where, module=module)
-        return self._of_torch(name, place, node, tensors, keys)._replace(origin=facts.origin)
+        return self._of_torch(told, place, node, tensors, keys)._replace(origin=facts.origin)
 
     def see_node(self, facts: NodeFacts, place: CodePlace, node: Any) -> Sight:
         """What the operation of a graph's node is, where torch did not dispatch the operation."""
@@ -174,23 +183,35 @@ class Sights:
         return execution in self._followed
 
     def _of_torch(
-        self, name: str, place: CodePlace, node: Any, tensors: list[torch.Tensor], keys: Keys
+        self, told: OpFacts, place: CodePlace, node: Any, tensors: list[torch.Tensor], keys: Keys
     ) -> Sight:
         if place.optimizes:
             module = place.module or self.names.owner_among(keys)
             return Sight("optimizer", module, None, "", place.where)
         if node is not None and not place.repeats:
-            return self._backward(name, place, node, tensors)
-        return self._forwards(place, "forward" if node is None else "recompute", tensors)
+            return self._backward(told.name, place, node, tensors)
+        stage = "forward" if node is None else "recompute"
+        return self._forwards(told, place, stage, tensors)
 
-    def _forwards(self, place: CodePlace, stage: str, tensors: list[torch.Tensor]) -> Sight:
+    def _forwards(
+        self, told: OpFacts, place: CodePlace, stage: str, tensors: list[torch.Tensor]
+    ) -> Sight:
         sequence = next_sequence() - 1
         followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         module = place.module or ""
         if followed and stage == "forward":
             self._begin_pass()
         fresh = sequence >= 0 and sequence not in self._forward
+        if told.in_place and followed:
+            for late in range(sequence + 1, sequence + 1 + _LATE):
+                self._late[late] = (module, place.where)
+        saved, self._saved = self._saved, None
         if fresh:  # this operation is the first since the autograd node was made
+            self._forward[sequence] = (module, place.where)
+            if told.name == _COPY and sequence - 1 not in self._forward:
+                self._saved = sequence - 1
+        elif saved is not None and saved == sequence - 1 and told.in_place:
+            sequence, fresh = saved, True
             self._forward[sequence] = (module, place.where)
         seq = self._number(sequence) if fresh and followed else None
         return Sight(stage, module, seq, "", place.where)
@@ -208,7 +229,7 @@ class Sights:
         if sequence >= _NO_SEQUENCE:
             module = self.names.owner(getattr(node, "variable", None))
             return Sight("accumulate", module, None, called, place.where)
-        module, where = self._forward.get(sequence, ("", ""))
+        module, where = self._forward.get(sequence) or self._late.get(sequence, ("", ""))
         seq = self._number(sequence)
         if not place.where and name in _SUMS and _alike(tensors):
             return Sight("accumulate", module, seq, called, where)

@@ -35,6 +35,7 @@ MIDWAY: Final = "operations of a step that had begun when its trace was asked fo
 WITHIN: Final = "operations of a step that began inside a compiled function"
 COMPILED: Final = "operations inside compiled code"
 TEXTS: Final = "modules and numbers of operations in graphs that were read from their text"
+ELSEWHERE: Final = "operations of a backward: none was seen, as where another thread runs it"
 UNSEEN: Final = "runs of code whose backend runs it out of sight: its graphs are listed once"
 
 
@@ -179,6 +180,8 @@ class Tracer:
         ops = self._sights.next_step()
         if ops and self._compiled and _has_compiled() and not any(map(_is_compiled, ops)):
             self._gap(COMPILED)
+        elif _lacks_backward(ops):
+            self._gap(ELSEWHERE)
         entries = list(self._log.entries(self._step, ops))
         entries += [gap_entry(reason, *told) for reason, told in self._gaps.items()]
         if entries:
@@ -213,6 +216,13 @@ class Tracer:
 
 def _is_compiled(op: TracedOp) -> bool:
     return op.form.source != "eager"
+
+
+def _lacks_backward(ops: list[TracedOp]) -> bool:
+    """Whether an optimizer stepped after a forward with gradients, and no backward was seen."""
+    stages = {op.form.stage for op in ops}
+    followed = any(op.form.seq is not None for op in ops)
+    return followed and "optimizer" in stages and not stages & {"backward", "accumulate"}
 
 
 def _has_compiled() -> bool:

@@ -8,9 +8,9 @@ from typing import TypeAlias
 import torch
 from xxhash import xxh3_128_digest
 
-from anchorlib.capture.tensors import FREED, PLAIN, is_plain, plain, quick_place
+from anchorlib.capture.tensors import PLAIN, is_plain, plain, quick_place
 from anchorlib.capture.tracing.operand_layouts import Layout, Layouts
-from anchorlib.torch_private import function_modes
+from anchorlib.torch_private import data_address, function_modes
 
 __all__ = ["Digester", "Near", "digest_of"]
 
@@ -67,7 +67,7 @@ class Digester:
         digest = self._ordered.get((memory, layout))
         if digest is None:
             values = _in_order(x)
-            digest = self._ordered[memory, layout] = _hashed(values.data_ptr(), values.nbytes)
+            digest = self._ordered[memory, layout] = _hashed_array(values)
         return digest
 
 
@@ -77,25 +77,25 @@ def digest_of(x: torch.Tensor) -> bytes | None:
     The bytes are read where they lie: `x.numpy()` would make the storage of a user's tensor
     not resizable for good.
     """
-    memory = quick_place(x)
+    memory = quick_place(x, data_address)
     if memory is not None:
         return _hashed(memory[0], memory[3])
     if not is_plain(x):
         return None
     with torch.no_grad():
         values = plain(x).cpu().contiguous()
-    return _hashed(values.data_ptr(), values.nbytes)
+    return _hashed_array(values)
 
 
 def _address(x: torch.Tensor) -> int:
     """The address of the values of `x`; 0 where they are not read there.
 
-    Does not ask what the layout of `x` tells, as `quick_place` does: this runs thrice an operation.
+    A lazy clone stays one: a traced step takes no more memory than an untraced one. What the layout
+    of `x` tells is not asked again, as `quick_place` does: this runs thrice an operation.
     """
     try:
         if type(x) in PLAIN and x.is_cpu and not x.is_neg() and not function_modes():
-            address = x.data_ptr()
-            return address if address > FREED else 0
+            return data_address(x)
     except RuntimeError:  # no memory of its own
         pass
     return 0
@@ -104,6 +104,20 @@ def _address(x: torch.Tensor) -> int:
 def _in_order(x: torch.Tensor) -> torch.Tensor:
     """The values of an ordinary array on the CPU, one after another."""
     return x.detach().contiguous()
+
+
+def _hashed_array(values: torch.Tensor) -> bytes:
+    """The digest of an array on the CPU whose values lie one after another.
+
+    A tensor that is zero by definition, as forward-mode derivatives have them, has no memory until
+    it is copied. Where torch hides addresses, a lazy clone is copied.
+    """
+    address = data_address(values) or values.data_ptr()
+    if values.nbytes and not address:
+        with torch.no_grad():
+            values = torch.empty_like(values).copy_(values)
+        address = values.data_ptr()
+    return _hashed(address, values.nbytes)
 
 
 def _hashed(address: int, nbytes: int) -> bytes:

@@ -39,7 +39,9 @@ def _selector(text: object) -> Selector:
     try:
         return parse(text)
     except UnknownTensorError as error:
-        raise OptionError(f"values of trace: {error.args[0]}") from None
+        raise OptionError(
+            f"a selector of operations or modules in values of trace: {error.args[0]}"
+        ) from None
 
 
 class Called(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import permutations
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ _MOST: Final = 1 << 16
 """Scores that are computed for each way of computing: of more, those of the first heads."""
 _LARGEST: Final = 1 << 18
 """The most scores of the query heads that share a key: more take minutes."""
+_WITH_MASK: Final = 4
 _MASKS: Final = 2  # tensors that are tried as masks
 _SCALE: Final = re.compile(r"\bscale=([0-9.e+-]+)")
 
@@ -36,6 +38,7 @@ def attending(told: Operands, texts: Sequence[str]) -> Recipe | None:
     texts: the arguments of the operations, which state a scale other than 1/√d.
     """
     result = told.own if told.own.kind == "value" else told.child
+    told = told if result is None else _without_mask(told, result.shape)
     if result is None or len(told.inputs) != 3 or any(len(x.shape) < 2 for x in told.inputs):
         return None
     orders = [
@@ -59,6 +62,18 @@ def attending(told: Operands, texts: Sequence[str]) -> Recipe | None:
         for order in orders
     ]
     return _recipe(told, ways, masks, heads)
+
+
+def _without_mask(told: Operands, out: Shape) -> Operands:
+    """The operands without a mask that has a gradient, which autograd knows as a fourth input.
+
+    Being recorded, it is among the tensors that are tried as masks.
+    """
+    for at in range(len(told.inputs) if len(told.inputs) == _WITH_MASK else 0):
+        rest = (*told.inputs[:at], *told.inputs[at + 1 :])
+        if any(_fits(rest, order, out) for order in permutations(range(3))):
+            return replace(told, inputs=rest)
+    return told
 
 
 def _recipe(
@@ -87,7 +102,12 @@ def _functions(told: Operands, ways: Sequence[Attention]) -> Iterator[Function]:
 def _fits(inputs: Sequence[Operand], order: tuple[int, ...], out: Shape) -> bool:
     """Whether the inputs, as q, k and v in this order, give an output of this shape."""
     q, k, v = (inputs[at].shape for at in order)
-    if not len(q) == len(k) == len(v) or q[-1] != k[-1] or k[:-1] != v[:-1] or 0 in (*q, *k, *v):
+    if (
+        not 2 <= len(q) == len(k) == len(v)
+        or q[-1] != k[-1]
+        or k[:-1] != v[:-1]
+        or 0 in (*q, *k, *v)
+    ):
         return False
     grouped = q[-3:-2] == k[-3:-2] or (q[-3] % k[-3] == 0)
     return q[:-3] == k[:-3] and grouped and out == (*q[:-1], v[-1])

@@ -33,6 +33,7 @@ from anchorlib.diagnosis.recomputation.recipes import (
     named,
     spread,
 )
+from anchorlib.diagnosis.recomputation.transposed import transposing
 from anchorlib.formulas import (
     ACTIVATIONS,
     Function,
@@ -62,7 +63,7 @@ def recipe(ops: Sequence[str], told: Operands, texts: Sequence[str]) -> Recipe |
     """
     name = _single(ops)
     if name == "Convolution":
-        return convolving(told, texts)
+        return convolving(told, texts) or transposing(told, texts)
     if name in _ATTENTIONS:
         return attending(told, texts)
     rule = _RULES.get((name, told.own.kind == "value"))

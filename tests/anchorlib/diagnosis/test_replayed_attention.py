@@ -44,19 +44,27 @@ def operand(name: str, kind: str, x: Tensor) -> Operand:
     return Operand(name, kind, values.shape, str(x.dtype).removeprefix("torch."), lambda _: values)
 
 
-def told(given: list[Tensor], how: dict[str, Any], precision: torch.dtype) -> dict[str, Fit]:
-    """The fits of the output and of each gradient, which were computed in `precision`."""
-    wide = [one.to(precision).requires_grad_() for one in given]
+def told(
+    given: list[Tensor], how: dict[str, Any], precision: torch.dtype, *, learned: bool = False
+) -> dict[str, Fit]:
+    """The fits of the output and of each gradient, which were computed in `precision`.
+
+    learned: whether the mask has a gradient, so that autograd knows it as a fourth input.
+    """
+    wide = [one.detach().clone().to(precision).requires_grad_() for one in given]
     mask = how.get("attn_mask")
     named = (
         how if mask is None or mask.dtype is torch.bool else how | {"attn_mask": mask.to(precision)}
     )
+    if learned:
+        named["attn_mask"] = named["attn_mask"].clone().requires_grad_()
     out = functional.scaled_dot_product_attention(*wide, **named)
     g = torch.randn(out.shape)
     out.backward(g.to(precision))
     inputs = tuple(operand(name, "value", one) for name, one in zip("qkv", given, strict=True))
     arrived = operand("out", "grad", g)
     masks = [] if mask is None else [operand("mask", "value", mask)]
+    inputs = (masks[0], *inputs) if learned else inputs
     beside = lambda fits: [one for one in masks if fits(one.shape, one.dtype)]  # noqa: E731
     every = {"out": Operands(operand("out", "value", out.float()), None, None, inputs, (), beside)}
     for name, one in zip("qkv", wide, strict=True):
@@ -83,6 +91,17 @@ def test_the_truth_is_what_float64_computes_and_torchs_kernel_gives_its_own_bits
         assert not exact.error > 0.5, f"{name} is a float64 value, rounded once"
     for name, own in told(*case, torch.float32).items():
         assert any(one.startswith("torch's") for one in own.formulas), name
+
+
+def test_a_mask_that_has_a_gradient_is_known_among_four_inputs() -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 2, 9, 4)
+    for mask in (torch.randn(9, 9), torch.randn(2, 1, 9, 9)):
+        how = {"scale": None, "attn_mask": mask, "enable_gqa": False}
+        for name, exact in told([q, k, v], how, torch.float64, learned=True).items():
+            assert not exact.error > 0.5, f"{name} is a float64 value, rounded once"
+        for name, own in told([q, k, v], how, torch.float32, learned=True).items():
+            assert any(one.startswith("torch's") for one in own.formulas), name
 
 
 def test_of_many_scores_the_first_heads_are_computed() -> None:

@@ -15,12 +15,14 @@ from torch.nn import functional
 import anchorlib
 from anchorlib.diagnosis.recomputation.convolutions import convolving
 from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.transposed import transposing
 from anchorlib.formulas import Fit, fit
 from tests.cli.made import anchor
 from tests.seeds import examples
 
 Tensor = torch.Tensor
 KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 
 
 @st.composite
@@ -47,6 +49,43 @@ def layers(draw: st.DrawFn) -> tuple[Any, Tensor]:
     return layer, torch.randn(draw(st.integers(1, 3)), layer.in_channels, *space)
 
 
+@st.composite
+def transposed_layers(draw: st.DrawFn) -> tuple[Any, Tensor]:
+    """A transposed convolution, and an input that it takes."""
+    axes = draw(st.integers(1, 3))
+    numbers = st.tuples(*[st.integers(1, 3)] * axes)
+    groups = draw(st.integers(1, 3))
+    stride, dilation = draw(numbers), draw(numbers)
+    torch.manual_seed(draw(st.integers(0, 99)))
+    layer = TRANSPOSED[axes](
+        groups * draw(st.integers(1, 3)),
+        groups * draw(st.integers(1, 3)),
+        draw(numbers),
+        stride=stride,
+        padding=draw(st.integers(0, 1)),
+        output_padding=tuple(draw(st.integers(0, step - 1)) for step in stride),
+        dilation=dilation,
+        groups=groups,
+        bias=draw(st.booleans()),
+    )
+    space = [draw(st.integers(3, 5)) for _ in range(axes)]
+    return layer, torch.randn(draw(st.integers(1, 3)), layer.in_channels, *space)
+
+
+def same_sized() -> st.SearchStrategy[tuple[Any, Tensor]]:
+    """A convolution that pads to the size of its input, or not at all, by name."""
+    return st.builds(
+        lambda name, size, step, groups: (
+            nn.Conv2d(4, 4, size, padding=name, dilation=step, groups=groups),
+            torch.randn(2, 4, 13, 11),
+        ),
+        st.sampled_from(["same", "valid"]),
+        st.tuples(st.sampled_from([1, 3, 5]), st.sampled_from([1, 3])),
+        st.integers(1, 2),
+        st.sampled_from([1, 2]),
+    )
+
+
 def operand(name: str, kind: str, x: Tensor) -> Operand:
     values = x.detach().numpy()
     return Operand(name, kind, values.shape, str(x.dtype).removeprefix("torch."), lambda _: values)
@@ -69,15 +108,15 @@ def told(layer: Any, x: Tensor, *, precision: torch.dtype = torch.float32) -> di
         every[name] = Operands(own, arrived, None, (taken,), weights)
     found = {}
     for name, one in every.items():
-        how = convolving(one, [str(layer)])
+        how = convolving(one, [str(layer)]) or transposing(one, [str(layer)])
         assert how is not None
         own = how.output(one.own.read("a"))
         found[name] = fit(how.functions, how.inputs("a"), own, "float32", part=how.part)
     return found
 
 
-@settings(max_examples=examples(50))
-@given(case=layers())
+@settings(max_examples=examples(50), deadline=None)
+@given(case=st.one_of(layers(), transposed_layers(), same_sized()))
 def test_the_truth_is_what_float64_computes_and_torchs_kernel_gives_its_own_bits(
     case: tuple[Any, Tensor],
 ) -> None:
@@ -88,17 +127,19 @@ def test_the_truth_is_what_float64_computes_and_torchs_kernel_gives_its_own_bits
         assert "torch's kernel" in own.formulas, f"{name} of {layer}"
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even:UserWarning")  # torch's own
 def test_settings_that_no_rule_knows_give_no_recipe() -> None:
     x = torch.randn(2, 4, 9)
     for layer in (
-        nn.Conv1d(4, 4, 3, padding="same"),
+        nn.Conv1d(4, 4, 2, padding="same"),  # pads one end alone
         nn.Conv1d(4, 4, 3, padding=1, padding_mode="circular"),
-        nn.ConvTranspose1d(4, 4, 3),
+        nn.ConvTranspose1d(4, 4, 3, dilation=2, output_padding=1),  # not below its stride
     ):
         weights = tuple(operand(name, "value", one) for name, one in layer.named_parameters())
         own = operand("y", "value", layer(x))
         known = Operands(own, None, None, (operand("x", "value", x),), weights)
         assert convolving(known, [str(layer)]) is None
+        assert transposing(known, [str(layer)]) is None
 
 
 class _OneByOne(torch.autograd.Function):

@@ -69,6 +69,14 @@ def test_a_small_mask_is_told_by_its_digest():
     assert told(leaf(4, 4).masked_fill(mask.T, 0.0)) == ""  # its memory is not in order
 
 
+def test_a_mask_that_is_a_view_is_told_by_its_own_elements():
+    masks = torch.zeros(2, 4, 4, dtype=torch.bool)
+    masks[1, 0] = True
+    first, second = (told(leaf().masked_fill(mask, 0)) for mask in masks)
+    assert "0 of 16" in first
+    assert "4 of 16" in second
+
+
 def test_looking_at_a_mask_leaves_a_lazy_clone_lazy():
     mask = torch.ones(4, 4, dtype=torch.bool)
     lazy = torch._lazy_clone(mask)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+
+import pytest
 import torch
 import xxhash
 from hypothesis import given
@@ -57,3 +60,26 @@ def test_what_a_view_takes_and_makes_in_one_memory_is_read_once():
     assert digester.digest(x.view(4, 6), near) == first
     assert digester.digest(x[:6], near) != first
     assert len(near) == 2
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 5])
+def test_a_lazy_clone_stays_one_while_it_is_digested(number):
+    x, view = torch.arange(24.0).view(4, 6), VIEWS[number]
+    clone = view(torch._lazy_clone(x))
+    told = xxhash.xxh3_128_digest(view(x).contiguous().numpy().tobytes())
+    assert Digester().digest(clone) == value_digests.digest_of(clone) == told
+    assert torch._C._is_cow_tensor(clone)
+
+
+def test_a_tensor_that_is_zero_by_definition_has_the_digest_of_zeros():
+    zeros = torch._efficientzerotensor((3, 4))  # of forward-mode derivatives; it has no memory
+    told = xxhash.xxh3_128_digest(bytes(48))
+    assert Digester().digest(zeros) == value_digests.digest_of(zeros) == told
+
+
+@pytest.mark.parametrize("layout", ["sparse", "sparse_csr", "mkldnn"])
+def test_what_is_no_array_has_no_digest(layout):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that compressed layouts are in beta
+        x = getattr(torch.eye(3), f"to_{layout}")()
+    assert Digester().digest(x) is value_digests.digest_of(x) is None

@@ -12,7 +12,7 @@ from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd import graph_compile
 
-from anchorlib.capture.tracing import graph_doors, running_nodes
+from anchorlib.capture.tracing import graph_doors, log_listener, running_nodes
 from anchorlib.capture.tracing.graph_texts import read_text
 from anchorlib.operations import read_entries
 from tests.anchorlib.capture.tracing.programs import Net
@@ -114,6 +114,37 @@ def test_a_program_that_asked_for_the_texts_gets_them_as_ever(monkeypatch, heard
     trained(unseen())
     assert sum("Backward graph" in one for one in heard) == 1
     assert LOGGER.level == logging.INFO
+
+
+@pytest.fixture
+def logger(monkeypatch):
+    """A logger that stands for those through which torch logs a kind."""
+    one = logging.getLogger("anchorlib.tests.heard")
+    monkeypatch.setattr(log_listener, "loggers_of", lambda _: [one])
+    yield one
+    one.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("chosen", [logging.DEBUG, logging.ERROR, logging.NOTSET])
+def test_a_level_that_the_program_sets_while_it_is_heard_stays(logger, chosen):
+    heard = log_listener.Hearing(lambda _: None)
+    heard.begin("any")
+    logger.setLevel(chosen)
+    heard.end()
+    assert (logger.level, logger.filters) == (chosen, [])
+
+
+def test_a_program_sees_what_it_asked_for_at_each_moment(logger, caplog):
+    said = []
+    heard = log_listener.Hearing(lambda message: said.append(message.getMessage()))
+    logger.setLevel(logging.INFO)
+    heard.begin("any")
+    logger.debug("one")
+    logger.setLevel(logging.DEBUG)
+    logger.debug("two")
+    heard.end()
+    assert said == ["one", "two"]
+    assert caplog.messages == ["two"]
 
 
 def hide(monkeypatch, name):

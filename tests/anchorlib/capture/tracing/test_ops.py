@@ -215,6 +215,37 @@ def test_backward_operations_know_their_module(situation):
     assert sum(bool(op.module) for op in backward) >= 0.95 * len(backward)
 
 
+class Overwriting(nn.Module):
+    """Its forward writes in place what autograd keeps, and a view of memory."""
+
+    def forward(self, x):
+        h = x.sin()
+        h.mul_(torch.ones(3, requires_grad=True))  # autograd keeps a copy of `h` as it was
+        h[0] = 0  # a node for `h`, and one for the view
+        return h.cos()
+
+
+def test_backward_operations_of_what_is_written_in_place_know_their_module():
+    model = nn.Sequential(Overwriting(), nn.Tanh())
+    ops = traced(lambda: model(torch.ones(2, 3, requires_grad=True)).sum().backward(), model)
+    backward = [op for op in ops if op.stage == "backward"]
+    assert {"MulBackward0", "torch::autograd::CopySlices"} <= {op.node for op in backward}
+    told = {op.module for op in backward if op.node not in {"SumBackward0", "TanhBackward0"}}
+    assert told == {"0"}
+    mul = one(ops, "aten.mul_.Tensor")
+    assert {op.seq for op in backward if op.node == "MulBackward0"} == {mul.seq}
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_norm_that_trains_writes_its_running_statistics(training):
+    model = nn.BatchNorm1d(3).train(training)
+    ops = traced(lambda: model(torch.randn(4, 3)), model)
+    norm = one(ops, "aten.native_batch_norm.default")
+    written = [norm.inputs[at].argument for at in norm.mutates]
+    assert written == (["running_mean", "running_var"] if training else [])
+    assert [one.argument for one in norm.outputs][3:] == written
+
+
 @pytest.mark.slow
 def test_operations_of_our_own_hooks_are_no_part_of_a_trace():
     _, some, _ = train("transformer", traced=True, watched=["norm"])

@@ -246,6 +246,23 @@ def test_a_backward_on_another_thread_disturbs_nothing():
     assert not run.session.counters.skipped
 
 
+def test_a_backward_on_another_thread_is_a_gap():
+    w = nn.Parameter(torch.randn(3))
+    optimizer = torch.optim.SGD([w], 0.1)
+    with recording() as run:
+        run.session.trace(2)
+        for _ in range(2):
+            loss = w.sin().sum()
+            thread = threading.Thread(target=loss.backward)
+            thread.start()
+            thread.join()
+            optimizer.step()
+        run.session.trace(1)
+        w.sin().sum().backward()
+        optimizer.step()
+    assert reasons(run) == {tracer.ELSEWHERE: (0, 1)}
+
+
 def test_other_steps_cost_no_look_at_any_operation(monkeypatch):
     looked = []
     digest = value_digests.Digester.digest

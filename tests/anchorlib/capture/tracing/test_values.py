@@ -128,7 +128,7 @@ def test_a_kind_narrows_a_selector_to_some_of_an_operations_tensors():
         (["@op.out"], "is empty"),
         ([3], "is a text"),
         (3, "are selectors"),
-        (["re:("], "not a regular expression"),
+        (["re:("], "a selector of operations or modules"),
         (["fc1@grad"], "op.in.ARGUMENT"),
     ],
 )
@@ -278,6 +278,7 @@ def test_kept_values_reach_a_collector_and_readers_as_other_records_do(tmp_path)
         shape = series.values().shape
         taken = run["1/aten.tanh_backward.default@op.in.output"].record(0, summary=True)
         assert run.op_of(record) == run.op_of(taken) == op
+        assert run.op_of(series.record(0)) == op, "records are mostly read without their summary"
     assert shape == (1, 3, 8)
 
 

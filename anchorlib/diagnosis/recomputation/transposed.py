@@ -1,0 +1,129 @@
+"""The rules for transposed convolutions and their gradients, in some of their elements.
+
+A transposed convolution is the gradient of the input of a convolution with the same weight, which
+leads from its output back to its input: the one that `Case` describes here. So its own gradient of
+the input is that convolution, and its weight's gradient has the two images in exchanged roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.recomputation.convolutions import (
+    Case,
+    case_of,
+    of_gradient,
+    spread_groups,
+)
+from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.recipes import LONGEST, Recipe
+from anchorlib.formulas import arriving, by_channels, convolution, patches
+
+__all__ = ["transposing"]
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+
+
+def transposing(told: Operands, texts: Sequence[str]) -> Recipe | None:
+    """The recipe for its output, or for one of its gradients; None if the operands do not fit."""
+    made = told.own if told.own.kind == "value" else told.child
+    own = [] if told.own.kind in ("value", "grad") else [told.own]  # a parameter's gradient
+    weights = [one for one in (*told.weights, *own) if len(one.shape) > 2]
+    if made is None or len({one.shape for one in weights}) != 1 or len(told.inputs) > 1:
+        return None
+    w = weights[0]
+    if told.own.kind == "grad":
+        return _of_input(told, made, w, texts)
+    if not told.inputs:
+        return None
+    x = told.inputs[0]
+    case = _case(texts, made.shape, w.shape, x.shape)
+    if case is None:
+        return None
+    if told.own.kind == "value":
+        return _output(told, x, w, case)
+    return _of_parameter(told, made, x, case)
+
+
+def _case(texts: Sequence[str], out: Shape, w: Shape, x: Shape) -> Case | None:
+    """The convolution that leads back from an output of this shape to an input of this shape."""
+    case = case_of(texts, out, w, x, transposed=True)
+    if case is None:
+        return None
+    least = [
+        (n - 1) * stride - 2 * pad + step * (k - 1) + 1
+        for n, k, (stride, pad, step) in zip(x[2:], w[2:], case.how.axes, strict=True)
+    ]
+    extra = tuple(n - one for n, one in zip(out[2:], least, strict=True))
+    return case._replace(how=case.how._replace(transposed=True, extra=extra))
+
+
+def _output(told: Operands, x: Operand, w: Operand, case: Case) -> Recipe | None:
+    biases = [one for one in told.weights if len(one.shape) == 1]
+    groups, size = case.how.groups, case.w[2:]
+    taps, terms = int(np.prod(size)), case.w[0] // groups
+    if len(biases) > 1 or taps * terms > LONGEST:
+        return None
+    rows = case.x[0] * int(np.prod(case.x[2:]))
+    chosen = spread_groups(groups, rows, case.w[1])
+
+    def inputs(side: str) -> list[Array]:
+        image, weight = x.read(side), w.read(side)
+        left = arriving(image, size, case.how, case.x[2:], chosen.rows)[chosen.groups]
+        parts = weight.reshape(groups, terms, case.w[1], taps)
+        right = np.swapaxes(parts, 2, 3).reshape(groups, terms * taps, -1)
+        bias = [one.read(side) for one in biases]
+        added = [one.reshape(groups, 1, -1)[chosen.groups][:, :, chosen.columns] for one in bias]
+        recorded = [image, weight, *(bias or [np.empty(0, np.float32)])]
+        return [left, right[chosen.groups][:, :, chosen.columns], *added, *recorded]
+
+    function = convolution(chosen, taps, case.how)
+    return Recipe((function,), inputs, lambda own: by_channels(own, groups), chosen.of)
+
+
+def _of_input(told: Operands, g: Operand, w: Operand, texts: Sequence[str]) -> Recipe | None:
+    """The recipe for the gradient of the input: a convolution of the output's gradient g."""
+    own = told.own.shape
+    case = _case(texts, g.shape, w.shape, own)
+    terms = int(np.prod(w.shape[1:]))
+    if case is None or terms > LONGEST:
+        return None
+    groups, size = case.how.groups, w.shape[2:]
+    chosen = spread_groups(groups, case.places, own[1] // groups)
+
+    def inputs(side: str) -> list[Array]:
+        gradient, weight = g.read(side), w.read(side)
+        left = patches(gradient, size, case.how, chosen.rows)[chosen.groups]
+        flat = weight.reshape(groups, -1, terms)[np.ix_(chosen.groups, chosen.columns)]
+        return [left, np.swapaxes(flat, 1, 2), gradient, np.zeros(own, np.float32), weight]
+
+    return of_gradient("input", case, chosen, int(np.prod(size)), inputs)
+
+
+def _of_parameter(told: Operands, g: Operand, x: Operand, case: Case) -> Recipe | None:
+    """The recipe for the gradient of the weight or the bias, from the output's gradient g."""
+    groups, images = case.how.groups, case.x[0]
+    is_bias = len(told.own.shape) == 1
+    places = images * int(np.prod(case.x[2:])) if is_bias else case.places
+    if places > LONGEST or told.own.shape != (case.x[1:2] if is_bias else case.w):
+        return None
+    rows, columns = case.w[0] // groups, int(np.prod(case.w[1:]))
+    chosen = spread_groups(1, 1, case.x[1]) if is_bias else spread_groups(groups, rows, columns)
+
+    def inputs(side: str) -> list[Array]:
+        gradient, image = g.read(side), x.read(side)
+        recorded = [gradient, image, np.zeros(case.w, np.float32)]
+        if is_bias:
+            flat = by_channels(gradient, 1)[:, :, chosen.columns]
+            return [np.ones((1, 1, places), np.float32), flat, *recorded]
+        left = np.swapaxes(by_channels(image, groups), 1, 2)
+        right = patches(gradient, case.w[2:], case.how, np.arange(places))
+        left, right = left[chosen.groups][:, chosen.rows], right[chosen.groups]
+        return [left, right[:, :, chosen.columns], *recorded]
+
+    part = "bias" if is_bias else "weight"
+    return of_gradient(part, case, chosen, places // images, inputs)
