@@ -8,7 +8,6 @@ many ranks there are. It is one compressed line that ends with its checksum, as 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from anchorlib.store.seal import (
     MOST_BYTES,
     MOST_STEPS,
     RankFigures,
+    RankLists,
     deflated,
     figures_of,
     loss_scale,
@@ -178,7 +178,7 @@ def _told(one: MergedSeries) -> dict[str, Any]:
 
 def _read(told: Mapping[str, Any]) -> RunFigures:
     ranks = numbers_of(told["ranks"], _MOST_RANKS)
-    known = _Ranks(ranks)
+    known = RankLists(ranks)
     series = tuple(_read_series(mapping(one), known) for one in items(told["series"]))
     return RunFigures(
         ranks=ranks,
@@ -203,7 +203,7 @@ def _read_name(told: Any) -> str:
     return name
 
 
-def _read_parts(told: Any, known: _Ranks) -> tuple[PartKey, ...]:
+def _read_parts(told: Any, known: RankLists) -> tuple[PartKey, ...]:
     """The parts in an index. Raises ValueError for a part of a rank that the run does not have."""
     found = tuple((whole(rank), whole(part)) for rank, part in map(items, items(told)))
     if not all(known.has(rank) for rank, _ in found):
@@ -211,7 +211,7 @@ def _read_parts(told: Any, known: _Ranks) -> tuple[PartKey, ...]:
     return found
 
 
-def _read_series(told: Mapping[str, Any], known: _Ranks) -> MergedSeries:
+def _read_series(told: Mapping[str, Any], known: RankLists) -> MergedSeries:
     zero, nan, inf, subnormal = map(whole, items(told["counts"]))
     bins = {step(exponent): whole(count) for exponent, count in map(items, items(told["bins"]))}
     shape = told["shape"]
@@ -240,25 +240,3 @@ def _read_gap(told: Sequence[Any]) -> Gap:
     name, kind, mode, reason, count, first, last = told
     words = (text(name), text(kind), text(mode), text(reason))
     return Gap(*words, count=whole(count), first_step=step(first), last_step=step(last))
-
-
-class _Ranks:
-    """The rank lists of series: equal lists, which are the rule, are held in memory once."""
-
-    def __init__(self, all_ranks: tuple[int, ...]) -> None:
-        self._all = frozenset(all_ranks)
-        self._most = len(all_ranks)
-        self._room = MOST_STEPS  # most numbers of all different lists together
-        self._known: dict[str, tuple[int, ...]] = {}
-
-    def has(self, rank: int) -> bool:
-        """Whether the run has a rank."""
-        return rank in self._all
-
-    def of(self, told: Any) -> tuple[int, ...]:
-        """The ranks of one series. Raises ValueError where they are more than the run has."""
-        key = json.dumps(told)
-        if key not in self._known:
-            self._known[key] = numbers_of(told, min(self._most, self._room))
-            self._room -= len(self._known[key])
-        return self._known[key]

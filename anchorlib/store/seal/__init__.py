@@ -23,6 +23,7 @@ from anchorlib.store.seal.faults import sealed_faults
 from anchorlib.store.seal.index_format import (
     MOST_BYTES,
     MOST_STEPS,
+    RankLists,
     loss_scale,
     numbers_of,
     ranges_of,
@@ -47,6 +48,7 @@ __all__ = [
     "FolderTarget",
     "RankDigests",
     "RankFigures",
+    "RankLists",
     "Sealed",
     "SealedObject",
     "SealedRank",

@@ -14,7 +14,15 @@ from typing import Any, Final
 from anchorlib.store.format import is_sound, items, mapping, step
 from anchorlib.store.seal.codecs import inflated
 
-__all__ = ["MOST_BYTES", "MOST_STEPS", "loss_scale", "numbers_of", "ranges_of", "read_line"]
+__all__ = [
+    "MOST_BYTES",
+    "MOST_STEPS",
+    "RankLists",
+    "loss_scale",
+    "numbers_of",
+    "ranges_of",
+    "read_line",
+]
 
 MOST_BYTES: Final = 64 << 20
 """Of an index as text: as objects in memory it is some twelve times as large. One that would be
@@ -58,3 +66,25 @@ def loss_scale(told: Any) -> float:
     if not isinstance(told, float):
         raise ValueError("a loss scale is no number")
     return told
+
+
+class RankLists:
+    """Lists of a run's ranks: equal lists, which are the rule, are held in memory once."""
+
+    def __init__(self, all_ranks: tuple[int, ...]) -> None:
+        self._all = frozenset(all_ranks)
+        self._most = len(all_ranks)
+        self._room = MOST_STEPS  # most numbers of all different lists together
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    def has(self, rank: int) -> bool:
+        """Whether the run has a rank."""
+        return rank in self._all
+
+    def of(self, told: Any) -> tuple[int, ...]:
+        """What a list says. Raises ValueError where it has more ranks than the run."""
+        key = json.dumps(told)
+        if key not in self._known:
+            self._known[key] = numbers_of(told, min(self._most, self._room))
+            self._room -= len(self._known[key])
+        return self._known[key]

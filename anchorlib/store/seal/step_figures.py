@@ -39,7 +39,7 @@ COUNTS: Final = ("records", "numel", "zero", "nan", "inf", "subnormal")
 OFFSET, SPAN = 2048, 4096  # hold every exponent of a float64: -1074 … 1023
 MOST_CELLS: Final = 1 << 15
 MOST_WIDTH: Final = 1 << 60
-_PENDING: Final = 1 << 22  # bins of several ranks that wait to be added up
+_PENDING: Final = 1 << 23  # numbers of several ranks that wait to be added up
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,7 @@ class StepPool:
 
     def __init__(self) -> None:
         self._waiting: list[StepFigures] = []
+        self._numbers = 0  # in the arrays of those that wait
         self._is_lacking = False
 
     def add(self, part: StepFigures | None) -> None:
@@ -139,7 +140,8 @@ class StepPool:
             self._is_lacking, self._waiting = True, []
             return
         self._waiting.append(part)
-        if sum(len(one.bins) for one in self._waiting) > _PENDING:
+        self._numbers += sum(map(len, part.arrays().values()))
+        if self._numbers > _PENDING:
             self._add_up()
 
     def total(self) -> StepFigures | None:
@@ -155,6 +157,7 @@ class StepPool:
             found = _added(self._waiting)
             self._waiting = [] if found is None else [found]
             self._is_lacking = found is None
+        self._numbers = 0
 
 
 def fitting(lines: int, width: int, steps: Array) -> tuple[int | None, Array]:

@@ -14,7 +14,13 @@ import numpy as np
 
 from anchorlib.store.format import flag, items, mapping, step, text, whole
 from anchorlib.store.seal.codecs import deflated, inflated
-from anchorlib.store.seal.index_format import MOST_BYTES, MOST_STEPS, numbers_of, ranges_of
+from anchorlib.store.seal.index_format import (
+    MOST_BYTES,
+    MOST_STEPS,
+    RankLists,
+    numbers_of,
+    ranges_of,
+)
 from anchorlib.store.seal.step_figures import (
     COUNTS,
     MOST_CELLS,
@@ -53,21 +59,24 @@ def read_step_figures(told: Any) -> StepFigures:
     """What `told_step_figures` wrote. Raises ValueError, KeyError or TypeError."""
     one = mapping(told)
     ranks = numbers_of(one["ranks"], _MOST_RANKS)
-    known: dict[str, tuple[int, ...]] = {}
-    lines = tuple(_read_line(items(line), ranks, known) for line in items(one["lines"]))
+    known = RankLists(ranks)
+    if len(items(one["lines"])) > MOST_CELLS:
+        raise ValueError("it has more lines than there can be")
+    lines = tuple(_read_line(items(line), known) for line in one["lines"])
     steps = np.array(numbers_of(one["steps"], MOST_STEPS), np.int64)
     width = whole(one["width"], 1, MOST_WIDTH)
     stretches = np.unique(steps // width)
     cells = len(lines) * len(stretches)
     if cells > MOST_CELLS or width & (width - 1) or not _ascending([line.key for line in lines]):
         raise ValueError("its figures of steps are not laid out as figures are")
-    if not (_ascending(ranks) and _ascending(steps.tolist())):
+    if not _ascending(ranks) or (steps[1:] <= steps[:-1]).any():
         raise ValueError("its ranks or steps are not in order")
     packed = mapping(one["arrays"])
     dense = {name: _unpacked(packed[name], np.int64, cells) for name in COUNTS}
-    if any((values < 0).any() for values in dense.values()):
-        raise ValueError("a count is negative")
     bins, bin_counts = _keyed(packed, "bins", "bin_counts", cells * SPAN)
+    squares = ExactSums(*_keyed(packed, "squares", "square_counts", cells * LIMBS))
+    if any((values < 0).any() for values in (*dense.values(), bin_counts, squares.counts)):
+        raise ValueError("a count is negative")
     found = StepFigures(
         ranks=ranks,
         steps=steps,
@@ -78,7 +87,7 @@ def read_step_figures(told: Any) -> StepFigures:
         low=_unpacked(packed["low"], np.float64, cells),
         high=_unpacked(packed["high"], np.float64, cells),
         sums=ExactSums(*_keyed(packed, "sums", "sum_counts", cells * LIMBS)),
-        squares=ExactSums(*_keyed(packed, "squares", "square_counts", cells * LIMBS)),
+        squares=squares,
         bins=bins,
         bin_counts=bin_counts,
         first=None if one["first"] is None else _read_first(items(one["first"])),
@@ -97,8 +106,9 @@ def _packed(values: Array) -> str:
 
 def _unpacked(told: Any, dtype: Any, length: int | None = None) -> Array:
     """What `_packed` was given. Raises ValueError where it is of another length."""
-    raw = inflated(base64.b64decode(text(told), validate=True), MOST_BYTES)
-    if len(raw) % 8 or (length is not None and len(raw) != 8 * length):
+    most = MOST_BYTES if length is None else 8 * length
+    raw = inflated(base64.b64decode(text(told), validate=True), most)
+    if len(raw) % 8 or (length is not None and len(raw) != most):
         raise ValueError("its figures of steps are not as many as there are cells")
     planes = np.frombuffer(raw, np.uint8).reshape(8, -1).T
     found: Array = np.ascontiguousarray(planes).view(np.dtype(dtype).newbyteorder("<")).reshape(-1)
@@ -108,20 +118,16 @@ def _unpacked(told: Any, dtype: Any, length: int | None = None) -> Array:
 def _keyed(packed: Mapping[str, Any], keys: str, counts: str, most: int) -> tuple[Array, Array]:
     """Ascending keys below `most`, and a count for each."""
     found = _unpacked(packed[keys], np.int64)
-    if len(found) and (found[0] < 0 or found[-1] >= most or (np.diff(found) <= 0).any()):
+    # Neighbours are compared: a difference of two of them might not fit into 64 bits.
+    if len(found) and (found[0] < 0 or found[-1] >= most or (found[1:] <= found[:-1]).any()):
         raise ValueError("its figures of steps are not in order")
     return found, _unpacked(packed[counts], np.int64, len(found))
 
 
-def _read_line(
-    told: Sequence[Any], ranks: tuple[int, ...], known: dict[str, tuple[int, ...]]
-) -> StepLine:
+def _read_line(told: Sequence[Any], known: RankLists) -> StepLine:
     name, kind, mode, phase, order, first, last, own = told
-    label = repr(own)  # lines mostly have equal lists of ranks, which are held in memory once
-    if label not in known:
-        known[label] = numbers_of(own, len(ranks))
     key = (text(name), text(kind), text(mode), text(phase))
-    return StepLine(key, whole(order), step(first), step(last), known[label])
+    return StepLine(key, whole(order), step(first), step(last), known.of(own))
 
 
 def _read_first(told: Sequence[Any]) -> FirstNonfinite:

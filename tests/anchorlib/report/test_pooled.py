@@ -177,3 +177,15 @@ def test_a_long_run_counts_several_steps_together(
             np.nansum(few.figures[name], axis=1), np.nansum(every.figures[name], axis=1)
         )
     assert few.bins.counts.sum() == every.bins.counts.sum()
+
+
+@pytest.mark.usefixtures("many")
+def test_a_rank_that_recorded_nothing_is_archived_with_its_peers(tmp_path: Path) -> None:
+    zeros = [record("w", "updated", np.zeros(2, np.float32), step=step) for step in range(2)]
+    for rank, own in enumerate([zeros, [], zeros]):
+        make_run(tmp_path / "store", own, "run1", rank=rank)
+    archive_run(tmp_path / "store", "run1", shelf := FolderShelf(tmp_path / "archive"))
+    assert [*run_faults(LocalLocation(shelf.root / RUN))] == []
+    run = open_run("run1", shelf.root)
+    assert gather(run).is_pooled
+    assert shown(run) == shown(open_run("run1", tmp_path / "store"))
