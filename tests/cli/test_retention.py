@@ -299,7 +299,9 @@ def test_a_run_that_leaves_for_its_archive_while_it_is_removed_or_renamed_is_tol
     assert (gone.code, gone.out) == (0, "run0: forgotten; its archive keeps it\n")
     renamed = anchor("mv", "run1", "new", "--store", store)
     assert (renamed.code, renamed.err.count("\n")) == (2, 1)
-    assert "run1 left for its archive a moment ago, and nothing is renamed there" in renamed.err
+    assert (
+        "run 'run1' left for its archive a moment ago, and nothing is renamed there" in renamed.err
+    )
 
 
 @pytest.mark.parametrize("command", [["rm", "run0"], ["gc", "--max-size", "1"]])
@@ -329,8 +331,9 @@ def test_a_removal_that_a_collector_does_not_end_says_what_is_gone_and_ends_when
         listed = anchor("runs", "--store", everywhere, "--json")
         assert (listed.code, [one["missing"] for one in listed.json]) == (0, [[0]])
         assert (
-            "run0 has no record of rank 0: where it was removed in part, `anchor rm run0` with"
-            in (listed.err)
+            "run0 has no record of rank 0: unless `ranks=` or ANCHOR_RANKS left that out, the "
+            "run was removed in part, and `anchor rm run0` with the same --store removes the rest"
+            in listed.err
         )
         assert anchor(*command, "--store", everywhere).code == 0
         assert [names(place) for place in stores] == [[], [], []]

@@ -182,8 +182,8 @@ def rename_run(store: Path, run: str, name: str) -> None:
     with store_errors(where), whole_run(store, run, name):
         if _is_alone(store, run):
             raise OptionError(
-                f"{run} left for its archive a moment ago, and nothing is renamed there: its files "
-                "are in that archive alone"
+                f"run {run!r} left for its archive a moment ago, and nothing is renamed there: its "
+                "files are in that archive alone"
             )
         _check_there(old, run, store)
         document = _renamed(old, new)

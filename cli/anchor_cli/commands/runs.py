@@ -160,14 +160,15 @@ def _partly(lines: Sequence[_Line]) -> Iterator[str]:
     """A sentence about each run of which ranks are missing.
 
     A removal asks one collector after the other, so that one that was interrupted leaves the ranks
-    of those that it did not come to.
+    of those that it did not come to. Nothing in a run tells which ranks it was told not to record.
     """
     for line in lines:
         if line.missing:
             yield (
                 f"{line.name} has no record of rank{'s' if len(line.missing) > 1 else ''} "
-                f"{spans(line.missing)}: where it was removed in part, `anchor rm "
-                f"{line.name}` with the same --store removes the rest"
+                f"{spans(line.missing)}: unless `ranks=` or ANCHOR_RANKS left that out, the run "
+                f"was removed in part, and `anchor rm {line.name}` with the same --store removes "
+                "the rest"
             )
 
 
