@@ -217,7 +217,7 @@ def test_backward_operations_know_their_module(situation):
 
 @pytest.mark.slow
 def test_operations_of_our_own_hooks_are_no_part_of_a_trace():
-    _, some, _ = train("transformer", traced=True, watched=["norm"])
+    _, some, _ = train("transformer", traced=True, watched="norm")
     _, every, _ = train("transformer", traced=True, watched="*")
     assert [(op.op, op.inputs, op.outputs) for op in some] == [
         (op.op, op.inputs, op.outputs) for op in every
