@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-SHARES = {"check": 20, "test": 100, "wide": 400}
+SHARES = {"check": 20, "test": 50, "wide": 400}
 """Of each profile, how many cases of a hundred are drawn."""
 
 
@@ -22,9 +22,9 @@ def profiles() -> None:
     settings.load_profile("test")
 
 
-def examples(tested: int) -> int:
-    """How many hypothesis draws where `make test` draws `tested`: few where each one is dear."""
-    return max(3, tested * settings.default.max_examples // SHARES["test"])
+def examples(of_all: int) -> int:
+    """How many of `of_all` cases are drawn in this profile: few cases where each one is dear."""
+    return max(3, of_all * settings.default.max_examples // 100)
 
 
 def seeds(checked: int, tested: int, wide: int) -> list[object]:

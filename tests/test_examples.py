@@ -7,7 +7,6 @@ import os
 import re
 import struct
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +21,14 @@ pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
+def python():
+    """One that has loaded what the examples take their digits from."""
+    return warm_python("sklearn.datasets")
+
+
 def run_example(name, *arguments):
     done = subprocess.run(
-        [warm_python(), "-W", "error", str(EXAMPLES / name), *map(str, arguments)],
+        [python(), "-W", "error", str(EXAMPLES / name), *map(str, arguments)],
         env={k: v for k, v in os.environ.items() if not k.startswith("ANCHOR_")},
         capture_output=True,
         text=True,
@@ -142,7 +146,7 @@ def torchrun(*arguments, **environment):
     job = ("ANCHOR_", "TORCHELASTIC_", "SLURM_")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(job)}
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *arguments],
+        [python(), "-m", "torch.distributed.run", "--nproc-per-node", "2", *arguments],
         env={**clean, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error", **environment},
         capture_output=True,
         text=True,

@@ -26,7 +26,7 @@ from anchorlib.diagnosis.causes import MODULE, made_otherwise
 from anchorlib.diagnosis.counting import how_many
 from anchorlib.diagnosis.distances import NEARNESS, nearer_text, nearness_cells
 from anchorlib.diagnosis.judgement import computing
-from anchorlib.diagnosis.ranks import ranks_line
+from anchorlib.diagnosis.rank_spans import ranks_line
 from anchorlib.diagnosis.tracing import headline, told
 from anchorlib.dtypes import DTYPES
 from anchorlib.names import escape, join

@@ -22,7 +22,7 @@ from anchorlib.diagnosis.judgement import (
 from anchorlib.diagnosis.notebook_page import Shown
 from anchorlib.diagnosis.pairing import Alignment, Counts, Place, Renaming, with_own_digests
 from anchorlib.diagnosis.pairs import Pair, columns_of, pairs_of
-from anchorlib.diagnosis.ranks import Ranks, ranks_of
+from anchorlib.diagnosis.rank_spans import Ranks, ranks_of
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.errors import UnsupportedError
 from anchorlib.operations import OpAlignment

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anchorlib.diagnosis.pairing import Standing
-from anchorlib.diagnosis.ranks import Ranks, ranks_line
+from anchorlib.diagnosis.rank_spans import Ranks, ranks_line
 from anchorlib.peers import ranks_text
 from anchorlib.reading import Run
 from anchorlib.store import RankDigests

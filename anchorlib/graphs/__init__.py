@@ -8,10 +8,10 @@ A node is an operation, an edge leads from the operation that made a tensor to o
 Names are paths (stage, then module by module), so that viewers fold them.
 """
 
-from anchorlib.graphs.around import around
 from anchorlib.graphs.graph import Graph, Node, Source, graph_of
+from anchorlib.graphs.graph_files import SUFFIXES, write_graphs
 from anchorlib.graphs.marking import Marks, marks_of
-from anchorlib.graphs.writing import SUFFIXES, write_graphs
+from anchorlib.graphs.neighbours import around
 
 __all__ = [
     "SUFFIXES",

@@ -6,10 +6,14 @@
                                  └─▶ trainer  opens a session, and watches the optimizers' models
     ANCHOR_WATCH ──▶ anchorlib_watch.pth, which is installed beside the packages, runs the same hook
 
-request       the request, as JSON in the environment   roots     the models of given parameters
-command       the command and its environment           callings  the program's names of its models
-interpreters  Pythons that will run unobserved          session   a trainer's session
-models        the watched models, and their prefixes    saying    lines on stderr
+request                the request, as JSON in the environment
+command                the command and its environment
+ignoring_interpreters  Pythons that will run unobserved
+models                 the watched models, and their prefixes
+variable_names         the program's own names of its models
+session                a trainer's session
+roots                  the models of given parameters
+stderr_lines           lines on stderr
 
 Importing this package does not import torch: the command line imports the package, and so does each
 Python that `anchor run` starts.

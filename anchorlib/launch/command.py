@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anchorlib.errors import CommandError, RunExistsError, StoreError
-from anchorlib.launch.interpreters import why_unseen
+from anchorlib.launch.ignoring_interpreters import why_unseen
 from anchorlib.launch.request import LAUNCH, Request, is_rerun
 from anchorlib.names import escape
 from anchorlib.operations import traced_steps

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorlib.errors import AnchorError
 from anchorlib.launch.request import Request, is_rerun
-from anchorlib.launch.saying import say
+from anchorlib.launch.stderr_lines import say
 from anchorlib.names import escape
 
 if TYPE_CHECKING:

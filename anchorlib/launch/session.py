@@ -23,7 +23,7 @@ from anchorlib.capture import (
 )
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError
 from anchorlib.launch.request import Request
-from anchorlib.launch.saying import say
+from anchorlib.launch.stderr_lines import say
 from anchorlib.modes import All
 from anchorlib.names import escape
 from anchorlib.store import DEFAULT_STORE

@@ -35,12 +35,12 @@ from anchorlib.capture import (
     unwrapped,
 )
 from anchorlib.errors import AnchorError, UnknownTensorError
-from anchorlib.launch.callings import callings, constructing, user_frame
 from anchorlib.launch.models import Model, class_of, free, holds, prefixes
 from anchorlib.launch.request import Request
 from anchorlib.launch.roots import roots_of
-from anchorlib.launch.saying import say
 from anchorlib.launch.session import at_end, end_session, open_session
+from anchorlib.launch.stderr_lines import say
+from anchorlib.launch.variable_names import callings, constructing, user_frame
 from anchorlib.names import escape
 
 __all__ = ["Trainer"]

@@ -1,14 +1,13 @@
 """Names, kinds and selectors of tensors, and suggestions for names that match nothing.
 
-spelling      the rules for names and kinds; how they are joined and split
-escaping      how a name, a selector or an address is shown
-selectors     the readings of one selector, for tensors that are not known in advance
-selection     the tensors that selectors match, among known tensors
-suggestions   "did you mean"
+spelling          the rules for names and kinds; how they are joined and split
+escaping          how a name, a selector or an address is shown
+selectors         the readings of one selector, for tensors that are not known in advance
+tensor_selection  the tensors that selectors match, among known tensors
+suggestions       "did you mean"
 """
 
 from anchorlib.names.escaping import escape, quoted, shown_address
-from anchorlib.names.selection import select
 from anchorlib.names.selectors import Selector, below, matches, parse, parse_list
 from anchorlib.names.spelling import (
     KINDS,
@@ -25,6 +24,7 @@ from anchorlib.names.spelling import (
     split,
 )
 from anchorlib.names.suggestions import near, suggest
+from anchorlib.names.tensor_selection import select
 
 __all__ = [
     "KINDS",

@@ -22,8 +22,8 @@ from anchorlib.operations.kept import kept_as, kept_name, made_kinds, taken_kind
 from anchorlib.operations.log import FLOAT, OperandForm, OpForm, OpLog, TracedOp
 from anchorlib.operations.makers import Joined, segment
 from anchorlib.operations.op import Op, Operand
+from anchorlib.operations.op_selection import STAGES, select_ops
 from anchorlib.operations.reading import read_entries
-from anchorlib.operations.selection import STAGES, select_ops
 from anchorlib.operations.spelling import base_name, computes
 
 __all__ = [

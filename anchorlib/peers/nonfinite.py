@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from anchorlib.peers.answer import Departure
 from anchorlib.peers.grid import Grid
+from anchorlib.peers.outlier import Departure
 
 __all__ = ["departures_of_nan"]
 

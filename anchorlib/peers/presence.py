@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anchorlib.peers.answer import Early
 from anchorlib.peers.grid import Grid
+from anchorlib.peers.outlier import Early
 from anchorlib.reading import Run
 
 __all__ = ["ended_early", "missing_ranks"]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anchorlib.peers.answer import Departure
 from anchorlib.peers.grid import Array, Grid
+from anchorlib.peers.outlier import Departure
 
 __all__ = ["Classes", "classes", "departures", "settled"]
 

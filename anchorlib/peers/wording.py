@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anchorlib.amounts import figure
 from anchorlib.names import escape, join
-from anchorlib.peers.answer import Outlier
+from anchorlib.peers.outlier import Outlier
 
 __all__ = ["outlier_text", "ranks_text"]
 

@@ -14,8 +14,8 @@ from anchorlib.names import join, quoted, select
 from anchorlib.operations import Joined, Op, OpGap, gaps_of, read_entries, select_ops
 from anchorlib.reading.dataframes import run_dataset, run_frame
 from anchorlib.reading.histogram import TensorHistogram, gradients_first
-from anchorlib.reading.index import RankIndex, listed_figures, listing
 from anchorlib.reading.series import Series, tensor_tree
+from anchorlib.reading.series_rows import RankIndex, listed_figures, listing
 from anchorlib.reading.showing import run_html, run_line
 from anchorlib.record import Edges, Gap, Record, TensorInfo, summed_gaps
 from anchorlib.store import (

@@ -23,9 +23,9 @@ from typing import Any, Final
 from anchorlib.errors import StoreError
 from anchorlib.recorder.asks import Ask
 from anchorlib.recorder.drain import Drain
-from anchorlib.recorder.plan import Plan, open_plan
+from anchorlib.recorder.process_messages import MOST_TEXT, Talk, fault_told
+from anchorlib.recorder.recorder_plan import Plan, open_plan
 from anchorlib.recorder.ring import WARM_BYTES, Ring
-from anchorlib.recorder.talk import MOST_TEXT, Talk, fault_told
 from anchorlib.recorder.thread import LINGER
 from anchorlib.sinks import DONE, Flushing
 from anchorlib.store import RankLock

@@ -27,9 +27,9 @@ from typing import Any, Final, Literal
 
 from anchorlib.recorder.asks import Asked
 from anchorlib.recorder.layout import Mark
-from anchorlib.recorder.plan import Plan, in_memory, open_plan
+from anchorlib.recorder.process_messages import Talk, fault_of
+from anchorlib.recorder.recorder_plan import Plan, in_memory, open_plan
 from anchorlib.recorder.ring import SLOTS, Ring, ring_bytes, shared_memory
-from anchorlib.recorder.talk import Talk, fault_of
 from anchorlib.recorder.thread import RecorderThread
 from anchorlib.store import RankLock
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from anchorlib.errors import StoreError
-from anchorlib.recorder.plan import Plan
 from anchorlib.recorder.process import RecorderProcess
 from anchorlib.recorder.queue import RecordQueue, ring_size
+from anchorlib.recorder.recorder_plan import Plan
 from anchorlib.recorder.ring import Ring
 from anchorlib.recorder.thread import RecorderThread
 from anchorlib.sinks import (

@@ -1,6 +1,6 @@
 """Records on this machine's disk until the collector, or another store, has them.
 
-place             where spools are, and which process owns a spool
+spool_folder      where spools are, and which process owns a spool
 limit             how large a spool may grow
 spools            the spool that a session writes, and the spool that a dead process left
 writer            adds frames to segments, and brings them to the disk
@@ -9,10 +9,11 @@ reader            reads frames from segments; `holes`: the numbers of records th
 spooled_frames    a spool as an outbox sees it: frames in order, most of them on disk
 sending           an outbox's thread: sends to a collector that comes and goes
 delivery          delivers the spool of a dead process to a collector; `directory`: to a directory
-load              a spool's content, to be delivered; `target`: the store, and the run's name there
+dead_spool        the content of a dead process's spool, ready to be sent
+destination       the store that a spool is sent to, and the run's name there
 stored_attempts   the attempts that the target of a delivery has already
 earlier_attempts  delivers a rank's earlier attempts, before the present attempt is sent
-waiting           the spools of this machine, as `anchor status` shows them
+waiting_spools    the spools of this machine, as `anchor status` shows them
 
 Importing this package imports neither gRPC nor zarr: they come with the first name that needs them.
 """
@@ -23,13 +24,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from anchorlib.spool.limit import parse_bytes
-from anchorlib.spool.place import is_spool, spool_place, was_spool
-from anchorlib.spool.waiting import spool_room, spools_here
+from anchorlib.spool.spool_folder import is_spool, spool_place, was_spool
+from anchorlib.spool.waiting_spools import spool_room, spools_here
 
 if TYPE_CHECKING:
+    from anchorlib.spool.dead_spool import Delivered
     from anchorlib.spool.delivery import deliver
     from anchorlib.spool.earlier_attempts import Earlier
-    from anchorlib.spool.load import Delivered
     from anchorlib.spool.sending import Sender
     from anchorlib.spool.spools import WrittenSpool, make_spool, spooled_by
 
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Delivered": "load",
+    "Delivered": "dead_spool",
     "Earlier": "earlier_attempts",
     "Sender": "sending",
     "WrittenSpool": "spools",

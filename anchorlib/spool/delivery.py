@@ -16,13 +16,13 @@ from pathlib import Path
 
 from anchorlib.errors import CollectorError, RunBusyError, StoreError
 from anchorlib.names import escape
+from anchorlib.spool.dead_spool import Delivered, Load
+from anchorlib.spool.destination import Target
 from anchorlib.spool.directory import to_directory
-from anchorlib.spool.load import Delivered, Load
-from anchorlib.spool.place import SpoolLabel, spools_of
 from anchorlib.spool.sending import AWAY, Sender
+from anchorlib.spool.spool_folder import SpoolLabel, spools_of
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.stored_attempts import past_attempts
-from anchorlib.spool.target import Target
 from anchorlib.wire import (
     Credentials,
     Failure,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from anchorlib.errors import RunExistsError, StoreError
 from anchorlib.names import escape
-from anchorlib.spool.load import Delivered, Load
+from anchorlib.spool.dead_spool import Delivered, Load
+from anchorlib.spool.destination import Target
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.stored_attempts import past_attempts
-from anchorlib.spool.target import Target
 from anchorlib.store import Writer
 from anchorlib.wire import (
     OTHERS,

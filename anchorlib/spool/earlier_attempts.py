@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from anchorlib.errors import AnchorError, CollectorError
 from anchorlib.names import escape
+from anchorlib.spool.destination import Target
 from anchorlib.spool.sending import AWAY, Sender
-from anchorlib.spool.target import Target
 from anchorlib.wire import Credentials, Hello, Kind, Route
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from anchorlib.names import escape
 from anchorlib.spool.disk import Disk
 from anchorlib.spool.holes import Holes
 from anchorlib.spool.limit import limit_of
-from anchorlib.spool.place import LABEL, SpoolLabel, SpoolLock, spools_of
 from anchorlib.spool.reader import SpoolNotes, read_notes
 from anchorlib.spool.segments import Segments
+from anchorlib.spool.spool_folder import LABEL, SpoolLabel, SpoolLock, spools_of
 from anchorlib.spool.spooled_frames import SpoolFrames
 from anchorlib.spool.writer import SEGMENT_SIZE, SegmentSize, SpoolWriter
 from anchorlib.wire import Encoder, Hello, PushRequest, sealed

@@ -3,17 +3,17 @@
     raw storage ─blocks─▶ Tally   (exponents, zeros, nan, inf: from the bits) ─▶ Log2Histogram
                         └▶ Moments (min, max, sum, l2 over finite elements)    ─▶ Summary
 
-layouts      the bits of a float, and an array's elements in cache-sized blocks
-tally        counts exponents; `pairs`: two float32 at a time
-moments      min, max, sum and l2
-histogram    Log2Histogram: a value that can be added
-rows         Summary, summarise, digest
-columns      figures_of: the summaries of many records as columns, in one pass
-arrays       anything array-like as raw storage; log2_histogram, for users
-shares       how the elements would land in a narrower float: `anchor hist --as`
-scales       the loss scales with which a narrower float loses least
-compiled     tally and moments in one compiled call, where the extra `fast` is installed
-object_file  the machine code of `kernels`, made by a process beside this one
+float_bits       the bits of a float, and an array's elements in cache-sized blocks
+exponent_counts  counts exponents; `pairs`: two float32 at a time
+moments          min, max, sum and l2
+histogram        Log2Histogram: a value that can be added
+rows             Summary, summarise, digest
+columns          figures_of: the summaries of many records as columns, in one pass
+arrays           anything array-like as raw storage; log2_histogram, for users
+shares           how the elements would land in a narrower float: `anchor hist --as`
+scales           the loss scales with which a narrower float loses least
+compiled         tally and moments in one compiled call, where the extra `fast` is installed
+object_file      the machine code of `kernels`, made by a process beside this one
 
 The summaries are made with numpy, or with compiled code that gives the same bits. Elements are
 classified by their bits wherever float arithmetic would give another answer in a thread that

@@ -10,8 +10,8 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.errors import UnsupportedError
 from anchorlib.summary.compiled import SCANS
-from anchorlib.summary.layouts import blocks, elements, layout_of, parts
-from anchorlib.summary.tally import FloatTally, IntegerTally
+from anchorlib.summary.exponent_counts import FloatTally, IntegerTally
+from anchorlib.summary.float_bits import blocks, elements, layout_of, parts
 
 if TYPE_CHECKING:
     from anchorlib.summary.histogram import Log2Histogram

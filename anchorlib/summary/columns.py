@@ -17,7 +17,7 @@ import xxhash
 
 from anchorlib import dtypes
 from anchorlib.summary.compiled import SCANS, Pieces
-from anchorlib.summary.layouts import BLOCK, SINGLE, elements, layout_of, parts
+from anchorlib.summary.float_bits import BLOCK, SINGLE, elements, layout_of, parts
 from anchorlib.summary.rows import Summary, summarise
 
 if TYPE_CHECKING:

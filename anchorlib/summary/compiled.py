@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from anchorlib.dtypes import DTYPES
-from anchorlib.summary import layouts
-from anchorlib.summary.layouts import BLOCK, DOUBLE, SCRATCH, SINGLE, blocks, elements
+from anchorlib.summary import float_bits
+from anchorlib.summary.exponent_counts import FloatTally
+from anchorlib.summary.float_bits import BLOCK, DOUBLE, SCRATCH, SINGLE, blocks, elements
 from anchorlib.summary.moments import NONE, SAFE, FloatMoments
 from anchorlib.summary.object_file import Compiling, linked
-from anchorlib.summary.tally import FloatTally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anchorlib.dtypes import DType
-    from anchorlib.summary.layouts import Layout
+    from anchorlib.summary.float_bits import Layout
     from anchorlib.summary.moments import Moments
     from anchorlib.summary.object_file import Function
 
@@ -104,7 +104,7 @@ class Scan:
     def _call(self, values: Array, safe: int) -> None:
         room, address = self._room, values.ctypes.data
         self._function(
-            *room.unused, address, address, values.size, layouts.BLOCK, safe, *room.addresses
+            *room.unused, address, address, values.size, float_bits.BLOCK, safe, *room.addresses
         )
 
     def _tally(self) -> FloatTally:

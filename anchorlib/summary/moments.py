@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anchorlib.summary.layouts import DOUBLE, SCRATCH
+from anchorlib.summary.float_bits import DOUBLE, SCRATCH
 
 if TYPE_CHECKING:
-    from anchorlib.summary.layouts import Layout
-    from anchorlib.summary.tally import Finite
+    from anchorlib.summary.exponent_counts import Finite
+    from anchorlib.summary.float_bits import Layout
 
 __all__ = ["NONE", "SAFE", "FloatMoments", "IntegerMoments", "Moments"]
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from anchorlib.summary.layouts import SCRATCH, SINGLE
+from anchorlib.summary.float_bits import SCRATCH, SINGLE
 
 __all__ = ["PAIRED", "counts_of_pairs"]
 

@@ -11,14 +11,14 @@ import xxhash
 
 from anchorlib import dtypes
 from anchorlib.summary.compiled import SCANS
-from anchorlib.summary.layouts import CHUNK, blocks, elements, layout_of, parts
+from anchorlib.summary.exponent_counts import FloatTally, IntegerTally
+from anchorlib.summary.float_bits import CHUNK, blocks, elements, layout_of, parts
 from anchorlib.summary.moments import FloatMoments, IntegerMoments
-from anchorlib.summary.tally import FloatTally, IntegerTally
 
 if TYPE_CHECKING:
     from anchorlib.dtypes import DType
+    from anchorlib.summary.float_bits import Layout
     from anchorlib.summary.histogram import Log2Histogram
-    from anchorlib.summary.layouts import Layout
 
 __all__ = ["Summary", "digest", "summarise"]
 

@@ -31,14 +31,14 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.errors import OptionError
 from anchorlib.summary.arrays import as_storage
+from anchorlib.summary.exponent_counts import magnitudes
+from anchorlib.summary.float_bits import blocks, elements, layout_of, parts
 from anchorlib.summary.histogram import Log2Histogram
-from anchorlib.summary.layouts import blocks, elements, layout_of, parts
-from anchorlib.summary.tally import magnitudes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from anchorlib.summary.layouts import Layout
+    from anchorlib.summary.float_bits import Layout
 
 __all__ = ["FORMATS", "Shares", "shares_as"]
 

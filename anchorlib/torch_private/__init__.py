@@ -5,15 +5,15 @@ registers a hook that copies leave out. Each private name is a *door*, listed he
 with its purpose, the version of torch that introduced it, and the loss where torch has moved it.
 What is lost is a feature, with a warning, and never a bit of the training.
 
-    door        the class of doors; the table of all doors; warnings of a loss
-    backward    the backward that runs, and the nodes of its graph
-    modes       modes, functorch, torch.jit.trace, autocast
-    tensors     hooks, versions, memory and parts of tensors
-    modules     parts and hooks of modules and optimizers, GradScaler
-    operators   classes and schemas of operators
-    dynamo      how dynamo treats our functions, and the code that it compiles
-    compilers   graphs of compilers
-    pytrees     nested lists, tuples and dicts
+    door            the class of doors; the table of all doors; warnings of a loss
+    backward        the backward that runs, and the nodes of its graph
+    dispatch_modes  modes, functorch, torch.jit.trace, autocast
+    tensors         hooks, versions, memory and parts of tensors
+    modules         parts and hooks of modules and optimizers, GradScaler
+    operators       classes and schemas of operators
+    dynamo          how dynamo treats our functions, and the code that it compiles
+    compilers       graphs of compilers
+    pytrees         nested lists, tuples and dicts
 
 A name counts as private if it begins with an underscore, or if torch documents it nowhere.
 """
@@ -52,6 +52,17 @@ from anchorlib.torch_private.compilers import (
     loggers_of,
     node_lines,
 )
+from anchorlib.torch_private.dispatch_modes import (
+    DispatchMode,
+    dispatch_mode_at,
+    dispatch_modes,
+    function_modes,
+    inside_functorch,
+    is_any_autocast,
+    is_tracing,
+    is_wrapped,
+    without_modes,
+)
 from anchorlib.torch_private.door import (
     DOORS,
     Door,
@@ -76,17 +87,6 @@ from anchorlib.torch_private.dynamo import (
     tell_marks,
     traced_functions,
     tracing_backend,
-)
-from anchorlib.torch_private.modes import (
-    DispatchMode,
-    dispatch_mode_at,
-    dispatch_modes,
-    function_modes,
-    inside_functorch,
-    is_any_autocast,
-    is_tracing,
-    is_wrapped,
-    without_modes,
 )
 from anchorlib.torch_private.modules import (
     CHILDREN,

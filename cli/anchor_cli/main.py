@@ -25,7 +25,6 @@ import typer
 
 from anchor_cli.arguments import asked_by_bash, examples
 from anchor_cli.commands import (
-    access,
     archive,
     compare,
     doctor,
@@ -51,6 +50,7 @@ from anchor_cli.commands import (
     stats,
     status,
     tail,
+    token,
     ui,
     verify,
 )
@@ -73,7 +73,7 @@ app = typer.Typer(
     ),
 )
 app.command("serve", epilog=serve.EXAMPLES)(serve.run_collector)
-app.command("token", epilog=access.EXAMPLES)(access.make_token)
+app.command("token", epilog=token.EXAMPLES)(token.make_token)
 app.command("run", epilog=run.EXAMPLES, context_settings=run.SETTINGS)(run.run_command)
 app.command("runs", epilog=runs.EXAMPLES)(runs.show_runs)
 app.command("status", epilog=status.EXAMPLES)(status.show_status)

@@ -4,51 +4,51 @@
     reader  ◀══Get═══ ReaderService ◀──────────────────┘
     keeper  ══Remove═▶ KeeperService ─▶ the run is removed
 
-collector        the gRPC server: its start, its stop, and the parts that it connects
-push             the Push service: which streams are taken, and when they are answered
-stream           what one stream says after its Hello, and what the store makes of that
-silence          ends streams whose client does not take its answers
-inbox            a stream's requests, read ahead by a thread
-memory           keeps freed memory in the process for the next message
-fragment_memory  bounds the memory that unfinished records hold
-ranks            which stream writes which rank
-files            the Reader service: files of the store
-keeping          the Keeper service: runs measured, removed and renamed
-archiving        moves closed runs to an archive, in the background
-health           the standard health service of gRPC
-refusals         errors as kinds, status codes and one line of text
-refusal_counts   counts refusals and logs them
-gate             checks the token and the rights of every call
-access           tokens, their rights, and the runs that those rights cover
-access_file      the file that lists the tokens, read again when it changes
-issuing          makes new tokens
-authors          which token made a run, and how many runs a token may make
-founding         runs that are being made at this moment
-limits           how many bytes, runs and streams writers may use
-handlers         puts a check in front of a gRPC handler
-tls              TLS certificates of the port
-validity         the dates between which a certificate is valid
-turned_away      counts and logs callers without a valid token or handshake
-handshakes       notices TLS handshakes that fail
-certificates     makes a self-signed certificate and a token
-ports            names the process that holds a port
-premises         checks the address to listen on, and the store
-readers          when a reader last called, for a collector that stops
-startable        whether a collector would start
-open_files       raises the number of files that may be open
-tally            the collector's counters
-metrics          the counters for Prometheus
-roster           the streams that are open, with their rates
-logs             the log on stderr
+collector          the gRPC server: its start, its stop, and the parts that it connects
+push_service       the Push service: which streams are taken, and when they are answered
+stream             what one stream says after its Hello, and what the store makes of that
+stalled_clients    ends streams whose client does not take its answers
+inbox              a stream's requests, read ahead by a thread
+message_memory     keeps freed memory in the process for the next message
+fragment_memory    bounds the memory that unfinished records hold
+rank_holders       which stream writes which rank
+reader_service     the Reader service: files of the store
+keeper_service     the Keeper service: runs measured, removed and renamed
+archiving          moves closed runs to an archive, in the background
+health             the standard health service of gRPC
+refusals           errors as kinds, status codes and one line of text
+refusal_counts     counts refusals and logs them
+gate               checks the token and the rights of every call
+tokens             tokens, their rights, and the runs that those rights cover
+access_file        the file that lists the tokens, read again when it changes
+new_tokens         makes new tokens
+authors            which token made a run, and how many runs a token may make
+new_runs           runs that are being made at this moment
+limits             how many bytes, runs and streams writers may use
+handlers           puts a check in front of a gRPC handler
+tls                TLS certificates of the port
+certificate_dates  the dates between which a certificate is valid
+turned_away        counts and logs callers without a valid token or handshake
+handshakes         notices TLS handshakes that fail
+certificates       makes a self-signed certificate and a token
+ports              names the process that holds a port
+address_and_store  checks the address to listen on, and the store
+last_readers       when a reader last called, for a collector that stops
+startable          whether a collector would start
+descriptor_limit   raises the number of files that may be open
+tally              the collector's counters
+metrics            the counters for Prometheus
+roster             the streams that are open, with their rates
+logs               the log on stderr
 """
 
 from anchor_server.archiving import Archiver, Archiving
 from anchor_server.certificates import Identity, own_identity
 from anchor_server.collector import Collector, serve
-from anchor_server.issuing import issue_token
+from anchor_server.descriptor_limit import allow_files
 from anchor_server.logs import LogFormat, log_to_stderr
 from anchor_server.metrics import MetricsPort
-from anchor_server.open_files import allow_files
+from anchor_server.new_tokens import issue_token
 from anchor_server.startable import Intended, problems
 from anchor_server.tls import ServerTLS
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from anchor_server.access import Access, parse_access
+from anchor_server.tokens import Access, parse_access
 from anchorlib.errors import OptionError
 from anchorlib.names import escape
 from anchorlib.wire import check_private

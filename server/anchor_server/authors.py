@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from anchor_server.access import Grant, Right
 from anchor_server.limits import Limits
 from anchor_server.refusals import Refusal
+from anchor_server.tokens import Grant, Right
 from anchorlib.errors import StoreError
 from anchorlib.store import note_of, run_author, run_directory
 from anchorlib.wire import Kind

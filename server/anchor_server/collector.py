@@ -19,22 +19,22 @@ from typing import Any, Final, Self
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from anchor_server.access import Access
 from anchor_server.access_file import AccessFile
+from anchor_server.address_and_store import checked_host, end_removals, port_taken, take_store
 from anchor_server.archiving import Archiver, Archiving
-from anchor_server.files import ReaderService
 from anchor_server.gate import Gate
 from anchor_server.handshakes import Calls, Handshakes
 from anchor_server.health import WATCHERS, HealthService
-from anchor_server.keeping import KeeperService
+from anchor_server.keeper_service import KeeperService
 from anchor_server.limits import Limits
-from anchor_server.memory import keep_memory
-from anchor_server.premises import checked_host, end_removals, port_taken, take_store
-from anchor_server.push import PushService, StreamLimits
-from anchor_server.ranks import Ranks
+from anchor_server.message_memory import keep_memory
+from anchor_server.push_service import PushService, StreamLimits
+from anchor_server.rank_holders import Ranks
+from anchor_server.reader_service import ReaderService
 from anchor_server.refusal_counts import RefusalCounts
 from anchor_server.tally import ArchiveTally, Tally
 from anchor_server.tls import Certificates, ServerTLS
+from anchor_server.tokens import Access
 from anchor_server.turned_away import TurnedAway
 from anchorlib.errors import CollectorError, OptionError
 from anchorlib.wire import (
@@ -67,7 +67,7 @@ class Collector:
     store: the directory, made where it does not exist.
     bind: host:port; port 0 picks a free port. `address` holds the port that was picked.
     tls, token, access: who may call. `token` has all rights; `access` is a file that names several
-        tokens with the rights of each (see `anchor_server.access`) and is read again when it
+        tokens with the rights of each (see `anchor_server.tokens`) and is read again when it
         changes. A collector has a token or an access file, not both. An address beyond loopback
         needs tls and a token or access file (or tls with a client CA), unless `insecure` is set.
     fsync: acknowledge records once they survive power loss, not only kill -9 of this process.

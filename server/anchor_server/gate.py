@@ -14,11 +14,11 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
-from anchor_server.access import Access, Grant, Right
 from anchor_server.handlers import Handler, behind
-from anchor_server.readers import Readers
+from anchor_server.last_readers import Readers
 from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal, abort
+from anchor_server.tokens import Access, Grant, Right
 from anchor_server.turned_away import TurnedAway
 from anchorlib.wire import Kind
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from anchor_server.access_file import AccessFile
+from anchor_server.address_and_store import checked_host, port_taken
 from anchor_server.certificates import check_own
 from anchor_server.metrics import MetricsPort
-from anchor_server.premises import checked_host, port_taken
 from anchor_server.tally import Tally
 from anchor_server.tls import ServerTLS
 from anchorlib.errors import AnchorError

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.inbox import Patience
-from anchor_server.ranks import Tenancy
+from anchor_server.rank_holders import Tenancy
 from anchor_server.refusals import Refusal
 from anchor_server.roster import Seat
 from anchor_server.tally import Tally

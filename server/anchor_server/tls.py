@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 
-from anchor_server.validity import validities
+from anchor_server.certificate_dates import validities
 from anchorlib.errors import OptionError
 from anchorlib.wire import check_private
 

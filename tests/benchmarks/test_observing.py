@@ -16,6 +16,7 @@ from benchmarks.observing.models import TRAININGS, tiny, unet
 from benchmarks.observing.steps import ROWS, step_weight
 from benchmarks.observing.targets import BESIDE_EMPTY, BESIDE_SAVED, PLAIN, TARGETS
 from benchmarks.observing.turns import children_cpu
+from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_bench_of_observing_prints_figures_beside_their_targets(tmp_path):
     options = ["--rows", "tiny", "files", "--rounds", "1", "--store", tmp_path / "kept"]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "observing", *map(str, options)],
+        [warm_python(), "-m", "benchmarks", "observing", *map(str, options)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,10 +1,12 @@
 """Completion, by the protocol of the shells: they ask by environment variables, answers are lines.
 
-bash cuts words at = : and @ before it asks, and replaces its own last word by an answer.
+bash cuts words at = : and @ before it asks, and replaces its own last word by an answer. A real
+bash asks a process; the other questions are answered in this one.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -12,7 +14,7 @@ import select
 import subprocess
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,9 @@ from hypothesis import strategies as st
 
 from anchor_cli.arguments import complete
 from anchor_cli.arguments.bash import Question
+from anchor_cli.main import main
 from anchor_server import Collector
-from tests.cli.made import COMMAND, environment, make_run, record
+from tests.cli.made import COMMAND, make_run, record
 
 ANCHOR = Path(COMMAND[0]).with_name("anchor")
 
@@ -37,33 +40,34 @@ def store(tmp_path):
 
 def ask(words: str, place: int | None = None, **env: str) -> list[str]:
     """What bash is answered; COMP_CWORD is the last of `words` (parted by blanks) or `place`."""
-    done = subprocess.run(
-        COMMAND,
-        env=environment(
-            _ANCHOR_COMPLETE="complete_bash",
-            COMP_WORDS=words,
-            COMP_CWORD=str(len(words.split(" ")) - 1 if place is None else place),
-            **env,
-        ),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stderr == ""
-    return done.stdout.split()
+    return answered(
+        _ANCHOR_COMPLETE="complete_bash",
+        COMP_WORDS=words,
+        COMP_CWORD=str(len(words.split(" ")) - 1 if place is None else place),
+        **env,
+    ).split()
+
+
+def answered(**variables: str) -> str:
+    """What `anchor` writes where a shell asks by these variables; it has nothing to complain of."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit):
+            main([])
+    assert err.getvalue() == ""
+    return out.getvalue()
 
 
 FC = ["fc.bias@grad", "fc.bias@value", "fc.weight@grad"]
 
 
-@pytest.mark.slow
 def test_run_names_are_offered(store):
     make_run(store, [record()], run="other")
     assert ask("anchor names ru", ANCHOR_STORE=str(store)) == ["run1"]
 
 
-@pytest.mark.slow
 def test_both_runs_of_a_comparison_and_its_noise_are_offered(store):
     make_run(store, [record()], run="run2")
     for words in ("anchor compare ru", "anchor compare run1 ru", "anchor compare a b --noise ru"):
@@ -72,7 +76,6 @@ def test_both_runs_of_a_comparison_and_its_noise_are_offered(store):
     assert ask(words, ANCHOR_STORE=str(store)) == FC
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -94,7 +97,6 @@ def test_selectors_are_offered_as_a_word_of_their_own_and_behind_an_equals_sign(
     assert ask(words.replace(" ", "\n"), words.count(" "), ANCHOR_STORE=str(store)) == FC
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["hist", "pull", "stats"])
 def test_the_store_on_the_line_goes_before_that_of_the_environment(store, command):
     nowhere = {"ANCHOR_STORE": str(store / "nowhere")}
@@ -103,7 +105,6 @@ def test_the_store_on_the_line_goes_before_that_of_the_environment(store, comman
     assert ask(f"anchor {command} {store}/run1.zarr --tensor fc.", **nowhere) == FC
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "place"),
     [
@@ -117,19 +118,16 @@ def test_what_stands_behind_the_cursor_is_known(store, words, place):
     assert ask(words.replace("STORE", str(store)), place) == FC
 
 
-@pytest.mark.slow
 def test_an_argument_behind_the_cursor_does_not_take_its_place(store):
     assert ask(f"anchor names ru conv --store {store}", 2) == ["run1"]
 
 
-@pytest.mark.slow
 def test_the_only_run_need_not_be_named_yet(store):
     assert ask("anchor hist --tensor fc.", ANCHOR_STORE=str(store)) == FC
     make_run(store, [record()], run="other")
     assert ask("anchor hist --tensor fc.", ANCHOR_STORE=str(store)) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "answers"),
     [
@@ -144,7 +142,6 @@ def test_formats_modes_and_phases_are_offered(store, words, answers):
     assert ask(words, ANCHOR_STORE=str(store)) == answers
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "answers"),
     [
@@ -159,7 +156,6 @@ def test_bash_gets_what_takes_the_place_of_its_own_word(store, words, answers):
     assert ask(words, ANCHOR_STORE=str(store)) == answers
 
 
-@pytest.mark.slow
 def test_a_collector_is_asked_too(store):
     with Collector(store, bind="127.0.0.1:0") as collector:
         host, port = collector.address.split(":")
@@ -167,7 +163,6 @@ def test_a_collector_is_asked_too(store):
         assert ask(f"anchor hist grpc : //{host} : {port}/run1 --tensor fc.") == FC
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -207,7 +202,6 @@ def test_imports_are_not_part_of_the_patience(store, monkeypatch):
     assert complete.selectors(Context(store=str(store), run="run1"), "fc.") == FC
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["zsh", "fish", "powershell"])
 @pytest.mark.parametrize("words", ["--tensor fc.w", "--tensor=fc.w"])
 def test_other_shells_are_answered_too(store, shell, words):
@@ -219,29 +213,12 @@ def test_other_shells_are_answered_too(store, shell, words):
         "_TYPER_COMPLETE_WORD_TO_COMPLETE": line.rpartition(" ")[2],
         "ANCHOR_STORE": str(store),
     }
-    done = subprocess.run(
-        COMMAND,
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert re.findall(r"[\w.]+@\w+", done.stdout) == ["fc.weight@grad"]
+    assert re.findall(r"[\w.]+@\w+", answered(**variables)) == ["fc.weight@grad"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_for_a_shell_is_shown(shell):
-    done = subprocess.run(
-        COMMAND,
-        env=environment(_ANCHOR_COMPLETE=f"source_{shell}"),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "_ANCHOR_COMPLETE" in done.stdout
+    assert "_ANCHOR_COMPLETE" in answered(_ANCHOR_COMPLETE=f"source_{shell}")
 
 
 words = st.text("ab.*/1", min_size=1, max_size=6)
@@ -293,18 +270,19 @@ def typing(store):
         os.close(terminal)
 
 
+FORGET = "\x15"  # the key by which bash forgets what was typed
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not ANCHOR.exists(), reason="needs the installed command")
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("hist run1 --tensor fc.w", "eight@grad "),
-        ("hist run1 --tensor=fc.w", "eight@grad "),
-        ("hist run1 -t fc.bias@g", "rad "),
-        ("hist run1 --mode s", "um:window=10 "),
-        ("hist run1 --mode sum:w", "indow=10 "),
-    ],
-)
-def test_a_real_bash_completes_what_is_typed(store, typed, completed):
+def test_a_real_bash_completes_what_is_typed(store):
     with typing(store) as send:
-        assert send(f"anchor {typed}\t", completed).endswith(f"{typed}{completed}")
+        for typed, completed in (
+            ("hist run1 --tensor fc.w", "eight@grad "),
+            ("hist run1 --tensor=fc.w", "eight@grad "),
+            ("hist run1 -t fc.bias@g", "rad "),
+            ("hist run1 --mode s", "um:window=10 "),
+            ("hist run1 --mode sum:w", "indow=10 "),
+        ):
+            seen = send(f"{FORGET}anchor {typed}\t", completed)
+            assert seen.endswith(f"{typed}{completed}")

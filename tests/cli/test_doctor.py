@@ -10,8 +10,8 @@ from importlib import metadata
 import numpy as np
 import pytest
 
-from anchor_cli.checkups import destinations, surroundings
-from anchor_cli.checkups.surroundings import VARIABLES
+from anchor_cli.checkups import destinations, installation
+from anchor_cli.checkups.installation import VARIABLES
 from anchor_server import Collector
 from anchorlib.record import Edges, Flag, Gap, Parent
 from anchorlib.store import Writer
@@ -25,7 +25,7 @@ from tests.writing import put
 @pytest.fixture(autouse=True)
 def bare(tmp_path, monkeypatch):
     """No variable but the test's own, no spool but the test's own."""
-    for name in (*VARIABLES, *surroundings.LAUNCHERS, surroundings.EMULATE):
+    for name in (*VARIABLES, *installation.LAUNCHERS, installation.EMULATE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -333,7 +333,7 @@ def test_compiled_low_precision_without_emulated_casts_is_told(tmp_path, dtype, 
     _, found = doctor("run1", "--store", tmp_path)
     assert levels(found, "precision") == level
     if level == ["beware"]:
-        assert surroundings.EMULATE in found["beware", "precision"]["todo"]
+        assert installation.EMULATE in found["beware", "precision"]["todo"]
 
 
 def test_broken_wins_over_gaps(tmp_path, monkeypatch):
@@ -354,6 +354,6 @@ def test_it_says_whether_summaries_are_compiled(tmp_path, monkeypatch):
         f"by numpy, as numba {version} compiles nothing here (OSError: no \\x1b[31mroom)"
     )
 
-    monkeypatch.setattr(surroundings, "_version", lambda name: None if name == "numba" else "9")
+    monkeypatch.setattr(installation, "_version", lambda name: None if name == "numba" else "9")
     _, found = doctor("--store", tmp_path)
     assert "anchorlib[fast]" in found["ok", "summaries"]["text"]

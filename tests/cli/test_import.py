@@ -7,7 +7,6 @@ import pickle
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from anchorlib import open_run
 from anchorlib.errors import OptionError
 from tests.cli.made import HOSTILE, anchor
 from tests.security.limited import Limited
+from tests.warm import warm_python
 
 
 def dump(folder: Path, path: str, value: object) -> None:
@@ -297,7 +297,7 @@ def test_the_examples_of_its_help_run(tmp_path, line):
     dump(tmp_path, "dumps/fc2-s7.pt", torch.ones(1))
     _, *arguments = shlex.split(line)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "anchor_cli", *arguments],
+        [warm_python(), "-W", "error", "-m", "anchor_cli", *arguments],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     if "--run" in arguments:

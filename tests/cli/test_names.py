@@ -6,7 +6,7 @@ import numpy as np
 
 from anchor_cli.commands import names
 from anchor_cli.commands.names import spans
-from anchor_cli.terminal import Screen, tree
+from anchor_cli.terminal import Screen, name_tree
 from anchorlib.record import Gap
 from anchorlib.store import Writer
 from tests.cli.made import HOSTILE, anchor, make_run, record
@@ -251,7 +251,9 @@ def test_a_tree_has_a_line_a_name_with_its_kinds_below_its_module(tmp_path):
         "loss        value       float32  ()           1\n"
     )
     entries = anchor("names", "run1", "--store", tmp_path, "--json").json
-    drawn = [line.partition(" v")[0].rstrip() for line in tree.lines(entries, Screen(80, True))]
+    drawn = [
+        line.partition(" v")[0].rstrip() for line in name_tree.lines(entries, Screen(80, True))
+    ]
     assert drawn[1:] == [
         "block.0",
         "├─ fc",

@@ -13,7 +13,7 @@ import pytest
 
 from anchor_server import issue_token, serve
 from anchorlib.errors import CollectorError, OptionError, RunNotFoundError
-from anchorlib.spool.place import SpoolLabel
+from anchorlib.spool.spool_folder import SpoolLabel
 from anchorlib.store import LocalLocation, Writer, disk_bytes, list_runs, remove_run
 from anchorlib.upkeep import RunFacts, chosen, keeper_at
 from anchorlib.wire import KeeperClient
@@ -89,7 +89,7 @@ def test_a_run_that_leaves_for_its_archive_while_it_is_removed_is_forgotten(
         leave(store, tmp_path / "archive", "run1")
         return remove_run(*given, **options)
 
-    keeper = "anchor_server.keeping" if "://" in place else "anchorlib.upkeep.keeping"
+    keeper = "anchor_server.keeper_service" if "://" in place else "anchorlib.upkeep.keeper"
     monkeypatch.setattr(f"{keeper}.remove_run", meanwhile)
     done = anchor("rm", "run1", "--store", place)
     assert (done.code, done.err) == (0, "")
@@ -110,7 +110,7 @@ def test_a_run_that_goes_while_it_is_measured_is_no_run_or_in_its_archive_alone(
     with pytest.raises(RunNotFoundError):
         keeper.measure("run9")
     of_collector = "://" in place
-    where = "anchor_server.keeping" if of_collector else "anchorlib.upkeep.keeping"
+    where = "anchor_server.keeper_service" if of_collector else "anchorlib.upkeep.keeper"
 
     def gone(folder: Path) -> int:
         shutil.rmtree(folder)
@@ -473,7 +473,7 @@ def test_a_collector_says_what_of_a_removal_it_cannot_end(
     store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     problem = "run0.zarr.5f0ca6aa cannot be deleted"
-    monkeypatch.setattr("anchor_server.premises.finish_removals", lambda _: (0, [problem]))
+    monkeypatch.setattr("anchor_server.address_and_store.finish_removals", lambda _: (0, [problem]))
     with serve(store):
         until(lambda: problem in caplog.text)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchor_cli.arguments.selection import Selection, parse_steps
+from anchor_cli.arguments.record_selection import Selection, parse_steps
 from anchorlib.errors import ModeError, OptionError
 
 steps = st.integers(min_value=0, max_value=50)

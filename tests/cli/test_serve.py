@@ -61,20 +61,16 @@ def test_it_says_one_line_when_it_is_ready_and_answers_until_sigterm(tmp_path):
         assert found
         assert found[2] == str(tmp_path)
         url = f"grpc://{found[1]}"
-        remote = spawn("names", f"{url}/run1", "--json")
-        assert remote.returncode == 0
-        assert (
-            json.loads(remote.stdout) == anchor("names", "run1", "--store", tmp_path, "--json").json
-        )
-        hist = spawn("hist", "run1", "--store", url, "--tensor", "fc2.bias")
-        assert (hist.returncode, hist.stderr) == (0, "")
-        assert hist.stdout == anchor("hist", "run1", "--store", tmp_path, "-t", "fc2.bias").out
-        assert [
-            run["name"] for run in json.loads(spawn("runs", "--store", url, "--json").stdout)
-        ] == ["run1"]
-        wrong = spawn("names", "rnu1", "--store", url)
-        assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
-        assert "did you mean 'run1'?" in wrong.stderr
+        remote = anchor("names", f"{url}/run1", "--json")
+        assert remote.code == 0
+        assert remote.json == anchor("names", "run1", "--store", tmp_path, "--json").json
+        hist = anchor("hist", "run1", "--store", url, "--tensor", "fc2.bias")
+        assert (hist.code, hist.err) == (0, "")
+        assert hist.out == anchor("hist", "run1", "--store", tmp_path, "-t", "fc2.bias").out
+        assert [run["name"] for run in anchor("runs", "--store", url, "--json").json] == ["run1"]
+        wrong = anchor("names", "rnu1", "--store", url)
+        assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+        assert "did you mean 'run1'?" in wrong.err
         assert ended(process) == (0, "")
 
 
@@ -96,7 +92,7 @@ def test_a_port_in_use_is_wrong_usage_in_one_line(tmp_path):
     assert done.stderr.startswith(f"anchor: cannot listen on 127.0.0.1:{port}")
 
 
-def test_a_token_is_asked_for_and_not_shown(tmp_path):
+def test_a_token_is_asked_for_and_not_shown(tmp_path, monkeypatch):
     make_run(tmp_path, [record()])
     token = tmp_path / "token"
     token.write_text("s3cret\n")
@@ -104,14 +100,15 @@ def test_a_token_is_asked_for_and_not_shown(tmp_path):
     with serving(tmp_path, "--token-file", str(token)) as process:
         line = process.stdout.readline()
         url = "grpc://" + line.split()[3]
-        refused = spawn("names", "run1", "--store", url)
-        assert refused.returncode == 4
-        assert refused.stderr.count("\n") == 1
-        allowed = spawn("names", "run1", "--store", url, env=environment(ANCHOR_TOKEN="s3cret"))
-        assert (allowed.returncode, allowed.stderr) == (0, "")
+        refused = anchor("names", "run1", "--store", url)
+        assert refused.code == 4
+        assert refused.err.count("\n") == 1
+        monkeypatch.setenv("ANCHOR_TOKEN", "s3cret")
+        allowed = anchor("names", "run1", "--store", url)
+        assert (allowed.code, allowed.err) == (0, "")
         code, rest = ended(process)
     assert code == 0
-    assert "s3cret" not in line + rest + refused.stderr
+    assert "s3cret" not in line + rest + refused.err
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,9 @@ def test_a_spool_is_shown_as_of_the_machine_that_pushes_it(tmp_path, monkeypatch
         sink.put(block_of([record(0)]))
         sink.close(0)
     seen = []
-    monkeypatch.setattr("anchor_server.push.host_of", lambda writer: seen.append(writer) or "")
+    monkeypatch.setattr(
+        "anchor_server.push_service.host_of", lambda writer: seen.append(writer) or ""
+    )
     with serve(tmp_path / "store") as collector:
         push(sink.spool, f"grpc://{collector.address}")
     assert seen == [writer_name()]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.slow import left_out, marked_slow
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Processes are killed, and wait for each other."""
-    item.add_marker(pytest.mark.slow)
+# Processes are killed, and wait for each other.
+pytest_itemcollected, pytest_ignore_collect = marked_slow, left_out
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from anchorlib.reading import Run, open_run
 from anchorlib.record import Gap
 from anchorlib.sinks import RunOptions
 from anchorlib.sinks.remote import RemoteSink
-from anchorlib.spool.place import SpoolLabel
+from anchorlib.spool.spool_folder import SpoolLabel
 from anchorlib.store import LocalLocation, RankReader, listed_parts
 from anchorlib.wire import by_hash, parse_addresses
 from tests.delivery.lines import Proxy, free_port, numbered, push, spools

@@ -14,6 +14,8 @@ from torch import nn
 from torch.nn import functional
 
 import anchorlib
+from anchorlib import Run
+from tests.once import Once
 
 BATCH, CLASSES = 24, 5
 
@@ -162,27 +164,30 @@ CONTROLS = {
 }
 
 
-def told(one: Training, two: Training, store) -> tuple[str, str]:
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    return Once(train, tmp_path_factory.mktemp("runs"))
+
+
+def told(one: Run, two: Run) -> tuple[str, str]:
     """The verdict, and all that is said in words."""
-    train(one, "a", store)
-    train(two, "b", store)
-    found = anchorlib.compare("a", "b", store=store)
+    found = anchorlib.compare(one, two)
     origins = "; ".join(origin.why for origin in found.origins)
     return found.verdict, f"{found.sentence} {origins}"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_answer_names_what_the_values_tell_of_a_fault(fault, tmp_path):
+def test_the_answer_names_what_the_values_tell_of_a_fault(fault, once):
     one, changes, words = FAULTS[fault]
-    verdict, said = told(one, replace(one, **changes), tmp_path)
+    verdict, said = told(once(one), once(replace(one, **changes)))
     assert verdict == "unexpected", said
     assert words in said
 
 
 @pytest.mark.parametrize("control", CONTROLS)
-def test_nothing_is_told_of_what_differs_otherwise(control, tmp_path):
+def test_nothing_is_told_of_what_differs_otherwise(control, once):
     one, changes, words = CONTROLS[control]
-    verdict, said = told(one, replace(one, **changes), tmp_path)
+    verdict, said = told(once(one), once(replace(one, **changes)))
     assert (verdict == "suspect") == (changes == {"fused": True}), said
     assert [word for word in words if word in said] == [], said
 

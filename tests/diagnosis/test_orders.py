@@ -6,20 +6,21 @@ import pytest
 
 import anchorlib
 from tests.diagnosis.splitting import Splitting, train
+from tests.once import Once
 
 SAID = "B has the samples of a batch in another order"
 
 
-def compared(store, one, two, **options):
-    train(one, "a", store)
-    train(two, "b", store)
-    return anchorlib.compare("a", "b", store=store, **options)
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    once = Once(train, tmp_path_factory.mktemp("runs"))
+    return lambda one, two: anchorlib.compare(once(one), once(two))
 
 
 @pytest.mark.parametrize("net", ["dense", "words", "images", "normed"])
-def test_a_batch_in_another_order_rounds_otherwise_and_nothing_else(net, tmp_path):
+def test_a_batch_in_another_order_rounds_otherwise_and_nothing_else(net, compared):
     one = Splitting(net, steps=3)
-    found = compared(tmp_path, one, one.but(shuffled="both"))
+    found = compared(one, one.but(shuffled="both"))
     assert {origin.cls for origin in found.origins} == {"rounding"}, found
     assert found.verdict == "suspect"
     assert SAID in found.sentence
@@ -39,52 +40,52 @@ def test_a_batch_in_another_order_is_expected_where_noise_covers_it(tmp_path, mo
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("norm", "value"), ("act", "value")])
-def test_a_fault_behind_another_order_is_named(fault, kind, tmp_path):
+def test_a_fault_behind_another_order_is_named(fault, kind, compared):
     one = Splitting()
-    found = compared(tmp_path, one, one.but(shuffled="both", fault=fault))
+    found = compared(one, one.but(shuffled="both", fault=fault))
     assert found.verdict == "unexpected", found
     bad = next(origin for origin in found.origins if origin.cls == "not_rounding")
     assert (bad.place.name, bad.place.kind) == (fault, kind), found
 
 
-def test_inputs_in_another_order_than_their_targets_are_not_excused(tmp_path):
+def test_inputs_in_another_order_than_their_targets_are_not_excused(compared):
     one = Splitting()
-    found = compared(tmp_path, one, one.but(shuffled="x"))
+    found = compared(one, one.but(shuffled="x"))
     assert found.verdict == "unexpected", found
     assert (found.origins[0].place.name, found.origins[0].cls) == ("loss", "not_rounding"), found
 
 
-def test_a_layer_for_which_the_order_matters_is_not_excused(tmp_path):
+def test_a_layer_for_which_the_order_matters_is_not_excused(compared):
     one = Splitting("carrying")
-    found = compared(tmp_path, one, one.but(shuffled="both"))
+    found = compared(one, one.but(shuffled="both"))
     assert found.verdict == "unexpected", found
     bad = next(origin for origin in found.origins if origin.cls == "not_rounding")
     assert bad.place.name == "act", found
 
 
-def test_an_order_that_a_layer_makes_is_no_order_of_the_samples(tmp_path):
+def test_an_order_that_a_layer_makes_is_no_order_of_the_samples(compared):
     one = Splitting("turning")
-    found = compared(tmp_path, one, one.but(fault="turned"))
+    found = compared(one, one.but(fault="turned"))
     assert SAID not in found.sentence
     assert found.verdict == "unexpected", found
     assert found.origins[0].place.name == "first.1", found
 
 
-def test_another_order_of_what_drops_out_by_place_stays_another_start(tmp_path):
+def test_another_order_of_what_drops_out_by_place_stays_another_start(compared):
     one = Splitting("dropping")
-    found = compared(tmp_path, one, one.but(shuffled="both"))
+    found = compared(one, one.but(shuffled="both"))
     assert SAID not in found.sentence
     assert found.verdict == "suspect", found
 
 
-def test_other_samples_are_no_other_order(tmp_path):
-    found = compared(tmp_path, Splitting(), Splitting(seed=1))
+def test_other_samples_are_no_other_order(compared):
+    found = compared(Splitting(), Splitting(seed=1))
     assert SAID not in found.sentence
 
 
-def test_a_batch_in_another_order_is_put_together_of_passes_and_ranks(tmp_path):
+def test_a_batch_in_another_order_is_put_together_of_passes_and_ranks(compared):
     one, two = Splitting(passes=4), Splitting(ranks=2, loss="mean", shuffled="both")
-    found = compared(tmp_path, one, two)
+    found = compared(one, two)
     assert {origin.cls for origin in found.origins} == {"rounding"}, found
     assert SAID in found.sentence
     assert found.sentence.count("are compared as one") == 2

@@ -8,7 +8,7 @@ import anchorlib
 from tests.diagnosis.ports import PORTS, Ported, draw_port
 from tests.seeds import seeds
 
-SEEDS = seeds(checked=5, tested=12, wide=45)
+SEEDS = seeds(checked=2, tested=8, wide=45)
 
 
 def wrong_pairs(ported, found):

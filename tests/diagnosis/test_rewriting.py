@@ -25,7 +25,9 @@ def test_what_is_said_of_operations_holds_on_a_sample(large, seeds):
 
 
 @pytest.mark.skipif("origin" not in OpForm._fields, reason="operations of graphs have no origin")
-@pytest.mark.parametrize("name", ["tanh_backward", "native_layer_norm"])
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["native_layer_norm", pytest.param("tanh_backward", marks=pytest.mark.wide)]
+)
 def test_what_one_table_of_decompositions_takes_apart_is_named_with_its_module(name):
     assert exact(name, traced())

@@ -8,15 +8,16 @@ import torch
 import anchorlib
 from tests.anchorlib.capture.test_distributed import run_ranks
 from tests.diagnosis.splitting import NETS, Splitting, draw_splitting, train
+from tests.once import Once
 from tests.seeds import seeds
 
-SEEDS = seeds(checked=2, tested=10, wide=36)
+SEEDS = seeds(checked=2, tested=6, wide=36)
 
 
-def compared(store, one, two, **options):
-    train(one, "a", store)
-    train(two, "b", store)
-    return anchorlib.compare("a", "b", store=store, **options)
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    once = Once(train, tmp_path_factory.mktemp("runs"))
+    return lambda one, two: anchorlib.compare(once(one), once(two))
 
 
 def whole(one):
@@ -27,10 +28,10 @@ def whole(one):
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_training_in_parts_rounds_otherwise_and_nothing_else(seed, turned, tmp_path):
+def test_a_training_in_parts_rounds_otherwise_and_nothing_else(seed, turned, compared):
     split = draw_splitting(seed)
     pair = (split, whole(split)) if turned else (whole(split), split)
-    found = compared(tmp_path, *pair)
+    found = compared(*pair)
     assert found.verdict in ("suspect", "expected", "identical"), (split, found)
     assert {origin.cls for origin in found.origins} <= {"rounding"}, (split, found)
     assert (found.counts.only_a, found.counts.only_b) == (0, 0), split
@@ -43,10 +44,10 @@ def test_a_training_in_parts_rounds_otherwise_and_nothing_else(seed, turned, tmp
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_fault_in_a_training_in_parts_is_named(seed, tmp_path):
+def test_a_fault_in_a_training_in_parts_is_named(seed, compared):
     split = draw_splitting(seed)
     fault = ("norm", "act")[seed % 2]
-    found = compared(tmp_path, whole(split), split.but(fault=fault))
+    found = compared(whole(split), split.but(fault=fault))
     assert found.verdict == "unexpected", (split, found)
     bad = next(origin for origin in found.origins if origin.cls == "not_rounding")
     assert (bad.place.name, bad.place.kind) == (fault, "value"), (split, found)
@@ -56,9 +57,10 @@ FORMS = [  # passes and ranks of A, and of B
     ((2, 2), (1, 4)),
     ((4, 1), (1, 2)),
     pytest.param(((1, 2), (2, 1)), marks=pytest.mark.slow),
-    pytest.param(((1, 4), (2, 2)), marks=pytest.mark.slow),
-    pytest.param(((2, 1), (1, 4)), marks=pytest.mark.slow),
-    pytest.param(((2, 2), (4, 1)), marks=pytest.mark.slow),
+    *(
+        pytest.param(forms, marks=[pytest.mark.slow, pytest.mark.wide])
+        for forms in [((1, 4), (2, 2)), ((2, 1), (1, 4)), ((2, 2), (4, 1))]
+    ),
 ]
 
 
@@ -75,10 +77,10 @@ def both_split(forms, **changes):
 
 @pytest.mark.parametrize("loss", ["mean", "sum"])
 @pytest.mark.parametrize("forms", FORMS)
-def test_two_trainings_that_both_split_their_work_are_put_together(forms, loss, tmp_path):
+def test_two_trainings_that_both_split_their_work_are_put_together(forms, loss, compared):
     net = list(NETS)[(sum(map(sum, forms)) + (loss == "sum")) % len(NETS)]
     one, two = both_split(forms, loss=loss, net=net)
-    found = compared(tmp_path, one, two)
+    found = compared(one, two)
     assert found.verdict in ("suspect", "expected", "identical"), found
     assert {origin.cls for origin in found.origins} <= {"rounding"}, found
     assert (found.counts.only_a, found.counts.only_b) == (0, 0), found.notes
@@ -87,50 +89,50 @@ def test_two_trainings_that_both_split_their_work_are_put_together(forms, loss, 
 
 
 @pytest.mark.parametrize("forms", FORMS[:3])
-def test_a_fault_in_one_of_two_split_trainings_is_named(forms, tmp_path):
+def test_a_fault_in_one_of_two_split_trainings_is_named(forms, compared):
     one, two = both_split(forms)
-    found = compared(tmp_path, one, two.but(fault="act"))
+    found = compared(one, two.but(fault="act"))
     assert found.verdict == "unexpected", found
     bad = next(origin for origin in found.origins if origin.cls == "not_rounding")
     assert (bad.place.name, bad.place.kind) == ("act", "value"), found
 
 
-def test_passes_against_ranks_of_other_samples_are_not_put_together(tmp_path):
+def test_passes_against_ranks_of_other_samples_are_not_put_together(compared):
     one, two = both_split(((2, 1), (1, 2)))
-    found = compared(tmp_path, one, two.but(seed=1))
+    found = compared(one, two.but(seed=1))
     assert "compared as one" not in found.sentence
 
 
-def test_ranks_that_sum_for_a_mean_are_told_against_passes_too(tmp_path):
+def test_ranks_that_sum_for_a_mean_are_told_against_passes_too(compared):
     one, two = both_split(((2, 1), (1, 4)))
-    found = compared(tmp_path, one, two.but(reduce="sum"))
+    found = compared(one, two.but(reduce="sum"))
     assert found.verdict == "unexpected"
     assert "B is 4 times A, after backward: accumulation or reduction" in found.sentence
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_sum_in_place_of_a_mean_over_ranks_is_told_by_its_factor(ranks, tmp_path):
+def test_a_sum_in_place_of_a_mean_over_ranks_is_told_by_its_factor(ranks, compared):
     split = Splitting(ranks=ranks, loss="mean", reduce="sum")
-    found = compared(tmp_path, whole(split), split)
+    found = compared(whole(split), split)
     assert found.verdict == "unexpected"
     assert f"B is {ranks} times A, after backward: reduction" in found.sentence
 
 
-def test_a_loss_that_is_not_divided_by_its_passes_is_told_by_its_factor(tmp_path):
+def test_a_loss_that_is_not_divided_by_its_passes_is_told_by_its_factor(compared):
     split = Splitting(passes=4, loss="mean")
-    found = compared(tmp_path, whole(split), split)
+    found = compared(whole(split), split)
     assert found.verdict == "unexpected"
     assert "B is 4 times A, after backward: accumulation" in found.sentence
 
 
-def test_ranks_that_are_not_reduced_are_told_of(tmp_path):
+def test_ranks_that_are_not_reduced_are_told_of(compared):
     split = Splitting(ranks=2, loss="mean", reduce="none")
-    found = compared(tmp_path, whole(split), split)
+    found = compared(whole(split), split)
     assert found.verdict == "unexpected"
-    assert any("ranks 0 and 1 of b hold different values" in note for note in found.notes)
+    assert any("ranks 0 and 1 of run hold different values" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("turned", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_split_training_whose_drift_is_the_noise_is_expected(turned, tmp_path, monkeypatch):
     split = Splitting(passes=4, steps=4)
     one, other = (whole(split), split) if turned else (split, whole(split))
@@ -163,9 +165,9 @@ def test_a_sum_of_passes_that_cancel_is_judged_by_what_was_summed(tmp_path):
     assert worst > 8
 
 
-def test_passes_of_other_work_are_not_taken_together(tmp_path):
+def test_passes_of_other_work_are_not_taken_together(compared):
     """Twice the samples, in two passes as large as the other's one."""
-    found = compared(tmp_path, Splitting(), Splitting(passes=2, dealt="all"))
+    found = compared(Splitting(), Splitting(passes=2, dealt="all"))
     assert "compared as one" not in found.sentence
 
 

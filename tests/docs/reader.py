@@ -28,6 +28,7 @@ import pytest
 from anchor_cli.main import main
 from anchorlib.capture.sessions.active import active_session
 from tests.docs.blocks import Block, Command
+from tests.warm import warm_python
 
 __all__ = ["Reader", "reading_in"]
 
@@ -163,7 +164,8 @@ def reading_in(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Reader]:
     """A reader in an empty folder, in whose shell nothing of ours is set but the path."""
     for name in [name for name in os.environ if name.startswith(("ANCHOR_", "TORCHELASTIC_"))]:
         patch.delenv(name)
-    patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    folders = [Path(warm_python()).parent, Path(sys.executable).parent, os.environ["PATH"]]
+    patch.setenv("PATH", os.pathsep.join(map(str, folders)))
     patch.setenv("OMP_NUM_THREADS", "1")  # else torchrun says that it sets it
     patch.chdir(folder)
     reader = Reader(patch)

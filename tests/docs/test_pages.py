@@ -10,8 +10,11 @@ from tests.docs.blocks import PAGES, ROOT, Block, blocks
 from tests.docs.given import given
 from tests.docs.reader import reading_in
 
-# Pages whose blocks another test runs, because they need what that test has.
-ELSEWHERE = {"docs/integrations.md": "tests/anchorlib/integrations/test_page.py"}
+# Pages whose blocks another test runs, because they need what that test has or it asks for more.
+ELSEWHERE = {
+    "docs/compare.md": "tests/test_compare_page.py",
+    "docs/integrations.md": "tests/anchorlib/integrations/test_page.py",
+}
 RUN = ("python", "console")
 SHELL = ("sh", "bash", "shell", "zsh")
 SHOWN = ("", "text", "json", "toml", "eval-rst", "{eval-rst}", "{toctree}", "{include}")

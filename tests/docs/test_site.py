@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from html.parser import HTMLParser
 from urllib.parse import unquote, urldefrag
 
@@ -15,6 +14,7 @@ import typer.main
 import anchorlib
 from anchor_cli.main import app
 from tests.docs.blocks import PAGES, ROOT
+from tests.warm import warm_python
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FETCHED = {("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src")}
@@ -24,7 +24,7 @@ FETCHED = {("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src"
 def site(tmp_path_factory):
     """The built pages, as `make docs` builds them, with no proxy or index to reach."""
     made = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    command = [warm_python(), "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     done = subprocess.run(
         [*command, "-d", str(made / "doctrees"), str(ROOT / "docs"), str(made / "html")],
         env={**os.environ, "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"},

@@ -8,14 +8,13 @@ import pytest
 from playwright.sync_api import Error
 
 from tests.page.browsing import CHROMIUM, browser_of, settled
+from tests.slow import left_out, marked_slow
+
+# Browsers are started.
+pytest_itemcollected, pytest_ignore_collect = marked_slow, left_out
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Browsers are started."""
-    item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture(scope="module")  # no longer: while it runs, so does an event loop
+@pytest.fixture(scope="package")  # no longer: while it runs, so does an event loop
 def browser():
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")

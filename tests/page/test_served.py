@@ -18,7 +18,7 @@ from anchor_server import Collector
 from anchorlib.archive import Keep, archive_run, make_room
 from anchorlib.store import Writer
 from anchorlib.store.objects import FolderShelf
-from tests.cli.made import COMMAND, make_run, record, spawn
+from tests.cli.made import COMMAND, anchor, make_run, record
 from tests.page.browsing import settled
 from tests.page.runs import small_run
 from tests.writing import put
@@ -226,17 +226,16 @@ def test_runs_of_a_collector_are_shown_and_its_end_is_told(browser, store):
 
 def test_beyond_loopback_it_refuses_to_listen(tmp_path):
     make_run(tmp_path, [record()])
-    done = spawn("ui", "--store", tmp_path, "--bind", "0.0.0.0:0")
-    assert done.returncode == 2
-    assert "--insecure" in done.stderr
-    assert done.stdout == ""
+    done = anchor("ui", "--store", tmp_path, "--bind", "0.0.0.0:0")
+    assert (done.code, done.out) == (2, "")
+    assert "--insecure" in done.err
 
 
 def test_an_unknown_run_is_told_before_anything_is_served(tmp_path):
     make_run(tmp_path, [record()])
-    done = spawn("ui", "run2", "--store", tmp_path, "--bind", "127.0.0.1:0")
-    assert done.returncode == 2
-    assert "did you mean 'run1'?" in done.stderr
+    done = anchor("ui", "run2", "--store", tmp_path, "--bind", "127.0.0.1:0")
+    assert done.code == 2
+    assert "did you mean 'run1'?" in done.err
 
 
 def test_the_page_says_what_ends_a_step(browser, tmp_path):

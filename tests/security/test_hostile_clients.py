@@ -184,7 +184,7 @@ def test_idle_connections_and_a_slow_reader_do_not_delay_the_others(victim):
 @pytest.fixture
 def impatient(monkeypatch):
     """A collector that waits a second where others wait longer."""
-    monkeypatch.setattr("anchor_server.push.HELLO_SECONDS", 0.5)
+    monkeypatch.setattr("anchor_server.push_service.HELLO_SECONDS", 0.5)
     monkeypatch.setattr("anchor_server.stream.STALL_SECONDS", 0.5)
     options = [
         (name, 500 if name == "grpc.server_handshake_timeout_ms" else value)
@@ -249,7 +249,9 @@ def test_a_stream_that_stalls_in_the_middle_of_a_record_is_dropped(tmp_path, imp
 
 
 def test_unfinished_records_share_a_bounded_room(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchor_server.push.FragmentMemory", lambda: FragmentMemory(3 << 19))
+    monkeypatch.setattr(
+        "anchor_server.push_service.FragmentMemory", lambda: FragmentMemory(3 << 19)
+    )
     with serve(tmp_path) as collector, Pusher(collector.address) as first:
         first.send(sealed(PushRequest(define=LARGE)), fragment())
         assert first.reply().HasField("resume")

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchor_server import Collector, ServerTLS, issue_token, serve
-from anchor_server.access import ALL_RIGHTS, Grant, Right, parse_access
 from anchor_server.access_file import AccessFile
 from anchor_server.gate import CALLS, Open
 from anchor_server.handlers import behind
+from anchor_server.tokens import ALL_RIGHTS, Grant, Right, parse_access
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError, OptionError, RunNotFoundError
 from anchorlib.store import rename_run, run_author, run_directory

@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from anchor_server import serve
-from anchor_server.access import ALL_RIGHTS, Access, Grant, hash_of
+from anchor_server.tokens import ALL_RIGHTS, Access, Grant, hash_of
 from anchorlib.errors import OptionError
 from anchorlib.wire import Address, Credentials, ReaderClient, open_channel
 from tests.server.processes import called, run, served
@@ -74,7 +74,7 @@ def test_tokens_are_compared_in_constant_time(monkeypatch):
         compared.append(pair)
         return False
 
-    monkeypatch.setattr("anchor_server.access.compare_digest", constant)
+    monkeypatch.setattr("anchor_server.tokens.compare_digest", constant)
     shown, other = hash_of(CANARY.encode()), hash_of(b"other")
     grants = tuple(
         Grant(f"t{n}", ALL_RIGHTS, ("*",), (one,)) for n, one in enumerate((shown, other))

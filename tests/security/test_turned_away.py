@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchor_server import Collector, ServerTLS, serve
-from anchor_server.validity import validities
+from anchor_server.certificate_dates import validities
 from anchorlib.errors import CollectorError, OptionError
 from anchorlib.wire import Address, Credentials, ReaderClient, check_private, open_channel
 from tests.cli.made import anchor
@@ -213,7 +213,7 @@ def test_a_store_that_cannot_be_written_is_refused_in_one_line(tmp_path, monkeyp
     def fail(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("anchorlib.store.disk.making.tempfile.mkstemp", fail)
+    monkeypatch.setattr("anchorlib.store.disk.store_directory.tempfile.mkstemp", fail)
     done = anchor("serve", "--store", tmp_path, "--bind", "127.0.0.1:0")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert os.strerror(code) in done.err
@@ -234,7 +234,7 @@ def test_a_store_that_is_full_is_collected_into_all_the_same(tmp_path, monkeypat
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("anchorlib.store.disk.making.tempfile.mkstemp", full)
+    monkeypatch.setattr("anchorlib.store.disk.store_directory.tempfile.mkstemp", full)
     with serve(tmp_path):
         pass
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.slow import left_out, marked_slow
 
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Servers are started and ended."""
-    item.add_marker(pytest.mark.slow)
+# Servers are started and ended.
+pytest_itemcollected, pytest_ignore_collect = marked_slow, left_out

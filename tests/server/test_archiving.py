@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anchor_server import Archiver, Archiving, files, serve
+from anchor_server import Archiver, Archiving, reader_service, serve
 from anchor_server.tally import ArchiveTally
 from anchorlib.archive import Keep, archive_run, make_room, shelf_at
 from anchorlib.errors import CollectorError, RunNotFoundError, StoreError
@@ -176,7 +176,7 @@ def test_a_listing_that_is_overtaken_by_a_removal_is_that_of_the_archive(
             return [name for name in names if name != "rank0/"]
         return names
 
-    monkeypatch.setattr(files, "names_beneath", overtaken)
+    monkeypatch.setattr(reader_service, "names_beneath", overtaken)
     with serve(store) as collector:
         assert open_run("run1", f"grpc://{collector.address}").ranks == [0, 1]
 

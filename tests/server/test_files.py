@@ -120,7 +120,7 @@ def test_a_file_that_may_not_be_read_is_no_fault_of_the_collector(reader, monkey
     def refuse(*_: object) -> None:  # root, who may run the tests, may read everything
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr("anchor_server.files.open_beneath", refuse)
+    monkeypatch.setattr("anchor_server.reader_service.open_beneath", refuse)
     with pytest.raises(StoreError, match=r"cannot read 'run1\.zarr/closed': Permission denied"):
         reader.get("run1.zarr/closed")
 
@@ -146,7 +146,7 @@ def test_a_large_file_comes_in_parts(store, reader):
 
 
 def test_a_large_folder_comes_in_parts(store, reader, monkeypatch):
-    monkeypatch.setattr("anchor_server.files.LISTED_BYTES", 1000)
+    monkeypatch.setattr("anchor_server.reader_service.LISTED_BYTES", 1000)
     names = sorted(f"{number:05}-{'x' * 200}" for number in range(50))
     (store / "many").mkdir()
     for name in names:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchor_server import Collector, MetricsPort, issue_token, serve
-from anchor_server.access import parse_access
 from anchor_server.limits import Meter, Shares
 from anchor_server.refusals import Refusal
+from anchor_server.tokens import parse_access
 from anchorlib.block import block_of
 from anchorlib.errors import OptionError
 from anchorlib.store import Writer, run_directory
@@ -157,7 +157,7 @@ def test_a_run_that_is_being_made_keeps_no_other_waiting_and_counts(tmp_path, mo
             go_on.wait(20)
         return real(store, run, rank, **options)
 
-    monkeypatch.setattr("anchor_server.ranks.Writer.open", slowly)
+    monkeypatch.setattr("anchor_server.rank_holders.Writer.open", slowly)
     with serve(tmp_path / "store", max_runs=most) as collector:
         slow = Pusher(collector.address, run="slow")
         assert opened.wait(20)

@@ -10,7 +10,7 @@ import pytest
 
 FAULTS = """
 import resource, sys
-from anchor_server.memory import keep_memory
+from anchor_server.message_memory import keep_memory
 
 if sys.argv[1] == "kept":
     keep_memory()

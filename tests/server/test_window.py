@@ -16,10 +16,10 @@ from anchor_cli.main import main
 from anchor_server import serve
 from anchorlib.block import block_of
 from anchorlib.reading import open_run
+from anchorlib.spool.dead_spool import Load
+from anchorlib.spool.destination import Target
 from anchorlib.spool.format import Stored
-from anchorlib.spool.load import Load
 from anchorlib.spool.spools import OwnedSpool, make_spool
-from anchorlib.spool.target import Target
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import (
     PROTOCOL,

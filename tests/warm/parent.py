@@ -1,6 +1,7 @@
 """The process that has torch loaded, and forks a child for each program.
 
-It ends with the process that started it, whose end of its stdin closes then.
+A line on its stdin names further modules to load. It ends with the process that started it, whose
+end of its stdin closes then.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import gc
 import importlib
 import io
 import json
+import multiprocessing.process
 import os
 import select
 import signal
@@ -25,20 +27,35 @@ from typing import Any
 
 def main() -> None:
     """Serve until stdin ends; in a child, run its program, and return when that has ended."""
-    import torch
-    import torch._dynamo  # the first step of an optimizer imports it
-
-    assert torch.get_num_threads() == 1
-    assert len(os.listdir("/proc/self/task")) == 1, "no thread lives on in a child"  # noqa: PTH208
-    assert "anchorlib" not in sys.modules
-    gc.freeze()  # or the first collection of each child would copy all of it
+    # The first step of an optimizer imports torch._dynamo; whatever is recorded is written by zarr.
+    _load(["torch", "torch._dynamo", "zarr"])
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(sys.argv[1])
         listener.listen(64)
-        print("ready", flush=True)
         line = _asked(listener)
     if line is not None:
         _begin(line)
+
+
+def _load(names: list[str]) -> None:
+    """Import modules for all children to come, and say that it is done."""
+    for name in names:
+        importlib.import_module(name)
+    assert sys.modules["torch"].get_num_threads() == 1
+    assert _threads() <= {"jemalloc_bg_thd"}, "no thread lives on in a child, but jemalloc's own"
+    assert "anchorlib" not in sys.modules
+    gc.freeze()  # or the first collection of each child would copy all of it
+    print("ready", flush=True)
+
+
+def _threads() -> set[str]:
+    """The names of the threads beside this one."""
+    others = {number for number in os.listdir("/proc/self/task") if int(number) != os.getpid()}  # noqa: PTH208
+    names = set()
+    for number in others:
+        with open(f"/proc/self/task/{number}/comm") as file:  # noqa: PTH123  # as os.listdir
+            names.add(file.read().strip())
+    return names
 
 
 def _asked(listener: socket.socket) -> socket.socket | None:
@@ -47,7 +64,11 @@ def _asked(listener: socket.socket) -> socket.socket | None:
     while True:
         ready, _, _ = select.select([listener, 0], [], [])
         if listener not in ready:
-            return None
+            names = os.read(0, 4096).decode().split()
+            if not names:
+                return None
+            _load(names)
+            continue
         line, _ = listener.accept()
         if os.fork() == 0:
             return line
@@ -105,10 +126,14 @@ def _end(code: int) -> None:
 def _become(words: list[str], directory: str, environment: dict[str, str]) -> None:
     """Be the Python that was called with `words`, and run its program."""
     os.chdir(directory)
+    multiprocessing.process.ORIGINAL_DIR = directory  # where a spawned child looks for the program
     os.environ.clear()
     os.environ.update(environment)
     _open_streams()
     sys.orig_argv[:] = [_typed(environment), *words]
+    sys.executable = f"{os.path.dirname(sys.argv[1])}/python"  # noqa: PTH120  # what it starts is warm too
+    for chosen in filter(None, environment.get("PYTHONWARNINGS", "").split(",")):
+        _warn(chosen)
     how, program, arguments = _parsed(iter(words))
     own = sys.path[1:]  # without this file's folder
     sys.path[:] = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p] + own
@@ -161,15 +186,18 @@ def _parsed(words: Iterator[str]) -> tuple[str, str, list[Any]]:
     """How a program is given (-c, -m or a path), it, and what follows; -W and -u act at once."""
     for word in words:
         if word == "-W":
-            chosen = next(words)
-            sys.warnoptions.append(chosen)
-            warnings._processoptions([chosen])  # type: ignore[attr-defined]  # what Python calls
+            _warn(next(words))
         elif word in ("-c", "-m"):
             return word, next(words), list(words)
         elif word != "-u":
-            assert not word.startswith("-"), f"the option {word} is none of a warm Python's"
             return "", word, list(words)
     raise AssertionError("a warm Python runs a program")
+
+
+def _warn(chosen: str) -> None:
+    """Take one choice of what becomes of warnings: of -W or of PYTHONWARNINGS."""
+    sys.warnoptions.append(chosen)
+    warnings._processoptions([chosen])  # type: ignore[attr-defined]  # what Python calls
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
 """Anchors in code that `torch.compile` compiles.
 
-    anchors           what dynamo traces at an anchor
-    traced_constants  functions whose results dynamo puts into the graph as constants
-    anchor_operators  operators that anchors leave in the graph
-    kept_operators    how operators stay in the graph
-    print_operators   operators that `print_tensor` leaves in the graph
-    observer          what the operators do when they run
-    where             coordinates as a small tensor in the graph
-    complaints        warnings about anchors that record nothing, or change how values are rounded
-    executions        coordinates of each operator's run
-    programs          a graph's anchors, in code order; `inorder`: observations put into that order
-    leaves            gradients of graph inputs; `outside`: gradients of graph outputs
-    caches            code compiled without our hooks
+    anchors             what dynamo traces at an anchor
+    traced_constants    functions whose results dynamo puts into the graph as constants
+    anchor_operators    operators that anchors leave in the graph
+    kept_operators      how operators stay in the graph
+    print_operators     operators that `print_tensor` leaves in the graph
+    observer            what the operators do when they run
+    coordinates_tensor  coordinates as a small tensor in the graph
+    compile_warnings    warnings about anchors that record nothing, or change how values are rounded
+    executions          coordinates of each operator's run
+    programs            a graph's anchors, in code order
+    program_order       observations put into the order of the program
+    input_gradients     gradients of graph inputs
+    output_gradients    gradients of graph outputs
+    caches              code compiled without our hooks
 
 The rest of `capture` imports from this `__init__` alone. These files use the observer, recorder,
 clock, snapshot and marks for dynamo of `capture`, and nothing above those.

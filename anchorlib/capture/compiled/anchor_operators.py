@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from anchorlib import errors
+from anchorlib.capture.compiled.coordinates_tensor import NOWHERE, WHERE
 from anchorlib.capture.compiled.kept_operators import define
 from anchorlib.capture.compiled.observer import CompiledObserver
 from anchorlib.capture.compiled.programs import Spot
-from anchorlib.capture.compiled.where import NOWHERE, WHERE
 
 __all__ = ["call", "connect", "current", "gradient", "leaf", "notice", "refuse", "value"]
 

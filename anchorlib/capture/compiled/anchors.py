@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from anchorlib.capture.compiled import anchor_operators, traced_constants
-from anchorlib.capture.compiled.leaves import leaf_hook, see_input
+from anchorlib.capture.compiled.input_gradients import leaf_hook, see_input
 from anchorlib.capture.compiled.traced_constants import MadeMode
 from anchorlib.modes import All, EveryN, Final, ModeSpec, Sum, Summary
 

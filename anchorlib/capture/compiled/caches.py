@@ -4,7 +4,7 @@ dynamo does not guard on the hooks of modules (`skip_nnmodule_hook_guards`): cod
 before `watch` would go on running without the hooks, and nothing would be recorded.
 
 `torch.compile(model)` runs the model's own hooks outside the compiled code, where only a part of
-its outputs' gradients can be seen (see `outside`).
+its outputs' gradients can be seen (see `output_gradients`).
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from anchorlib.capture.compiled.complaints import LOW, Complaints
+from anchorlib.capture.compiled.compile_warnings import LOW, Complaints
+from anchorlib.capture.compiled.coordinates_tensor import NOWHERE, Coordinates
 from anchorlib.capture.compiled.executions import Executions, Watched, in_backward
-from anchorlib.capture.compiled.inorder import Lines, depends_on_order
-from anchorlib.capture.compiled.outside import Outside, is_partial
+from anchorlib.capture.compiled.output_gradients import Outside, is_partial
+from anchorlib.capture.compiled.program_order import Lines, depends_on_order
 from anchorlib.capture.compiled.programs import AnchorPlace, Program, Spot, program_of
-from anchorlib.capture.compiled.where import NOWHERE, Coordinates
 from anchorlib.capture.counting import At
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.recording import NO_NOTE, Plan, Stream

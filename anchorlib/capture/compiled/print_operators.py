@@ -13,8 +13,8 @@ import torch
 from anchorlib.capture.compiled import anchor_operators, traced_constants
 from anchorlib.capture.compiled.anchors import follow
 from anchorlib.capture.compiled.executions import in_backward
+from anchorlib.capture.compiled.input_gradients import newest
 from anchorlib.capture.compiled.kept_operators import define
-from anchorlib.capture.compiled.leaves import newest
 from anchorlib.capture.dynamo_marks import constant, natively
 from anchorlib.errors import AnchorError
 from anchorlib.torch_private import graph_task

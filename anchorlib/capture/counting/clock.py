@@ -1,6 +1,7 @@
 """The coordinates of an observation in a run: step, pass and call, counted automatically.
 
-    step        ends when the clock's optimizer has stepped (see `turns`), or at `session.step()`
+    step        ends when the clock's optimizer has stepped (see `optimizer_turns`), or at
+                `session.step()`
     pass_index  n-th forward+backward inside a step: a forward observation after a gradient opens
                 the next pass; without gradients, each further forward of a watched root does
     call        n-th use of a name inside the pass
@@ -16,9 +17,9 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+from anchorlib.capture.counting.optimizer_turns import Turns
 from anchorlib.capture.counting.passes import Passes
 from anchorlib.capture.counting.phases import Forward, Phases
-from anchorlib.capture.counting.turns import Turns
 from anchorlib.errors import OptionError
 from anchorlib.scope import EVAL, NO_GRAD
 

@@ -18,7 +18,7 @@ from weakref import ref
 from torch import nn
 
 from anchorlib.capture.counting import At, Clock, Forward
-from anchorlib.capture.eager.surroundings import Surroundings, held_by_optimizer, surroundings
+from anchorlib.capture.eager.call_sites import Surroundings, held_by_optimizer, surroundings
 from anchorlib.capture.recording import MIXED, NEW, QUIET, REACHED, Plan
 from anchorlib.scope import NO_GRAD
 

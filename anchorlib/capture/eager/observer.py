@@ -15,9 +15,9 @@ import torch
 from anchorlib.capture.ancestry import Given, LineageTracker
 from anchorlib.capture.counting import At, Clock, Repetition, UnfollowedCalls, repetition
 from anchorlib.capture.dynamo_marks import never_traced
+from anchorlib.capture.eager.call_sites import COMPILED_NODE
 from anchorlib.capture.eager.forwards import Forwards
 from anchorlib.capture.eager.grafting import Graft
-from anchorlib.capture.eager.surroundings import COMPILED_NODE
 from anchorlib.capture.own_hooks import Hung, hang_on_leaf
 from anchorlib.capture.recording import NO_NOTE, REACHED, Note, Plan, Recorder, Stream
 from anchorlib.errors import UnsupportedError

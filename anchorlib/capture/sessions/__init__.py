@@ -2,10 +2,7 @@
 
 from anchorlib.capture.sessions.active import active_session
 from anchorlib.capture.sessions.counters import Counters
-from anchorlib.capture.sessions.session import Session
-from anchorlib.capture.sessions.starting import graft, record_into, start, tensor_names
-from anchorlib.capture.sessions.starting_by_itself import start_where_the_environment_asks
-from anchorlib.capture.sessions.unasked import (
+from anchorlib.capture.sessions.framework_sessions import (
     after_a_step,
     before_training_goes_on,
     catches_up_before_steps,
@@ -23,6 +20,9 @@ from anchorlib.capture.sessions.unasked import (
     state_command,
     unwatch,
 )
+from anchorlib.capture.sessions.session import Session
+from anchorlib.capture.sessions.starting import graft, record_into, start, tensor_names
+from anchorlib.capture.sessions.starting_by_itself import start_where_the_environment_asks
 
 __all__ = [
     "Counters",

@@ -1,13 +1,14 @@
 """Tensors in torch: where their values lie, which plain tensors they contain, how to copy them."""
 
+from anchorlib.capture.tensors.autograd_nodes import node_name
 from anchorlib.capture.tensors.cuda import CudaCopier
-from anchorlib.capture.tensors.nodes import node_name
-from anchorlib.capture.tensors.parts import (
+from anchorlib.capture.tensors.inner_tensors import (
     placements,
     plain_inside,
     stands_for_a_tensor,
     tensor_parts,
 )
+from anchorlib.capture.tensors.shared_storages import Storages
 from anchorlib.capture.tensors.snapshot import (
     FREED,
     PLAIN,
@@ -23,7 +24,6 @@ from anchorlib.capture.tensors.snapshot import (
     undisturbed,
     values_writer,
 )
-from anchorlib.capture.tensors.storages import Storages
 
 __all__ = [
     "FREED",

@@ -11,7 +11,7 @@ from torch import fx
 
 from anchorlib.capture.tensors import dtype_name
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
-from anchorlib.capture.tracing.nodes import NodeFacts, facts_of_node, op_name
+from anchorlib.capture.tracing.graph_nodes import NodeFacts, facts_of_node, op_name
 from anchorlib.capture.tracing.schemas import OpFacts, facts_of
 from anchorlib.operations import OperandForm
 from anchorlib.torch_private import Overload

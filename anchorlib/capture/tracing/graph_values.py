@@ -12,9 +12,9 @@ from typing import Final
 import torch
 
 from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, GraphOp, NodeOutput
-from anchorlib.capture.tracing.keeping import Keeping
+from anchorlib.capture.tracing.kept_values import Keeping
 from anchorlib.capture.tracing.sights import Sight
-from anchorlib.capture.tracing.wanted import Called
+from anchorlib.capture.tracing.value_selection import Called
 from anchorlib.operations import made_kinds, taken_kind
 
 __all__ = ["keep_op", "miss_op", "places_of"]

@@ -24,14 +24,14 @@ from anchorlib.capture.tracing.compiler_graphs import (
     GraphOp,
     NodeOutput,
 )
-from anchorlib.capture.tracing.digests import digest_of
-from anchorlib.capture.tracing.doors import GraphKey
+from anchorlib.capture.tracing.graph_doors import GraphKey
 from anchorlib.capture.tracing.graph_values import keep_op, miss_op, places_of
-from anchorlib.capture.tracing.keeping import Keeping
+from anchorlib.capture.tracing.kept_values import Keeping
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts
 from anchorlib.capture.tracing.sights import Sight, Sights
-from anchorlib.capture.tracing.unseen import compile_id
+from anchorlib.capture.tracing.unseen_graphs import compile_id
+from anchorlib.capture.tracing.value_digests import digest_of
 from anchorlib.operations import OperandForm, OpForm, TracedOp
 
 __all__ = ["Kernels", "Running"]

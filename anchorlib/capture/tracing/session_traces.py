@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from anchorlib.capture.counting import Clock
 from anchorlib.capture.naming import Parts
 from anchorlib.capture.recording import Recorder
-from anchorlib.capture.tracing.keeping import Keeping
+from anchorlib.capture.tracing.kept_values import Keeping
 from anchorlib.capture.tracing.request import Digests, TraceSteps, check_digests, trace_steps
 from anchorlib.capture.tracing.tracer import Tracer
-from anchorlib.capture.tracing.wanted import Wanted, check_values
+from anchorlib.capture.tracing.value_selection import Wanted, check_values
 from anchorlib.names import Selector
 from anchorlib.operations import Entry
 from anchorlib.torch_private import Reach, tell_moved

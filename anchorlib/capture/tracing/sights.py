@@ -18,13 +18,13 @@ import torch
 from torch import fx
 
 from anchorlib.capture.tracing.code_places import CodePlace
-from anchorlib.capture.tracing.digests import Digester
-from anchorlib.capture.tracing.insides import Insides
-from anchorlib.capture.tracing.lines import Lines
-from anchorlib.capture.tracing.nodes import NodeFacts, facts_of_node
-from anchorlib.capture.tracing.owners import Names
+from anchorlib.capture.tracing.compiled_modules import Insides
+from anchorlib.capture.tracing.graph_nodes import NodeFacts, facts_of_node
+from anchorlib.capture.tracing.module_owners import Names
+from anchorlib.capture.tracing.running_nodes import Lines
 from anchorlib.capture.tracing.schemas import OpFacts
-from anchorlib.capture.tracing.storages import Makers
+from anchorlib.capture.tracing.storage_makers import Makers
+from anchorlib.capture.tracing.value_digests import Digester
 from anchorlib.operations import TracedOp
 from anchorlib.torch_private import next_sequence, sequence_number
 

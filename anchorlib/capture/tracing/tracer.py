@@ -13,14 +13,14 @@ from typing import Any, Final
 
 from anchorlib.capture.naming import Parts
 from anchorlib.capture.tracing.code_places import is_called_compiled
-from anchorlib.capture.tracing.doors import Doors, GraphKey
+from anchorlib.capture.tracing.dispatch_mode import OpMode
+from anchorlib.capture.tracing.graph_doors import Doors, GraphKey
 from anchorlib.capture.tracing.inductor import Kernels
-from anchorlib.capture.tracing.keeping import Keeping
-from anchorlib.capture.tracing.mode import OpMode
-from anchorlib.capture.tracing.owners import Names
+from anchorlib.capture.tracing.kept_values import Keeping
+from anchorlib.capture.tracing.module_owners import Names
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.sights import Sights
-from anchorlib.capture.tracing.unseen import Unseen, signature
+from anchorlib.capture.tracing.unseen_graphs import Unseen, signature
 from anchorlib.capture.tracing.values_mode import ValuesMode
 from anchorlib.names import quoted
 from anchorlib.operations import Entry, OpLog, TracedOp, gap_entry

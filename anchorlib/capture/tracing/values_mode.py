@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from anchorlib.capture.tracing.arguments import tensors_in
-from anchorlib.capture.tracing.keeping import Keeping
-from anchorlib.capture.tracing.mode import Begun, OpMode
-from anchorlib.capture.tracing.wanted import Called
+from anchorlib.capture.tracing.dispatch_mode import Begun, OpMode
+from anchorlib.capture.tracing.kept_values import Keeping
+from anchorlib.capture.tracing.value_selection import Called
 
 __all__ = ["ValuesMode"]
 

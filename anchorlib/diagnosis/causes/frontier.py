@@ -16,10 +16,10 @@ import numpy as np
 from anchorlib.diagnosis.causes.ancestry import Ancestry, Link
 from anchorlib.diagnosis.causes.copies import copies
 from anchorlib.diagnosis.causes.grafted import carried
-from anchorlib.diagnosis.causes.layouts import Blocks, blocks_of
 from anchorlib.diagnosis.causes.lineage import Lineage
 from anchorlib.diagnosis.causes.parentage import Layout, Role, Scope, layout_of, plain
 from anchorlib.diagnosis.causes.reach import Reach
+from anchorlib.diagnosis.causes.step_layouts import Blocks, blocks_of
 from anchorlib.diagnosis.pairing import Alignment, statements
 from anchorlib.scope import TRAIN
 

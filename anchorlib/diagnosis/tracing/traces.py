@@ -16,7 +16,7 @@ import numpy as np
 
 from anchorlib.diagnosis.judgement import Origin, Way
 from anchorlib.diagnosis.pairing import Alignment
-from anchorlib.diagnosis.tracing.segments import Segments, Steps
+from anchorlib.diagnosis.tracing.op_segments import Segments, Steps
 from anchorlib.diagnosis.tracing.telling import clause
 from anchorlib.errors import DamagedError, OptionError
 from anchorlib.names import escape

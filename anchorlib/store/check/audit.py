@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from anchorlib.store.check.digests import rank_digest_faults
+from anchorlib.store.check.archived_digests import rank_digest_faults
 from anchorlib.store.check.documents import document_faults
 from anchorlib.store.format import (
     CATALOG_CHUNK,

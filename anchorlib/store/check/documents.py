@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from anchorlib.errors import DamagedError, StoreError
-from anchorlib.store.check.digests import run_digest_faults
+from anchorlib.store.check.archived_digests import run_digest_faults
 from anchorlib.store.format import (
     HIST_COLUMNS,
     LABELS,

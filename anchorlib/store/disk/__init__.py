@@ -11,17 +11,9 @@ from anchorlib.store.disk.archived import (
     noted_runs,
     write_note,
 )
-from anchorlib.store.disk.aside import (
-    delete_aside,
-    disk_bytes,
-    finish_removals,
-    put_aside,
-    waiting_removals,
-)
 from anchorlib.store.disk.author import document_again, run_author, run_document
 from anchorlib.store.disk.full import NO_ROOM, REASONS, Budget, Room, RunFilesError, RunRoom
 from anchorlib.store.disk.gaps import MISFIT, LeftOut
-from anchorlib.store.disk.ground import Ground
 from anchorlib.store.disk.holding import (
     HeldRank,
     drop_locks,
@@ -31,7 +23,15 @@ from anchorlib.store.disk.holding import (
     whole_run,
 )
 from anchorlib.store.disk.lock import RankLock, holder, is_locked, lock_path
-from anchorlib.store.disk.making import check_writable, make_store, unmade_store
+from anchorlib.store.disk.moved_rank import Ground
+from anchorlib.store.disk.removal import (
+    delete_aside,
+    disk_bytes,
+    finish_removals,
+    put_aside,
+    waiting_removals,
+)
+from anchorlib.store.disk.store_directory import check_writable, make_store, unmade_store
 from anchorlib.store.disk.tree import Tree, sync_directory
 
 __all__ = [

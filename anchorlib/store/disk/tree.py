@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from anchorlib.store.disk.owner import Owner
+from anchorlib.store.disk.writing_thread import Owner
 from anchorlib.store.format import hidden
 
 __all__ = ["Tree", "sync_directory"]

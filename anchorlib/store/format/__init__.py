@@ -12,12 +12,17 @@ from anchorlib.store.format.catalog import (
     whole_lines,
 )
 from anchorlib.store.format.checks import flat_seed, is_sound, row_check
+from anchorlib.store.format.chunk_sizes import (
+    CATALOG_CHUNK,
+    ROWS_PER_CHUNK,
+    rows_per_chunk,
+    shape_rows,
+)
 from anchorlib.store.format.edges import edges_key, edges_line
 from anchorlib.store.format.fields import check_depth, items, mapping, step, text, texts, whole
 from anchorlib.store.format.form import Form, new_form, shape_of
 from anchorlib.store.format.format1 import ROW_1, columns_of, older_arrays
 from anchorlib.store.format.layout import (
-    CATALOG_CHUNK,
     COLUMNS,
     FORM_RECORDS,
     FORMS_AT_ONCE,
@@ -27,7 +32,6 @@ from anchorlib.store.format.layout import (
     MOST_BINS,
     NOT_KEPT,
     ROW,
-    ROWS_PER_CHUNK,
     VERSION,
     chunk_key,
     chunk_number,
@@ -42,10 +46,8 @@ from anchorlib.store.format.layout import (
     part_of,
     rank_name,
     rank_of,
-    rows_per_chunk,
     run_directory,
     segment,
-    shape_rows,
 )
 from anchorlib.store.format.metadata import (
     ArrayShape,

@@ -8,15 +8,9 @@ from typing import Any, Final
 
 from anchorlib import dtypes
 from anchorlib.store.format.checks import seed_of
+from anchorlib.store.format.chunk_sizes import ROWS_PER_CHUNK, elements_per_chunk, rows_per_chunk
 from anchorlib.store.format.fields import items, whole
-from anchorlib.store.format.layout import (
-    CHUNK_BYTES,
-    LABELS,
-    ROWS_PER_CHUNK,
-    flat_name,
-    form_name,
-    rows_per_chunk,
-)
+from anchorlib.store.format.layout import LABELS, flat_name, form_name
 
 __all__ = ["MOST_DIMS", "Form", "new_form", "shape_of"]
 
@@ -68,7 +62,7 @@ class Form:
 
     def begun(self) -> Form:
         """The form with an array for values: its name, and how many records a chunk holds."""
-        rows = CHUNK_BYTES // self.nbytes if self.flat else rows_per_chunk(self.nbytes)
+        rows = elements_per_chunk(self.nbytes) if self.flat else rows_per_chunk(self.nbytes)
         return replace(self, array="value", rows=rows)
 
 

@@ -21,9 +21,10 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.store.format.checks import seed_of
+from anchorlib.store.format.chunk_sizes import ROWS_PER_CHUNK, shape_rows
 from anchorlib.store.format.fields import text, whole
 from anchorlib.store.format.form import MOST_DIMS, Form, shape_of
-from anchorlib.store.format.layout import COLUMNS, ROW, ROWS_PER_CHUNK, shape_rows
+from anchorlib.store.format.layout import COLUMNS, ROW
 from anchorlib.store.format.metadata import ArrayShape
 
 __all__ = ["ROW_1", "Format1", "columns_of", "older_arrays"]

@@ -36,7 +36,6 @@ __all__ = [
     "MOST_BINS",
     "NOT_KEPT",
     "ROW",
-    "ROWS_PER_CHUNK",
     "VERSION",
     "chunk_key",
     "chunk_number",
@@ -49,10 +48,8 @@ __all__ = [
     "kind_segment",
     "part_of",
     "rank_name",
-    "rows_per_chunk",
     "run_directory",
     "segment",
-    "shape_rows",
 ]
 
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,9})(?:\.p([1-9][0-9]{0,3}))?", re.ASCII)
@@ -61,10 +58,6 @@ _DIGESTS = re.compile(r"digests-[0-9a-f]{16}\.json\.zst", re.ASCII)
 FORMAT = "anchor-zarr"
 INDEX = "index.json.zst"  # the index of an archived run, see `run_index`
 VERSION = 2
-ROWS_PER_CHUNK = 65536
-CATALOG_CHUNK = 1 << 16  # bytes; readers of a live run read its last chunk again and again
-CHUNK_BYTES = 2 << 20  # of a chunk that several records share
-OWN_CHUNK_BYTES = 1 << 20  # a record of this size or more has a chunk of its own
 FLAT_DIMS = 8  # numbers stored for each shape of a flat array; a wider one is rarely needed
 
 FORMS_AT_ONCE = 8
@@ -205,22 +198,6 @@ def flat_width(ndim: int) -> int:
 def flat_name(dtype: str, width: int) -> str:
     """The group of a flat form: records of one dtype whose shapes have few records each."""
     return f"flat_{dtype}" if width == FLAT_DIMS else f"flat_{dtype}_{width}d"
-
-
-def rows_per_chunk(nbytes: int) -> int:
-    """How many records of `nbytes` one chunk file holds: as many as 2 MiB takes.
-
-    A record of 1 MiB or more has a file of its own, written once. Smaller records share files:
-    making a file costs more than filling it, and readers pay for each file that they open.
-    """
-    if nbytes >= OWN_CHUNK_BYTES:
-        return 1
-    return min(CHUNK_BYTES // max(nbytes, 1), ROWS_PER_CHUNK)
-
-
-def shape_rows(ndim: int) -> int:
-    """How many records a chunk of a flat form's array of shapes holds, `ndim` numbers each."""
-    return max(ROWS_PER_CHUNK // ndim, 1)
 
 
 def chunk_key(chunk: int, dims: int) -> str:

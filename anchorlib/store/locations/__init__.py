@@ -1,6 +1,5 @@
 """Locations, which stored bytes are read from: a directory, a collector, several as one."""
 
-from anchorlib.store.locations.beneath import names_beneath, open_beneath
 from anchorlib.store.locations.listing import PartKey, listed_parts, listed_ranks
 from anchorlib.store.locations.location import (
     CollectorLocation,
@@ -12,6 +11,7 @@ from anchorlib.store.locations.location import (
     read_into,
     rows_at,
 )
+from anchorlib.store.locations.safe_open import names_beneath, open_beneath
 from anchorlib.store.locations.several import SeveralCollectors
 
 __all__ = [

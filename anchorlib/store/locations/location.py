@@ -17,7 +17,7 @@ import numpy as np
 from anchorlib.errors import StoreError
 from anchorlib.names import escape, quoted
 from anchorlib.store.format import is_safe_key
-from anchorlib.store.locations.beneath import names_beneath, open_beneath
+from anchorlib.store.locations.safe_open import names_beneath, open_beneath
 
 __all__ = [
     "CollectorLocation",

@@ -6,18 +6,18 @@ object_location  reading by key, as any other location
 shelf            the interface that archiving needs: objects put with conditions
 bucket           a prefix of a bucket as a shelf
 folder           a directory as a shelf
-inside           a folder of a shelf as a shelf of its own
-lookup           the shelf or location that a text names
+subshelf         a folder of a shelf as a shelf of its own
+shelf_lookup     the shelf or location that a text names
 """
 
 from anchorlib.store.objects.address import is_object_url, parse_object_url
 from anchorlib.store.objects.bucket import ObjectShelf
 from anchorlib.store.objects.connection import Limits
 from anchorlib.store.objects.folder import FolderShelf
-from anchorlib.store.objects.inside import ShelfWithin
-from anchorlib.store.objects.lookup import object_location, shelf_at
 from anchorlib.store.objects.object_location import ObjectLocation
 from anchorlib.store.objects.shelf import Held, Shelf
+from anchorlib.store.objects.shelf_lookup import object_location, shelf_at
+from anchorlib.store.objects.subshelf import ShelfWithin
 
 __all__ = [
     "FolderShelf",

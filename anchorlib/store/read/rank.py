@@ -32,7 +32,7 @@ from anchorlib.store.format import (
     whole_lines,
 )
 from anchorlib.store.locations import Location
-from anchorlib.store.read.room import Room
+from anchorlib.store.read.column_memory import Room
 from anchorlib.store.seal import SealedRank, rank_location
 from anchorlib.store.stored import (
     UNFIT,
@@ -74,7 +74,7 @@ class RankReader:
         self._location = rank_location(run, rank, part)
         self.catalogue = Catalogue(rank)
         self.committed = 0
-        self.left_out = 0  # rows that the copy of a live rank has in part, see `tail`
+        self.left_out = 0  # rows that the copy of a live rank has in part, see `copied_tail`
         self._columns: dict[str, Array] = {}
         self._catalogue_end = 0
         self._first_line = b""

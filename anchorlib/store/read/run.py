@@ -10,13 +10,13 @@ from anchorlib.names import escape
 from anchorlib.store.disk import is_locked, lock_path
 from anchorlib.store.format import claim_key
 from anchorlib.store.locations import LocalLocation, Location, PartKey, listed_parts
+from anchorlib.store.read.column_memory import ROOM
+from anchorlib.store.read.copied_tail import whole_rows
 from anchorlib.store.read.joined import joined_rank
 from anchorlib.store.read.rank import RankReader
-from anchorlib.store.read.room import ROOM
 from anchorlib.store.read.run_digests import digests_of_run
 from anchorlib.store.read.run_figures import RunFigures
 from anchorlib.store.read.run_index import archived_figures
-from anchorlib.store.read.tail import whole_rows
 from anchorlib.store.seal import RankDigests, is_unfinished
 
 __all__ = ["RunReader", "end_copy", "open_parts"]

@@ -1,7 +1,7 @@
 """The digests of an archived run: those of its ranks' steps, together in one object.
 
     run1.zarr/digests-0123456789abcdef.json.zst
-        for each rank its digests, see `anchorlib.store.seal.digests`
+        for each rank its digests, see `anchorlib.store.seal.rank_digests`
 
 The object has the name of its bytes: the first digits of their SHA-256, which the index of the
 run names in full. So an index and its digests always fit, also while archivers add

@@ -1,15 +1,7 @@
 """Runs as a whole: found by name or URL, removed, renamed, handed to other processes."""
 
-from anchorlib.store.runs.asked import Pin, asked, packed_rows, pin_of, told_rows
-from anchorlib.store.runs.elsewhere import Elsewhere
-from anchorlib.store.runs.finding import (
-    FoundRun,
-    archived_alone,
-    as_zarr,
-    find_run,
-    has_run,
-    list_runs,
-)
+from anchorlib.store.runs.archived_files import Elsewhere
+from anchorlib.store.runs.rank_handle import Pin, asked, packed_rows, pin_of, told_rows
 from anchorlib.store.runs.removing import (
     evict_run,
     forget_run,
@@ -22,7 +14,15 @@ from anchorlib.store.runs.removing import (
     rename_run,
     written_ns,
 )
-from anchorlib.store.runs.stores import DEFAULT_STORE, locate_store
+from anchorlib.store.runs.run_lookup import (
+    FoundRun,
+    archived_alone,
+    as_zarr,
+    find_run,
+    has_run,
+    list_runs,
+)
+from anchorlib.store.runs.store_lookup import DEFAULT_STORE, locate_store
 from anchorlib.store.runs.tensor_tree import TensorTree, rows_together
 
 __all__ = [

@@ -31,7 +31,7 @@ from anchorlib.store.format import (
     stamp,
 )
 from anchorlib.store.read import RankReader
-from anchorlib.store.runs.asked import Pin, packed_rows, pin_of, told_rows
+from anchorlib.store.runs.rank_handle import Pin, packed_rows, pin_of, told_rows
 from anchorlib.store.write import rank_json
 
 __all__ = ["TensorTree", "rows_together"]

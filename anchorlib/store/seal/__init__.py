@@ -19,9 +19,7 @@ which it was written.
 """
 
 from anchorlib.store.seal.codecs import deflated
-from anchorlib.store.seal.digests import RankDigests, digests_of, read_digests
 from anchorlib.store.seal.faults import sealed_faults
-from anchorlib.store.seal.index import RankFigures, SeriesFigures, figures_of, read_index
 from anchorlib.store.seal.index_format import (
     MOST_BYTES,
     MOST_STEPS,
@@ -31,9 +29,11 @@ from anchorlib.store.seal.index_format import (
     read_line,
 )
 from anchorlib.store.seal.manifest import Sealed, SealedObject, is_unfinished, read_sealed
+from anchorlib.store.seal.object_target import FolderTarget, Target
+from anchorlib.store.seal.rank_digests import RankDigests, digests_of, read_digests
+from anchorlib.store.seal.rank_index import RankFigures, SeriesFigures, figures_of, read_index
 from anchorlib.store.seal.sealed_location import SealedRank, rank_location
 from anchorlib.store.seal.sealing import seal
-from anchorlib.store.seal.target import FolderTarget, Target
 
 __all__ = [
     "MOST_BYTES",

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from anchorlib.store.format import ArrayShape, array_json, is_safe_key, items, shape_of, text, whole
+from anchorlib.store.seal.chunk_grid import Grid
 from anchorlib.store.seal.codecs import (
     NO_CHUNK,
     codec_chain,
@@ -17,8 +18,7 @@ from anchorlib.store.seal.codecs import (
     index_bytes,
     sharding,
 )
-from anchorlib.store.seal.grid import Grid
-from anchorlib.store.seal.target import Buffer
+from anchorlib.store.seal.object_target import Buffer
 
 __all__ = ["SealedArray", "Written"]
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import google_crc32c
 import numpy as np
 
-from anchorlib.store.seal.target import Buffer
+from anchorlib.store.seal.object_target import Buffer
 
 __all__ = [
     "INDEX_ENTRY",

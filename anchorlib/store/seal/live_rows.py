@@ -12,7 +12,7 @@ import numpy as np
 from anchorlib.errors import DamagedError
 from anchorlib.names import escape
 from anchorlib.store.locations import RowSource
-from anchorlib.store.seal.chunks import ShardedElements
+from anchorlib.store.seal.sharded_elements import ShardedElements
 
 __all__ = ["FlatRows", "SealedRows", "inverse_of"]
 

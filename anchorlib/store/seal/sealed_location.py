@@ -17,10 +17,10 @@ from anchorlib.errors import DamagedError
 from anchorlib.store.format import chunk_key, rank_name
 from anchorlib.store.locations import Location, RowLocation, RowSource, Within
 from anchorlib.store.seal.arrays import SealedArray
-from anchorlib.store.seal.chunks import Kept, ShardedElements
 from anchorlib.store.seal.faults import sealed_faults
 from anchorlib.store.seal.live_rows import FlatRows, SealedRows, inverse_of
 from anchorlib.store.seal.manifest import Sealed, read_sealed
+from anchorlib.store.seal.sharded_elements import Kept, ShardedElements
 
 __all__ = ["SealedRank", "rank_location"]
 

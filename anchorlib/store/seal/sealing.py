@@ -22,14 +22,14 @@ from anchorlib.store.format import (
 )
 from anchorlib.store.locations import LocalLocation, Location, Within
 from anchorlib.store.seal.arrays import Elements, SealedArray, Written
+from anchorlib.store.seal.chunk_grid import Grid
 from anchorlib.store.seal.codecs import TABLES, VALUES, deflated
-from anchorlib.store.seal.grid import Grid
-from anchorlib.store.seal.index import INDEX, figures_of, index_document
 from anchorlib.store.seal.index_format import MOST_BYTES
 from anchorlib.store.seal.manifest import Sealed, SealedObject, rank_document, read_sealed
+from anchorlib.store.seal.object_target import Buffer, FolderTarget, Target
+from anchorlib.store.seal.rank_index import INDEX, figures_of, index_document
 from anchorlib.store.seal.sources import INT64, SortedForm, series_ranges, sorted_form
 from anchorlib.store.seal.stacks import Column, Stack
-from anchorlib.store.seal.target import Buffer, FolderTarget, Target
 from anchorlib.store.stored import LOG, StoredRows, operation_entries
 
 if TYPE_CHECKING:

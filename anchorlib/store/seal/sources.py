@@ -14,7 +14,7 @@ import xxhash
 from anchorlib.errors import DamagedError
 from anchorlib.store.format import LABELS, Form
 from anchorlib.store.locations import Location
-from anchorlib.store.seal.grid import SHARD_BYTES
+from anchorlib.store.seal.chunk_grid import SHARD_BYTES
 from anchorlib.store.stored import UNFIT, StoredForm, damage
 
 if TYPE_CHECKING:

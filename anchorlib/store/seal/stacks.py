@@ -10,8 +10,8 @@ import numpy as np
 
 from anchorlib.store.format import ROWS_PER_CHUNK, stamp
 from anchorlib.store.seal.arrays import Elements, SealedArray, Written
+from anchorlib.store.seal.chunk_grid import Grid
 from anchorlib.store.seal.codecs import TABLES
-from anchorlib.store.seal.grid import Grid
 
 __all__ = ["Column", "Stack"]
 

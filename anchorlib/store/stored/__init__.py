@@ -1,12 +1,12 @@
 """The arrays of one rank read back: rows and values with their checksums, the operations log."""
 
-from anchorlib.store.stored.digests import UNFIT, damage, removed_meanwhile, unfit
+from anchorlib.store.stored.hidden_attempts import visible_rows
 from anchorlib.store.stored.operations import LOG, operation_entries
 from anchorlib.store.stored.rank_rows import is_whole
-from anchorlib.store.stored.rowchecks import RowChecks
+from anchorlib.store.stored.row_checks import RowChecks
 from anchorlib.store.stored.rows import StoredRows, committed_rows
+from anchorlib.store.stored.value_checks import UNFIT, damage, removed_meanwhile, unfit
 from anchorlib.store.stored.values import StoredForm
-from anchorlib.store.stored.visible import visible_rows
 
 __all__ = [
     "LOG",

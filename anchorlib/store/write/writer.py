@@ -39,14 +39,14 @@ from anchorlib.store.disk import (
 )
 from anchorlib.store.format import ANEW, ROW, Attempt, Begins, Part, encode, json_value
 from anchorlib.store.read import RankReader, stored_fingerprint
+from anchorlib.store.write.catalog_statements import Statements
+from anchorlib.store.write.op_log import OperationFile
 from anchorlib.store.write.open_files import MOST_OPEN, ChunkFiles
-from anchorlib.store.write.packing import Packer, without_values
 from anchorlib.store.write.publishing import Publisher
 from anchorlib.store.write.rank_opening import RankPlace, resume_counters, store_errors, take_up
 from anchorlib.store.write.register import Register, Workshop
-from anchorlib.store.write.statements import Statements
+from anchorlib.store.write.row_packing import Packer, without_values
 from anchorlib.store.write.table import RowTable
-from anchorlib.store.write.tracefile import OperationFile
 
 __all__ = ["Writer"]
 

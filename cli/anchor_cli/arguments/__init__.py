@@ -8,7 +8,15 @@ from anchor_cli.arguments.amounts import (
     parse_size,
 )
 from anchor_cli.arguments.bash import asked_by_bash
-from anchor_cli.arguments.narrowing import narrowing
+from anchor_cli.arguments.dask_option import spread_over
+from anchor_cli.arguments.op_options import (
+    ModuleOption,
+    StageOption,
+    StepOption,
+    chosen_steps,
+    tell_gaps,
+    traced_ops,
+)
 from anchor_cli.arguments.options import (
     DaskOption,
     JsonOption,
@@ -21,16 +29,8 @@ from anchor_cli.arguments.options import (
     several_runs,
     without_slash,
 )
-from anchor_cli.arguments.selection import Selection
-from anchor_cli.arguments.spreading import spread_over
-from anchor_cli.arguments.traced import (
-    ModuleOption,
-    StageOption,
-    StepOption,
-    chosen_steps,
-    tell_gaps,
-    traced_ops,
-)
+from anchor_cli.arguments.record_options import narrowing
+from anchor_cli.arguments.record_selection import Selection
 
 __all__ = [
     "DaskOption",

@@ -1,9 +1,9 @@
 """The checks of `anchor doctor`, and their findings."""
 
+from anchor_cli.checkups.check_result import Finding
 from anchor_cli.checkups.checkup import checkup
 from anchor_cli.checkups.destinations import spools, storage
-from anchor_cli.checkups.finding import Finding
-from anchor_cli.checkups.surroundings import environment, packages, summaries, without_password
+from anchor_cli.checkups.installation import environment, packages, summaries, without_password
 
 __all__ = [
     "Finding",

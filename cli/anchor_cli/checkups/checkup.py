@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from anchor_cli.checkups.finding import Finding
-from anchor_cli.checkups.surroundings import EMULATE, TESTED_TORCH
+from anchor_cli.checkups.check_result import Finding
+from anchor_cli.checkups.installation import EMULATE, TESTED_TORCH
 from anchor_cli.records import Gaps, told
 from anchor_cli.terminal import counted, steps_of
 from anchorlib.names import escape, join

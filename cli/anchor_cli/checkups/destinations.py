@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anchor_cli.checkups.finding import Finding
+from anchor_cli.checkups.check_result import Finding
 from anchor_cli.terminal import Screen, counted, size
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.names import escape

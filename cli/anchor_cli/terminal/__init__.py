@@ -1,6 +1,7 @@
 """The screen that a person sees: tables, trees and sentences, as wide as it is."""
 
 from anchor_cli.terminal.height import MORE, Block, fitted, listed, titled, wrapped
+from anchor_cli.terminal.name_tree import lines
 from anchor_cli.terminal.screen import (
     Screen,
     age,
@@ -13,7 +14,6 @@ from anchor_cli.terminal.screen import (
     this_screen,
 )
 from anchor_cli.terminal.table import Column, cut, cut_name, width_of, written
-from anchor_cli.terminal.tree import lines
 from anchor_cli.terminal.words import shown_shape, spans_of, steps_of
 from anchorlib.amounts import counted, figure
 

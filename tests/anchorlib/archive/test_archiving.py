@@ -134,6 +134,7 @@ def test_killed_after_every_put_and_repeated_it_is_whole(tmp_path: Path) -> None
     assert done.objects == len(shelf.held("run1.zarr")) - 2  # but for the index and zarr.json
 
 
+@pytest.mark.slow
 def test_what_is_in_an_object_store_reads_as_what_is_here(store: Path, line: Line) -> None:
     shelf = checked_shelf(shelf_at(S3))
     done = archive_run(store, "run1", shelf)
@@ -152,6 +153,7 @@ def test_what_is_in_an_object_store_reads_as_what_is_here(store: Path, line: Lin
     assert told(open_run("run1", store)) == here
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trouble",
     ["503", *(pytest.param(one, marks=pytest.mark.slow) for one in ("cut", "lost"))],
@@ -265,7 +267,9 @@ def test_what_changed_after_it_was_confirmed_stays(store: Path, tmp_path: Path) 
     assert open_run("run1", store).steps == [0, 1, 2, 9]
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
+@pytest.mark.parametrize(
+    "damage", ["gone", *(pytest.param(one, marks=pytest.mark.slow) for one in ("flipped", "cut"))]
+)
 def test_what_was_damaged_there_is_found_and_keeps_the_run_here(
     tmp_path: Path, damage: str
 ) -> None:

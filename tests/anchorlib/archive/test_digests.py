@@ -17,9 +17,9 @@ from anchorlib.store.format import INDEX, digests_key
 from anchorlib.store.locations import LocalLocation
 from anchorlib.store.objects import FolderShelf
 from anchorlib.store.read import digests_bytes, index_bytes, object_name, parsed_index
-from anchorlib.store.runs.elsewhere import Elsewhere
+from anchorlib.store.runs.archived_files import Elsewhere
 from anchorlib.store.seal import RankDigests, deflated
-from anchorlib.store.seal.index import index_document, read_index
+from anchorlib.store.seal.rank_index import index_document, read_index
 from tests.anchorlib.peers.jobs import as_drawn, of_rank
 from tests.cli.made import anchor, make_run
 

@@ -25,10 +25,12 @@ from anchorlib.reading import open_run
 from anchorlib.store import RunReader, Writer, find_run, open_parts
 from anchorlib.store.disk.archived import note_of
 from anchorlib.store.objects import FolderShelf
-from anchorlib.store.seal.digests import digests_of
+from anchorlib.store.seal.rank_digests import digests_of
 from tests.anchorlib.archive.test_archiving import Mortal
 from tests.anchorlib.store.read.test_joined import OTHER, write
 from tests.cli.made import anchor
+
+pytestmark = pytest.mark.slow  # each archives what three collectors have
 
 PARTS = [(0, 0, 60), (1, 50, 90), (2, 90, 120)]
 """Which collector had which records: it moved twice, once with ten committed and not confirmed."""

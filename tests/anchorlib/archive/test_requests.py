@@ -22,7 +22,7 @@ from anchorlib.store.objects import ShelfWithin
 from anchorlib.store.read import digests_bytes, object_name, run_index
 from anchorlib.store.read.run_figures import RunFigures
 from anchorlib.store.read.run_index import index_bytes, parsed_index
-from anchorlib.store.seal import index, read_index, sealing
+from anchorlib.store.seal import rank_index, read_index, sealing
 from anchorlib.store.seal.codecs import deflated, inflated
 from tests.anchorlib.reading.runs import STEPS, make_run, training
 from tests.bucket import Line, object_store, put_inside
@@ -109,7 +109,7 @@ def test_an_index_that_is_too_large_is_not_made_and_the_ranks_are_read(
     put_index(folder, [0, 1])
     assert folder.fetch(INDEX) is None
     assert open_run("run1", shelf.place).tensors() == tensors
-    monkeypatch.setattr(index, "MOST_BYTES", 1000)
+    monkeypatch.setattr(rank_index, "MOST_BYTES", 1000)
     monkeypatch.setattr(sealing, "MOST_BYTES", 1000)
     archive_run(make_run(tmp_path / "other"), "run1", other := shelf_at(str(tmp_path / "another")))
     assert not [key for key in other.held("run1.zarr") if key.endswith(INDEX)]

@@ -29,7 +29,7 @@ from anchorlib.record import Record
 from anchorlib.store import RUN_INDEX, RankReader, RunReader, Writer
 from anchorlib.store.objects import FolderShelf, ShelfWithin
 from anchorlib.store.seal import deflated
-from anchorlib.store.seal.index import index_document, read_index
+from anchorlib.store.seal.rank_index import index_document, read_index
 from tests.anchorlib.peers.jobs import as_drawn, drawn, flipped, of_rank
 from tests.cli.made import anchor, make_run, record
 from tests.seeds import examples

@@ -18,22 +18,35 @@ def on(*ranks):
     return change
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Of a run of twelve ranks; each test records another one beside it."""
+    folder = tmp_path_factory.mktemp("ranks")
+    job(folder, range(12), change=as_drawn)
+    return folder
+
+
 @pytest.mark.parametrize(
     ("differing", "line", "told"),
     [
         ((), "ranks 0-11, none differs", ""),
         pytest.param((4,), "ranks 0-11, 1 differs (4)", "4", marks=pytest.mark.slow),
         ((1, 2, 7), "ranks 0-11, 3 differ (1, 2, 7)", "1-2,7"),
-        (range(9), "ranks 0-11, 9 differ (0, 1, 2, 3, 4, 5, 6, 7 and 1 more)", "0-8"),
+        pytest.param(
+            range(9),
+            "ranks 0-11, 9 differ (0, 1, 2, 3, 4, 5, 6, 7 and 1 more)",
+            "0-8",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(range(12), "ranks 0-11, all differ", "0-11", marks=pytest.mark.slow),
     ],
 )
-def test_ranks_are_folded_and_those_that_differ_named(tmp_path, differing, line, told):
-    job(tmp_path, range(12), change=as_drawn)
-    job(tmp_path, range(12), change=on(*differing), run="run2")
-    said = anchor("compare", "run1", "run2", "--store", tmp_path)
+def test_ranks_are_folded_and_those_that_differ_named(store, differing, line, told):
+    other = f"differs-on-{len(differing)}"
+    job(store, range(12), change=on(*differing), run=other)
+    said = anchor("compare", "run1", other, "--store", store)
     assert f"  {line}" in said.out.splitlines()
-    found = anchorlib.compare("run1", "run2", store=tmp_path)
+    found = anchorlib.compare("run1", other, store=store)
     assert found.to_dict()["ranks"] == {"compared": "0-11", "differing": told}
     assert len(found.origins) <= 1, "what many ranks have alike is one finding"
 

@@ -16,6 +16,7 @@ from anchorlib.diagnosis.recomputation.attention import attending
 from anchorlib.diagnosis.recomputation.operands import Operand, Operands
 from anchorlib.formulas import Fit, fit
 from tests.cli.made import anchor
+from tests.seeds import examples
 
 Tensor = torch.Tensor
 
@@ -73,7 +74,7 @@ def told(given: list[Tensor], how: dict[str, Any], precision: torch.dtype) -> di
     return found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(30))
 @given(case=calls())
 def test_the_truth_is_what_float64_computes_and_torchs_kernel_gives_its_own_bits(
     case: tuple[list[Tensor], dict[str, Any]],

@@ -17,6 +17,7 @@ from anchorlib.diagnosis.recomputation.convolutions import convolving
 from anchorlib.diagnosis.recomputation.operands import Operand, Operands
 from anchorlib.formulas import Fit, fit
 from tests.cli.made import anchor
+from tests.seeds import examples
 
 Tensor = torch.Tensor
 KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -75,7 +76,7 @@ def told(layer: Any, x: Tensor, *, precision: torch.dtype = torch.float32) -> di
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(50))
 @given(case=layers())
 def test_the_truth_is_what_float64_computes_and_torchs_kernel_gives_its_own_bits(
     case: tuple[Any, Tensor],

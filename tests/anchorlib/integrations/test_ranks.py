@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 import anchorlib
 from tests.anchorlib.integrations.consumed import where
+from tests.warm import warm_python
 
 
 @pytest.fixture
@@ -20,7 +20,8 @@ def store(tmp_path):
     script = Path(__file__).with_name("torchrun_ranks.py")
     speaking = ("ANCHOR_", "TORCHELASTIC_", "SLURM_", "RANK", "WORLD_SIZE")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(speaking)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    python = warm_python("accelerate", "transformers")
+    command = [python, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*command, str(script), str(tmp_path)],
         env={**clean, "OMP_NUM_THREADS": "1"},

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from anchorlib.peers.answer import Departure
 from anchorlib.peers.grid import Grid, SeriesKey
 from anchorlib.peers.norms import departures_of_norms
+from anchorlib.peers.outlier import Departure
 
 Array = np.ndarray
 Draw = Callable[[np.random.Generator, int, int, int], Array]

@@ -12,8 +12,8 @@ import pytest
 from anchorlib.errors import RunNotFoundError
 from anchorlib.reading import open_run
 from anchorlib.store import RunReader, Writer
-from anchorlib.store.read.memory import memory_here
-from anchorlib.store.read.room import ROOM, Room
+from anchorlib.store.read.column_memory import ROOM, Room
+from anchorlib.store.read.usable_memory import memory_here
 from tests.anchorlib.reading.runs import make_run, told, training
 from tests.cli.made import anchor
 from tests.writing import put
@@ -33,6 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("store"), ranks=RANKS)
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_the_ranks_is_bounded_and_the_answers_are_the_same(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

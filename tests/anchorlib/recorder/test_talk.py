@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anchorlib.errors import CollectorError, FlushTimeoutError, QueueFullError, StoreError
-from anchorlib.recorder.talk import fault_of, fault_told
+from anchorlib.recorder.process_messages import fault_of, fault_told
 
 
 @pytest.mark.parametrize("cls", [CollectorError, FlushTimeoutError, QueueFullError, StoreError])

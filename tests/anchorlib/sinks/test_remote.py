@@ -19,7 +19,7 @@ import grpc
 import pytest
 
 from anchor_server import Collector, serve
-from anchor_server.push import PushService
+from anchor_server.push_service import PushService
 from anchor_server.stream import Stream
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError, FlushTimeoutError

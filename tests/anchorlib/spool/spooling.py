@@ -12,11 +12,11 @@ from pathlib import Path
 
 from anchorlib.block import block_of
 from anchorlib.record import Record
+from anchorlib.spool.dead_spool import Load
+from anchorlib.spool.destination import Target
 from anchorlib.spool.disk import Disk
 from anchorlib.spool.format import Damaged, entry_at, next_good
-from anchorlib.spool.load import Load
 from anchorlib.spool.spools import OwnedSpool, make_spool
-from anchorlib.spool.target import Target
 from anchorlib.wire import (
     PROTOCOL,
     Ack,

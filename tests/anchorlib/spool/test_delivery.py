@@ -11,10 +11,10 @@ import pytest
 from anchorlib.block import block_of
 from anchorlib.errors import RunBusyError
 from anchorlib.record import Edges, Gap
-from anchorlib.spool.load import Load
+from anchorlib.spool.dead_spool import Load
+from anchorlib.spool.destination import Target
 from anchorlib.spool.segments import Segments
 from anchorlib.spool.spools import OwnedSpool
-from anchorlib.spool.target import Target
 from anchorlib.spool.writer import SegmentSize, SpoolWriter
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import Encoded

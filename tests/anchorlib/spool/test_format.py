@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from anchorlib.errors import OptionError
 from anchorlib.spool.format import OPEN, Damaged, Stored, header
 from anchorlib.spool.limit import limit_of, parse_bytes
-from anchorlib.spool.place import spool_place
+from anchorlib.spool.spool_folder import spool_place
 from tests.anchorlib.spool.spooling import entries
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from anchorlib.errors import OptionError
 from anchorlib.spool import spool_room, spools_here
-from anchorlib.spool.place import LABEL
+from anchorlib.spool.spool_folder import LABEL
 from tests.anchorlib.spool.spooling import Written, segments
 
 

@@ -24,8 +24,8 @@ def path(name):
         yield
 
 
-@pytest.fixture(scope="module", params=["numpy", "compiled"])
+@pytest.fixture(scope="module", params=["numpy", pytest.param("compiled", marks=pytest.mark.slow)])
 def path_taken(request):
-    """A module that uses it runs in both ways."""
+    """A module that uses it runs in both ways; to compile them takes seconds."""
     with path(request.param):
         yield

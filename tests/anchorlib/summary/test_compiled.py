@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorlib.dtypes import DTYPES
-from anchorlib.summary import compiled, layouts, log2_histogram, summarise
+from anchorlib.summary import compiled, float_bits, log2_histogram, summarise
 from anchorlib.summary import object_file as compiling
-from anchorlib.summary.layouts import BLOCK, CHUNK, SINGLE
+from anchorlib.summary.float_bits import BLOCK, CHUNK, SINGLE
 from tests import oracle
 from tests.anchorlib.summary.conftest import path
 from tests.scans import loaded_scans
@@ -55,7 +55,7 @@ def same(raw, name, flush=False):
 @settings(max_examples=examples(400))
 @given(stored(st.sampled_from(FLOATS)), st.booleans(), st.sampled_from([1, 3, 64, BLOCK]))
 def test_any_float_is_summarised_to_the_same_bits(array, flush, block):
-    with patch.object(layouts, "BLOCK", block):
+    with patch.object(float_bits, "BLOCK", block):
         same(*array, flush)
 
 
@@ -101,7 +101,7 @@ def test_float64_that_need_a_scale_are_left_to_numpy(exponent):
     values = np.ldexp(np.linspace(0.5, 1, 1000), exponent)
     values[::2] = 0
     same(values, "float64")
-    scan = loaded_scans().get(layouts.DOUBLE, values)
+    scan = loaded_scans().get(float_bits.DOUBLE, values)
     # In `values` the largest exponent is that of 2**exponent, and one less below it.
     assert (scan.both(values, DTYPES["float64"]) is None) == (abs(exponent) > 400)
 

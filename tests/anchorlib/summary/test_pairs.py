@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anchorlib.summary import log2_histogram, summarise, tally
-from anchorlib.summary.layouts import CHUNK
+from anchorlib.summary import exponent_counts, log2_histogram, summarise
+from anchorlib.summary.float_bits import CHUNK
 from anchorlib.summary.pairs import PAIRED, counts_of_pairs
 from tests import oracle
 from tests.seeds import examples
@@ -36,7 +36,7 @@ def values(size, seed=0):
 
 
 def one_by_one(raw):
-    with patch.object(tally, "PAIRED", raw.size + 1):
+    with patch.object(exponent_counts, "PAIRED", raw.size + 1):
         return summarise(raw, "float32")
 
 

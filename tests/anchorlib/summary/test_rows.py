@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from anchorlib.dtypes import DTYPES, dtype
 from anchorlib.errors import UnknownDTypeError
-from anchorlib.summary import Log2Histogram, digest, layouts, summarise
+from anchorlib.summary import Log2Histogram, digest, float_bits, summarise
 from tests import oracle
 from tests.seeds import examples
 from tests.strategies import PART, from_patterns, mantissa_bits, stored
@@ -41,8 +41,8 @@ def expected_figures(raw, name) -> dict:
     return {**expected, "bins": list(expected["bins"].items())}
 
 
-def summarised(raw, name, flush=False, block=layouts.BLOCK):
-    with patch.object(layouts, "BLOCK", block), oracle.flushing(flush):
+def summarised(raw, name, flush=False, block=float_bits.BLOCK):
+    with patch.object(float_bits, "BLOCK", block), oracle.flushing(flush):
         return summarise(raw, name)
 
 
@@ -55,7 +55,7 @@ def extremes(finite):
     return float(min(finite, key=key)), float(max(finite, key=key))
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(200))
 @given(stored(), st.booleans(), st.sampled_from([1, 3, 1 << 16]))
 def test_every_figure_is_that_of_the_oracle(array, flush, block):
     raw, name = array
@@ -197,7 +197,7 @@ def test_values_across_many_blocks_are_all_seen(name):
     rng = np.random.default_rng(1)
     kind = dtype(name)
     raw = np.frombuffer(rng.bytes(70_000 * kind.storage.itemsize), kind.storage)
-    with patch.object(layouts, "BLOCK", 1 << 10):
+    with patch.object(float_bits, "BLOCK", 1 << 10):
         many = summarise(raw, name)
     assert figures(many.histogram) == expected_figures(raw, name)
     one = summarise(raw, name)

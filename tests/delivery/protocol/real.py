@@ -12,22 +12,22 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from anchor_server.access import ALL_RIGHTS, EVERY_RUN, Grant
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.limits import NO_LIMITS
-from anchor_server.ranks import Ranks, Tenancy
+from anchor_server.rank_holders import Ranks, Tenancy
 from anchor_server.refusal_counts import Caller
 from anchor_server.roster import Seat
 from anchor_server.stream import Stream
 from anchor_server.tally import Tally
+from anchor_server.tokens import ALL_RIGHTS, EVERY_RUN, Grant
 from anchorlib.block import block_of
 from anchorlib.errors import AnchorError, RunExistsError
 from anchorlib.spool import make_spool
+from anchorlib.spool.dead_spool import Load
 from anchorlib.spool.delivery import _Draining, deliver
-from anchorlib.spool.load import Load
+from anchorlib.spool.destination import Target
 from anchorlib.spool.spools import OwnedSpool, WrittenSpool
 from anchorlib.spool.stored_attempts import past_attempts
-from anchorlib.spool.target import Target
 from anchorlib.store import LocalLocation, RankReader, Writer, remove_run, run_directory
 from anchorlib.wire import (
     PROTOCOL,

@@ -150,7 +150,7 @@ class Rules:
         links = tuple(map(_plain, heir.links))
         return Outbox(number, hello, False, heir.base, links, heir.attempt, ends=True)
 
-    # -- the recorder: anchorlib.recorder.plan
+    # -- the recorder: anchorlib.recorder.recorder_plan
 
     def goes_on(self, state: State) -> int:
         """Where the next recorder goes on in the ring: behind what the one before had spooled."""

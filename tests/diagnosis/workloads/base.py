@@ -15,7 +15,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 from anchorlib.capture.sessions.session import Session
@@ -130,6 +129,8 @@ class Case:
 @cache
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
     """Real images of written digits, 1,797 of 8 × 8, and which digits they are."""
+    from sklearn.datasets import load_digits  # which imports scipy: a second of a processor
+
     found = load_digits()
     images = torch.tensor(found.images, dtype=torch.float32) / 8 - 1
     return images, torch.tensor(found.target)

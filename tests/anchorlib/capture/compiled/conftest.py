@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.slow import left_out, marked_slow
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Compilers take their time."""
-    item.add_marker(pytest.mark.slow)
+# Compilers take their time.
+pytest_itemcollected, pytest_ignore_collect = marked_slow, left_out
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlib.capture.compiled.inorder import Lines
+from anchorlib.capture.compiled.program_order import Lines
 
 SITES = [3, 5, 8, 13]
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch._decomp import get_decompositions
 from torch._dynamo.backends.common import aot_autograd
 
-from anchorlib.capture.tracing.doors import Doors
+from anchorlib.capture.tracing.graph_doors import Doors
 from anchorlib.operations import Joined, read_entries
 from tests.anchorlib.capture.tracing.programs import Net, train
 from tests.recording import recording

@@ -7,8 +7,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlib.capture.tracing import digests
-from anchorlib.capture.tracing.digests import Digester
+from anchorlib.capture.tracing import value_digests
+from anchorlib.capture.tracing.value_digests import Digester
 
 VIEWS = (
     lambda x: x,
@@ -37,8 +37,8 @@ def test_a_digest_is_that_of_the_values_now_whatever_was_seen_before(steps):
 
 def test_the_same_transposed_values_are_put_in_order_once(monkeypatch):
     looked = []
-    in_order = digests._in_order
-    monkeypatch.setattr(digests, "_in_order", lambda x: looked.append(0) or in_order(x))
+    in_order = value_digests._in_order
+    monkeypatch.setattr(value_digests, "_in_order", lambda x: looked.append(0) or in_order(x))
     x = torch.arange(24.0).view(4, 6)
     digester = Digester()
     first = digester.digest(x.t())

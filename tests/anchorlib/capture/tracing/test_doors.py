@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import fx
 
-from anchorlib.capture.tracing.doors import Doors
-from anchorlib.capture.tracing.lines import Lines
+from anchorlib.capture.tracing.graph_doors import Doors
+from anchorlib.capture.tracing.running_nodes import Lines
 from anchorlib.torch_private import door
 
 

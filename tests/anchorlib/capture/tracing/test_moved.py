@@ -12,8 +12,8 @@ from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd import graph_compile
 
-from anchorlib.capture.tracing import doors, lines
-from anchorlib.capture.tracing.texts import read_text
+from anchorlib.capture.tracing import graph_doors, running_nodes
+from anchorlib.capture.tracing.graph_texts import read_text
 from anchorlib.operations import read_entries
 from tests.anchorlib.capture.tracing.programs import Net
 from tests.recording import recording
@@ -87,7 +87,7 @@ def heard(monkeypatch):
     LOGGER.manager._clear_cache()
 
 
-@pytest.mark.parametrize("moved", [("_log_fw_bw_graphs",), doors.AOT_LOGS])
+@pytest.mark.parametrize("moved", [("_log_fw_bw_graphs",), graph_doors.AOT_LOGS])
 def test_graphs_are_read_from_their_text_where_their_objects_cannot_be_had(
     whole, moved, monkeypatch, heard
 ):
@@ -118,20 +118,20 @@ def test_a_program_that_asked_for_the_texts_gets_them_as_ever(monkeypatch, heard
 
 def hide(monkeypatch, name):
     """Let a private function of torch be called as ever, and be found under its name no more."""
-    found = doors.getattr if hasattr(doors, "getattr") else getattr
+    found = graph_doors.getattr if hasattr(graph_doors, "getattr") else getattr
 
     def without(holder, asked, *default):
         if asked == name and str(getattr(holder, "__name__", "")).startswith("torch."):
             return None
         return found(holder, asked, *default)
 
-    monkeypatch.setattr(doors, "getattr", without, raising=False)
+    monkeypatch.setattr(graph_doors, "getattr", without, raising=False)
 
 
 def test_graphs_are_read_from_their_text_where_the_module_of_their_objects_is_gone(
     whole, monkeypatch
 ):
-    monkeypatch.setattr(doors, "AOT_MODULE", "torch._functorch._aot_autograd.elsewhere")
+    monkeypatch.setattr(graph_doors, "AOT_MODULE", "torch._functorch._aot_autograd.elsewhere")
     ops, gaps = trained(unseen())
     assert [shown(op) for op in ops if op.source == "aot"] == [shown(op) for op in whole]
     assert any("this torch has no torch._functorch._aot_autograd.elsewhere" in one for one in gaps)
@@ -175,7 +175,7 @@ def test_a_text_without_a_graph_has_none(text):
 
 def test_what_a_graph_tells_of_a_running_line_is_told_without_the_table_of_lines(monkeypatch):
     whole, _ = trained("aot_eager")
-    monkeypatch.setattr(lines, "node_lines", lambda _: None)
+    monkeypatch.setattr(running_nodes, "node_lines", lambda _: None)
     found, _ = trained("aot_eager")
     assert [(op.op, op.stage, op.module, op.seq, op.where, op.source) for op in found] == [
         (op.op, op.stage, op.module, op.seq, op.where, op.source) for op in whole
@@ -187,7 +187,7 @@ def test_what_a_graph_tells_of_a_running_line_is_told_without_the_table_of_lines
 @pytest.mark.parametrize("name", ["log_ir_post_fusion", "CompiledFxGraph", "V"])
 def test_without_a_name_of_inductors_its_graphs_are_listed_once_as_aot_made_them(name, monkeypatch):
     if name == "V":
-        monkeypatch.setattr(doors, "inductors_graph", lambda: torch._inductor.nowhere)
+        monkeypatch.setattr(graph_doors, "inductors_graph", lambda: torch._inductor.nowhere)
     else:
         hide(monkeypatch, name)
     ops, gaps = trained("inductor")

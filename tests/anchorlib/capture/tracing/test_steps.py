@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import anchorlib
 from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.settings import Options, settings
-from anchorlib.capture.tracing import digests, tracer
+from anchorlib.capture.tracing import tracer, value_digests
 from anchorlib.errors import OptionError
 from anchorlib.operations import gaps_of, read_entries
 from anchorlib.sinks import MemorySink
@@ -161,7 +161,7 @@ def test_a_fault_of_ours_ends_the_trace_and_the_training_goes_on(monkeypatch, ca
     def broken(*_):
         raise ValueError("no digest today")
 
-    monkeypatch.setattr(digests.Digester, "digest", broken)
+    monkeypatch.setattr(value_digests.Digester, "digest", broken)
     with recording() as run:
         run.session.trace(2)
         assert torch.equal(torch.zeros(2).cos(), torch.ones(2))
@@ -248,9 +248,9 @@ def test_a_backward_on_another_thread_disturbs_nothing():
 
 def test_other_steps_cost_no_look_at_any_operation(monkeypatch):
     looked = []
-    digest = digests.Digester.digest
+    digest = value_digests.Digester.digest
     monkeypatch.setattr(
-        digests.Digester, "digest", lambda *given: looked.append(0) or digest(*given)
+        value_digests.Digester, "digest", lambda *given: looked.append(0) or digest(*given)
     )
     with recording() as run:
         torch.ones(2).sin()

@@ -8,7 +8,7 @@ from torch import nn
 
 import anchorlib
 from anchor_server import Collector
-from anchorlib.capture.tracing.mode import OpMode
+from anchorlib.capture.tracing.dispatch_mode import OpMode
 from anchorlib.errors import OptionError
 from anchorlib.operations import gaps_of, kept_as, kept_name, read_entries
 from tests.anchorlib.capture.tracing.programs import Net, train

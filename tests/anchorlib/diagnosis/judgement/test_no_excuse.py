@@ -142,6 +142,7 @@ class Coding(nn.Module):
         return x / 2 + (x / 2).detach() if self.fault == name else x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "origin"), [("code", "inner@grad"), ("answer", "out@grad"), ("loss", "inner@grad")]
 )

@@ -175,7 +175,8 @@ def split_sums(terms: np.ndarray, threads: int) -> np.ndarray:
     return np.add.accumulate([np.add.accumulate(p, axis=1)[:, -1] for p in parts])[-1]
 
 
-@pytest.mark.parametrize("terms", [768, pytest.param(6144, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("terms", [768, pytest.param(6144, marks=pytest.mark.wide)])
 def test_a_convolutions_sum_by_any_threads_stays_inside_its_bound_and_a_fault_does_not(terms):
     """Behind a batch norm, of one input channel: terms alike for a while that cancel altogether."""
     sums, draw = 4000, np.random.default_rng(terms)

@@ -13,7 +13,8 @@ import pytest
 from anchorlib.record import Gap
 from anchorlib.store import LocalLocation, RankAudit, RankReader, Writer
 from anchorlib.store.format.checks import is_sound
-from anchorlib.store.format.layout import COLUMNS, HIST_COLUMNS, ROWS_PER_CHUNK
+from anchorlib.store.format.chunk_sizes import ROWS_PER_CHUNK
+from anchorlib.store.format.layout import COLUMNS, HIST_COLUMNS
 from tests.anchorlib.store.auditing import faults, flip
 from tests.anchorlib.store.records import floats, record
 from tests.writing import put

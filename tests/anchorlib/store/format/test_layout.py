@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlib.store.format.layout import is_safe_key, rows_per_chunk, segment
+from anchorlib.store.format.chunk_sizes import rows_per_chunk
+from anchorlib.store.format.layout import is_safe_key, segment
 
 UTF8 = st.text("ab./\\_0%*@:~- \x1b\n\0\xe9\u202eA", min_size=1, max_size=12) | st.text(
     st.characters(codec="utf-8"), min_size=1

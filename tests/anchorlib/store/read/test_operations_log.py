@@ -10,7 +10,7 @@ import zarr
 from anchorlib.errors import DamagedError
 from anchorlib.operations import read_entries
 from anchorlib.store import LocalLocation, RankAudit, RankReader, Writer
-from anchorlib.store.write import tracefile
+from anchorlib.store.write import op_log
 from tests.anchorlib.store.records import floats, record
 from tests.writing import put
 
@@ -120,7 +120,7 @@ def test_a_log_may_be_longer_than_one_chunk(tmp_path):
 
 
 def test_beyond_its_bound_the_log_says_that_there_was_no_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracefile, "LOG_BYTES", 2000)
+    monkeypatch.setattr(op_log, "LOG_BYTES", 2000)
     with Writer.open(tmp_path, "run1", 0) as writer:
         writer.operations([STRUCTURE])
         for step in range(100):
@@ -128,7 +128,7 @@ def test_beyond_its_bound_the_log_says_that_there_was_no_room(tmp_path, monkeypa
     entries = reader(tmp_path).operations()
     gaps = [entry["gap"] for entry in entries if "gap" in entry]
     kept = len([entry for entry in entries if "row" in entry])
-    assert gaps[-1]["reason"] == tracefile.LEFT_OUT
+    assert gaps[-1]["reason"] == op_log.LEFT_OUT
     assert kept + gaps[-1]["count"] == 100
     size = (tmp_path / "run1.zarr" / "rank0" / "ops" / "log" / "c.0").read_bytes()
     assert len(size.rstrip(b"\0")) < 6000

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from anchorlib.diagnosis.unread import first_parting
 from anchorlib.reading import open_run
 from anchorlib.record import Record
-from anchorlib.store.seal import RankDigests, digests, read_digests
+from anchorlib.store.seal import RankDigests, rank_digests, read_digests
 from tests.anchorlib.peers.jobs import as_drawn, of_rank
 from tests.cli.made import make_run
 
 STEPS = st.dictionaries(st.integers(-3, 40), st.sampled_from("ab"), max_size=12)
-MOST = digests.MOST_STRETCHES
+MOST = rank_digests.MOST_STRETCHES
 WIDTHS = st.sampled_from([1, 2, 4, 64])
 
 
@@ -76,7 +76,7 @@ def test_digests_that_are_not_those_of_their_steps_are_refused(other: dict[str, 
 def made(store: Path, run: str, records: list[Record]) -> RankDigests:
     """The digests of a rank of these records."""
     make_run(store, records, run)
-    return digests.digests_of(open_run(run, store).rows(0)[0])
+    return rank_digests.digests_of(open_run(run, store).rows(0)[0])
 
 
 def test_the_order_of_execution_is_in_the_outline_and_not_in_the_steps(
@@ -88,8 +88,8 @@ def test_the_order_of_execution_is_in_the_outline_and_not_in_the_steps(
     assert turned.stretches == one.stretches
     assert turned.outline != one.outline
     assert made(tmp_path, "run3", records) == one
-    monkeypatch.setattr(digests, "_AT_ONCE", 2)
-    assert digests.digests_of(open_run("run1", tmp_path).rows(0)[0]) == one
+    monkeypatch.setattr(rank_digests, "_AT_ONCE", 2)
+    assert rank_digests.digests_of(open_run("run1", tmp_path).rows(0)[0]) == one
 
 
 @pytest.mark.parametrize(

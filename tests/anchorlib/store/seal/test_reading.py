@@ -30,7 +30,7 @@ from anchorlib.store import (
     read_sealed,
     seal,
 )
-from anchorlib.store.seal.grid import CHUNK_BYTES, SHARD_BYTES, Grid
+from anchorlib.store.seal.chunk_grid import CHUNK_BYTES, SHARD_BYTES, Grid
 from anchorlib.upkeep.mending import Examined
 from tests.anchorlib.store.records import filled, floats, record, written
 from tests.anchorlib.store.sealing import assert_same_run, damages, opened, sealed_run

@@ -18,7 +18,7 @@ import torch
 from anchorlib.capture.counting import At, Clock
 from anchorlib.capture.recording import Recorder
 from anchorlib.capture.tensors import dtype_name, is_plain
-from anchorlib.capture.tracing.wanted import Called, Wanted
+from anchorlib.capture.tracing.value_selection import Called, Wanted
 from anchorlib.modes import All
 from anchorlib.names import MAX_NAME_BYTES
 from anchorlib.operations import VALUES, made_kinds, taken_kind

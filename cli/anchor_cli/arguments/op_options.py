@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from anchor_cli.arguments.selection import Selection, parse_steps
+from anchor_cli.arguments.record_selection import Selection, parse_steps
 from anchor_cli.terminal import note, steps_of
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from anchorlib.store.format import (
     whole,
 )
 from anchorlib.store.locations import Location
-from anchorlib.store.seal.digests import RankDigests, digests_of, read_digests
 from anchorlib.store.seal.index_format import (
     MOST_BYTES,
     MOST_STEPS,
@@ -35,6 +34,7 @@ from anchorlib.store.seal.index_format import (
     ranges_of,
     read_line,
 )
+from anchorlib.store.seal.rank_digests import RankDigests, digests_of, read_digests
 from anchorlib.store.stored import is_whole, visible_rows
 from anchorlib.summary import Log2Histogram
 

@@ -27,7 +27,7 @@ from anchorlib.capture.tracing.compiler_graphs import (
     GraphOp,
     NodeOutput,
 )
-from anchorlib.capture.tracing.nodes import ITSELF, NodeFacts
+from anchorlib.capture.tracing.graph_nodes import ITSELF, NodeFacts
 from anchorlib.capture.tracing.schemas import OpFacts, facts_of
 from anchorlib.operations import OperandForm
 from anchorlib.torch_private import Overload

@@ -9,7 +9,7 @@ import torch
 from xxhash import xxh3_128_digest
 
 from anchorlib.capture.tensors import FREED, PLAIN, is_plain, plain, quick_place
-from anchorlib.capture.tracing.layouts import Layout, Layouts
+from anchorlib.capture.tracing.operand_layouts import Layout, Layouts
 from anchorlib.torch_private import function_modes
 
 __all__ = ["Digester", "Near", "digest_of"]

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from anchor_server.access import Right, hash_of, parse_access
+from anchor_server.tokens import Right, hash_of, parse_access
 from anchorlib.errors import OptionError
 from anchorlib.names import escape
 from anchorlib.wire import check_private

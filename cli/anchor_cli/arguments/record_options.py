@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from anchor_cli.arguments import complete
-from anchor_cli.arguments.selection import Selection
+from anchor_cli.arguments.record_selection import Selection
 
 __all__ = ["narrowing"]
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from anchorlib.summary.float_bits import CHUNK, DOUBLE, SCRATCH, blocks, elements
 from anchorlib.summary.histogram import Log2Histogram
-from anchorlib.summary.layouts import CHUNK, DOUBLE, SCRATCH, blocks, elements
 from anchorlib.summary.pairs import PAIRED, counts_of_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from anchorlib.dtypes import DType
-    from anchorlib.summary.layouts import Layout
+    from anchorlib.summary.float_bits import Layout
 
 __all__ = ["Finite", "FloatTally", "IntegerTally", "magnitudes"]
 

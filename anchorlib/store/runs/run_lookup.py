@@ -24,9 +24,9 @@ from anchorlib.store.disk import ArchiveNote, note_of, noted_runs
 from anchorlib.store.format import INDEX
 from anchorlib.store.locations import LocalLocation, Location
 from anchorlib.store.objects import ObjectLocation, is_object_url
-from anchorlib.store.runs.elsewhere import archived_run
-from anchorlib.store.runs.lasting import LastingRun
-from anchorlib.store.runs.stores import (
+from anchorlib.store.runs.archived_files import archived_run
+from anchorlib.store.runs.evictable_run import LastingRun
+from anchorlib.store.runs.store_lookup import (
     collector_store,
     has_ranks,
     locate_store,

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Protocol
 from weakref import ref
 
-from anchorlib.store.read.memory import memory_here
+from anchorlib.store.read.usable_memory import memory_here
 
 __all__ = ["ROOM", "Holder", "Room"]
 

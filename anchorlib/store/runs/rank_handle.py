@@ -18,8 +18,8 @@ import numpy as np
 from anchorlib.errors import RunNotFoundError, StoreError, UnsupportedError
 from anchorlib.names import escape
 from anchorlib.store.read import RankReader, RunReader
-from anchorlib.store.runs.finding import find_run, names_path
-from anchorlib.store.runs.stores import store_text
+from anchorlib.store.runs.run_lookup import find_run, names_path
+from anchorlib.store.runs.store_lookup import store_text
 
 __all__ = ["Pin", "asked", "packed_rows", "pin_of", "told_rows"]
 

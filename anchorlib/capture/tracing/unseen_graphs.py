@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import fx
 
 from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, read_graph
-from anchorlib.capture.tracing.texts import read_text
+from anchorlib.capture.tracing.graph_texts import read_text
 from anchorlib.torch_private import CompileContext
 
 __all__ = ["Unseen", "compile_id", "signature"]

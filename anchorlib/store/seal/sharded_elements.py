@@ -19,8 +19,8 @@ from anchorlib.errors import DamagedError
 from anchorlib.names import escape
 from anchorlib.store.locations import Location
 from anchorlib.store.seal.arrays import SealedArray
+from anchorlib.store.seal.chunk_grid import SHARD_BYTES
 from anchorlib.store.seal.codecs import INDEX_ENTRY, expanded, parsed_index
-from anchorlib.store.seal.grid import SHARD_BYTES
 
 __all__ = ["Kept", "ShardedElements"]
 

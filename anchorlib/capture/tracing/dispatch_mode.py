@@ -17,13 +17,13 @@ import torch
 from anchorlib.capture.dynamo_marks import IS_TOLD, natively
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.code_places import OURS, place_of
-from anchorlib.capture.tracing.digests import Digester, Near
-from anchorlib.capture.tracing.doors import GraphKey
+from anchorlib.capture.tracing.graph_doors import GraphKey
 from anchorlib.capture.tracing.inductor import Kernels, Running
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts, facts_of
 from anchorlib.capture.tracing.sights import Sight, Sights
-from anchorlib.capture.tracing.storages import storage_keys
+from anchorlib.capture.tracing.storage_makers import storage_keys
+from anchorlib.capture.tracing.value_digests import Digester, Near
 from anchorlib.operations import OperandForm, OpForm, TracedOp
 from anchorlib.torch_private import DispatchMode, Overload, current_node, graph_task, is_tracing
 

@@ -23,8 +23,8 @@ from anchorlib.names import escape
 
 if TYPE_CHECKING:
     from anchorlib.upkeep.archives import ArchiveState
-    from anchorlib.upkeep.keeping import Keeper
-    from anchorlib.upkeep.writing import Writing
+    from anchorlib.upkeep.keeper import Keeper
+    from anchorlib.upkeep.live_writers import Writing
 
 __all__ = ["PartlyChangedError", "SpreadKeeper"]
 

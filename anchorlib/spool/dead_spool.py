@@ -11,10 +11,10 @@ from anchorlib.claims import claim_of
 from anchorlib.errors import RunExistsError, StoreError, UnsupportedError
 from anchorlib.names import escape
 from anchorlib.record import Gap
+from anchorlib.spool.destination import Target
 from anchorlib.spool.spooled_frames import SpoolFrames
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.stored_attempts import PastAttempt, heir_among
-from anchorlib.spool.target import Target
 from anchorlib.wire import (
     PROTOCOL,
     Hello,

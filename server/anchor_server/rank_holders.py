@@ -12,12 +12,12 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from anchor_server.access import Grant
 from anchor_server.authors import check_author, check_runs
-from anchor_server.founding import Founding
 from anchor_server.limits import Limits
+from anchor_server.new_runs import Founding
 from anchor_server.refusal_counts import Caller
 from anchor_server.refusals import Refusal
+from anchor_server.tokens import Grant
 from anchorlib.claims import SECRET_BYTES, claim_of
 from anchorlib.errors import AnchorError, OptionError, RunBusyError
 from anchorlib.names import check_run_name, escape

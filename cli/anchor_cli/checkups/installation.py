@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 
-from anchor_cli.checkups.finding import Finding
+from anchor_cli.checkups.check_result import Finding
 from anchorlib import __version__
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.names import check_run_name, escape, parse_list, suggest

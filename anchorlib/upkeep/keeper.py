@@ -28,8 +28,8 @@ from anchorlib.store import (
 )
 from anchorlib.upkeep.archives import ArchiveState, alone_in, archives_at, archives_in
 from anchorlib.upkeep.choosing import RunFacts
-from anchorlib.upkeep.spread import SpreadKeeper
-from anchorlib.upkeep.writing import Writing, writings_at, writings_in
+from anchorlib.upkeep.live_writers import Writing, writings_at, writings_in
+from anchorlib.upkeep.several_collectors import SpreadKeeper
 
 if TYPE_CHECKING:
     from anchorlib.wire import KeeperClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from anchorlib.store.locations import LocalLocation
-from anchorlib.store.runs.elsewhere import Elsewhere
+from anchorlib.store.runs.archived_files import Elsewhere
 
 __all__ = ["LastingRun"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from anchorlib.peers.answer import Departure, Outlier, RankAnswer, folded
 from anchorlib.peers.grid import Grid, grid_of
 from anchorlib.peers.nonfinite import departures_of_nan
 from anchorlib.peers.norms import departures_of_norms
+from anchorlib.peers.outlier import Departure, Outlier, RankAnswer, folded
 from anchorlib.peers.presence import ended_early, missing_ranks
 from anchorlib.peers.replicas import classes, departures, settled
 from anchorlib.reading import Run, open_run

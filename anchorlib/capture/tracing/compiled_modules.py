@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from torch import fx, nn
 
-from anchorlib.capture.tracing.nodes import ModulePath
+from anchorlib.capture.tracing.graph_nodes import ModulePath
 from anchorlib.torch_private import children_of
 
 __all__ = ["Insides"]

@@ -11,7 +11,7 @@ from anchorlib.names import escape
 from anchorlib.store.disk import ArchiveNote, note_of, noted_runs
 from anchorlib.store.format import INDEX, is_digests_key, part_of, rank_of
 from anchorlib.store.locations import Location, listed_parts
-from anchorlib.store.runs.stores import has_ranks, locate_store, run_within
+from anchorlib.store.runs.store_lookup import has_ranks, locate_store, run_within
 from anchorlib.store.seal import rank_location
 
 __all__ = ["Elsewhere", "archived_run"]

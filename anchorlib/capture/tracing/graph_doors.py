@@ -1,7 +1,7 @@
 """The private names of torch through which compiled code is read.
 
-The private names for graphs that run operation by operation are in `lines`; no other file of
-tracing uses private names of compilers.
+The private names for graphs that run operation by operation are in `running_nodes`; no other file
+of tracing uses private names of compilers.
 
 
     _log_fw_bw_graphs, _log_inference_graph
@@ -27,9 +27,9 @@ from typing import Any, NamedTuple, TypeVar
 from torch import fx
 
 from anchorlib.capture.dynamo_marks import natively
-from anchorlib.capture.tracing.arrivals import Arrivals
 from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, read_graph
-from anchorlib.capture.tracing.hearing import Hearing
+from anchorlib.capture.tracing.import_callbacks import Arrivals
+from anchorlib.capture.tracing.log_listener import Hearing
 from anchorlib.torch_private import (
     AOT_ENTRY,
     AOT_LOGS,

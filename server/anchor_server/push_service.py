@@ -15,17 +15,17 @@ from dataclasses import dataclass
 import grpc
 from google.protobuf.message import DecodeError
 
-from anchor_server.access import Grant, Right
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.gate import Gate
 from anchor_server.inbox import Inbox
 from anchor_server.limits import Meter, Shares
-from anchor_server.ranks import Ranks
+from anchor_server.rank_holders import Ranks
 from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal, refusal_of
-from anchor_server.silence import AnswerWatch
+from anchor_server.stalled_clients import AnswerWatch
 from anchor_server.stream import Stream
 from anchor_server.tally import Tally
+from anchor_server.tokens import Grant, Right
 from anchorlib.errors import AnchorError
 from anchorlib.names import check_run_name
 from anchorlib.wire import (

@@ -12,11 +12,11 @@ from typing import Final, NoReturn, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from anchor_server.access import Grant, Right
 from anchor_server.gate import Gate
 from anchor_server.refusal_counts import Caller, RefusalCounts
 from anchor_server.refusals import Refusal, abort
 from anchor_server.tally import Tally
+from anchor_server.tokens import Grant, Right
 from anchorlib.errors import InvalidNameError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import Elsewhere, names_beneath, open_beneath

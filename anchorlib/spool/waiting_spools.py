@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anchorlib.spool.limit import limit_of
-from anchorlib.spool.place import LOCK, SpoolLabel, is_spool, spool_place
+from anchorlib.spool.spool_folder import LOCK, SpoolLabel, is_spool, spool_place
 from anchorlib.store import is_locked
 
 __all__ = ["LeftSpool", "SpoolRoom", "spool_room", "spools_here"]

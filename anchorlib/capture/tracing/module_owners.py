@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from anchorlib.capture.tracing.storages import storage_key
+from anchorlib.capture.tracing.storage_makers import storage_key
 from anchorlib.torch_private import WRAPPER_LINKS
 
 __all__ = ["Names"]
