@@ -1,4 +1,4 @@
-"""Three thousand observed steps: what they leave in memory and in the session, as JSON.
+"""Six thousand observed steps: what they leave in memory and in the session, as JSON.
 
 What malloc and Python's allocator have given out is counted, and how many regions are mapped: an
 arena that an allocator keeps for later is no leak, and the resident memory cannot tell them apart.
@@ -20,8 +20,8 @@ from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.sinks import MemorySink
 
-_STEPS = 3_000
-_STEPS_BETWEEN = 375
+_STEPS = 6_000
+_STEPS_BETWEEN = 750
 
 
 class Nowhere(MemorySink):
