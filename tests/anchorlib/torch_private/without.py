@@ -10,6 +10,7 @@ Each is a fork of this process, which has torch and all else but none of our mod
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib
 import json
@@ -150,6 +151,7 @@ def report(name: str) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     importlib.import_module("torch._dynamo")  # as the first optimizer does
+    gc.freeze()  # or the first collection of each child would copy all of it
     for name in sys.argv[2:]:
         if name == "--compiled":
             continue

@@ -14,6 +14,8 @@ from tests.recording import Recording, recording
 
 BACKENDS = ["eager", "aot_eager", "inductor"]
 AOT = BACKENDS[1:]
+TRACING = BACKENDS[:2]
+"""Those that compile no kernels: dynamo alone, and with AOT autograd."""
 
 # torch itself does what it warns of: when inductor is loaded, and when dynamo traces a custom
 # Function or an input that is no leaf.

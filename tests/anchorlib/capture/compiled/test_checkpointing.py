@@ -70,38 +70,42 @@ def selective(x, w):
     return checkpoint(block, x @ w, use_reentrant=False, context_fn=selectively).sum()
 
 
+def half(h):
+    with torch.no_grad():
+        anchor(torch.tanh(h), "without")
+    return torch.sin(h)
+
+
+def without(x, w):
+    return checkpoint(half, x @ w, use_reentrant=False).sum()
+
+
+FUNCTIONS = [twice, nested, selective]
+
+
 @pytest.mark.filterwarnings("ignore:\nDetected that context_fn")
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("function", [twice, nested, selective], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_what_backward_runs_again_is_not_recorded_again(function, backend):
     assert_compiled_as_eager(function, backend)
 
 
 @pytest.mark.parametrize("backend", AOT)
-@pytest.mark.parametrize(
-    "act",
-    [
+def test_recomputation_finds_the_forward_that_it_repeats(backend):
+    compiled = torch.compile(twice, fullgraph=True, backend=backend)
+    for act in (
         two_then_one_backward,
         two_then_the_first_backward_first,
         two_then_the_last_backward_first,
-    ],
-    ids=lambda act: act.__name__,
-)
-def test_recomputation_finds_the_forward_that_it_repeats(act, backend):
-    assert_compiled_as_eager(twice, backend, act)
+    ):
+        truth = record(twice, act)
+        assert truth.records("inside", "grad"), act.__name__
+        assert_same(record(compiled, act), truth)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_part_without_gradients_is_not_recorded_again(backend):
-    def inner(h):
-        with torch.no_grad():
-            anchor(torch.tanh(h), "without")
-        return torch.sin(h)
-
-    def function(x, w):
-        return checkpoint(inner, x @ w, use_reentrant=False).sum()
-
-    run = record(torch.compile(function, fullgraph=True, backend=backend))
+    run = record(torch.compile(without, fullgraph=True, backend=backend))
     assert run.at("without") == [(0, 0, 0), (1, 0, 0)]
 
 
@@ -129,10 +133,10 @@ def plain(x, w):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("reentrant", [False, True], ids=["by hooks", "reentrant"])
-def test_compiled_code_may_be_checkpointed_as_a_whole(reentrant, backend):
-    act = compiled_inside(reentrant)
-    truth = record(plain, act)
-    run = record(torch.compile(plain, fullgraph=True, backend=backend), act)
-    assert {p.kind for p in observed(truth)} == {"value", "grad"}
-    assert_same(run, truth)
+def test_compiled_code_may_be_checkpointed_as_a_whole(backend):
+    compiled = torch.compile(plain, fullgraph=True, backend=backend)
+    for reentrant in (False, True):
+        act = compiled_inside(reentrant)
+        truth = record(plain, act)
+        assert {p.kind for p in observed(truth)} == {"value", "grad"}
+        assert_same(record(compiled, act), truth)

@@ -16,6 +16,7 @@ from anchorlib.sinks import MemorySink
 from tests.anchorlib.capture.compiled.observing import (
     BACKENDS,
     QUIET,
+    TRACING,
     X,
     observed,
     record,
@@ -145,7 +146,7 @@ def simple(x, w):
     return h.sum()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRACING)
 def test_a_refusal_of_the_recorder_reaches_the_user(backend, monkeypatch):
     def capturing(_x):
         raise UnsupportedError("an anchor inside CUDA graph capture would record once")
@@ -178,7 +179,7 @@ def test_a_hook_of_a_watched_model_counts_what_an_anchor_would_refuse(monkeypatc
     assert run.session.counters.skipped == {"UnsupportedError: not here": 1}
 
 
-@pytest.mark.parametrize("backend", BACKENDS[:2])
+@pytest.mark.parametrize("backend", TRACING)
 def test_an_older_torch_is_refused_in_one_line(backend, monkeypatch):
     monkeypatch.setattr(tracing, "_VERSION", (2, 12))
     with recording(), pytest.raises(UnsupportedError, match=r"need torch 2\.13, this is"):
@@ -224,7 +225,7 @@ def test_what_the_first_anchor_starts_may_be_compiled(monkeypatch):
     assert [(r.name, r.kind) for r in sink.records] == [("h", "value"), ("h", "grad")]
 
 
-@pytest.mark.parametrize("backend", BACKENDS[:2])
+@pytest.mark.parametrize("backend", TRACING)
 def test_a_graph_of_another_process_is_numbered_as_it_runs(backend, monkeypatch):
     from anchorlib.capture.compiled import observer as observing
 

@@ -185,7 +185,7 @@ def record(train, compiled):
     return run
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.wide), "aot_eager"])
 @pytest.mark.parametrize("train", WAYS, ids=lambda f: f.__name__)
 def test_a_compiled_model_trains_and_is_recorded_like_the_model_itself(train, backend):
     truth = record(train, lambda model: model)

@@ -133,9 +133,16 @@ def test_nor_where_the_training_is_checkpointed_reentrantly(watch, where):
     assert_changes_nothing(watch, torch.no_grad, where=where, make=lambda: Net(reentrant))
 
 
+PAIRS = list(product([with_optimizer, without_optimizer, not_at_all], WHERE))
+"""Each way to watch, and each moment in which the model is called."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("watch", [with_optimizer, without_optimizer, not_at_all])
+@pytest.mark.parametrize(
+    ("watch", "where"),
+    # Each way and each moment once; the other six pairs are more cases of the same.
+    [pytest.param(*pair, marks=[pytest.mark.wide] * (n % 4 != 0)) for n, pair in enumerate(PAIRS)],
+)
 def test_nor_where_the_model_is_compiled(watch, where):
     def compiled(model):
         return torch.compile(model, backend="aot_eager")

@@ -89,7 +89,7 @@ def made_by(place: str) -> set[str]:
     return {place, str(int(place) + 1)}
 
 
-@pytest.mark.parametrize("seed", seeds(checked=4, tested=12, wide=12))
+@pytest.mark.parametrize("seed", seeds(checked=4, tested=8, wide=12))
 def test_every_fault_shows_in_one_rerun_and_nothing_else_does(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     kinds = [chance.choice(list(LAYERS)) for _ in range(5)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 
 import torch
@@ -130,8 +131,12 @@ SITUATIONS = {
 }
 
 
+@functools.cache
 def train(situation, *, traced, steps=3, watched="*", values=()):
-    """Losses are in the weights: those after `steps` steps, and the operations, where traced."""
+    """Losses are in the weights: those after `steps` steps, and the operations, where traced.
+
+    Each training is done once for all tests of a process, which look at it from several sides.
+    """
     make, make_optimizer, step, call = SITUATIONS[situation]
     gc.freeze()  # the collections below look at what this training makes, not at all of torch
     torch.manual_seed(0)

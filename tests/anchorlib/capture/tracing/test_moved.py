@@ -69,7 +69,7 @@ def shown(op):
     return op.op, op.stage, inputs, outputs, op.args, op.producers, op.mutates, op.view
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def whole():
     """The operations of a training whose graphs run out of sight, read from the graphs."""
     return [op for op in trained(unseen())[0] if op.source == "aot"]

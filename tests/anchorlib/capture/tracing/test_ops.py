@@ -248,7 +248,7 @@ def test_a_norm_that_trains_writes_its_running_statistics(training):
 
 @pytest.mark.slow
 def test_operations_of_our_own_hooks_are_no_part_of_a_trace():
-    _, some, _ = train("transformer", traced=True, watched=["norm"])
+    _, some, _ = train("transformer", traced=True, watched="norm")
     _, every, _ = train("transformer", traced=True, watched="*")
     assert [(op.op, op.inputs, op.outputs) for op in some] == [
         (op.op, op.inputs, op.outputs) for op in every
