@@ -171,7 +171,7 @@ def data_address(x: torch.Tensor) -> int:
     without a storage.
     """
     address: int = _storage_address(x)  # of the storage, so that views have that of their base
-    offset = x.storage_offset()  # mostly 0: a trace asks for thousands of addresses in a step
+    offset: Any = x.storage_offset()  # mostly 0; a traced step asks for thousands of addresses
     return address + offset * x.itemsize if offset and address else address
 
 
