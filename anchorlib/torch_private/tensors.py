@@ -171,7 +171,8 @@ def data_address(x: torch.Tensor) -> int:
     without a storage.
     """
     address: int = _storage_address(x)  # of the storage, so that views have that of their base
-    return address and address + int(x.storage_offset()) * x.itemsize
+    offset: Any = x.storage_offset()  # mostly 0; a traced step asks for thousands of addresses
+    return address + offset * x.itemsize if offset and address else address
 
 
 dlpack_exchange: Any = private(

@@ -32,6 +32,9 @@ __all__ = ["Begun", "OpMode"]
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 """Classes whose operations are noted; any other class first dispatches the ones it consists of."""
 
+_WITHOUT_VALUES: Final = frozenset({"FakeTensor", "FunctionalTensor"})
+"""Classes that a mode of torch's serves, which lies below ours and is not asked if we decline."""
+
 
 class Begun(NamedTuple):
     """An operation that is about to run."""
@@ -89,6 +92,8 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         if not self.live:
             return func(*args, **kwargs)
         if types and not _PLAIN.issuperset(types):
+            if any(kind.__name__ in _WITHOUT_VALUES for kind in types):
+                return func(*args, **kwargs)  # the mode that makes these comes next
             return NotImplemented  # the operations that the class runs inside come back here
         running = self._kernels.running
         if running is not None:

@@ -246,3 +246,23 @@ def test_a_phase_may_begin_and_end_in_compiled_code(backend):
     truth = record(None, eager)
     assert {p.phase for p in observed(truth)} == {"train", "inner"}
     assert_same(record(None, compiled), truth)
+
+
+def a_gradient_inside_the_forward(x, w):
+    h = anchor(x @ w, "before")
+    g = torch.func.grad(lambda t: anchor(t**2, "inside").sum())(x)
+    return anchor((h + g @ w).tanh(), "after").sum()
+
+
+def test_a_gradient_inside_a_forward_ends_the_pass_in_eager_and_not_inside_a_graph():
+    def act(function, session):
+        for _ in range(2):
+            function(X, weight()).backward()
+
+    function = a_gradient_inside_the_forward
+    for made, passes in (
+        (function, [1, 3]),
+        (torch.compile(function, backend="aot_eager"), [0, 1]),
+    ):
+        run = record(made, act)
+        assert [r.coordinates.pass_index for r in run.records("after")] == passes

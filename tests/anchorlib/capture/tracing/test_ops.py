@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import anchorlib
@@ -336,6 +338,22 @@ def test_what_runs_inside_a_tensor_of_another_class_is_seen():
     ops = traced(lambda: found.append(x.sin()))
     assert isinstance(found[0], Wrapped)
     assert one(ops, "aten.sin.default").outputs[0].digest
+
+
+def test_a_training_may_run_code_on_fake_tensors_while_it_is_traced():
+    found = []
+
+    def body():
+        with FakeTensorMode():
+            found.append((torch.randn(5, 5) @ torch.randn(5, 5)).t())
+        found.append(make_fx(torch.sin, tracing_mode="fake")(torch.ones(3))(torch.ones(3)))
+        torch.ones(3).cos()
+
+    ops = traced(body)
+    assert found[0].shape == (5, 5)
+    assert torch.equal(found[1], torch.ones(3).sin())
+    assert one(ops, "aten.cos.default").outputs[0].digest
+    assert "aten.mm.default" not in {op.op for op in ops}, "fake tensors have no values"
 
 
 def test_digests_may_be_of_outputs_alone_or_of_nothing():
