@@ -246,7 +246,7 @@ class Classes:
         """Rounding or not, by how large the difference is."""
         a = self.frontier.alignment.a
         if measure.measured == "shape":
-            return "not_rounding", "the shapes differ"
+            return self._reshaped(row, pair)
         if dtypes.dtype(a.dtypes[a.dtype[row]]).family in ("int", "bool"):
             share = (
                 f"{measure.share_differing:.2%} of its elements"
@@ -283,6 +283,24 @@ class Classes:
         if untracked and seeds:
             return "starts_unequal", "it reads a mask or random numbers, and the seeds differ"
         return "not_rounding", note
+
+    def _reshaped(self, row: int, pair: int) -> tuple[str, str]:
+        """The class of a row whose shapes differ: a fault, unless other samples came in unrecorded.
+
+        The first result of a pass has the number of samples that its data have; all other axes are
+        the program's own, and so is the number that follows from a recorded one.
+        """
+        found = self.frontier
+        a, b = found.alignment.a, found.alignment.b
+        mine, other = a.shapes[a.shape[row]], b.shapes[b.shape[found.alignment.b_row[pair]]]
+        ops = [[one.name for one in side] for side in self.changes.operations(row)]
+        samples = len(mine) == len(other) and mine[1:] == other[1:] and ops[0] == ops[1]
+        carried = any(one.kind == "value" and one.steps_back for one in found.ancestry(row).parents)
+        seen = any(self._recorded_before(row, one) for one in (Role.INPUT, Role.COMPUTED))
+        value = a.tensors[a.tensor[row]].kind == "value"
+        if value and samples and not (carried or seen):
+            return "starts_unequal", "its data were not recorded, and their number may differ"
+        return "not_rounding", "the shapes differ"
 
     def _seeds_differ(self, row: int) -> bool:
         alignment = self.frontier.alignment
