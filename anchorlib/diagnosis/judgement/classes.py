@@ -254,7 +254,9 @@ class Classes:
                 else "elements"
             )
             return "not_rounding", f"{share} differ, and integers do not round"
-        told = severity(self.frontier, row, int(self.frontier.alignment.b_row[pair]), measure)
+        row_b = int(self.frontier.alignment.b_row[pair])
+        ops_b = tuple(one.name for one in self.changes.operations(row)[1])
+        told = severity(self.frontier, row, row_b, measure, ops_b)
         if np.isnan(told.error):
             return "rounding", "no values were kept; its size is not known"
         if self.changes.other_settings(row) or self.changes.other_number(row):
@@ -263,7 +265,6 @@ class Classes:
             return "rounding", told.note
         if self.covering.excuses(row, pair, told):
             return "rounding", "the noise runs differ as much"
-        row_b = int(self.frontier.alignment.b_row[pair])
         again = self.resummations.of(row, row_b, measure, told.eps)
         if again is not None and again.rounding:
             return "rounding", again.note

@@ -221,12 +221,14 @@ class Repeating(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.norm, self.out = nn.Linear(24, 24), nn.LayerNorm(24), nn.Linear(24, 8)
+        self.given, self.inner = nn.Linear(24, 24), nn.Linear(24, 24)
+        self.norm, self.out = nn.LayerNorm(24), nn.Linear(24, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        z = torch.zeros_like(x)
+        given = self.given(x)
+        z = torch.zeros_like(given)
         for _ in range(8):
-            z = self.norm(self.inner(z) + x).tanh()
+            z = self.norm(self.inner(z) + given).tanh()
         return self.out(z)
 
 
@@ -273,7 +275,7 @@ def test_a_clipped_gradient_is_added_up_again_with_its_factor(tmp_path, form):
         try:
             with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
                 session.watch(model, tensors=("*@grad", "*@value"), optimizer=optimizer)
-                model(torch.randn(64, 96, 16)).square().sum().backward()
+                (2 * model(torch.randn(64, 96, 16)).square().mean()).backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
                 optimizer.step()
         finally:
@@ -386,6 +388,67 @@ def test_samples_that_come_in_unrecorded_may_be_fewer(tmp_path, parts, made, ver
                 losses = [loss / count for loss in losses] if count > 1 else losses
                 for loss in losses:
                     anchorlib.anchor(loss, "loss").backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
+
+
+class Choosing(nn.Module):
+    """Rows of a table, by their index or by a product with a one-hot matrix."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.table = form, nn.Parameter(torch.randn(17, 24))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.form == "torch's":
+            return functional.embedding(x, self.table).tanh()
+        factor = 1.05 if self.form == "a factor" else 1.0
+        return (factor * (functional.one_hot(x, 17).float() @ self.table)).float().tanh()
+
+
+@pytest.mark.parametrize(("form", "verdict"), [("product", "suspect"), ("a factor", "unexpected")])
+def test_a_product_that_one_run_alone_has_rounds_as_autocast_does(tmp_path, form, verdict):
+    for run, own in (("a", "torch's"), ("b", form)):
+        torch.manual_seed(0)
+        model = Choosing(own)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                with torch.autocast("cpu", torch.bfloat16):
+                    made = model(torch.randint(0, 17, (32,), generator=draw))
+                anchorlib.anchor(made.square().mean(), "loss").backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
+
+
+def cross_entropy(form: str, made: Tensor, labels: Tensor) -> Tensor:
+    """The mean loss: by torch's function, in two functions of torch's, or with a factor."""
+    if form == "torch's":
+        return functional.cross_entropy(made, labels)
+    found = functional.nll_loss(made.log_softmax(-1), labels)
+    return found * 1.05 if form == "a factor" else found
+
+
+@pytest.mark.parametrize(("form", "verdict"), [("in two", "suspect"), ("a factor", "unexpected")])
+def test_what_one_run_alone_computes_in_low_precision_rounds_in_it(tmp_path, form, verdict):
+    for run, own in (("a", "torch's"), ("b", form)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 10))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                x, labels = torch.randn(32, 16, generator=draw), torch.arange(32) % 10
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = anchorlib.anchor(cross_entropy(own, model(x), labels), "loss")
+                loss.backward()
                 optimizer.step()
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == verdict, found.sentence
