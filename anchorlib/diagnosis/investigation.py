@@ -28,7 +28,7 @@ from anchorlib.diagnosis.judgement import (
     only_dead_ends,
     partials,
     preceding,
-    scores,
+    turns,
     verdict,
 )
 from anchorlib.diagnosis.notes import few, incomplete, notes, reordering, too_fine
@@ -134,8 +134,8 @@ def compare_tables(
     judged = parts.without(alike.without(alignment))
     measures = every.without(np.flatnonzero(judged.equal & ~alignment.equal))
     around = envelope(judged, measures, noise, **asked) if noise else None
-    scored = None if around is None else scores(measures, around)
     found = frontier(judged, parts.rows)
+    scored, turned = turns(found, measures, around)
     judge = Judge(found, measures, around)
     origins = judge.origins()
     damaged = [line for one in alignment.merged for line in one.damaged]
@@ -181,6 +181,7 @@ def compare_tables(
             *alike.lines(),
             *judge.classes.skips.lines(),
             *(() if traces is None else traces.notes),
+            *(one.line() for one in turned),
             *notes(found, origins, around, noise),
         ),
         leaves_noise=leaving,

@@ -26,7 +26,7 @@ from anchorlib.diagnosis.judgement.noise import (
     growth,
     leaves_noise,
     perturbation,
-    scores,
+    turns,
 )
 from anchorlib.diagnosis.judgement.origins import (
     Nearness,
@@ -69,6 +69,6 @@ __all__ = [
     "partials",
     "perturbation",
     "preceding",
-    "scores",
+    "turns",
     "verdict",
 ]

@@ -246,7 +246,7 @@ class Classes:
         """Rounding or not, by how large the difference is."""
         a = self.frontier.alignment.a
         if measure.measured == "shape":
-            return "not_rounding", "the shapes differ"
+            return self._reshaped(row, pair)
         if dtypes.dtype(a.dtypes[a.dtype[row]]).family in ("int", "bool"):
             share = (
                 f"{measure.share_differing:.2%} of its elements"
@@ -254,7 +254,9 @@ class Classes:
                 else "elements"
             )
             return "not_rounding", f"{share} differ, and integers do not round"
-        told = severity(self.frontier, row, int(self.frontier.alignment.b_row[pair]), measure)
+        row_b = int(self.frontier.alignment.b_row[pair])
+        ops_b = tuple(one.name for one in self.changes.operations(row)[1])
+        told = severity(self.frontier, row, row_b, measure, ops_b)
         if np.isnan(told.error):
             return "rounding", "no values were kept; its size is not known"
         if self.changes.other_settings(row) or self.changes.other_number(row):
@@ -263,7 +265,6 @@ class Classes:
             return "rounding", told.note
         if self.covering.excuses(row, pair, told):
             return "rounding", "the noise runs differ as much"
-        row_b = int(self.frontier.alignment.b_row[pair])
         again = self.resummations.of(row, row_b, measure, told.eps)
         if again is not None and again.rounding:
             return "rounding", again.note
@@ -283,6 +284,24 @@ class Classes:
         if untracked and seeds:
             return "starts_unequal", "it reads a mask or random numbers, and the seeds differ"
         return "not_rounding", note
+
+    def _reshaped(self, row: int, pair: int) -> tuple[str, str]:
+        """The class of a row whose shapes differ: a fault, unless other samples came in unrecorded.
+
+        The first result of a pass has the number of samples that its data have; all other axes are
+        the program's own, and so is the number that follows from a recorded one.
+        """
+        found = self.frontier
+        a, b = found.alignment.a, found.alignment.b
+        mine, other = a.shapes[a.shape[row]], b.shapes[b.shape[found.alignment.b_row[pair]]]
+        ops = [[one.name for one in side] for side in self.changes.operations(row)]
+        samples = len(mine) == len(other) and mine[1:] == other[1:] and ops[0] == ops[1]
+        carried = any(one.kind == "value" and one.steps_back for one in found.ancestry(row).parents)
+        seen = any(self._recorded_before(row, one) for one in (Role.INPUT, Role.COMPUTED))
+        value = a.tensors[a.tensor[row]].kind == "value"
+        if value and samples and not (carried or seen):
+            return "starts_unequal", "its data were not recorded, and their number may differ"
+        return "not_rounding", "the shapes differ"
 
     def _seeds_differ(self, row: int) -> bool:
         alignment = self.frontier.alignment

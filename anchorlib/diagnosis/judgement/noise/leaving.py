@@ -15,7 +15,7 @@ from anchorlib.diagnosis.judgement.noise.envelope import ELEMENTS
 from anchorlib.diagnosis.pairing import Alignment, Place, place_at
 from anchorlib.diagnosis.sizes import Measures
 
-__all__ = ["Leaving", "leaves_noise"]
+__all__ = ["LEAVING", "Leaving", "first_to_leave", "leaves_noise"]
 
 Array = np.ndarray[Any, Any]
 LEAVING = 30.0
@@ -35,7 +35,19 @@ class Leaving:
 
 
 def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Leaving | None:
-    """The first record in A's order of execution whose score is large; None where none is.
+    """The first record in A's order of execution whose score is large; None where none is."""
+    at = first_to_leave(alignment, measures, scores)
+    if at is None:
+        return None
+    return Leaving(
+        place_at(alignment.a, int(alignment.a_row[measures.pair[at]])),
+        float(scores[at]),
+        float(measures["error_eps"][at]),
+    )
+
+
+def first_to_leave(alignment: Alignment, measures: Measures, scores: Array) -> int | None:
+    """The number of that record among those measured; None where no score is large.
 
     Records with too few elements to be judged alone are left out.
     """
@@ -45,9 +57,4 @@ def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Lea
     if not len(at):
         return None
     rows = alignment.a_row[measures.pair[at]]
-    first = int(np.lexsort((a.order[rows], a.step[rows]))[0])
-    return Leaving(
-        place_at(a, int(rows[first])),
-        float(scores[at[first]]),
-        float(measures["error_eps"][at[first]]),
-    )
+    return int(at[np.lexsort((a.order[rows], a.step[rows]))[0]])

@@ -87,9 +87,12 @@ class Severity(NamedTuple):
         return self.error <= self.limit
 
 
-def severity(frontier: Frontier, row: int, row_b: int, measure: Measure) -> Severity:
+def severity(
+    frontier: Frontier, row: int, row_b: int, measure: Measure, ops_b: Sequence[str] = ()
+) -> Severity:
     """How large the difference of an origin is beside rounding, its inputs being equal.
 
+    ops_b: B's operations between the origin and its parents, where they are known.
     An error that cannot be measured is nan, and does not count as rounding.
     """
     a, b = frontier.alignment.a, frontier.alignment.b
@@ -102,8 +105,17 @@ def severity(frontier: Frontier, row: int, row_b: int, measure: Measure) -> Seve
         *(_of_hardware(header, ops) for header in (_header(a, row), _header(b, row_b))),
     )
     absolute = _absolute(measure, float(b.figures["l2"][row_b]))
-    # A widened result is measured by its own size: it was not rounded to the narrow type.
-    own, eps = eps, max(eps, _widened(frontier, row))
+    # A widened result is measured by its own size: it was not rounded to the narrow type. So is
+    # what B alone computes in low precision.
+    own, eps = (
+        eps,
+        max(
+            eps,
+            _widened(frontier, row),
+            _of_casts(frontier, row, ops_b),
+            min(_of_autocast(_header(*side), ops_b) for side in ((a, row), (b, row_b))),
+        ),
+    )
     norm = max(measure.norm, *(_summed(*side) for side in ((a, row), (b, row_b))))
     scale, note = _scale(frontier, row, norm, own)
     low = _low_sum(frontier, row, measure, eps) if _is_sum(a, row) else TOLERANCE_LOW
@@ -293,6 +305,21 @@ def _of_parents(frontier: Frontier, row: int) -> float:
         return _of_uses(frontier, row)
     names = {a.dtypes[a.dtype[one]] for one in frontier.parents(row)}
     return max((dtypes.dtype(name).eps or 0.0 for name in names), default=0.0)
+
+
+def _of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:
+    """The eps of a value's only parent, where B computes in its type before it widens; else 0.
+
+    Operations stand in the order of backward, so that what follows a cast here came before it. Of
+    several parents, the operations alone do not tell which one they belong to.
+    """
+    parents = frontier.parents(row)
+    if _kind(frontier, row) != "value" or len(parents) != 1:
+        return 0.0
+    casts = [place for place, op in enumerate(ops_b) if op.startswith(CAST)]
+    if not casts or all(op.startswith(CAST) for op in ops_b[casts[0] :]):
+        return 0.0
+    return _type_eps(frontier.alignment.a, parents[0])
 
 
 def _widened(frontier: Frontier, row: int) -> float:

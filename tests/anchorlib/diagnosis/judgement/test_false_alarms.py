@@ -221,12 +221,14 @@ class Repeating(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.norm, self.out = nn.Linear(24, 24), nn.LayerNorm(24), nn.Linear(24, 8)
+        self.given, self.inner = nn.Linear(24, 24), nn.Linear(24, 24)
+        self.norm, self.out = nn.LayerNorm(24), nn.Linear(24, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        z = torch.zeros_like(x)
+        given = self.given(x)
+        z = torch.zeros_like(given)
         for _ in range(8):
-            z = self.norm(self.inner(z) + x).tanh()
+            z = self.norm(self.inner(z) + given).tanh()
         return self.out(z)
 
 
@@ -273,10 +275,180 @@ def test_a_clipped_gradient_is_added_up_again_with_its_factor(tmp_path, form):
         try:
             with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
                 session.watch(model, tensors=("*@grad", "*@value"), optimizer=optimizer)
-                model(torch.randn(64, 96, 16)).square().sum().backward()
+                (2 * model(torch.randn(64, 96, 16)).square().mean()).backward()
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
                 optimizer.step()
         finally:
             torch.set_num_threads(before)
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert (found.verdict == "unexpected") == (form == "a factor"), found.sentence
+
+
+class Deciding(nn.Module):
+    """An activation with two slopes, some of whose inputs lie at zero but for rounding.
+
+    rounding: what is added to the activation's inputs. turns: whether the first element of the
+    first sample lies on the other side of zero. spoils: the step in which the gradient of another
+    element, far from zero, is multiplied by the slope.
+    """
+
+    def __init__(self, rounding: float, turns: bool, spoils: int | None) -> None:
+        super().__init__()
+        self.rounding, self.turns, self.spoils, self.step = rounding, turns, spoils, 0
+        self.inner, self.norm = nn.Linear(16, 32, bias=False), nn.Identity()
+        self.act, self.out = nn.LeakyReLU(0.01), nn.Linear(32, 8)
+        self.draw = torch.Generator().manual_seed(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(x)
+        off = self.rounding * torch.randn(h.shape, generator=self.draw)
+        off[0] = 3e-8
+        off[0, 0] *= -1 if self.turns and self.step == 2 else 1
+        h = h + off
+        if self.spoils == self.step:
+            h.register_hook(self.spoilt)
+        self.step += 1
+        return self.out(self.act(h))
+
+    @staticmethod
+    def spoilt(gradient: Tensor) -> Tensor:
+        found = gradient.clone()
+        found[3, 5:7] *= 0.01
+        return found
+
+
+def decided(store: Any, run: str, model: nn.Module) -> None:
+    """A training in whose third step the first sample is zero."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for step in range(4):
+            x = torch.randn(32, 16, generator=draw)
+            x[0] *= step != 2
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            anchorlib.anchor(loss, "loss").backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("turns", "spoils", "verdict"),
+    [(True, None, "expected"), (False, 2, "unexpected"), (True, 2, "unexpected")],
+    ids=["turned", "a fault", "both"],
+)
+def test_a_decision_that_rounding_turns_is_no_alarm(tmp_path, turns, spoils, verdict):
+    noise = [f"noise{seed}" for seed in range(3)]
+    made = {"a": (0.0, False, None), "b": (1e-7, turns, spoils)}
+    for run, told in (made | dict.fromkeys(noise, (1e-7, False, None))).items():
+        torch.manual_seed(0)
+        model = Deciding(*told)
+        model.draw.manual_seed(len(run) + ord(run[-1]))
+        decided(tmp_path, run, model)
+    found = anchorlib.compare("a", "b", store=tmp_path, noise=noise)
+    assert found.verdict == verdict, found.sentence
+    assert any("rounding, on its two sides" in note for note in found.notes) == (
+        verdict == "expected"
+    )
+
+
+class Tokens(nn.Module):
+    """An embedding, and a layer behind it.
+
+    cut: takes samples away in between. width: of the tokens of a sample that are read.
+    """
+
+    def __init__(self, cut: int | None = None, width: int = 12) -> None:
+        super().__init__()
+        self.cut, self.width = cut, width
+        self.emb, self.head = nn.Embedding(17, 16), nn.Linear(16, 17)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.emb(x[:, : self.width])[: self.cut])
+
+
+@pytest.mark.parametrize(
+    ("parts", "made", "verdict"),
+    [(2, {}, "suspect"), (1, {"cut": 4}, "unexpected"), (1, {"width": 6}, "unexpected")],
+    ids=["parts", "samples taken away", "tokens taken away"],
+)
+def test_samples_that_come_in_unrecorded_may_be_fewer(tmp_path, parts, made, verdict):
+    """Two forward passes before both backward passes; against what the model itself takes away."""
+    for run, count, own in (("a", 1, {}), ("b", parts, made)):
+        torch.manual_seed(0)
+        model = Tokens(**own)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                tokens = torch.randint(0, 17, (8, 12), generator=draw).chunk(count)
+                losses = [model(one).square().mean() for one in tokens]
+                losses = [loss / count for loss in losses] if count > 1 else losses
+                for loss in losses:
+                    anchorlib.anchor(loss, "loss").backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
+
+
+class Choosing(nn.Module):
+    """Rows of a table, by their index or by a product with a one-hot matrix."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.table = form, nn.Parameter(torch.randn(17, 24))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.form == "torch's":
+            return functional.embedding(x, self.table).tanh()
+        factor = 1.05 if self.form == "a factor" else 1.0
+        return (factor * (functional.one_hot(x, 17).float() @ self.table)).float().tanh()
+
+
+@pytest.mark.parametrize(("form", "verdict"), [("product", "suspect"), ("a factor", "unexpected")])
+def test_a_product_that_one_run_alone_has_rounds_as_autocast_does(tmp_path, form, verdict):
+    for run, own in (("a", "torch's"), ("b", form)):
+        torch.manual_seed(0)
+        model = Choosing(own)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                with torch.autocast("cpu", torch.bfloat16):
+                    made = model(torch.randint(0, 17, (32,), generator=draw))
+                anchorlib.anchor(made.square().mean(), "loss").backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
+
+
+def cross_entropy(form: str, made: Tensor, labels: Tensor) -> Tensor:
+    """The mean loss: by torch's function, in two functions of torch's, or with a factor."""
+    if form == "torch's":
+        return functional.cross_entropy(made, labels)
+    found = functional.nll_loss(made.log_softmax(-1), labels)
+    return found * 1.05 if form == "a factor" else found
+
+
+@pytest.mark.parametrize(("form", "verdict"), [("in two", "suspect"), ("a factor", "unexpected")])
+def test_what_one_run_alone_computes_in_low_precision_rounds_in_it(tmp_path, form, verdict):
+    for run, own in (("a", "torch's"), ("b", form)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 10))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                x, labels = torch.randn(32, 16, generator=draw), torch.arange(32) % 10
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = anchorlib.anchor(cross_entropy(own, model(x), labels), "loss")
+                loss.backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
