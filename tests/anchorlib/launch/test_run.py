@@ -250,11 +250,11 @@ def test_a_script_without_its_python_is_told_what_to_type(bench):
     assert (done.code, done.err) == (2, f"anchor: {reason}; {advice}\n")
 
 
-def test_a_program_that_trains_nothing_is_told_so_if_it_uses_torch(bench):
-    done = bench.observed("-c", "import torch")
+def test_a_program_that_trains_nothing_is_told_so_if_it_uses_torch(typed):
+    done = typed.observed("-c", "import torch")
     assert done.code == 0
     assert done.err.startswith("anchor: nothing was recorded: ")
-    assert bench.observed("-c", "print(1)").err == ""
+    assert typed.observed("-c", "print(1)").err == ""
 
 
 def test_a_process_without_torch_loads_nothing_of_ours(bench):

@@ -720,7 +720,7 @@ def test_memory_is_flat_over_500_steps():
         grown = after.filter_traces(here).compare_to(before.filter_traces(here), "filename")
         assert sum(one.size_diff for one in grown) < 64 << 10
         assert sizes == [len(tracker._seen), len(tracker._told), len(run.sink.lineage)]
-        assert len(tracker._leaves) <= 65
+        assert len(tracker.marks._leaves) <= 65
 
 
 def test_places_without_end_are_not_all_remembered(monkeypatch):
