@@ -9,10 +9,12 @@ from tests.diagnosis.workloads import (
     frozen,
     gan,
     gpt,
+    graph,
     recurrent,
     resnet,
     sam,
     tagger,
+    translator,
     unet,
     vit,
 )
@@ -33,4 +35,6 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "coder": (coder.Coder(), coder.CASES),
     "contrast": (contrast.Contrast(), contrast.CASES),
     "tagger": (tagger.Tagger(), tagger.CASES),
+    "graph": (graph.Graph(), graph.CASES),
+    "translator": (translator.Translator(), translator.CASES),
 }
