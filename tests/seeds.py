@@ -1,7 +1,7 @@
 """How many cases of a law are drawn: few in `make check`, more in `make test`, most in `diagnosis`.
 
-Hypothesis has a profile for each, which pytest's option `--hypothesis-profile` chooses. The first two
-draw the same cases each time: what fails there, the last change broke. `wide` draws new ones.
+Hypothesis has a profile for each, which pytest's option `--hypothesis-profile` chooses. The first
+two draw the same cases each time: what fails there, the last change broke. `wide` draws new ones.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def test_no_order_and_no_parting_changes_a_sum(drawn, random):
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
 @example([1.0, -8.988465674311579e307, -8.98846567431158e307])
 def test_a_sum_is_rounded_once(values):
-    """`math.fsum` cannot say so: it gives up where a part of the sum overflows and the sum does not."""
+    """`math.fsum` cannot say so: it gives up where only a part of the sum overflows."""
     drawn = [(1, value) for value in values]
     exact = sum(map(Fraction, values))
     try:
