@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from torch import fx, nn
 
@@ -20,21 +20,24 @@ from anchorlib.torch_private import children_of
 __all__ = ["Insides"]
 
 _CONTAINERS: Final = (list, tuple)
+_Start: TypeAlias = tuple[int, bool, str]
+"""The number of an execution, and the variable that a path starts with: is it global, its name."""
 
 
 class Insides:
-    """The modules that the executions of compiled code in one step started from.
+    """The modules that the executions of compiled code in this step and the last one started from.
 
     name_of: gives the name of a module; None where it belongs to no watched model.
     """
 
     def __init__(self, name_of: Callable[[object], str | None]) -> None:
         self._name_of = name_of
-        self._roots: dict[tuple[int, bool, str], object] = {}
+        self._roots: dict[_Start, object] = {}
+        self._before: dict[_Start, object] = {}
 
-    def forget(self) -> None:
-        """Drop the modules of the step that has ended."""
-        self._roots.clear()
+    def next_step(self) -> None:
+        """A step begins. A backward in it may be that of a forward in the step before."""
+        self._roots, self._before = {}, self._roots
 
     def module(self, path: ModulePath, execution: int, frame: FrameType | None) -> str:
         """The name of the innermost module along `path` that has a name; empty where none has.
@@ -44,7 +47,7 @@ class Insides:
         """
         key = (execution, path.of_globals, path.root)
         if frame is None:
-            root = self._roots.get(key)
+            root = self._roots.get(key) or self._before.get(key)
         else:
             root = _variable(frame, path)
             self._roots.setdefault(key, root)  # a later run without gradients makes no node
