@@ -9,17 +9,18 @@ made the backward's autograd node.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import FrameType
+from types import CellType, FrameType, FunctionType
 from typing import Any, Final, TypeAlias
 
 from torch import fx, nn
 
-from anchorlib.capture.tracing.graph_nodes import ModulePath
+from anchorlib.capture.tracing.graph_nodes import CLOSURE, ModulePath
 from anchorlib.torch_private import children_of
 
 __all__ = ["Insides"]
 
 _CONTAINERS: Final = (list, tuple)
+_HOLDERS: Final = {(FunctionType, CLOSURE), (CellType, "cell_contents")}
 _Start: TypeAlias = tuple[int, bool, str]
 """The number of an execution, and the variable that a path starts with: is it global, its name."""
 
@@ -62,17 +63,28 @@ def _variable(frame: FrameType | None, path: ModulePath) -> object:
     while frame is not None:
         scope = frame.f_globals if path.of_globals else frame.f_locals
         value: object = scope.get(path.root)
-        if value is not None and not _is_torchs(frame, value):
+        if value is not None and not _is_torchs(frame, value, path.path):
             return value
         frame = frame.f_back
     return None
 
 
-def _is_torchs(frame: FrameType, value: object) -> bool:
-    """Whether `value` is a variable of torch's own, in a frame between the graph and user code."""
+def _is_torchs(frame: FrameType, value: object, links: Iterable[str]) -> bool:
+    """Whether `value` is a variable of torch's own, in a frame between the graph and user code.
+
+    A function of torch's that holds a module on the way along `links` is the user's: dynamo
+    compiles it in place of the module that was given to `torch.compile`.
+    """
     if isinstance(value, nn.Module):
         return isinstance(value, fx.GraphModule)
-    return str(frame.f_globals.get("__name__", "")).startswith("torch.")
+    if not str(frame.f_globals.get("__name__", "")).startswith("torch."):
+        return False
+    inside = _down(value, links) if isinstance(value, FunctionType) else ()
+    return not any(_is_users_module(one) for one in inside)
+
+
+def _is_users_module(value: object) -> bool:
+    return isinstance(value, nn.Module) and not isinstance(value, fx.GraphModule)
 
 
 def _down(value: Any, links: Iterable[str]) -> Iterable[object]:
@@ -85,6 +97,8 @@ def _down(value: Any, links: Iterable[str]) -> Iterable[object]:
             value = value[int(link)]
         elif type(value) is dict:
             value = value.get(link)
+        elif (type(value), link) in _HOLDERS:
+            value = getattr(value, link, None)  # None for a cell that is empty
         else:
             value = getattr(value, "__dict__", {}).get(link)
         yield value

@@ -133,7 +133,7 @@ class Sights:
 
     def see_unseen(self, facts: NodeFacts) -> Sight:
         """What the operation of a graph's node is, where not even the graph was seen to run."""
-        module = self.names.at(facts.module.path)
+        module = self.names.at(facts.module.inside)
         stage = "backward" if facts.is_backward else "forward"
         return Sight(
             "accumulate" if facts.is_summing else stage, module, None, "", facts.where, facts.origin
