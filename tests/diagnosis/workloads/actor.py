@@ -115,7 +115,9 @@ CASES = [
     Case(
         "critic's weight", "bug", {"critic_weight": 1.0}, _CRITIC, r"is 2(\.0)? times A|Mul.*0\.5"
     ),
-    Case("copy's tau", "bug", {"tau": 0.2}, ("copy.*@value",), r"is [\d.]+ times A|lerp", step=1),
+    # The optimizers count the steps until the first session.step(), which ends step 2: the copy
+    # that moved is first used in step 3.
+    Case("copy's tau", "bug", {"tau": 0.2}, ("copy.*@value",), r"is [\d.]+ times A|lerp", step=3),
     Case("reward", "bug", {"reward": 2.0}, _BOTH, r"is 2(\.0)? times A"),
     Case("learning rate", "bug", {"lr": 1e-3}, UPDATES, r"\blr\b"),
     Case("own square", "benign", {"written": "own"}),
