@@ -90,14 +90,16 @@ def _taking_the_place_of(session: Session, settings: Settings) -> Settings:
     """
     session._ending.has_closing_line = False  # noqa: SLF001  # the warning below tells it
     session.close()
+    kept = settings.kept
+    same = (session.run, session.rank, session.store) == (kept.run, kept.rank, settings.store)
+    left = not same and not session.counters.records and session.rank == 0
     _log.warning(
-        "anchorlib: the program opens a session of its own, run %s: run %s ends with %d records",
+        "anchorlib: the program opens a session of its own, run %s: run %s ends with %d records%s",
         settings.run,
         session.run,
         session.counters.records,
+        f"; `anchor rm {session.run}` removes it" if left else "",
     )
-    kept = settings.kept
-    same = (session.run, session.rank, session.store) == (kept.run, kept.rank, settings.store)
     if not same or session.counters.records:
         return settings
     return replace(settings, kept=replace(kept, overwrite=True, resume=False))

@@ -310,6 +310,7 @@ def test_a_session_of_the_programs_own_wins(warm):
     assert done.code == 0
     ours, theirs = done.err.splitlines()
     assert ours.startswith("anchor: the program opens a session of its own, run later: ")
+    assert ours.endswith("run ours ends with 0 records; `anchor rm ours` removes it")
     assert theirs.startswith("anchorlib: run later, rank 0: ")
     assert "later" in warm.runs
 

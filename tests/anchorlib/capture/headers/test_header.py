@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 
 import anchorlib
 from anchorlib.capture import active_session
+from anchorlib.capture.headers import header
 from anchorlib.capture.headers.header import _device, command, run_header
 from anchorlib.capture.headers.hyperparameters import hyperparameters
 from tests.recording import recording
@@ -169,3 +172,26 @@ def test_a_switch_of_an_optimizer_that_is_off_reads_false(tmp_path):
             optimizer.step()
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.to_dict()["config_diff"]["optimizer.amsgrad"] == [False, True]
+
+
+def test_the_commit_is_that_of_the_program_with_a_mark_where_files_differ(tmp_path, monkeypatch):
+    told = getattr(header._git_commit, "__wrapped__", header._git_commit)  # tests ask git once
+    script = tmp_path / "train.py"
+    script.write_text("1\n")
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    assert told() is None
+
+    def git(*words):
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        done = subprocess.run(
+            ["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    git("init", "-q")
+    git("add", "train.py")
+    git("commit", "-qm", "The program")
+    commit = git("rev-parse", "HEAD")
+    assert told() == commit
+    script.write_text("2\n")
+    assert told() == f"{commit}+"
