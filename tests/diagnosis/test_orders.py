@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
 import anchorlib
 from tests.diagnosis.splitting import Splitting, train
@@ -98,3 +100,35 @@ def test_of_records_without_values_no_order_is_known(tmp_path):
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert SAID not in found.sentence
     assert found.verdict == "suspect", found
+
+
+def judged_twice(run, store, turned):
+    """A critic that is given a batch in one pass, and what another module made in the next one."""
+    torch.manual_seed(0)
+    made, judge = nn.Linear(4, 8), nn.Linear(8, 8)
+    optimizer = torch.optim.SGD([*made.parameters(), *judge.parameters()], lr=0.1)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(made, tensors="*", prefix="made")
+        session.watch(judge, tensors="*", prefix="judge", optimizer=optimizer)
+        for _ in range(2):
+            x, z = (torch.randn(16, size, generator=draw) for size in (8, 4))
+            optimizer.zero_grad()
+            x = x.flip(0) if turned == "batch" else x
+            made(z)
+            anchorlib.anchor(judge(x).square().mean(), "loss").backward()
+            fake = made(z)
+            fake = fake.flip(0) if turned == "fake" else fake
+            anchorlib.anchor((judge(fake) - 1).square().mean(), "loss").backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("turned", ["batch", "fake"])
+def test_an_order_is_made_by_the_operation_of_its_own_pass_alone(turned, tmp_path):
+    judged_twice("a", tmp_path, "")
+    judged_twice("b", tmp_path, turned)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    inputs = [pair for pair in found.pairs() if pair.place.name == "judge.input"]
+    first = [one.equal for one in inputs if one.place.step == 0 and one.place.kind == "value"]
+    assert first == [True, turned == "batch"], found
+    assert (found.verdict == "unexpected") == (turned == "fake"), found

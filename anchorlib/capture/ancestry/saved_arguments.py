@@ -3,12 +3,15 @@
     GeluBackward0       approximate='tanh'
     StdBackward0        correction=0, dim=(1,), keepdim=True
     MulBackward0        other=0.125             a number that a tensor was multiplied by
+    MulBackward0        other=tensor(0.125)     a number in a tensor of the program's
+    MulBackward0        other=(32 of mean 0, std 1)     any other factor without a gradient
     MaskedFillBackward0 mask=6 of 16 (1f0c9a)   how many elements are set, and the mask's digest
+    SigmoidBackward0    outputs=(1)             which outputs of the operations before it it takes
 
 torch gives each type of node a getter for each saved argument (`_saved_eps`). The getters are taken
 from the type's own dict, because a custom `torch.autograd.Function` may have attributes with such
 names. A saved tensor is never unpacked: that could run hooks of the user's or change graphs. Only
-numbers that torch wrapped in a tensor itself, and small masks, are read, by `_raw_saved_other`.
+numbers, small masks and small factors that need no gradient are read, by `_raw_saved_other`.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import ctypes
 import math
 from typing import Any, Final
 
+import numpy as np
 import torch
 import xxhash
 
@@ -27,7 +31,11 @@ __all__ = ["arguments"]
 _MOST_TEXT: Final = 200
 _MOST_ITEMS: Final = 8
 _MOST_MASK: Final = 1 << 16
+_MOST_FACTOR: Final = 1 << 16  # bytes
 _MASKS: Final = ("mask", "condition")
+_PLAIN: Final = {torch.float32: np.float32, torch.float64: np.float64}
+_NO_MEAN: Final = 1e-3
+"""A mean of less than so many standard deviations is told as 0: rounding decides its digits."""
 
 _SIZES: Final = ("_sizes", "_strides", "_numel", "_options", "_opt", "HxW", "N", "C")
 """Ends of names of arguments that are left out: they repeat shapes, which are recorded anyway."""
@@ -39,11 +47,12 @@ _WORDS: Final = {"reduction": ("none", "mean", "sum")}
 """Arguments that torch saves as a number: the words that the numbers stand for."""
 
 _NUMBERS: Final[dict[torch.dtype, Any]] = {
+    torch.float32: ctypes.c_float,
     torch.float64: ctypes.c_double,
     torch.int64: ctypes.c_int64,
     torch.bool: ctypes.c_bool,
 }
-"""The C types of the dtypes in which torch wraps a number as a tensor."""
+"""The C types of the dtypes that single numbers have, those among them that torch wraps itself."""
 
 
 def arguments(node: Any) -> str:
@@ -54,7 +63,15 @@ def arguments(node: Any) -> str:
         for name in getters
         if name.startswith(SAVED) and (text := _text(node, name, getters))
     ]
+    if taken := _outputs(node):
+        told.append(taken)
     return ", ".join(told)[:_MOST_TEXT]
+
+
+def _outputs(node: Any) -> str:
+    """Which outputs of the nodes before it a node takes; "" where it takes the first of each."""
+    numbers = [number for source, number in node.next_functions if source is not None]
+    return f"outputs=({', '.join(map(str, numbers))})" if any(numbers) else ""
 
 
 def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
@@ -66,21 +83,53 @@ def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
     try:
         if raw is not None:
             tensor = raw.__get__(node).data  # the tensor as it was packed: no hook runs
-            return _mask(tensor) if short in _MASKS else _number(tensor)
+            if short in _MASKS:
+                return _mask(tensor)
+            if tensor.dtype in _PLAIN and not _multiplies(node):
+                return _number(tensor) if tensor.dtype != torch.float32 else ""  # torch's own
+            return _factor(tensor) if tensor.dim() else _number(tensor)
         value = getters[name].__get__(node)
     except Exception:  # noqa: BLE001  # torch raises its own errors where backward has freed it
         return ""
     return _shown(_UNTOLD.get(short) if value is None else value, _WORDS.get(short, ()))
 
 
+def _multiplies(node: Any) -> bool:
+    return type(node).__name__.startswith(("Mul", "Div"))
+
+
 def _number(tensor: Any) -> str:
-    """The number that torch wrapped in a tensor; "" for any tensor of the user's."""
+    """A number that torch or the program wrapped in a tensor; "" for any other tensor."""
     if type(tensor) is not torch.Tensor or tensor.dim() or tensor.requires_grad:
         return ""
     form = _NUMBERS.get(tensor.dtype)
-    if form is None or tensor.device.type != "cpu" or not tensor.data_ptr():
+    address = data_address(tensor) if tensor.device.type == "cpu" else 0
+    if form is None or not address:
         return ""
-    return _shown(form.from_address(tensor.data_ptr()).value, ())
+    text = _shown(form.from_address(address).value, ())
+    # torch wraps numbers of its own in the widest type of their kind.
+    return f"tensor({text})" if tensor.dtype == torch.float32 else text
+
+
+def _factor(tensor: Any) -> str:
+    """Size, mean and spread of a small factor that autograd does not follow; "" for any other.
+
+    Three digits of each: a rounding changes none of them, and the factor's own bits do not tell.
+    """
+    kind = _PLAIN.get(tensor.dtype)
+    if type(tensor) is not torch.Tensor or tensor.requires_grad or kind is None:
+        return ""
+    size = tensor.numel() * tensor.itemsize
+    if tensor.device.type != "cpu" or not tensor.is_contiguous() or size > _MOST_FACTOR:
+        return ""
+    address = data_address(tensor)  # `data_ptr` would copy a lazy clone
+    if not address:
+        return ""
+    values = np.frombuffer(ctypes.string_at(address, size), kind).astype(np.float64)
+    with np.errstate(all="ignore"):
+        mean, spread = float(values.mean()), float(values.std())
+    mean = 0.0 if abs(mean) < _NO_MEAN * spread else mean
+    return f"({len(values)} of mean {mean:.3g}, std {spread:.3g})"
 
 
 def _mask(mask: Any) -> str:

@@ -259,7 +259,7 @@ class Classes:
         told = severity(self.frontier, row, row_b, measure, ops_b)
         if np.isnan(told.error):
             return "rounding", "no values were kept; its size is not known"
-        if self.changes.other_settings(row) or self.changes.other_number(row):
+        if self._is_told_otherwise(row):
             return "not_rounding", told.note
         if told.rounding:
             return "rounding", told.note
@@ -270,6 +270,12 @@ class Classes:
             return "rounding", again.note
         notes = (told.note, again.note if again else "")
         return self._large(row, measure, "; ".join(filter(None, notes)))
+
+    def _is_told_otherwise(self, row: int) -> bool:
+        """Whether both runs state another formula, or another factor than random numbers make."""
+        if self.changes.other_settings(row) or self.changes.other_number(row):
+            return True
+        return self.changes.other_factor(row) and not self._seeds_differ(row)
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
         """The class of an error beyond rounding: a fault, unless something unrecorded came in."""

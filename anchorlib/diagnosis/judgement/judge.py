@@ -53,7 +53,7 @@ class Judge:
         told = [self._origin(segment) for segment in segments(self.frontier)]
         if not any(origin.cls == "nonfinite" for origin in told):
             told += self._overflow()
-        leap = jump(self.frontier, self.measures)
+        leap = jump(self.frontier, self.measures, self.classes.overflows)
         if leap is not None and not self._covered(leap.row):
             told = self._with_leap(told, leap)
         hidden = hidden_by_a_norm(self.frontier, self.measures)

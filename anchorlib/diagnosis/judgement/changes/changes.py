@@ -44,11 +44,12 @@ from anchorlib.diagnosis.judgement.changes.operations import (
     several,
     taken_otherwise,
 )
+from anchorlib.diagnosis.judgement.changes.squares import squared_targets
 from anchorlib.diagnosis.judgement.changes.targets import targets
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
-from anchorlib.record import Edges
+from anchorlib.record import Edges, Parent
 
 __all__ = ["Changes"]
 
@@ -218,6 +219,16 @@ class Changes:
         value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
         return value and not alignment.merged and other_number(*self.operations(row))
 
+    def other_factor(self, row: int) -> bool:
+        """Whether one operation that made a value was told another number, perhaps in a tensor.
+
+        The program may have computed a tensor from what differs already: this holds only where all
+        that the value is made of is equal.
+        """
+        alignment = self.frontier.alignment
+        value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
+        return value and not alignment.merged and other_number(*self.operations(row), computed=True)
+
     def _module(self, row: int) -> list[str]:
         """What the module of this output or parameter was made with, where the runs differ."""
         made = made_otherwise(*self._texts(row))
@@ -240,19 +251,58 @@ class Changes:
             return [f"B computes it from {alone}, which A does not have"]
         if lone := absences(self.frontier, row, self._names):
             return lone
+        if others := self._made_of_others(row):
+            return others
         if not a or not b:
             return []
         first, second = (Counter(one.name for one in ops) for ops in (a, b))
         if self._cut_elsewhere(row):
+            passed = self._passed_over(row, {one.name for one in b})
             known = {op for some in self._edges_of_a for edges in some for op in edges.ops}
             new = Counter([name for name in second if name not in known])
-            return [f"B computes it by {several(new)}"] if new else []
+            return [*passed, *([f"B computes it by {several(new)}"] if new else [])]
         more, less = second - first, first - second
         if more and less and not (set(more) & set(first) or set(less) & set(second)):
             return [f"B has {several(more)} in place of {several(less)}"]
         told = [f"B has {nth(name, second[name], count)}" for name, count in more.items()]
         told += [f"A has {nth(name, first[name], count)}" for name, count in less.items()]
         return told[:SHOWN]
+
+    def _made_of_others(self, row: int) -> list[str]:
+        """Says that a value is computed from other records in B than in A, which both have."""
+        if self._kind(row) != "value" or self._cut_elsewhere(row):
+            return []
+        for calls in self._calls(row):
+            a, b = (self._edges(run, call) for run, call in enumerate(calls))
+            if a is None or b is None or a.missing or b.missing:
+                continue
+            own = {self._names.get(one.name, one.name): one.name for one in _recorded(a)}
+            other = {one.name for one in _recorded(b)}
+            more = ", ".join(sorted(escape(name) for name in other - own.keys()))
+            less = ", ".join(sorted(escape(own[name]) for name in own.keys() - other))
+            if more and less:
+                return [f"B computes it from {more}, A from {less}"]
+            if more or less:
+                return [f"{'B' if more else 'A'} alone computes it from {more or less}"]
+        return []
+
+    def _passed_over(self, row: int, other: set[str]) -> list[str]:
+        """Says which record of A alone B passes over, where none of its operations runs in B.
+
+        Otherwise B may only lack the anchor.
+        other: the operations between B's record and its parents.
+        """
+        for one, _ in self._calls(row) if self._kind(row) == "value" else ():
+            edges = self._edges(0, one)
+            for parent in _recorded(edges) if edges is not None and other else ():
+                if self._names.get(parent.name, parent.name) in self._known[1]:
+                    continue
+                made = self._edges(0, one._replace(name=parent.name, call=parent.call or 0))
+                ops = [] if made is None else [op for op in made.ops if not MOVING.match(op)]
+                if ops and ops[0] not in other and not compiled(ops):
+                    told = several(Counter(ops[:1]))
+                    return [f"A computes it from {escape(parent.name)} ({told}), B does not"]
+        return []
 
     def _settings(self, row: int) -> list[str]:
         """The optimizer settings that differ up to the step of an update, a clause for each.
@@ -282,6 +332,7 @@ class Changes:
             return []
         self.unread -= 1
         told = [*moved(self.frontier, row), *targets(self.frontier, row)]
+        told += squared_targets(self.frontier, row)
         alignment = self.frontier.alignment
         if alignment.a.tensors[alignment.a.tensor[row]].kind == "grad" and not told:
             pair = int(np.searchsorted(alignment.a_row, row))
@@ -323,13 +374,18 @@ class Changes:
         """
         for calls in self._calls(row):
             parents = [
-                {one.name for one in edges.parents if one.call is not None} if edges else set()
+                {one.name for one in _recorded(edges)} if edges else set()
                 for edges in (self._edges(run, call) for run, call in enumerate(calls))
             ]
             parents[0] = {self._names.get(name, name) for name in parents[0]}
             if parents[0] - self._known[1] or parents[1] - self._known[0]:
                 return True
         return False
+
+
+def _recorded(edges: Edges) -> list[Parent]:
+    """The parents of a statement that are no parameters."""
+    return [one for one in edges.parents if one.call is not None]
 
 
 def _moving(a: Edges, b: Edges) -> list[str]:

@@ -50,12 +50,16 @@ FORMULA = frozenset(
         "other",
         "p",
         "reduction",
+        "self",
         "threshold",
         "value",
     )
 )
 """Arguments of operations that are part of what they compute."""
 _ARGUMENT = re.compile(r"(\w+)=([^,()]+)")
+_NUMBER = re.compile(r"(\w+)=(?:tensor\()?([^,()]+)")
+"""The same, and numbers in tensors of the program's, which it may have computed."""
+_OUTPUTS = re.compile(r"\boutputs=\(([\d, ]+)\)")
 NEAR = 1e-6
 """Relative difference of two numbers that are one: two programs may compute it otherwise, and in
 float32."""
@@ -88,11 +92,12 @@ def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
     return list(dict.fromkeys(told))[:SHOWN]
 
 
-def other_number(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
+def other_number(a: Sequence[Operation], b: Sequence[Operation], *, computed: bool = False) -> bool:
     """Whether both ran the same operations, of which exactly one was told another number or word.
 
     Then the formulas differ, however little their results do: a norm takes a factor out again.
     Where two operations were told otherwise, one may make up for the other.
+    computed: whether numbers in tensors count too, which follow from what they are computed from.
     """
     if [one.name for one in a] != [one.name for one in b]:
         return False
@@ -100,7 +105,8 @@ def other_number(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
     if left.total() != 1 or right.total() != 1:
         return False
     (one,), (two,) = left, right
-    told = [dict(_ARGUMENT.findall(side.arguments)) for side in (one, two)]
+    pattern = _NUMBER if computed else _ARGUMENT
+    told = [dict(pattern.findall(side.arguments)) for side in (one, two)]
     names = [name for name in told[0] if told[0][name] != told[1].get(name)]
     if told[0].keys() != told[1].keys() or len(names) != 1 or names[0] not in FORMULA:
         return False
@@ -167,7 +173,26 @@ def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
         if one != two and sorted(one) == sorted(two) and len(set(one)) > 1:
             sides = " | ".join(", ".join(map(escape, side)) for side in (one, two))
             return f"{_plain(op)} takes the same in another order: {sides}"
-    return ""
+    return _outputs_otherwise(a, b)
+
+
+def _outputs_otherwise(a: Edges, b: Edges) -> str:
+    """Says that operations take the outputs of those before them in another order; else ""."""
+    if len(a.arguments) != len(b.arguments):
+        return ""
+    sides = [[_outputs(text) for text in edges.arguments] for edges in (a, b)]
+    places = [at for at, (one, two) in enumerate(zip(*sides, strict=True)) if one != two]
+    one, two = (Counter(re.findall(r"[1-9]\d*", " ".join(side))) for side in sides)
+    if not places or one != two:
+        return ""
+    own = " | ".join(f"output {side[places[-1]]}" for side in sides)
+    op = _plain(a.ops[places[-1]])
+    return f"{op} takes outputs of one operation in another order: {own}"
+
+
+def _outputs(arguments: str) -> str:
+    found = _OUTPUTS.search(arguments)
+    return found[1] if found else "0"
 
 
 def _taken(edges: Edges, at: int, names: Mapping[str, str]) -> list[str]:

@@ -18,7 +18,7 @@ from anchorlib.diagnosis.judgement.series import series, values
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.errors import StoreError
 
-__all__ = ["targets"]
+__all__ = ["gradient_of", "targets"]
 
 Array = np.ndarray[Any, Any]
 EXACT = 1e-3  # share of the spread of probabilities by which elements may be off their line
@@ -51,7 +51,7 @@ def targets(frontier: Frontier, row: int) -> list[str]:
             told.update(dict.fromkeys(_of_logits(frontier, row, tensor.name)))
         elif tensor.kind == "value" and a.figures["numel"][row] == 1:
             for link in frontier.ancestry(row).parents:
-                gradient = _gradient_of(frontier, row, link)
+                gradient = gradient_of(frontier, row, link)
                 if gradient is not None:
                     told.update(dict.fromkeys(_of_logits(frontier, gradient, link.name)))
     except StoreError:
@@ -59,7 +59,7 @@ def targets(frontier: Frontier, row: int) -> list[str]:
     return list(told)
 
 
-def _gradient_of(frontier: Frontier, row: int, link: Link) -> int | None:
+def gradient_of(frontier: Frontier, row: int, link: Link) -> int | None:
     """The row of the gradient of a loss's parent, where both runs have it; else None."""
     if link.kind != "value" or link.steps_back:
         return None

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.causes import Frontier, Overflows, Role
 from anchorlib.diagnosis.judgement.rounding.severity import severity
 from anchorlib.diagnosis.judgement.rounding.shaken import steady_error
 from anchorlib.diagnosis.sizes import Measures
@@ -41,12 +41,13 @@ class Jump(NamedTuple):
     times: float
 
 
-def jump(frontier: Frontier, measures: Measures) -> Jump | None:
+def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump | None:
     """The first leap in the first step that differs, in A's order of execution.
 
-    Two large errors are no leaps: that of a tensor which consists of rounding alone, as the
-    gradient of a bias before a norm, and any error behind a record of integers, since a rounding
-    may turn a decision.
+    Three large errors are no leaps: that of a tensor which consists of rounding alone, as the
+    gradient of a bias before a norm; any error behind a record of integers, since a rounding
+    may turn a decision; and that of gradients behind the backward of a step which a larger loss
+    scale made one run skip. Clipping divides those by a norm that is infinite.
     """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
@@ -58,6 +59,7 @@ def jump(frontier: Frontier, measures: Measures) -> Jump | None:
     decided = np.array(whole or [False], bool)[a.dtype[rows[at]]]
     at = at[: int(np.argmax(decided))] if decided.any() else at
     at = at[~updates[a.tensor[rows[at]]] & ~np.isnan(measures["error_eps"][at])]
+    at = at[~((frontier.role[rows[at]] == Role.OPTIMIZER) & overflows.of(rows[at]))]
     errors = dict(
         zip(rows[at].tolist(), (measures["error_eps"] * measures["eps"])[at].tolist(), strict=True)
     )

@@ -128,6 +128,9 @@ def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
     tensor = a.tensors[a.tensor[row]]
     own = (tensor.name, a.phases[a.phase[row]], int(a.call[row]))
     told = [one for one in a.edges.get(tensor.rank, ()) if (one.name, one.phase, one.call) == own]
+    # A module may be given a batch in one pass, and another module's result in the next one.
+    of_pass = [one for one in told if one.pass_index == a.pass_index[row]]
+    told = of_pass or told
     parents = {parent.name for one in told for parent in one.parents if parent.call is not None}
     before = alignment.a_row[alignment.equal]
     before = before[(a.step[before] == a.step[row]) & (a.order[before] < a.order[row])]

@@ -51,10 +51,33 @@ def test_scalars_are_told_and_shapes_are_not(made, said):
     assert told(made(leaf())) == said
 
 
-def test_a_tensor_of_the_users_is_no_number():
-    assert told(leaf() * torch.tensor(3.0)) == ""
+def test_a_number_in_a_tensor_of_the_users_is_told():
+    assert told(leaf() * torch.tensor(3.5)) == "other=tensor(3.5)"
+    assert told(torch.tensor(3.0) * leaf()) == "self=tensor(3)"
+    assert told(leaf() * torch.tensor(3)) == "other=3"
+
+
+def test_a_small_factor_that_autograd_does_not_follow_is_told_by_mean_and_spread():
+    factor = torch.tensor([1.0, -1.0, 3.0, -3.0])
+    assert told(leaf() * factor) == "other=(4 of mean 0, std 2.24)"
+    assert told(leaf() / (factor + 4)) == "other=(4 of mean 4, std 2.24)"
+    assert told(leaf() * (factor * (1 + 1e-6))) == told(leaf() * factor)
+
+
+def test_other_tensors_of_the_users_are_not_told():
     assert told(leaf() * torch.tensor(3.0, dtype=torch.float64, requires_grad=True)) == ""
-    assert told(leaf() * torch.ones(4, 4)) == ""
+    assert told(leaf() * leaf()) == ""
+    assert told(leaf() * torch.ones(4, 4).bfloat16()) == ""
+    assert told(leaf() * torch.ones(8, 4).T[:4, :4]) == ""  # its memory is not in order
+    assert told(leaf(200, 200) * torch.ones(200, 200)) == ""  # it is large
+    assert told(leaf() @ torch.ones(4, 4)) == ""  # no factor of each element
+
+
+def test_which_output_of_an_operation_is_taken_is_told():
+    one, two = leaf().chunk(2)
+    assert told(one.tanh()) == ""
+    assert told(two.tanh()) == "outputs=(1)"
+    assert told(one * two) == "outputs=(0, 1)"
 
 
 def test_a_small_mask_is_told_by_its_digest():
@@ -100,9 +123,11 @@ def test_no_hook_of_the_users_runs_and_no_operation_is_made():
     with saved_tensors_hooks(lambda x: x, unpack):
         y = functional.gelu(leaf() * torch.ones(4, 4))
         z = leaf() * 3
+        leaf_of_factor = leaf() * torch.ones(4, 4)
     with Seen():
         assert told(y) == "approximate='none'"
         assert told(z) == "other=3"
+        assert told(leaf_of_factor) == "other=(16 of mean 1, std 0)"
     assert seen == []
 
 
@@ -110,7 +135,7 @@ def test_nothing_that_was_saved_is_kept_alive_and_backward_goes_on_as_before():
     kept = torch.ones(4, 4)
     gone = weakref.ref(kept)
     y = leaf() * kept
-    assert told(y) == ""
+    assert told(y) == "other=(16 of mean 1, std 0)"
     y.sum().backward()
     assert told(y) == ""  # freed by backward
     del kept, y

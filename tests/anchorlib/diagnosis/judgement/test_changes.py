@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -63,6 +64,21 @@ def squared(x):
             "LeakyReluBackward0 negative_slope 0.01 | 0.2",
         ),
         (lambda x: x * 0.125, lambda x: x * 0.1, "MulBackward0 other 0.125 | 0.1"),
+        (
+            lambda x: x * torch.tensor(0.125),
+            lambda x: x * torch.tensor(0.1),
+            "MulBackward0 other tensor(0.125) | tensor(0.1)",
+        ),
+        (
+            lambda x: x * torch.ones(8),
+            lambda x: x * torch.eye(8)[0],
+            "MulBackward0 other (8 of mean 1, std 0) | (8 of mean 0.125, std 0.331)",
+        ),
+        (
+            lambda x: x.chunk(2, 1)[0].sigmoid() * x.chunk(2, 1)[1],
+            lambda x: x.chunk(2, 1)[1].sigmoid() * x.chunk(2, 1)[0],
+            "Sigmoid takes outputs of one operation in another order: output 0 | output 1",
+        ),
         (
             lambda x: functional.batch_norm(x, None, None, training=True),
             lambda x: functional.batch_norm(x, None, None, training=True, eps=0.1),
@@ -142,3 +158,109 @@ def test_the_argument_of_an_operation_in_backward_is_told_of_the_gradient(tmp_pa
     assert found.origins[0].place.kind == "grad"
     assert found.origins[0].ops_b == ("SlopeBackward",)
     assert "_saved" not in found.sentence
+
+
+def normed(x):
+    return x / x.square().mean(-1, keepdim=True).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("factor", "cls"),
+    [(3.2, "not_rounding"), (3.1 * (1 + 1e-7), "rounding")],
+    ids=["another number", "its rounding"],
+)
+def test_a_number_that_a_norm_takes_out_again_is_told_by_what_was_multiplied(tmp_path, factor, cls):
+    found = compared(
+        tmp_path,
+        lambda x: normed(x * torch.tensor(3.1)),
+        lambda x: normed(x * torch.tensor(factor)),
+    )
+    assert (found.origins[0].place.name, found.origins[0].cls) == ("made", cls), found
+    assert ("other tensor(3.1) | tensor(3.2)" in found.sentence) == (cls == "not_rounding")
+
+
+def test_a_random_number_of_another_seed_is_no_other_formula(tmp_path):
+    for name, seed in (("a", 0), ("b", 1)):
+        torch.manual_seed(seed)
+        draw, inside = torch.Generator().manual_seed(0), torch.Generator().manual_seed(seed)
+        fc, x = nn.Linear(8, 8), torch.randn(16, 8, generator=draw)
+        nn.init.eye_(fc.weight)
+        nn.init.zeros_(fc.bias)
+        with anchorlib.start(name, store=tmp_path) as session:
+            session.watch(fc, tensors="*")
+            made = normed(fc(x) * (torch.rand((), generator=inside) + 1))
+            anchorlib.anchor(made, "made").pow(2).sum().backward()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "suspect", found
+
+
+class Two(nn.Module):
+    """Two layers behind a norm; `of` says what the second one is computed from."""
+
+    def __init__(self, of: str) -> None:
+        super().__init__()
+        self.of = of
+        self.norm, self.one, self.two = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.one(x)
+        n = self.norm(h)
+        return self.two({"norm": n, "one": h, "both": n + h, "more": 1.5 * n}[self.of])
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        ("one", "B computes it from one, A from norm"),
+        ("both", "B alone computes it from one"),
+        ("more", ""),
+    ],
+)
+def test_what_a_value_is_computed_from_in_one_run_alone_is_said(tmp_path, of, said):
+    for name, own in (("a", "norm"), ("b", of)):
+        torch.manual_seed(0)
+        model, x = Two(own), torch.randn(16, 8)
+        with anchorlib.start(name, store=tmp_path) as session:
+            session.watch(model, tensors="*")
+            model(x).pow(2).sum().backward()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert said in found.sentence, found
+    assert ("computes it from" in found.sentence) == bool(said)
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_a_record_of_one_run_alone_is_named_where_the_other_does_not_compute_it(tmp_path, skips):
+    def by_norm(x):
+        return anchorlib.anchor(functional.layer_norm(x, (8,)), "normed") * 2
+
+    def other(x):
+        return (x if skips else functional.layer_norm(x, (8,)) * 1.01) * 2
+
+    found = compared(tmp_path, by_norm, other)
+    said = "A computes it from normed (NativeLayerNorm), B does not"
+    assert (said in found.sentence) == skips, found
+
+
+def regressed(folder, name: str, target: float, power: float = 2) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    draw = torch.Generator().manual_seed(1)
+    x, y = torch.randn(16, 8, generator=draw), torch.rand(16, generator=draw) * target
+    with anchorlib.start(name, store=folder) as session:
+        session.watch(model, tensors="*")
+        loss = 0.5 * (model(x)[:, 0] - y).pow(power).mean()
+        anchorlib.anchor(loss, "loss").backward()
+
+
+@pytest.mark.parametrize("power", [2, 4])
+def test_the_target_of_a_squared_loss_is_told_though_no_record_holds_it(tmp_path, power):
+    regressed(tmp_path, "a", 1.0, power)
+    regressed(tmp_path, "b", 2.0, power)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.origins[0].place.name == "loss"
+    assert ("the loss's target differs in 16 of 16 elements" in found.sentence) == (power == 2)
+    if power == 2:
+        told = [
+            float(one) for one in re.search(r"([\d.]+) \| ([\d.]+) on av", found.sentence).groups()
+        ]
+        assert told[1] == pytest.approx(2 * told[0], rel=0.02)

@@ -133,6 +133,46 @@ def test_a_loss_scale_too_large_for_the_gradients_is_no_alarm(tmp_path, scales):
     assert any("the scaler skipped" in note for note in found.notes)
 
 
+def clipped(store: Any, run: str, scale: float, factor: float = 1.0) -> None:
+    """Like `scaled`, with gradients that are clipped and then multiplied by a factor."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", scale)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = model(torch.randn(8, 16, generator=draw)).float().square().mean()
+            anchorlib.anchor(loss, "loss")
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            for parameter in model.parameters():
+                parameter.grad.mul_(factor)
+            scaler.step(optimizer)
+            scaler.update()
+
+
+@pytest.mark.parametrize("scales", [(1024.0, 2.0**20), (2.0**20, 1024.0)], ids=["B", "A"])
+def test_what_clipping_makes_of_an_overflow_is_no_alarm(tmp_path, scales):
+    """Some gradients overflow; by their infinite norm clipping makes zeros of the finite ones."""
+    for run, scale in zip("ab", scales, strict=True):
+        clipped(tmp_path, run, scale)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert any(one.measure.nonfinite for one in found.origins)
+    assert found.verdict == "suspect", found.sentence
+
+
+def test_another_factor_behind_clipping_is_an_alarm_where_no_scale_overflows(tmp_path):
+    clipped(tmp_path, "a", 1024.0)
+    clipped(tmp_path, "b", 2048.0, factor=0.0)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected", found.sentence
+
+
 def spoilt(made: Tensor, step: int) -> Tensor:
     if step == 1:
         made.register_hook(lambda gradient: gradient / 0)

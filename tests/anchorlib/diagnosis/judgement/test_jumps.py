@@ -13,8 +13,11 @@ from torch import nn
 
 import anchorlib
 from anchorlib.diagnosis.causes.frontier import frontier
+from anchorlib.diagnosis.causes.overflows import overflows
+from anchorlib.diagnosis.causes.skips import skips
 from anchorlib.diagnosis.investigation import compare_tables
-from anchorlib.diagnosis.judgement.rounding.jumps import LEAST, TIMES, jump
+from anchorlib.diagnosis.judgement.rounding.jumps import LEAST, TIMES, Jump, jump
+from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.diagnosis.sizes.measurement import measure
 from tests.anchorlib.diagnosis.tables import table
@@ -22,6 +25,11 @@ from tests.anchorlib.store.records import record
 
 SIZE = 64
 ONES = np.ones(SIZE, "<f8")
+
+
+def leaping(alignment: Alignment) -> Jump | None:
+    overflown = overflows(alignment, skips(alignment))
+    return jump(frontier(alignment), measure(alignment, alignment.differing), overflown)
 
 
 def run(errors: list[float], name: str = "a", kind: str = "value") -> Any:
@@ -37,7 +45,7 @@ def run(errors: list[float], name: str = "a", kind: str = "value") -> Any:
 
 def leap(errors: list[float], **options: str) -> Any:
     alignment = align(run([0.0] * len(errors), **options), run(errors, "b", **options))
-    return jump(frontier(alignment), measure(alignment, alignment.differing))
+    return leaping(alignment)
 
 
 @given(st.lists(st.sampled_from([0.0, 1e-9, 1e-6, 3e-5, 2e-3, 0.5, 20.0]), max_size=8))
@@ -69,7 +77,7 @@ def test_a_rounding_to_bfloat16_of_what_differs_in_float32_is_no_leap(units, lea
         ]
         runs.append(table(made, run=name))
     alignment = align(*runs)
-    found = jump(frontier(alignment), measure(alignment, alignment.differing))
+    found = leaping(alignment)
     assert (found is not None) == leaps
 
 

@@ -1,0 +1,95 @@
+"""The target of a squared loss, computed from the loss, its input and the gradient of that input.
+
+    L = c·Σ(x − t)²,  g = 2c·(x − t)      so      t = x − 2·L·g / Σg²,  and  c = Σg² / (4·L)
+
+Autograd does not follow targets, and few programs record them: returns of a policy, a teacher's
+results, noise. Where one formula is used in both runs, both have the same c, whatever their targets
+are. Where the two differ in c, the loss is another one, or has further terms, and nothing is said.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from anchorlib.amounts import figure
+from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.judgement.changes.targets import gradient_of
+from anchorlib.diagnosis.judgement.series import series, values
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.errors import StoreError
+
+__all__ = ["squared_targets"]
+
+Array = np.ndarray[Any, Any]
+SQUARE = re.compile(r"^(Pow|MseLoss)Backward")
+LINEAR = re.compile(
+    r"^(Pow|MseLoss|Mul|Div|Mean|Sum|Sub|RSub|Neg|T|\w*View|Reshape\w*|Slice|Select|Transpose|Permute"
+    r"|Expand|Clone|Unsqueeze|Squeeze|Unbind|Alias|Index|Gather)Backward"
+)
+"""Operations of a squared loss of one input: the square, and others that are linear."""
+EXACT = 1e-4  # relative difference of two c that are one
+CLEAR = 1e-3  # share of the larger target from which two targets are two
+FEW = 2  # elements: one element fits any formula
+MOST_ELEMENTS = 1 << 22
+
+
+def squared_targets(frontier: Frontier, row: int) -> list[str]:
+    """How the targets of a squared loss differ, as a clause; [] where they are equal or unknown."""
+    alignment = frontier.alignment
+    a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]
+    ancestry = frontier.ancestry(row)
+    links = [one for one in ancestry.parents if not one.saved and one.kind == "value"]
+    squares = any(map(SQUARE.match, ancestry.ops)) and all(map(LINEAR.match, ancestry.ops))
+    scalar = tensor.kind == "value" and a.figures["numel"][row] == 1
+    if not (scalar and squares and len(links) == 1):
+        return []
+    gradient = gradient_of(frontier, row, links[0])
+    if gradient is None or not FEW <= a.figures["numel"][gradient] <= MOST_ELEMENTS:
+        return []
+    given = series(a, gradient, "value", links[0].name)
+    for place in (a.step, a.pass_index, a.call):
+        given = given[place[given] == place[gradient]]
+    rows = [row, *given[:1].tolist(), gradient]
+    if len(rows) < 3 or not np.isin(rows, alignment.a_row).all():
+        return []
+    others = [int(alignment.b_row[np.searchsorted(alignment.a_row, one)]) for one in rows]
+    try:
+        one, two = _target(a, rows), _target(alignment.b, others)
+    except StoreError:
+        return []
+    if one is None or two is None or abs(one[1] / two[1] - 1) > EXACT:
+        return []
+    return _different(one[0], two[0])
+
+
+def _target(table: Table, rows: list[int]) -> tuple[Array, float] | None:
+    """The target, nan where an element has no gradient, and c; None where they are not known.
+
+    rows: of the loss, its input, and the input's gradient.
+    """
+    loss, x, g = (values(table, one) for one in rows)
+    if loss is None or x is None or g is None or len(x) != len(g):
+        return None
+    size, least = float(g @ g), float(loss[0])
+    if not (size > 0 and least > 0):
+        return None
+    target = x - 2 * least * g / size
+    target[g == 0] = np.nan
+    return target, size / (4 * least)
+
+
+def _different(one: Array, two: Array) -> list[str]:
+    """How two targets differ, as a clause; [] where they do not."""
+    known = ~(np.isnan(one) | np.isnan(two))
+    one, two = one[known], two[known]
+    if not len(one):
+        return []
+    size = max(float(np.abs(one).max()), float(np.abs(two).max()))
+    other = int((np.abs(two - one) > CLEAR * size).sum())
+    if not other:
+        return []
+    means = f"{figure(float(one.mean()))} | {figure(float(two.mean()))} on average"
+    return [f"the loss's target differs in {other:,} of {len(one):,} elements, {means}"]
