@@ -77,6 +77,8 @@ def _single(ops: Sequence[str]) -> str:
         return "RmsNorm"
     if set(bases) == {"LogSoftmax", "NllLoss"}:
         return "CrossEntropy"
+    if set(bases) == {"Convolution", "ConstantPadNd"}:  # padding by `same`, one end more
+        return "Convolution"
     if _PRODUCT in bases and _STEPS_OF_ATTENTION.issuperset(bases):
         return "ScaledDotProductAttentionMath"
     return bases[0] if len(bases) == 1 else ""
