@@ -213,7 +213,6 @@ class EvenByHand(nn.Conv2d):
 def test_a_convolution_that_pads_one_end_more_is_replayed(tmp_path: Any) -> None:
     for run, kind in (("a", nn.Conv2d), ("b", EvenByHand)):
         torch.manual_seed(0)
-        first = nn.Conv2d(3, 4, 3)
         model = nn.Sequential(nn.Conv2d(3, 4, 3), kind(4, 4, 4, padding="same"), nn.Tanh())
         with anchorlib.start(run, store=tmp_path) as session:
             session.watch(model, tensors="*")
