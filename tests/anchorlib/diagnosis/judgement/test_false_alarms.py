@@ -492,3 +492,41 @@ def test_what_one_run_alone_computes_in_low_precision_rounds_in_it(tmp_path, for
                 optimizer.step()
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == verdict, found.sentence
+
+
+class Shrinking(nn.Module):
+    """A layer in bfloat16 whose results are a hundredth of what they are made of.
+
+    off: by what each result is off beside its own rounding, which the graph does not show.
+    """
+
+    def __init__(self, off: float | Tensor) -> None:
+        super().__init__()
+        self.off, self.wide = off, nn.Linear(64, 64)
+        self.shrink, self.out = nn.Linear(64, 64, bias=False), nn.Linear(64, 8)
+        nn.init.normal_(self.shrink.weight, std=1e-3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = functional.linear(self.wide(x), self.shrink.weight)
+        made.data.copy_(made.data.float() * (1 + self.off))
+        return self.out(anchorlib.anchor(made, "made"))
+
+
+@pytest.mark.parametrize(
+    ("off", "verdict"),
+    [(2.0**-8 * torch.linspace(-1, 1, 64), "suspect"), (0.05, "unexpected")],
+    ids=["rounding", "a factor"],
+)
+def test_a_product_in_low_precision_rounds_by_its_own_size_however_small(tmp_path, off, verdict):
+    for run, own in (("a", 0.0), ("b", off)):
+        torch.manual_seed(0)
+        model = Shrinking(own).bfloat16()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            loss = model(torch.randn(32, 64).bfloat16()).float().square().mean()
+            anchorlib.anchor(loss, "loss").backward()
+            optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.origins[0].place.name == "made"
+    assert found.verdict == verdict, found.sentence

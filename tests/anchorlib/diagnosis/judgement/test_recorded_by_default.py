@@ -11,6 +11,9 @@ from torch.nn import functional
 
 import anchorlib
 from anchorlib.diagnosis.comparison import Comparison
+from anchorlib.diagnosis.investigation import compare_tables
+from anchorlib.diagnosis.pairing import table_of
+from anchorlib.diagnosis.pairing.join import align
 
 Tensor = torch.Tensor
 
@@ -82,6 +85,18 @@ def test_a_cast_to_half_is_a_fault_on_a_cpu_though_products_on_gpus_may_be_less_
     found = compared(tmp_path, low=True)
     assert (found.verdict, found.origins[0].cls) == ("unexpected", "not_rounding")
     assert found.origins[0].place.name == "head"
+
+
+@pytest.mark.usefixtures("high_precision")
+@pytest.mark.parametrize(("devices", "cls"), [("cpu", "not_rounding"), ("cpu|cuda", "rounding")])
+def test_a_gpu_of_the_machine_says_nothing_of_tensors_that_lie_elsewhere(tmp_path, devices, cls):
+    compared(tmp_path, low=True)
+    runs = [table_of(anchorlib.open_run(run, tmp_path)) for run in "ab"]
+    told = {"torch.device": "NVIDIA H200", "tensors.device": devices}
+    for table in runs:
+        table.header[0].update(told)
+    found = compare_tables(align(*runs))
+    assert found.origins[0].cls == cls, found
 
 
 def test_other_betas_are_named_where_an_update_first_shows_in_what_is_computed_from_it(tmp_path):
