@@ -36,7 +36,7 @@ PhasesSpec: TypeAlias = "str | Sequence[str]"
 StepsSpec: TypeAlias = "int | range | Sequence[int | range]"
 
 _NOTHING: Mapping[str, str] = {}
-_PART = re.compile(r"(\d+)|(\d*):(\d*)(?::(\d+))?")
+_PART = re.compile(r"(\d{1,18})|(\d{0,18}):(\d{0,18})(?::(\d{1,18}))?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ class Once:
     def __init__(self, train: Callable[..., object], folder: Path) -> None:
         self._train, self._folder = train, folder
         self._made: dict[tuple[Any, ...], Path] = {}
+        self._folders = count()
 
     def __call__(self, how: Any, **options: Any) -> Run:
         """The run of this training, recorded now if no test has asked for it before."""
         key = (how, *sorted(options.items()))
         if key not in self._made:
-            store = self._folder / str(len(self._made))
+            store = self._folder / str(next(self._folders))  # one that failed has its own
             self._train(how, "run", store, **options)
             self._made[key] = store
         return anchorlib.open_run("run", self._made[key])

@@ -83,7 +83,7 @@ def sentence(
     if answer == "incomparable":
         return "The runs have no record in common."
     if answer == "identical":
-        equal = f"The runs are bit-identical in all {matched} records that both have"
+        equal = f"The runs are bit-identical in all {matched:,} records that both have"
         told = "; but ".join(filter(None, (equal, *beside.modes, lacking)))
         return "; ".join((told, *beside.merged)) + "."
     if first is None:

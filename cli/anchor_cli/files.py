@@ -45,7 +45,10 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
     except AnchorError:  # an error of the store that is read; some of these are OSErrors, too
         raise
     except OSError as error:
-        raise OptionError(f"cannot write {escape(str(path))}: {error.strerror or error}") from error
+        reason = error.strerror or str(error)
+        if not target.parent.exists():
+            reason = f"there is no folder {escape(str(target.parent))}; make it, or write elsewhere"
+        raise OptionError(f"cannot write {escape(str(path))}: {reason}") from error
     finally:
         with contextlib.suppress(OSError):
             part.unlink()

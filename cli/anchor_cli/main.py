@@ -162,7 +162,7 @@ def _answer(arguments: Sequence[str] | None) -> int:
         note(str(error))
         return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.USAGE)
     except typer.TyperException as error:
-        note(_usage(error))
+        note(_usage(error, sys.argv[1:] if arguments is None else arguments))
         return ExitCode.USAGE
     except OSError:
         raise
@@ -190,11 +190,15 @@ def _command() -> typer.core.TyperGroup:
     return command
 
 
-def _usage(error: typer.TyperException) -> str:
-    """The message of wrong usage in one line, which ends with the command that shows the help."""
+def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
+    """The message of wrong usage in one line, which ends with the command that shows the help.
+
+    An option without its value is refused before it is known whose it is; the arguments tell.
+    """
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "anchor"
+    named = [f"anchor {one}" for one in arguments if one in _command().commands]
+    path = context.command_path if context is not None else next(iter(named), "anchor")
     message = message.replace("Value error, ", "").replace(". Did you mean", "; did you mean")
     see = " See" if message.endswith("?") else "; see"
     return f"{message[:1].lower()}{message[1:]}{see} `{path} --help`"

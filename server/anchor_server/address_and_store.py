@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
+from typing import Final
 
 from anchor_server.ports import listener
 from anchorlib.errors import OptionError, StoreError
+from anchorlib.names import quoted
 from anchorlib.store import check_writable, finish_removals, make_store
 from anchorlib.wire import is_loopback
 
-__all__ = ["checked_host", "end_removals", "port_taken", "take_store"]
+__all__ = ["checked_host", "end_removals", "host_and_port", "port_taken", "take_store"]
 
 _log = logging.getLogger("anchor_server")
 
 _OTHER_STORE = "give another with --store"
+_BIND: Final = re.compile(r"(\[[^][]+\]|[^][]+):(\d{1,5})", re.ASCII)
+
+
+def host_and_port(bind: str) -> tuple[str, int] | None:
+    """The host, in its brackets where it has some, and the port; None for a text that is none."""
+    found = _BIND.fullmatch(bind)
+    if found is None or int(found[2]) >= 1 << 16:
+        return None
+    return found[1], int(found[2])
 
 
 def checked_host(bind: str, *, guarded: bool, insecure: bool) -> str:
@@ -25,9 +37,10 @@ def checked_host(bind: str, *, guarded: bool, insecure: bool) -> str:
     Raises OptionError for a text that is no address, and for an address that other machines reach
     where the collector is neither guarded nor `insecure`.
     """
-    host, colon, port = bind.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) >= 1 << 16:
-        raise OptionError(f"{bind!r} is no address to listen on; write host:port")
+    found = host_and_port(bind)
+    if found is None:
+        raise OptionError(f"{quoted(bind)} is no address to listen on; write host:port")
+    host, _ = found
     if not (is_loopback(host) or guarded or insecure):
         raise OptionError(
             f"{host} can be reached from other machines: give a certificate and a token (or a "

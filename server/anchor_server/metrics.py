@@ -42,8 +42,9 @@ class MetricsPort:
         registry.register(_Families(tally, store))
         try:
             self._server, self._thread = prometheus_client.start_http_server(port, host, registry)
-        except OSError as error:
-            raise OptionError(f"cannot listen on {bind}: {error.strerror or error}") from error
+        except (OSError, UnicodeError) as error:  # the latter for a name that no machine can have
+            reason = getattr(error, "strerror", None) or error
+            raise OptionError(f"cannot listen on {bind}: {reason}") from error
         self.address = f"{host}:{self._server.server_port}"
 
     def close(self) -> None:

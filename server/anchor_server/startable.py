@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from anchor_server.access_file import AccessFile
-from anchor_server.address_and_store import checked_host, port_taken
+from anchor_server.address_and_store import checked_host, host_and_port, port_taken
 from anchor_server.certificates import check_own
 from anchor_server.metrics import MetricsPort
 from anchor_server.tally import Tally
@@ -122,11 +122,11 @@ def _address(wanted: Intended) -> Iterator[str]:
 def _ports(wanted: Intended) -> Iterator[str]:
     """Checks both ports while both are held, so that two settings with one port are noticed."""
     with ExitStack() as held:
-        host, _, port = wanted.bind.rpartition(":")
-        if host and port.isdecimal() and int(port) < 1 << 16:
+        if (address := host_and_port(wanted.bind)) is not None:
+            host, port = address
             try:
-                held.enter_context(_listening(host.strip("[]"), int(port)))
-            except OSError:
+                held.enter_context(_listening(host.strip("[]"), port))
+            except (OSError, UnicodeError):  # the latter for a name that no machine can have
                 yield port_taken(wanted.bind)
         if (bind := wanted.metrics_bind) is not None:
             yield from _faults(

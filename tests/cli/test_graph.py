@@ -57,7 +57,7 @@ def test_a_graph_is_narrowed_by_step_stage_module_and_rank(tmp_path, options, st
     [
         (("-o", "a.png"), "the suffix says which format; choose .onnx, .json, .pbtxt, .dot"),
         (("-o", "a"), "the suffix says which format"),
-        (("-o", "nowhere/a.dot"), "cannot write nowhere/a.dot: No such file"),
+        (("-o", "nowhere/a.dot"), "cannot write nowhere/a.dot: there is no folder"),
         (("-o", "a.dot", "--stage", "middle"), "stage is one of forward, recompute"),
         (("-o", "a.dot", "--module", "fc9"), "see `anchor ops`"),
         (

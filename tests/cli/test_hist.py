@@ -302,7 +302,8 @@ class TestFiles:
         place = tmp_path / "nowhere" / "h.csv"
         done = anchor("hist", "run1", "--store", store, "-t", "fc2.bias", "-o", place)
         assert done.code == 2
-        assert done.err == f"anchor: cannot write {place}: No such file or directory\n"
+        reason = f"there is no folder {place.parent}; make it, or write elsewhere"
+        assert done.err == f"anchor: cannot write {place}: {reason}\n"
 
     def test_a_failure_leaves_the_old_file_and_no_other(self, store, tmp_path, monkeypatch):
         from anchor_cli.histograms import answer

@@ -163,6 +163,10 @@ def test_the_installed_command_is_main():
     assert project["scripts"] == {"anchor": "anchor_cli.main:main"}
 
 
+LONG = "9" * 5000
+"""A number of more digits than Python reads."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -174,6 +178,7 @@ def test_the_installed_command_is_main():
             "'--fail-on': 'x' is not one of 'suspect', 'unexpected'; see `anchor compare --help`",
         ),
         (["names", "run1", "--jsno"], "no such option: --jsno"),
+        (["names", "--store"], "requires an argument; see `anchor names --help`"),
         (
             ["stats", "run1", "-t", "fc2.bias", "--pass", "-1"],
             "--pass '-1': give one number, 0 or more",
@@ -186,6 +191,14 @@ def test_the_installed_command_is_main():
         (["stats", "run1", "-t", "fc2.bias", "--step", "5:3"], "--step 5:3 selects nothing"),
         (["stats", "run1", "-t", "fc2.bias", "--step", "x"], "--step 'x': give a step"),
         (["stats", "run1", "-t", "fc2.bias", "--step", "7"], "fc2.bias has no record at --step"),
+        (["stats", "run1", "-t", "fc2.bias", "--phase", "eval"], "are of steps 0-2, phase train"),
+        (["stats", "run1", "-t", "fc2.bias", "--pass", "9"], "are of steps 0-2, pass 0"),
+        (["stats", "run1", "-t", "fc2.bias", "--call", LONG], f"--call '{LONG[:80]}"),
+        (["stats", "run1", "-t", "fc2.bias", "--step", f"-{LONG}:"], "--step '-999"),
+        (["run", "--steps", f"0:{LONG}", "--", "true"], "ANCHOR_STEPS (--steps of anchor run)"),
+        (["serve", "--check", "--bind", f"127.0.0.1:{LONG}"], "is no address to listen on"),
+        (["serve", "--check", "--bind", "[::1:0"], "'[::1:0' is no address to listen on"),
+        (["serve", "--check", "--insecure", "--bind", "a..b:0"], "cannot listen on a..b:0"),
         (["stats", "run1", "-t", "fc2.bias", "--rank", "1"], "rank 1 recorded nothing in run1"),
         (["stats", "run1", "-t", "fc2.bias", "--mode", "sum"], "was recorded in mode sum"),
         (["stats", "run1", "-t", "fc2.bias", "--mode", "smu"], "unknown mode 'smu'"),

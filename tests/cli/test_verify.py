@@ -67,7 +67,7 @@ def test_a_sound_run_is_0_and_every_value_was_read(store):
         "copied": [],
     }
     assert anchor("verify", "run1", "--store", store).out == (
-        f"run1: {values} values ({nbytes}) of {values + 1} records: all fit their digests\n"
+        f"run1: {values} values ({nbytes} bytes) of {values + 1} records: all fit their digests\n"
     )
 
 

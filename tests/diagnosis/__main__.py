@@ -67,11 +67,12 @@ def _options() -> argparse.Namespace:
 
 
 def _operations(seeds: range) -> bool:
-    """Score the answers about operations: nets of modules, one large module, two compilers."""
+    """Score the answers about operations: nets of modules and of one, compilers, trainings."""
     found = [
         *operations.scores(seeds, large=False),
         *operations.scores(seeds, large=True),
         operations.decomposed(),
+        *operations.of_trainings(),
     ]
     print("\n".join(map(str, found)))
     print(f"\nseeds: nets {_span(seeds)}")

@@ -1,7 +1,7 @@
 """Pairs of whole trainings whose difference is known, and compare's answers about them.
 
-Each case of a workload is trained at two of three seeds. A hash of workload and seed keeps about a
-third of the pairs aside: rules and thresholds are made by the others alone (`held_out`).
+Each case of a workload is trained at two of three seeds. Whole workloads are kept aside (`ASIDE`):
+rules and thresholds are made by the others alone.
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ from tests.diagnosis.training import perturbed, threads
 from tests.diagnosis.workloads import WORKLOADS
 from tests.diagnosis.workloads.base import Case, EndedError, Workload
 
+ASIDE = ("translator", "graph", "diffusion", "recommender", "valuer")
+"""The workloads that are kept aside since 2026-11-23, when they were written.
+
+They are kinds of training that no rule was made by. What compare answers about them is read as
+counts alone (`--held-out`), and seldom: each reading teaches something, so that a part that was
+read too often says nothing any more. It then joins the pairs that rules are made by, and new
+workloads take its place. The first part, a third of the older pairs by a hash of workload and seed,
+was read five times, and is tuned by since the same day.
+"""
 SEEDS = 3
 NOISE = (1, 2, 3)
 PATIENCE = 30
@@ -117,8 +126,11 @@ def pairs() -> list[Pair]:
 
 
 def held_out(pair: Pair) -> bool:
-    """Whether the pair is held out: no rule and no threshold may be tuned by it."""
-    return _hash(f"{pair.workload} {pair.seed}") % 3 == 0
+    """Whether the pair is held out: no rule and no threshold may be tuned by it.
+
+    All pairs of the workloads in `ASIDE` are, since 2026-11-23; every older workload is tuned by.
+    """
+    return pair.workload in ASIDE
 
 
 def _hash(text: str) -> int:

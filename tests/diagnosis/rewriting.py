@@ -199,7 +199,7 @@ def _ops(found: OpAlignment) -> Iterator[Op]:
 
 def _ours(op: Op, lines: Iterable[str]) -> bool:
     # Where the line uses x twice now, its gradients are summed where x was made.
-    return op.where in lines or op.where.startswith("rewriting.py:") or op.stage == "accumulate"
+    return op.where in lines or op.where.startswith("by_hand.py:") or op.stage == "accumulate"
 
 
 def _is(op: Op, name: str) -> bool:

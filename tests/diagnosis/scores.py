@@ -16,22 +16,26 @@ VERDICTS = ("unexpected", "suspect", "expected", "identical", "incomparable")
 
 
 class Score(NamedTuple):
-    """One thing that is counted: how many of how many, and the least share that is wanted."""
+    """One thing that is counted: how many of how many, and the least share that is wanted.
+
+    least: None where a share is stated and no target exists for it.
+    """
 
     what: str
     count: int
     of: int
-    least: float
+    least: float | None
 
     @property
     def missed(self) -> bool:
         """Whether the share is too small."""
-        return self.count < self.least * self.of
+        return self.least is not None and self.count < self.least * self.of
 
     def __str__(self) -> str:
         share = f" ({self.count / self.of:.0%})" if self.of else ""
+        wanted = "" if self.least is None else f", target {self.least:.0%}"
         mark = ", MISSED" if self.missed else ""
-        return f"{self.what}: {self.count} of {self.of}{share}, target {self.least:.0%}{mark}"
+        return f"{self.what}: {self.count} of {self.of}{share}{wanted}{mark}"
 
 
 def scores(found: Sequence[Judged]) -> list[Score]:

@@ -18,10 +18,19 @@ from tests.diagnosis.decompositions import exact, traced
 )
 def test_what_is_said_of_operations_holds_on_a_sample(large, seeds):
     found = operations.scores(seeds, large=large)
-    assert len(found) == 4
+    assert len(found) == 6
     for score in found:
         assert score.of
         assert not score.missed, score
+
+
+@pytest.mark.parametrize("name", ["coder", pytest.param("actor", marks=pytest.mark.slow)])
+def test_what_a_module_ran_has_it_in_the_backward_of_a_whole_training(name):
+    inside, every, lines, alone = operations.of_trainings([name])
+    assert not inside.missed, inside
+    assert not lines.missed, lines
+    assert (every.count, every.of) == (alone.count, alone.of)
+    assert inside.of < every.of, "the loss is taken of functions"
 
 
 @pytest.mark.skipif("origin" not in OpForm._fields, reason="operations of graphs have no origin")

@@ -4,7 +4,7 @@ An anchored tensor has a mark on its autograd node, in the dict that torch keeps
 there for anomaly mode: the mark is freed with the node, and nothing here keeps a tensor or a graph
 alive. A leaf has no lasting node, so its mark is a hook on the leaf.
 
-A tensor without a graph is recognized by its memory (see `storages`) or by the module that
+A tensor without a graph is recognized by its memory (see `shared_storages`) or by the module that
 returned it: a frozen layer, or one under `no_grad`, made its output from its arguments.
 """
 

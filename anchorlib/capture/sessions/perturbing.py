@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ import torch
 from anchorlib.capture.tensors import plain_inside
 from anchorlib.dtypes import DTYPES
 from anchorlib.errors import OptionError
-from anchorlib.names import noise_name
+from anchorlib.names import noise_name, quoted
 
 __all__ = ["VARIABLE", "Perturbation", "perturbation"]
 
@@ -91,9 +92,9 @@ def perturbation() -> Perturbation | None:
     if not text or os.environ.get("ANCHOR_DISABLED", "0") not in ("", "0"):
         return None
     seed, _, size = text.partition(":")
-    if not seed.isascii() or not seed.isdigit():
+    if not re.fullmatch(r"[0-9]{1,18}", seed):
         raise OptionError(
-            f"{VARIABLE}={text!r} in the environment is not SEED[:EPS], for example 1"
+            f"{VARIABLE}={quoted(text)} in the environment is not SEED[:EPS], for example 1"
         )
     return Perturbation(int(seed), _size(size, text), text)
 

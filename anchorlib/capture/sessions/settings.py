@@ -13,7 +13,15 @@ from anchorlib.capture.eager import VARIABLE as GRAFT
 from anchorlib.capture.sessions.perturbing import Perturbation, perturbation
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import All, Mode, ModeSpec, parse_modes
-from anchorlib.names import Selector, check_run_name, graft_name, matches, parse, parse_list
+from anchorlib.names import (
+    Selector,
+    check_run_name,
+    graft_name,
+    matches,
+    parse,
+    parse_list,
+    quoted,
+)
 from anchorlib.operations import traced_steps
 from anchorlib.recorder import DrainPlace, default_place
 from anchorlib.scope import ANYTHING, PhasesSpec, Scope, StepsSpec, scope
@@ -23,7 +31,7 @@ from anchorlib.store import DEFAULT_STORE
 __all__ = ["Options", "Settings", "settings"]
 
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")  # torchrun; a requeued job
-_MOST_RESTARTS = 1 << 31
+_COUNT = re.compile(r"\d{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +158,7 @@ def settings(asked: Options) -> Settings:
         selectors=_selectors(asked.tensors),
         modes=parse_modes(asked.mode),
         first_step=_whole("first_step", asked.first_step, 0),
-        attributes=dict(asked.attributes or {}),
+        attributes=_attributes(asked.attributes),
         recorder=_recorder(asked.recorder),
         scope=scope(asked.phases, asked.steps, environ=env),
         perturbation=noise,
@@ -247,14 +255,27 @@ def _restarted() -> bool:
 def _restart_count() -> int | None:
     """How often torchrun or SLURM has restarted this job; None where neither tells."""
     told = [os.environ.get(name, "") for name in _RESTARTS]
-    counts = [int(one) for one in told if one.isdigit() and int(one) < _MOST_RESTARTS]
+    counts = [int(one) for one in told if _COUNT.fullmatch(one)]
     return max(counts, default=None)
 
 
 def _whole(name: str, value: object, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise OptionError(f"{name} is a whole number from {least} on, not {value!r}")
+    if value >= 1 << 63:
+        raise OptionError(f"{name} is a whole number below 2**63, not {quoted(hex(value))}")
     return value
+
+
+def _attributes(attributes: object) -> dict[str, Any]:
+    if attributes is None:
+        return {}
+    if not isinstance(attributes, Mapping):
+        raise OptionError(
+            "attributes is names and their values, as {'rate': 0.1}, "
+            f"not {quoted(repr(attributes))}"
+        )
+    return dict(attributes)
 
 
 def _room(max_bytes: object) -> int:

@@ -17,7 +17,15 @@ from torch import fx
 
 from anchorlib.torch_private import engine_code, inner_call_code, profiled_step_code
 
-__all__ = ["OURS", "CodePlace", "is_called_compiled", "is_observing", "is_torchs", "place_of"]
+__all__ = [
+    "OURS",
+    "CodePlace",
+    "is_called_compiled",
+    "is_observing",
+    "is_torchs",
+    "line_above",
+    "place_of",
+]
 
 
 class CodePlace(NamedTuple):
@@ -28,7 +36,7 @@ class CodePlace(NamedTuple):
     module: name of the innermost named module that runs; None where no such module runs.
     optimizes: whether an optimizer's step runs it. repeats: whether it is a forward inside
         backward (a recomputation). graph: the frame of a compiler's graph that runs it, operation
-        by operation.
+        by operation. engine: the frame below which autograd's engine runs it.
     """
 
     where: str = ""
@@ -36,6 +44,7 @@ class CodePlace(NamedTuple):
     optimizes: bool = False
     repeats: bool = False
     graph: FrameType | None = None
+    engine: FrameType | None = None
 
 
 OURS: Final = CodePlace("ours")
@@ -125,7 +134,7 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
 
     names: of modules, by id. backward: whether autograd's engine runs on this thread.
     """
-    where, module, graph = "", None, None
+    where, module, graph, engine = "", None, None, None
     optimizes = repeats = called = False
     while frame is not None:
         code = frame.f_code
@@ -138,9 +147,10 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
                 if module is None:
                     module = names.get(id(owner))
             elif code is _ENGINE and backward:
+                engine = frame
                 break
         elif kind is _USERS:
-            where = where or f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+            where = where or _line_of(frame)
         elif kind is _OPTIMIZERS:
             # AveragedModel, which averages weights, also calls the model that it holds.
             optimizes |= not (where or called) or (code is _STEP and not torch.is_grad_enabled())
@@ -154,4 +164,17 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
         if where and (module is not None or optimizes):
             break
         frame = frame.f_back
-    return CodePlace(where, module, optimizes, repeats, graph)
+    return CodePlace(where, module, optimizes, repeats, graph, engine)
+
+
+def line_above(frame: FrameType | None) -> str:
+    """File and line of the user code that called what `frame` runs; empty where there is none."""
+    while frame is not None:
+        if _kind_of(frame.f_code.co_filename) is _USERS:
+            return _line_of(frame)
+        frame = frame.f_back
+    return ""
+
+
+def _line_of(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"

@@ -9,32 +9,36 @@ made the backward's autograd node.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import FrameType
-from typing import Any, Final
+from types import CellType, FrameType, FunctionType
+from typing import Any, Final, TypeAlias
 
 from torch import fx, nn
 
-from anchorlib.capture.tracing.graph_nodes import ModulePath
+from anchorlib.capture.tracing.graph_nodes import CLOSURE, ModulePath
 from anchorlib.torch_private import children_of
 
 __all__ = ["Insides"]
 
 _CONTAINERS: Final = (list, tuple)
+_HOLDERS: Final = {(FunctionType, CLOSURE), (CellType, "cell_contents")}
+_Start: TypeAlias = tuple[int, bool, str]
+"""The number of an execution, and the variable that a path starts with: is it global, its name."""
 
 
 class Insides:
-    """The modules that the executions of compiled code in one step started from.
+    """The modules that the executions of compiled code in this step and the last one started from.
 
     name_of: gives the name of a module; None where it belongs to no watched model.
     """
 
     def __init__(self, name_of: Callable[[object], str | None]) -> None:
         self._name_of = name_of
-        self._roots: dict[tuple[int, bool, str], object] = {}
+        self._roots: dict[_Start, object] = {}
+        self._before: dict[_Start, object] = {}
 
-    def forget(self) -> None:
-        """Drop the modules of the step that has ended."""
-        self._roots.clear()
+    def next_step(self) -> None:
+        """A step begins. A backward in it may be that of a forward in the step before."""
+        self._roots, self._before = {}, self._roots
 
     def module(self, path: ModulePath, execution: int, frame: FrameType | None) -> str:
         """The name of the innermost module along `path` that has a name; empty where none has.
@@ -44,7 +48,7 @@ class Insides:
         """
         key = (execution, path.of_globals, path.root)
         if frame is None:
-            root = self._roots.get(key)
+            root = self._roots.get(key) or self._before.get(key)
         else:
             root = _variable(frame, path)
             self._roots.setdefault(key, root)  # a later run without gradients makes no node
@@ -59,17 +63,28 @@ def _variable(frame: FrameType | None, path: ModulePath) -> object:
     while frame is not None:
         scope = frame.f_globals if path.of_globals else frame.f_locals
         value: object = scope.get(path.root)
-        if value is not None and not _is_torchs(frame, value):
+        if value is not None and not _is_torchs(frame, value, path.path):
             return value
         frame = frame.f_back
     return None
 
 
-def _is_torchs(frame: FrameType, value: object) -> bool:
-    """Whether `value` is a variable of torch's own, in a frame between the graph and user code."""
+def _is_torchs(frame: FrameType, value: object, links: Iterable[str]) -> bool:
+    """Whether `value` is a variable of torch's own, in a frame between the graph and user code.
+
+    A function of torch's that holds a module on the way along `links` is the user's: dynamo
+    compiles it in place of the module that was given to `torch.compile`.
+    """
     if isinstance(value, nn.Module):
         return isinstance(value, fx.GraphModule)
-    return str(frame.f_globals.get("__name__", "")).startswith("torch.")
+    if not str(frame.f_globals.get("__name__", "")).startswith("torch."):
+        return False
+    inside = _down(value, links) if isinstance(value, FunctionType) else ()
+    return not any(_is_users_module(one) for one in inside)
+
+
+def _is_users_module(value: object) -> bool:
+    return isinstance(value, nn.Module) and not isinstance(value, fx.GraphModule)
 
 
 def _down(value: Any, links: Iterable[str]) -> Iterable[object]:
@@ -82,6 +97,8 @@ def _down(value: Any, links: Iterable[str]) -> Iterable[object]:
             value = value[int(link)]
         elif type(value) is dict:
             value = value.get(link)
+        elif (type(value), link) in _HOLDERS:
+            value = getattr(value, link, None)  # None for a cell that is empty
         else:
             value = getattr(value, "__dict__", {}).get(link)
         yield value

@@ -16,12 +16,20 @@ from anchorlib.capture.tracing.code_places import is_torchs
 from anchorlib.capture.tracing.schemas import facts_of
 from anchorlib.torch_private import CHILDREN, Overload
 
-__all__ = ["ITSELF", "ModulePath", "NodeFacts", "facts_of_node", "op_name"]
+__all__ = ["CLOSURE", "ITSELF", "ModulePath", "NodeFacts", "facts_of_node", "op_name"]
 
 _SUMMED: Final = "is_gradient_acc"
 _ROOT: Final = re.compile(r"(L|G)\['(\w+)'\]")
 _LINK: Final = re.compile(r"\._modules\['([^']+)'\]|\[['\"]?([^\]'\"]+)['\"]?\]|\.([^.\[]+)")
+_HOOKED: Final = re.compile(
+    r"\._forward\w*_hooks\w*\[list\(dict\.keys\([^()]*\)\)\[\d+\]\]\._module\(\)"
+)
+"""A detour over the module that a hook of ours stands for: the one in whose hooks it is found."""
 _FRAME: Final = re.compile(r'^ *File "([^"\n]+)", line ([0-9]+)', re.MULTILINE)
+
+
+CLOSURE: Final = "__closure__"
+"""Begins a path of three links to the module that a function of torch's was made for."""
 
 
 class ModulePath(NamedTuple):
@@ -34,6 +42,11 @@ class ModulePath(NamedTuple):
     of_globals: bool
     root: str
     path: tuple[str, ...]
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """The attributes and items below the module that was given to `torch.compile`."""
+        return self.path[3:] if self.path[:1] == (CLOSURE,) else self.path
 
 
 ITSELF: Final = ModulePath(of_globals=False, root="self", path=())
@@ -89,6 +102,9 @@ def op_name(target: Any) -> str:
 @lru_cache(4096)
 def _module_path(text: str) -> ModulePath:
     """`L['self']._modules['blocks'][0].fc1`, as dynamo writes it, taken apart."""
+    found = 1
+    while found:  # a detour may name the modules on its way by detours
+        text, found = _HOOKED.subn("", text)
     root = _ROOT.match(text)
     if root is None:
         return ITSELF

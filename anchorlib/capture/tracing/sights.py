@@ -17,8 +17,9 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import fx
 
-from anchorlib.capture.tracing.code_places import CodePlace
+from anchorlib.capture.tracing.code_places import CodePlace, line_above
 from anchorlib.capture.tracing.compiled_modules import Insides
+from anchorlib.capture.tracing.forward_sites import ForwardSites
 from anchorlib.capture.tracing.graph_nodes import NodeFacts, facts_of_node
 from anchorlib.capture.tracing.module_owners import Names
 from anchorlib.capture.tracing.running_nodes import Lines
@@ -26,14 +27,13 @@ from anchorlib.capture.tracing.schemas import OpFacts
 from anchorlib.capture.tracing.storage_makers import Makers
 from anchorlib.capture.tracing.value_digests import Digester
 from anchorlib.operations import TracedOp
-from anchorlib.torch_private import next_sequence, sequence_number
+from anchorlib.torch_private import NodeContext, next_sequence, sequence_number
 
 __all__ = ["Sight", "Sights"]
 
 _NO_SEQUENCE: Final = 1 << 63  # AccumulateGrad nodes have numbers from here on
 Keys: TypeAlias = list[int | None]
 _COPY: Final = "aten.clone.default"
-_LATE: Final = 2  # one for the memory that was written, one for the view of it
 _SUMS: Final = {"aten.add.Tensor", "aten.add_.Tensor"}
 
 
@@ -62,15 +62,13 @@ class Sights:
     digester: Digester = field(default_factory=Digester)
     pass_index: int = 0
     graphs: WeakSet[fx.Graph] = field(default_factory=WeakSet)
-    _forward: dict[int, tuple[str, str]] = field(default_factory=dict)
+    _forwards: ForwardSites = field(default_factory=ForwardSites)
     _numbers: dict[object, int] = field(default_factory=dict)
     _blank: set[int | None] = field(default_factory=set)
     _followed: set[int] = field(default_factory=set)  # autograd nodes that stand for whole graphs
     # The number of a node that torch made before it copied what an operation is about to overwrite
     # (`x.mul_(y)`): the copy has the next number, and the operation has none of its own.
     _saved: int | None = None
-    # Nodes that torch may make after an operation has written a view (`x[0] = y`), by number.
-    _late: dict[int, tuple[str, str]] = field(default_factory=dict)
     _ended: bool = False  # whether a backward of this pass was seen
     _insides: Insides = field(init=False)
     _lines: Lines = field(default_factory=Lines)
@@ -84,15 +82,13 @@ class Sights:
         ops, self.ops = self.ops, []
         self.makers.forget()
         self.digester.forget()
-        self._forward.clear()
         self._numbers.clear()
         self._blank.clear()
         self._followed.clear()
         self._saved = None
-        self._late.clear()
-        self._insides.forget()
+        self._insides.next_step()
         self._lines.forget()
-        self._forward[next_sequence() - 1] = ("", "")  # made before this step
+        self._forwards.next_step(next_sequence() - 1)
         self.pass_index, self._ended = 0, False
         self.names.find_memory()
         return ops
@@ -137,7 +133,7 @@ class Sights:
 
     def see_unseen(self, facts: NodeFacts) -> Sight:
         """What the operation of a graph's node is, where not even the graph was seen to run."""
-        module = self.names.at(facts.module.path)
+        module = self.names.at(facts.module.inside)
         stage = "backward" if facts.is_backward else "forward"
         return Sight(
             "accumulate" if facts.is_summing else stage, module, None, "", facts.where, facts.origin
@@ -177,8 +173,7 @@ class Sights:
 
     def _is_followed(self, execution: int, module: str, where: str) -> bool:
         """Whether a graph that runs forward has a backward: then it has just made a new node."""
-        if execution not in self._forward:
-            self._forward[execution] = (module, where)
+        if self._forwards.note_new(execution, module, where):
             self._followed.add(execution)
         return execution in self._followed
 
@@ -190,10 +185,13 @@ class Sights:
             return Sight("optimizer", module, None, "", place.where)
         if node is not None and not place.repeats:
             return self._backward(told.name, place, node, tensors)
-        stage = "forward" if node is None else "recompute"
-        return self._forwards(told, place, stage, tensors)
+        sight = self._forward(told, place, "forward" if node is None else "recompute", tensors)
+        if sight.where or node is None:
+            return sight
+        called = self._forwards.of(sequence_number(node)).where
+        return sight._replace(where=called or line_above(place.engine))
 
-    def _forwards(
+    def _forward(
         self, told: OpFacts, place: CodePlace, stage: str, tensors: list[torch.Tensor]
     ) -> Sight:
         sequence = next_sequence() - 1
@@ -201,19 +199,17 @@ class Sights:
         module = place.module or ""
         if followed and stage == "forward":
             self._begin_pass()
-        fresh = sequence >= 0 and sequence not in self._forward
+        forwards = self._forwards
+        fresh = forwards.note_new(sequence, module, place.where)
         if told.in_place and followed:
-            for late in range(sequence + 1, sequence + 1 + _LATE):
-                self._late[late] = (module, place.where)
+            forwards.note_written(sequence, module, place.where)
         saved, self._saved = self._saved, None
         if fresh:  # this operation is the first since the autograd node was made
-            self._forward[sequence] = (module, place.where)
-            if told.name == _COPY and sequence - 1 not in self._forward:
+            if told.name == _COPY and forwards.is_new(sequence - 1):
                 self._saved = sequence - 1
         elif saved is not None and saved == sequence - 1 and told.in_place:
-            sequence, fresh = saved, True
-            self._forward[sequence] = (module, place.where)
-        seq = self._number(sequence) if fresh and followed else None
+            sequence, fresh = saved, forwards.note_new(saved, module, place.where)
+        seq = self._number(sequence) if fresh else None
         return Sight(stage, module, seq, "", place.where)
 
     def _begin_pass(self) -> None:
@@ -228,12 +224,19 @@ class Sights:
         sequence, called = sequence_number(node), node.name()
         if sequence >= _NO_SEQUENCE:
             module = self.names.owner(getattr(node, "variable", None))
-            return Sight("accumulate", module, None, called, place.where)
-        module, where = self._forward.get(sequence) or self._late.get(sequence, ("", ""))
-        seq = self._number(sequence)
+            where = place.where or line_above(place.engine)
+            return Sight("accumulate", module, None, called, where)
+        # torch dispatches an operation for each node of its own at once, or for `torch.func` later;
+        # a Function of the user's may run none.
+        forward = self._forwards.of(sequence, later=not isinstance(node, NodeContext))
+        where = place.where or forward.where or line_above(place.engine)
+        seq = self._number(forward.number)
         if not place.where and name in _SUMS and _alike(tensors):
-            return Sight("accumulate", module, seq, called, where)
-        return Sight("backward", place.module or module, seq, called, place.where or where)
+            return Sight("accumulate", forward.module, seq, called, where)
+        module = place.module or forward.module
+        if torch.is_grad_enabled():  # this backward will have one of its own (`create_graph`)
+            self._forwards.note_new(next_sequence() - 1, module, where)
+        return Sight("backward", module, seq, called, where)
 
     def _number(self, sequence: object) -> int:
         return self._numbers.setdefault(sequence, len(self._numbers))

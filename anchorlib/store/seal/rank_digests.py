@@ -19,16 +19,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from anchorlib.store.format import mapping, text, whole
 from anchorlib.store.seal.index_format import numbers_of, ranges_of
-from anchorlib.store.stored import visible_rows
-
-if TYPE_CHECKING:
-    from anchorlib.store.read import RankReader
+from anchorlib.store.stored import RankRecords, visible_rows
 
 __all__ = ["MOST_STRETCHES", "RankDigests", "digests_of", "read_digests"]
 
@@ -114,7 +111,7 @@ def read_digests(told: Any) -> RankDigests:
     )
 
 
-def digests_of(reader: RankReader) -> RankDigests:
+def digests_of(reader: RankRecords) -> RankDigests:
     """Makes the digests of a rank. Raises DamagedError where its log of operations is damaged."""
     rows = visible_rows(reader)
     found = RankDigests(
@@ -123,7 +120,7 @@ def digests_of(reader: RankReader) -> RankDigests:
     return found.bounded(MOST_STRETCHES)
 
 
-def _step_digests(reader: RankReader, rows: Array) -> dict[int, bytes]:
+def _step_digests(reader: RankRecords, rows: Array) -> dict[int, bytes]:
     """The digest of each step that has records, ascending; rows: in order of execution."""
     step = reader.column("step")[rows]
     laid = _Layout(reader)
@@ -152,7 +149,7 @@ def _parts(step: Array) -> Iterator[tuple[int, int]]:
 class _Layout:
     """Lays out records as bytes that do not depend on how a rank numbers its names and forms."""
 
-    def __init__(self, reader: RankReader) -> None:
+    def __init__(self, reader: RankRecords) -> None:
         catalogue = reader.catalogue
         self._reader = reader
         self._series = _labels([[one.name, one.kind, one.mode] for one in catalogue.series])
@@ -202,7 +199,7 @@ def _ranked(labels: Array) -> Array:
     return np.asarray(found).reshape(-1)
 
 
-def _outline(reader: RankReader, rows: Array) -> bytes:
+def _outline(reader: RankRecords, rows: Array) -> bytes:
     """The digest of what a comparison reads of a rank beside what its steps' digests cover."""
     catalogue = reader.catalogue
     shapes, codes = reader.shape_codes(rows)

@@ -38,12 +38,11 @@ from anchorlib.store.seal.rank_digests import RankDigests, digests_of, read_dige
 from anchorlib.store.seal.step_counting import step_figures_of
 from anchorlib.store.seal.step_figures import StepFigures
 from anchorlib.store.seal.step_format import read_step_figures, told_step_figures
-from anchorlib.store.stored import is_whole, visible_rows
+from anchorlib.store.stored import RankRecords, is_whole, visible_rows
 from anchorlib.summary import Log2Histogram
 
 if TYPE_CHECKING:
     from anchorlib.store.format import SeriesEntry
-    from anchorlib.store.read import RankReader
 
 __all__ = [
     "INDEX",
@@ -152,7 +151,7 @@ def index_document(figures: RankFigures) -> bytes:
     return encode(told)
 
 
-def figures_of(reader: RankReader) -> RankFigures:
+def figures_of(reader: RankRecords) -> RankFigures:
     """Counts the figures of a rank. Raises DamagedError where its rows are damaged."""
     catalogue, rows = reader.catalogue, visible_rows(reader)
     owner = reader.series_ids[rows]
@@ -179,7 +178,7 @@ def figures_of(reader: RankReader) -> RankFigures:
     )
 
 
-def _series(reader: RankReader, entry: SeriesEntry, rows: Array) -> SeriesFigures:
+def _series(reader: RankRecords, entry: SeriesEntry, rows: Array) -> SeriesFigures:
     steps = reader.column("step")[rows]
     shapes, codes = reader.shape_codes(rows)
     return SeriesFigures(
@@ -200,7 +199,7 @@ def _series(reader: RankReader, entry: SeriesEntry, rows: Array) -> SeriesFigure
     )
 
 
-def _histograms(reader: RankReader, rows: Array) -> Iterable[Log2Histogram]:
+def _histograms(reader: RankRecords, rows: Array) -> Iterable[Log2Histogram]:
     own = reader.column("hist_length")[rows] >= 0
     yield reader.pooled_pairs(rows[own])
     made = rows[~own]  # without a stored histogram: it is counted from their few values

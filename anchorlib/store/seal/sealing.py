@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -30,10 +30,7 @@ from anchorlib.store.seal.object_target import Buffer, FolderTarget, Target
 from anchorlib.store.seal.rank_index import INDEX, figures_of, index_document
 from anchorlib.store.seal.sources import INT64, SortedForm, series_ranges, sorted_form
 from anchorlib.store.seal.stacks import Stack, StackedColumn
-from anchorlib.store.stored import LOG, StoredRows, operation_entries
-
-if TYPE_CHECKING:
-    from anchorlib.store.read import RankReader
+from anchorlib.store.stored import LOG, RankRecords, StoredRows, operation_entries
 
 __all__ = ["seal"]
 
@@ -43,7 +40,7 @@ BYTES: Final = np.dtype("u1")
 
 
 def seal(
-    run: Location, reader: RankReader, into: Target, *, ended_elsewhere: bool = False
+    run: Location, reader: RankRecords, into: Target, *, ended_elsewhere: bool = False
 ) -> Sealed:
     """Puts the objects of one closed rank `into` a target, `sealed.json` last, and returns it.
 
@@ -85,7 +82,7 @@ def seal(
     return made
 
 
-def _check(run: Location, reader: RankReader, into: Target, *, ended_elsewhere: bool) -> None:
+def _check(run: Location, reader: RankRecords, into: Target, *, ended_elsewhere: bool) -> None:
     what = f"rank {reader.rank} of {escape(reader.run or str(run))}"
     roots = [one.root.resolve() for one in (run, into) if isinstance(one, LOCAL)]
     if len(roots) > len({*roots}):
@@ -102,7 +99,7 @@ def _check(run: Location, reader: RankReader, into: Target, *, ended_elsewhere: 
 class _Sealing:
     """The objects of one rank as they are made."""
 
-    def __init__(self, run: Location, reader: RankReader, into: Target) -> None:
+    def __init__(self, run: Location, reader: RankRecords, into: Target) -> None:
         self._name = rank_name(reader.rank, reader.part)
         self._rank = Within(run, self._name)
         self._reader = reader
@@ -211,7 +208,7 @@ def _form_key(entry: Form) -> str:
     return f"forms/{entry.id}_{entry.dtype}_{shape}"[:_MOST_NAME]
 
 
-def _named(reader: RankReader, number: int) -> dict[str, str]:
+def _named(reader: RankRecords, number: int) -> dict[str, str]:
     one = reader.catalogue.series[number]
     return {"name": one.name, "kind": one.kind, "mode": one.mode}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -15,10 +15,7 @@ from anchorlib.errors import DamagedError
 from anchorlib.store.format import LABELS, Form
 from anchorlib.store.locations import Location
 from anchorlib.store.seal.chunk_grid import SHARD_BYTES
-from anchorlib.store.stored import UNFIT, StoredForm, damage
-
-if TYPE_CHECKING:
-    from anchorlib.store.read import RankReader
+from anchorlib.store.stored import UNFIT, RankRecords, StoredForm, damage
 
 __all__ = ["INT64", "SortedForm", "series_ranges", "sorted_form"]
 
@@ -37,7 +34,7 @@ class SortedForm:
     shapes: in a flat form, the shapes as they are stored.
     """
 
-    reader: RankReader
+    reader: RankRecords
     stored: StoredForm
     rows: Array
     places: Array
@@ -167,7 +164,7 @@ class Values:
         self._record += 1
 
 
-def sorted_form(reader: RankReader, location: Location, entry: Form) -> SortedForm | None:
+def sorted_form(reader: RankRecords, location: Location, entry: Form) -> SortedForm | None:
     """A form sorted by series, then in the order of writing; None where it keeps no values.
 
     location: of the rank. Raises DamagedError where a row of its arrays has no record, or has two.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,11 +20,8 @@ from anchorlib.store.seal.step_figures import (
     StepLine,
     fitting,
 )
-from anchorlib.store.stored import visible_rows
+from anchorlib.store.stored import RankRecords, visible_rows
 from anchorlib.summary import ExactSums, added_up
-
-if TYPE_CHECKING:
-    from anchorlib.store.read import RankReader
 
 __all__ = ["step_figures_of"]
 
@@ -32,7 +29,7 @@ Array = np.ndarray[Any, Any]
 _AT_ONCE: Final = 1 << 14  # rows whose histograms are read at a time
 
 
-def step_figures_of(reader: RankReader) -> StepFigures | None:
+def step_figures_of(reader: RankRecords) -> StepFigures | None:
     """Counts the figures of a rank's visible records; kept values of operations are left out.
 
     None where there are more lines than readers take. Raises DamagedError where rows are damaged.
@@ -76,7 +73,7 @@ def step_figures_of(reader: RankReader) -> StepFigures | None:
     )
 
 
-def _lines_of(reader: RankReader, rows: Array) -> tuple[list[LineKey], Array]:
+def _lines_of(reader: RankRecords, rows: Array) -> tuple[list[LineKey], Array]:
     """The keys of the lines, ascending, and the place of each row's line; -1 for operands."""
     catalogue = reader.catalogue
     phases = catalogue.phases
@@ -110,7 +107,7 @@ def _lines(
     return tuple(StepLine(key, *own, (rank,)) for key, own in zip(keys, figures, strict=True))
 
 
-def _bins(reader: RankReader, rows: Array, cell: Array) -> tuple[Array, Array]:
+def _bins(reader: RankRecords, rows: Array, cell: Array) -> tuple[Array, Array]:
     keys, counts = np.empty(0, np.int64), np.empty(0, np.int64)
     for start in range(0, len(rows), _AT_ONCE):
         place, exponent, count = reader.bins(rows[start : start + _AT_ONCE])
@@ -120,7 +117,7 @@ def _bins(reader: RankReader, rows: Array, cell: Array) -> tuple[Array, Array]:
 
 
 def _first(
-    reader: RankReader, rows: Array, keys: list[LineKey], bad: Array, numel: Array
+    reader: RankRecords, rows: Array, keys: list[LineKey], bad: Array, numel: Array
 ) -> FirstNonfinite | None:
     if not keys:
         return None

@@ -2,6 +2,7 @@
 
 from anchorlib.store.stored.hidden_attempts import visible_rows
 from anchorlib.store.stored.operations import LOG, operation_entries
+from anchorlib.store.stored.rank_records import RankRecords
 from anchorlib.store.stored.rank_rows import is_whole
 from anchorlib.store.stored.row_checks import RowChecks
 from anchorlib.store.stored.rows import StoredRows, committed_rows
@@ -11,6 +12,7 @@ from anchorlib.store.stored.values import StoredForm
 __all__ = [
     "LOG",
     "UNFIT",
+    "RankRecords",
     "RowChecks",
     "StoredForm",
     "StoredRows",

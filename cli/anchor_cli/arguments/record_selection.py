@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from anchorlib.errors import OptionError
+from anchorlib.names import quoted
 
 __all__ = ["Selection", "parse_steps"]
+
+_MOST_DIGITS: Final = 18  # Python refuses to read a number of thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +119,19 @@ def parse_steps(text: str | None) -> tuple[int, int | None]:
 def _number(option: str, text: str | None) -> int | None:
     if text is None:
         return None
-    if text.isascii() and text.isdigit():
+    if _is_number(text):
         return int(text)
-    raise OptionError(f"{option} {text!r}: give one number, 0 or more, as in {option} 0")
+    raise OptionError(f"{option} {quoted(text)}: give one number, 0 or more, as in {option} 0")
 
 
 def _step(text: str, whole: str) -> int:
-    if not (text.isascii() and text.removeprefix("-").isdigit()):
+    if not _is_number(text.removeprefix("-")):
         raise OptionError(
-            f"--step {whole!r}: give a step as in --step 5, or steps as in --step 5:10, 5: or :10; "
-            "-1 is the last"
+            f"--step {quoted(whole)}: give a step as in --step 5, or steps as in --step 5:10, 5: "
+            "or :10; -1 is the last"
         )
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS

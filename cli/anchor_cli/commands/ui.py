@@ -6,7 +6,7 @@ import ipaddress
 import socket
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from anchorlib.report import Source
 
 __all__ = ["EXAMPLES", "serve_page"]
+
+_PORT_DIGITS: Final = 5
 
 EXAMPLES = examples(
     "anchor ui",
@@ -118,7 +120,7 @@ def _listening(bind: str, *, insecure: bool) -> socket.socket:
 
     host, colon, port = bind.rpartition(":")
     host = host.strip("[]")
-    if not colon or not host or not port.isdecimal():
+    if not colon or not host or not port.isdecimal() or len(port) > _PORT_DIGITS:
         raise OptionError(f"--bind {bind!r}: give HOST:PORT, as 127.0.0.1:8787")
     if not insecure and not _loopback(host):
         raise OptionError(
@@ -128,7 +130,7 @@ def _listening(bind: str, *, insecure: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, int(port)), family=family)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(
             f"cannot listen on {bind}: {reason}; port 0 picks one that is free"

@@ -136,11 +136,12 @@ class Report:
             )
         if self.unchecked:
             yield f"{self.unchecked} rows were made without checksums: only their values were read"
+        unit = "" if screen.human else " bytes"
         verdict = f"{len(self.damaged)} damaged" if self.damaged else "all fit their digests"
         missing = f"; {sum(gap.count for gap in self.gaps)} not recorded" if self.gaps else ""
         yield (
-            f"{self.run}: {self.values} values ({size(self.bytes, screen)}) of {self.records} "
-            f"records: {verdict}{missing}"
+            f"{self.run}: {self.values} values ({size(self.bytes, screen)}{unit}) "
+            f"of {self.records} records: {verdict}{missing}"
         )
 
 

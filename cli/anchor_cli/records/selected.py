@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from anchor_cli.arguments import Selection
 from anchor_cli.records.missing import lost
@@ -22,6 +22,8 @@ __all__ = ["named", "narrowed", "selected", "settled"]
 
 Pair = tuple[str, str]
 Key = tuple[str, str, str]
+
+_SHOWN: Final = 8  # phases, passes or calls that a message names
 
 
 def selected(
@@ -46,11 +48,24 @@ def selected(
     found = narrowed(run, _of_mode(infos, selection.mode), selection)
     if kept := [one for one in found if one.series]:
         return kept
-    first, last = min(i.first_step for i in infos), max(i.last_step for i in infos)
     raise UnknownTensorError(
         f"{escape(', '.join(selectors))} has no record at {selection} in {run.name}; "
-        f"its records are of {steps_of(first, last)}"
+        f"its records are of {_recorded(found, selection)}"
     )
+
+
+def _recorded(found: Sequence[Selected], selection: Selection) -> str:
+    """The steps of all records of these tensors, and their phases, passes and calls if asked of."""
+    infos = [one.info for one in found]
+    parts = [steps_of(min(i.first_step for i in infos), max(i.last_step for i in infos))]
+    columns = {"phase": selection.phase, "pass_index": selection.pass_index, "call": selection.call}
+    for column, wanted in columns.items():
+        if wanted is not None:
+            there = {own for one in found for all_of in one.whole for own in all_of.columns[column]}
+            shown = [escape(str(one)) for one in sorted(there)]
+            more = "" if len(shown) <= _SHOWN else f" and {len(shown) - _SHOWN} more"
+            parts.append(f"{column.removesuffix('_index')} {', '.join(shown[:_SHOWN])}{more}")
+    return ", ".join(parts)
 
 
 def named(

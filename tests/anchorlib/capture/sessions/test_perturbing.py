@@ -173,7 +173,9 @@ def test_what_has_no_eps_and_what_is_empty_stays_as_it_is():
     assert parameters["mask"].all()
 
 
-@pytest.mark.parametrize("text", ["x", "-1", "1:x", "1:int32", "1:1", "1:-0.1", ":1", "1:nan"])
+@pytest.mark.parametrize(
+    "text", ["x", "-1", "1:x", "1:int32", "1:1", "1:-0.1", ":1", "1:nan", "9" * 5000]
+)
 def test_a_setting_that_cannot_be_is_refused(perturbed, text):
     perturbed(text)
     with pytest.raises(anchorlib.OptionError, match="ANCHOR_PERTURB"):

@@ -141,6 +141,26 @@ def test_a_job_that_slurm_requeued_resumes_by_itself(store, monkeypatch):
     assert series.columns["attempt"].tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("told", ["9" * 5000, "²", "-1", "one"])
+def test_a_count_of_restarts_that_is_none_is_no_restart(store, monkeypatch, told):
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", told)
+    record_ones("run1", store, 1)
+    with pytest.raises(anchorlib.RunExistsError):
+        record_ones("run1", store, 1)
+
+
+@pytest.mark.parametrize("name", ["first_step", "queue_bytes", "max_bytes"])
+def test_a_number_that_no_file_could_hold_is_refused(store, name):
+    with pytest.raises(anchorlib.OptionError, match=f"{name} is a whole number below 2"):
+        anchorlib.start("run1", store=store, **{name: 1 << 63})
+
+
+@pytest.mark.parametrize("attributes", [3, "rate", [("rate", 0.1)]])
+def test_attributes_that_have_no_names_are_refused(store, attributes):
+    with pytest.raises(anchorlib.OptionError, match="attributes is names and their values"):
+        anchorlib.start("run1", store=store, attributes=attributes)
+
+
 def test_windows_are_absolute_after_a_resume_too(store):
     for first, steps in ((0, 7), (7, 7)):
         with anchorlib.start("run1", store=store, resume=first > 0, first_step=first) as session:

@@ -15,7 +15,8 @@ from torch._decomp import get_decompositions
 from torch._dynamo.backends.common import aot_autograd
 
 from anchorlib.capture.tracing.graph_doors import Doors
-from anchorlib.operations import Joined, read_entries
+from anchorlib.capture.tracing.graph_nodes import ModulePath, _module_path
+from anchorlib.operations import Joined, computes, read_entries
 from tests.anchorlib.capture.tracing.programs import Net, train
 from tests.recording import recording
 
@@ -40,6 +41,19 @@ def backend(*decomposed):
 
     table = get_decompositions(decomposed)
     return aot_autograd(fw_compiler=nothing, bw_compiler=nothing, decompositions=table)
+
+
+def hidden():
+    """An AOT backend whose graphs run without a word to modes."""
+
+    def compiles(graph_module, _inputs):
+        def run(*args):
+            with torch._C._DisableTorchDispatch():
+                return graph_module.forward(*args)
+
+        return make_boxed_func(run)
+
+    return aot_autograd(fw_compiler=compiles, bw_compiler=compiles)
 
 
 def computed(ops, **where):
@@ -85,6 +99,59 @@ def test_graphs_that_run_operation_by_operation_tell_what_eager_code_tells():
         differing = (alike - other) | (other - alike)
         assert {name.split(".")[1] for _, name in differing} <= DROPOUTS
         assert not differing or stage in {"forward", "backward"}
+
+
+def function(model):
+    @torch.compile(backend="aot_eager")
+    def call(x):
+        return model(x)
+
+    return call
+
+
+def method(model):
+    model.compile(backend="aot_eager")
+    return model
+
+
+def wrapper(model):
+    return torch.compile(model, backend="aot_eager")
+
+
+@pytest.mark.parametrize(
+    ("compiles", "watches_wrapper"),
+    [(wrapper, False), (wrapper, True), (method, False), (function, False)],
+)
+def test_modules_are_known_however_a_model_is_compiled_and_watched(compiles, watches_wrapper):
+    torch._dynamo.reset()
+    model = Net()
+    call = compiles(model)
+    ops = one_step(call, call if watches_wrapper else model)
+    plain = Net()
+    assert placed(ops) == placed(one_step(plain, plain))
+
+
+def placed(ops):
+    """How often each operation of forward and backward computes bits in each module."""
+    stages = {"forward", "backward"}
+    return Counter((op.module, op.op) for op in ops if op.stage in stages and computes(op))
+
+
+def test_modules_are_known_of_a_wrapper_whose_backend_runs_it_out_of_sight():
+    torch._dynamo.reset()
+    call = torch.compile(Net(), backend=hidden())
+    ops = [op for op in one_step(call, call) if op.source == "aot"]
+    assert {op.module for op in ops if "tanh" in op.op} == {"tanh1", "tanh2"}
+
+
+def test_a_path_that_leads_over_our_hooks_is_the_path_without_them():
+    def hooked(module):
+        hooks = f"{module}._forward_pre_hooks"
+        return f"{hooks}[list(dict.keys({hooks}))[0]]._module()"
+
+    root = hooked("L['m']")
+    deep = hooked(f"{root}.blocks._modules['0']")
+    assert _module_path(f"{deep}.fc1") == ModulePath(False, "m", ("blocks", "0", "fc1"))
 
 
 class Blocks(nn.Module):
@@ -210,16 +277,9 @@ def test_code_that_was_compiled_before_its_trace_is_a_gap_and_is_not_compiled_ag
 
 
 def test_a_backend_that_runs_graphs_out_of_sight_has_them_listed_once():
-    def hidden(graph_module, _inputs):
-        def run(*args):
-            with torch._C._DisableTorchDispatch():
-                return graph_module.forward(*args)
-
-        return make_boxed_func(run)
-
     torch._dynamo.reset()
     model = Net()
-    call = torch.compile(model, backend=aot_autograd(fw_compiler=hidden, bw_compiler=hidden))
+    call = torch.compile(model, backend=hidden())
     with recording() as run:
         run.session.watch(model, tensors="*")
         run.session.trace(2)
