@@ -136,7 +136,7 @@ class Two(nn.Module):
 
 
 def accumulated(store: Any, run: str, factor: float, moves: float) -> None:
-    """Steps of two passes, the second with the factor; parameters may move in between, as of SAM."""
+    """Steps of two passes, the second with the factor; parameters may move between, as of SAM."""
     torch.manual_seed(0)
     model = Two()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
