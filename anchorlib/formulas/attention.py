@@ -100,20 +100,22 @@ def attention(how: Attention) -> Function:
 
 
 def attention_backward(how: Attention, part: str) -> Function:
-    """The gradient of q, k or v (`part`); inputs: those of `attention`, then the output's gradient.
+    """A gradient; inputs: those of `attention`, then the output's gradient.
 
-    With p the softmax, o the output and g its gradient: that of v is pᵀ·g, that of the scores
-    s = p*(g·vᵀ - r), where each row of r is the sum of p*(g·vᵀ), or of g*o, which is the same.
+    part: whose gradient, "q", "k", "v" or "mask". With p the softmax, o the output and g its
+    gradient: that of v is pᵀ·g, that of the scores s = p*(g·vᵀ - r), where each row of r is the sum
+    of p*(g·vᵀ), or of g*o, which is the same. That of a mask is s, added up over the heads and
+    images that share the mask.
     """
+    if part == "mask":
+        return _mask_backward(how)
 
     def form(way: _Way, *, of_output: bool) -> Callable[..., Rounded]:
         def compute(lib: Library, *given: Rounded) -> Rounded:
             told, g = _weights(lib, how, way, given[:-1]), given[-1]
             if part == "v":
                 return _shared(way.times(_turned(told.p), g), given[how.order[2]])
-            arrived = way.times(g, _turned(told.v))
-            terms = g * way.times(told.p, told.v) if of_output else told.p * arrived
-            slope = told.p * (arrived - terms.sum())
+            slope = _slope(told, way, g, of_output=of_output)
             slope = slope * told.root if way.early else slope
             left, right = (slope, told.k) if part == "q" else (_turned(slope), told.q)
             made = way.times(left, right)
@@ -144,6 +146,58 @@ def attention_backward(how: Attention, part: str) -> Function:
     ]
     name = f"attention_backward, {part}{how.told()}"
     return Function(name, tuple(forms), tuple(map(library, _KERNELS)))
+
+
+def _mask_backward(how: Attention) -> Function:
+    """The gradient of the mask, which `attention_backward` describes."""
+    mask = how.mask or 0
+
+    def form(way: _Way, *, of_output: bool) -> Callable[..., Rounded]:
+        def compute(lib: Library, *given: Rounded) -> Rounded:
+            told = _weights(lib, how, way, given[:-1])
+            slope = _slope(told, way, given[-1], of_output=of_output)
+            return _added_up(slope, given[mask].values.shape)
+
+        return compute
+
+    def library(name: str) -> Kernel:
+        def compute(inputs: Sequence[Array], precision: str) -> Array:
+            arguments, named = how.arguments(inputs[:-1])
+            return kernel_gradients(name, arguments, inputs[-1], precision, 4, **named)[3]
+
+        return Kernel(f"torch's {name.strip('_')}, backward", compute)
+
+    forms = [
+        Formula(
+            f"s{', scaled early' * early}, r of {row}, {name}",
+            form(_Way(times, early), of_output=of_output),
+            elementary=True,
+        )
+        for early in (False, True)
+        for of_output, row in ((False, "p*(g·vᵀ)"), (True, "g*o"))
+        for name, times in _ORDERS
+    ]
+    name = f"attention_backward, mask{how.told()}"
+    return Function(name, tuple(forms), tuple(map(library, _KERNELS)))
+
+
+def _slope(told: _Weights, way: _Way, g: Rounded, *, of_output: bool) -> Rounded:
+    """The gradient of the scores from which the softmax was taken."""
+    arrived = way.times(g, _turned(told.v))
+    terms = g * way.times(told.p, told.v) if of_output else told.p * arrived
+    return told.p * (arrived - terms.sum())
+
+
+def _added_up(x: Rounded, shape: tuple[int, ...]) -> Rounded:
+    """`x` added up, one term after another, over the axes on which `shape` was repeated."""
+    lengths = (1,) * (x.values.ndim - len(shape)) + shape
+    axes = [at for at, (n, m) in enumerate(zip(x.values.shape, lengths, strict=True)) if n != m]
+    if axes:
+        last = range(-len(axes), 0)
+        parts = x.map(lambda one: np.moveaxis(one, axes, last))
+        kept = parts.values.shape[: -len(axes)]
+        x = parts.map(lambda one: one.reshape(*kept, -1)).sum(order="sequential")
+    return x.map(lambda one: one.reshape(shape))
 
 
 def _weights(lib: Library, how: Attention, way: _Way, given: Sequence[Rounded]) -> _Weights:

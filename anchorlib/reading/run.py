@@ -247,8 +247,11 @@ class Run:
     def __getitem__(self, selector: str) -> Series:
         """The one series that a selector names.
 
-        Raises UnknownTensorError, or AmbiguousTensorError that names the choices.
+        Raises UnknownTensorError, or AmbiguousTensorError that names the choices; TypeError for
+        what is no text.
         """
+        if not isinstance(selector, str):
+            raise TypeError(f"a selector is text, as 'fc1.weight@grad', not {selector!r}")
         pairs = list(dict.fromkeys((info.name, info.kind) for info in self.tensors(selector)))
         if len(pairs) > 1:
             names = ", ".join(quoted(join(*pair)) for pair in pairs[:5])

@@ -61,6 +61,7 @@ class Recorder:
         self.phases = self._table.phases
         self.skipped: Counter[str] = Counter()
         self._header: dict[str, Any] = {}
+        self._devices: set[str] = set()
 
     def streams(
         self, name: str, kind: str, modes: Iterable[tuple[Mode, Steps | None]], phase: str
@@ -128,6 +129,7 @@ class Recorder:
             self._order = (order := self._order) + 1
             if shape != stream.shape or dtype is not stream.dtype or stream.layout < 0:
                 self._reshaped(stream, at[0], dtype, shape)
+                self._located("cpu")
             stream.records += 1
             stream.last_step = at[0]
             if note is NO_NOTE:
@@ -199,6 +201,7 @@ class Recorder:
     ) -> None:
         if x.shape != stream.shape or x.dtype is not stream.dtype or stream.layout < 0:
             self._reshaped(stream, at.step, x.dtype, x.shape)
+            self._located(x.device.type)
         stream.records += 1
         stream.last_step = at.step
         source: Source
@@ -224,6 +227,13 @@ class Recorder:
         known = stream.number >= 0 and stream.layout >= 0
         large = is_for_many(shape.numel() * dtype.itemsize)
         stream.key = layout_key(dtype, shape) if known and not large else None
+
+    def _located(self, device: str) -> None:
+        """Note in the header of a machine with an accelerator where recorded tensors lie."""
+        if device not in self._devices:
+            self._devices.add(device)
+            if torch.accelerator.is_available():
+                self.header("tensors.device", "|".join(sorted(self._devices)))
 
     def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
         """Count observations that could not be recorded, in whatever mode."""

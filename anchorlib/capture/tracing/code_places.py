@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum, auto
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
 import torch
@@ -83,6 +83,9 @@ _GRAPHS: Final = _Kind.GRAPHS
 _OURS: Final = _Kind.OURS
 
 _kinds: dict[str, _Kind] = {}
+_lines: dict[tuple[int, int], tuple[CodeType, str]] = {}
+MOST_LINES: Final = 1 << 14
+"""So many lines are kept, with their code: a program that makes code anew would fill memory."""
 
 
 def is_torchs(file: str) -> bool:
@@ -177,4 +180,18 @@ def line_above(frame: FrameType | None) -> str:
 
 
 def _line_of(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+    """File and line that a frame runs, kept by place in its code.
+
+    Python counts a line from the first line of its function on, which takes a microsecond in a
+    function of two hundred lines, and a step runs the same lines again and again.
+    """
+    code = frame.f_code
+    key = id(code), frame.f_lasti
+    known = _lines.get(key)
+    if known is not None and known[0] is code:
+        return known[1]
+    if len(_lines) >= MOST_LINES:
+        _lines.clear()
+    text = f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+    _lines[key] = code, text
+    return text

@@ -32,6 +32,11 @@ BAD = ("not_rounding", "nonfinite")
 UNRELATED = 0.3
 """Cosine distance from which two tensors are not variants of one another."""
 
+EPS32 = 2.0**-23
+FAR = 1000 * EPS32
+"""Relative error of a later pass that no rounding of parameters between passes makes."""
+ENDED_BY, OPTIMIZERS = "steps.ended_by", ("optimizer", "optimizer2")
+
 _UNSEEN = (
     "what led to it was not recorded",
     "what the optimizer held before that step is not known of both (was its state restored?)",
@@ -92,7 +97,7 @@ class Classes:
             )
         if role == Role.OPTIMIZER and self.frontier.orphaned[row]:
             return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
-        if self._unseen_gradients(row):
+        if self._unseen_gradients(row) and not self._stands_still(row, measure):
             return "window_start", "the gradients that changed parameters were not recorded"
         return self._computed(row, pair, measure)
 
@@ -222,6 +227,27 @@ class Classes:
             if learnt and not learnt.intersection(names):
                 return False  # no optimizer holds this parameter: code moves it, as a model's copy
         return any(name not in told for name in names)
+
+    def _stands_still(self, row: int, measure: Measure) -> bool:
+        """Whether a row of a later pass is far off, though no optimizer stepped since it was equal.
+
+        Parameters may move between passes by other code too, as of SAM: but not far apart, where
+        everything that was recorded of the passes before is equal.
+        """
+        found = self.frontier
+        a = found.alignment.a
+        far = measure.eps <= EPS32 and measure.error_eps * measure.eps > FAR
+        same = (a.tensor == a.tensor[row]) & (a.step == a.step[row])
+        same &= (a.pass_index < a.pass_index[row]) & (a.attempt == a.attempt[row])
+        if not (far and found.role[row] == Role.COMPUTED and same.any()):
+            return False
+        rank = a.tensors[a.tensor[row]].rank
+        headers = [table.header.get(rank, {}) for table in (a, found.alignment.b)]
+        alone = all(
+            header.get(ENDED_BY) == header.get(OPTIMIZERS[0], "") and OPTIMIZERS[1] not in header
+            for header in headers
+        )
+        return alone and bool((found.status[same] == EQUAL).all())
 
     def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         """The class of a computed row: NaN or infinity, a random operation, else by its size."""

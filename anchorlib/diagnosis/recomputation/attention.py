@@ -53,6 +53,9 @@ def attending(told: Operands, texts: Sequence[str]) -> Recipe | None:
     if heads is None:
         return None
     masks = _masks(told, scores)
+    of_mask = told.own.kind != "value" and told.own.name not in [one.name for one in told.inputs]
+    if heads and of_mask and told.own.shape != scores:
+        return None  # it is a sum over heads of which some are not computed
     stated = {float(one) for text in texts for one in _SCALE.findall(text)}
     ways = [
         Attention(order, causal, mask, scale)
@@ -69,7 +72,8 @@ def _without_mask(told: Operands, out: Shape) -> Operands:
 
     Being recorded, it is among the tensors that are tried as masks.
     """
-    for at in range(len(told.inputs) if len(told.inputs) == _WITH_MASK else 0):
+    places = range(len(told.inputs) if len(told.inputs) == _WITH_MASK else 0)
+    for at in sorted(places, key=lambda at: told.inputs[at].name != told.own.name):
         rest = (*told.inputs[:at], *told.inputs[at + 1 :])
         if any(_fits(rest, order, out) for order in permutations(range(3))):
             return replace(told, inputs=rest)
@@ -86,17 +90,21 @@ def _recipe(
         given += [] if told.child is None else [told.child.read(side)]
         return [_some(one, heads) for one in given]
 
-    functions = tuple(_functions(told, ways))
+    functions = tuple(_functions(told, ways, masks))
     return Recipe(functions, inputs, lambda own: _some(own, heads)) if functions else None
 
 
-def _functions(told: Operands, ways: Sequence[Attention]) -> Iterator[Function]:
-    names = [one.name for one in told.inputs]
+def _functions(
+    told: Operands, ways: Sequence[Attention], masks: Sequence[Operand]
+) -> Iterator[Function]:
+    names = [one.name for one in (*told.inputs, *masks)]
     for way in ways:
         if told.own.kind == "value":
             yield attention(way)
-        elif told.own.name in names:
+        elif told.own.name in names[:3]:
             yield attention_backward(way, "qkv"[way.order.index(names.index(told.own.name))])
+        elif way.mask is not None and names[way.mask] == told.own.name:
+            yield attention_backward(way, "mask")
 
 
 def _fits(inputs: Sequence[Operand], order: tuple[int, ...], out: Shape) -> bool:
@@ -152,8 +160,11 @@ def _masks(told: Operands, scores: Shape) -> list[Operand]:
         pairs = zip(reversed(shape), reversed(scores), strict=False)
         return shape[-1] == scores[-1] and all(one in (1, other) for one, other in pairs)
 
-    known = {one.name for one in told.inputs} | {told.own.name}
-    return [one for one in told.beside(fits) if one.name not in known][:_MASKS]
+    known = {one.name for one in told.inputs} | (
+        {told.own.name} if told.own.kind == "value" else set()
+    )
+    found = [one for one in told.beside(fits) if one.name not in known]
+    return sorted(found, key=lambda one: one.name != told.own.name)[:_MASKS]
 
 
 def _added(mask: Operand, side: str) -> Array:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,6 +35,8 @@ _SETTING: Final = re.compile(r"\b(stride|padding|dilation|groups)=\(?([0-9, ]+)\
 _OTHER: Final = re.compile(r"padding_mode=(?!'?zeros)|\bpadding='?(?!same|valid)[a-z]")
 """What no rule knows: padding not by zeros, or by a name that it does not know."""
 _TRANSPOSED: Final = re.compile(r"Transpose|transposed=True")
+_MODULE: Final = re.compile(r"\w+\(.*\bkernel_size=")
+"""A module's text. The arguments of an operation, as `unfold`, state a kernel's size as well."""
 _SAME: Final = re.compile(r"\bpadding='?same")
 
 
@@ -51,13 +55,62 @@ class Case(NamedTuple):
 
 
 def convolving(told: Operands, texts: Sequence[str]) -> Recipe | None:
-    """The recipe for a convolution's output, or for one of its gradients; None if unfit."""
+    """The recipe for a convolution's output, or for one of its gradients; None if unfit.
+
+    Where `same` pads one end of an axis more than the other, torch appends zeros to the input and
+    pads both ends alike; the convolution of the longer input is computed.
+    """
+    excess = _excess(told, texts)
+    if not any(excess):
+        return _convolving(told, texts)
+    if told.own.kind == "grad":
+        how = _convolving(replace(told, own=_appended(told.own, excess)), texts, excess)
+        if how is None:
+            return None
+        return how._replace(output=lambda own: how.output(_with_zeros(own, excess)))
+    inputs = tuple(_appended(one, excess) for one in told.inputs)
+    return _convolving(replace(told, inputs=inputs), texts)
+
+
+def _excess(told: Operands, texts: Sequence[str]) -> Shape:
+    """How many zeros more a module that pads by `same` appends than it prepends, on each axis."""
+    sizes = [one.shape[2:] for one in (*told.weights, told.own) if len(one.shape) > 2]
+    modules = [one for one in texts if _MODULE.match(one)]
+    if not sizes or not modules or not all(map(_SAME.search, modules)):
+        return ()
+    added = {_added(one, sizes[0]) for one in modules}
+    return tuple(one % 2 for one in added.pop()) if len(added) == 1 else ()
+
+
+def _added(text: str, size: Shape) -> Shape:
+    """How many places a module that pads by `same` adds, on each axis."""
+    dilation = _settings(text).get("dilation", (1,) * len(size))
+    return tuple(step * (k - 1) for step, k in zip(dilation, size, strict=False))
+
+
+def _appended(one: Operand, excess: Shape) -> Operand:
+    if len(one.shape) != len(excess) + 2:
+        return one
+    space = (n + more for n, more in zip(one.shape[2:], excess, strict=True))
+    shape = (*one.shape[:2], *space)
+    return replace(one, shape=shape, read=lambda side: _with_zeros(one.read(side), excess))
+
+
+def _with_zeros(x: Array, excess: Shape) -> Array:
+    return np.pad(x, [(0, 0), (0, 0), *((0, more) for more in excess)])
+
+
+def _convolving(told: Operands, texts: Sequence[str], excess: Shape = ()) -> Recipe | None:
+    """The recipe where both ends are padded alike.
+
+    excess: how many places the gradient of the input was lengthened by, which are not compared.
+    """
     if told.own.kind == "value":
         return _output(told, texts)
     if told.child is None or len(told.inputs) > 1:
         return None
     if told.own.kind == "grad":
-        return _of_input(told, told.child, texts)
+        return _of_input(told, told.child, texts, excess)
     return _of_parameter(told, told.child, texts)
 
 
@@ -88,7 +141,7 @@ def _output(told: Operands, texts: Sequence[str]) -> Recipe | None:
     return Recipe((function,), inputs, lambda own: by_channels(own, groups), chosen.of)
 
 
-def _of_input(told: Operands, g: Operand, texts: Sequence[str]) -> Recipe | None:
+def _of_input(told: Operands, g: Operand, texts: Sequence[str], excess: Shape) -> Recipe | None:
     """The recipe for the gradient of the input: the output's gradient g times the weight."""
     weights = [one for one in told.weights if len(one.shape) > 2]
     if len(weights) != 1:
@@ -101,7 +154,10 @@ def _of_input(told: Operands, g: Operand, texts: Sequence[str]) -> Recipe | None
     taps, outputs = int(np.prod(size)), case.out[1] // groups
     if taps * outputs > LONGEST:
         return None
-    chosen = spread_groups(groups, own[0] * int(np.prod(own[2:])), own[1] // groups)
+    recorded = (own[0], *(n - more for n, more in zip_longest(own[2:], excess, fillvalue=0)))
+    chosen = spread_groups(groups, int(np.prod(recorded)), own[1] // groups)
+    places = np.unravel_index(chosen.rows, recorded)
+    chosen = chosen._replace(rows=np.ravel_multi_index(places, (own[0], *own[2:])))
 
     def inputs(side: str) -> list[Array]:
         gradient, weight = g.read(side), w.read(side)
@@ -181,7 +237,7 @@ def _strides(texts: Sequence[str], size: Shape, *, transposed: bool) -> Strides 
     A class that a user derived of torch's states more settings than torch's own. size: the
     weight's in space.
     """
-    modules = [one for one in texts if "kernel_size=" in one]
+    modules = [one for one in texts if _MODULE.match(one)]
     if any(map(_OTHER.search, modules)):
         return None
     if any(bool(_TRANSPOSED.search(one)) != transposed for one in modules):
@@ -193,17 +249,19 @@ def _strides(texts: Sequence[str], size: Shape, *, transposed: bool) -> Strides 
     return how if all(how.stride) else None
 
 
-def _stated(text: str, size: Shape) -> Strides | None:
-    """What one module states; None where it pads one side more than the other, as `same` may."""
-    told = {
-        name: tuple(map(int, re.findall(r"[0-9]+", said))) for name, said in _SETTING.findall(text)
-    }
+def _stated(text: str, size: Shape) -> Strides:
+    """What one module states."""
+    told = _settings(text)
     ones = (1,) * len(size)
-    dilation = told.get("dilation", ones)
     padding = told.get("padding", (0,) * len(size))
     if _SAME.search(text):
-        added = [step * (k - 1) for step, k in zip(dilation, size, strict=False)]
-        if any(one % 2 for one in added):
-            return None
-        padding = tuple(one // 2 for one in added)
+        padding = tuple(one // 2 for one in _added(text, size))
+    dilation = told.get("dilation", ones)
     return Strides(told.get("stride", ones), padding, dilation, told.get("groups", (1,))[0])
+
+
+def _settings(text: str) -> dict[str, Shape]:
+    """The settings that are numbers, by name."""
+    return {
+        name: tuple(map(int, re.findall(r"[0-9]+", said))) for name, said in _SETTING.findall(text)
+    }

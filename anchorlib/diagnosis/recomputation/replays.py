@@ -29,6 +29,8 @@ MOST = 8
 """The most origins that are computed again, since all operands of each are read whole."""
 FAR = 0.05
 """From this relative distance on an output is no rounding of a function's true value."""
+PACKED = "in_proj_weight"
+"""The weight in which `nn.MultiheadAttention` keeps those of query, key and value."""
 NAMED = 2
 """The most formulas that a line names; the JSON has all."""
 
@@ -44,25 +46,49 @@ def replay(origin: Origin) -> Replay | None:
     norm, linear, mean squared error, log-softmax, cross entropy, convolution, attention; their
     gradients), or where a run did not keep the values (`mode=All()`) of all operands.
     """
+    told = _replay_or_reason(origin)
+    return told if isinstance(told, Replay) else None
+
+
+def _replay_or_reason(origin: Origin) -> Replay | str:
+    """The replay of an origin, or why there is none; "" where nothing was computed there."""
     if origin.evidence is None:
-        return None
+        return ""
     found, row = origin.evidence
     try:
         whole = _of_records(origin, found, row)
-        if whole is not None and (whole.a or whole.b):
+        if isinstance(whole, Replay) and (whole.a or whole.b):
             return whole
         return _of_operations(origin, found) or whole
     except StoreError:
-        return None
+        return "stored values are damaged"
 
 
-def _of_records(origin: Origin, found: Frontier, row: int) -> Replay | None:
-    """The replay of all that lies between an origin and its recorded parents."""
+def _of_records(origin: Origin, found: Frontier, row: int) -> Replay | str:
+    """The replay of all that lies between an origin and its recorded parents, or why none is."""
+    ops = computing(found.ancestry(row).ops) or origin.ops_a or origin.ops_b
+    if not ops:
+        return ""
     told = operands(found, row)
-    how = None
-    if told is not None and told.own.dtype in PRECISIONS:
-        how = _recipe(origin, found, row, told)
-    return None if told is None or how is None else _replay(how, told)
+    if told is None:
+        return "the runs do not both have the values of all its operands, in one shape and type"
+    if told.own.dtype not in PRECISIONS or not _is_of_one_precision(told):
+        return "its operands are not of one floating-point type"
+    how = _recipe(origin, found, row, told)
+    if how is None:
+        return _unknown(ops, told)
+    return _replay(how, told) or "no function that was tried comes near the values of either run"
+
+
+def _unknown(ops: Sequence[str], told: Operands) -> str:
+    """Why no rule gave a recipe for these operations."""
+    packed = [one.name for one in told.weights if one.name.endswith(PACKED)]
+    if packed:
+        made = f"{escape(packed[0])} makes query, key and value in one"
+        return f"{made}, which are not recorded: anchor them where attention is called"
+    if len(ops) == 1:
+        return f"no rule computes {escape(ops[0])} from what was recorded"
+    return f"{len(ops)} operations lie between it and what was recorded"
 
 
 def _of_operations(origin: Origin, found: Frontier) -> Replay | None:
@@ -97,18 +123,19 @@ def _replay(how: Recipe, told: Operands) -> Replay | None:
 def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
     """The origins, the first few of them with their replays, which are added to their reasons."""
     for number, origin in enumerate(origins):
-        told = replay(origin) if number < MOST else None
-        if told is None:
-            yield origin
+        told = _replay_or_reason(origin) if number < MOST else ""
+        if isinstance(told, Replay):
+            yield replace(origin, replay=told, why=_joined(origin.why, told.why))
         else:
-            why = "; ".join(filter(None, (origin.why, told.why)))
-            yield replace(origin, replay=told, why=why)
+            yield replace(origin, why=_joined(origin.why, told and f"not computed again: {told}"))
+
+
+def _joined(*words: str) -> str:
+    return "; ".join(filter(None, words))
 
 
 def _recipe(origin: Origin, frontier: Frontier, row: int, told: Operands) -> Recipe | None:
     """The recipe for A's operation, else for B's: one run may have written it by hand."""
-    if not _is_of_one_precision(told):
-        return None
     texts = _texts(frontier, told)
     for ops in (computing(frontier.ancestry(row).ops), origin.ops_a, origin.ops_b):
         how = recipe(ops, told, texts)

@@ -77,6 +77,10 @@ def _single(ops: Sequence[str]) -> str:
         return "RmsNorm"
     if set(bases) == {"LogSoftmax", "NllLoss"}:
         return "CrossEntropy"
+    if set(bases) == {"Convolution", "ConstantPadNd"}:  # padding by `same`, one end more
+        return "Convolution"
+    if _PRODUCT in bases and _STEPS_OF_ATTENTION.issuperset(bases):
+        return "ScaledDotProductAttentionMath"
     return bases[0] if len(bases) == 1 else ""
 
 
@@ -273,6 +277,9 @@ _ATTENTIONS: Final = frozenset(
         *("EfficientAttention", "CudnnAttention", "FusedAttentionOverrideable"),
     )
 )
+_PRODUCT: Final = "Bmm"
+_STEPS_OF_ATTENTION: Final = frozenset((_PRODUCT, "Softmax", "SafeSoftmax", "Add", "Mul", "Div"))
+"""What attention is made of where no fused kernel runs it, as for a mask that has a gradient."""
 _RULES: Final[Mapping[tuple[str, bool], Callable[..., Recipe | None]]] = {
     ("Tanh", True): _forward("tanh"),
     ("Tanh", False): _backward("tanh_backward", saved="output"),

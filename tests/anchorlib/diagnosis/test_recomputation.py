@@ -211,11 +211,19 @@ def test_without_values_or_with_several_operations_nothing_is_replayed(
         nn.Sequential(nn.Tanh(), Applied(lambda x: x * (1 + x))),
     )
     assert several.replay is None
+    assert "not computed again: 2 operations lie between it and what was recorded" in several.why
     for run, middle in (("c", nn.Tanh()), ("d", tanh_by_hand())):
         train(run, middle, mode=anchorlib.Summary())
     found = anchorlib.compare("c", "d", store=tmp_path, replay=True)
     assert found.origins
     assert all(one.replay is None for one in found.origins)
+    assert "the runs do not both have the values of all its operands" in found.origins[0].why
+
+
+def test_an_origin_of_which_no_formula_is_known_says_so(replays: Any) -> None:
+    told = replays(nn.Softplus(), Applied(lambda x: functional.softplus(x) * 1.0000002))
+    assert told.replay is None
+    assert "not computed again: no rule computes SoftplusBackward0" in told.why
 
 
 def test_values_that_rotted_are_not_replayed(train: Callable[..., str], tmp_path: Any) -> None:
@@ -226,6 +234,7 @@ def test_values_that_rotted_are_not_replayed(train: Callable[..., str], tmp_path
         chunk.write_bytes(bytes(255 - one for one in chunk.read_bytes()))
     reopened = anchorlib.compare("a", "b", store=tmp_path, replay=True)
     assert all(one.replay is None for one in reopened.origins)
+    assert "not computed again: stored values are damaged" in reopened.origins[0].why
 
 
 def test_the_command_replays_where_it_is_asked_to(train: Callable[..., str], tmp_path: Any) -> None:

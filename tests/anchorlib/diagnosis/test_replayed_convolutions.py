@@ -25,6 +25,10 @@ KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 
 
+EVEN = pytest.mark.filterwarnings("ignore:Using padding='same' with even:UserWarning")
+"""torch says that it copies the input, where `same` pads one end more than the other."""
+
+
 @st.composite
 def layers(draw: st.DrawFn) -> tuple[Any, Tensor]:
     """A convolution, and an input that it takes."""
@@ -80,7 +84,7 @@ def same_sized() -> st.SearchStrategy[tuple[Any, Tensor]]:
             torch.randn(2, 4, 13, 11),
         ),
         st.sampled_from(["same", "valid"]),
-        st.tuples(st.sampled_from([1, 3, 5]), st.sampled_from([1, 3])),
+        st.tuples(st.integers(1, 5), st.integers(1, 4)),  # an even size pads one end more
         st.integers(1, 2),
         st.sampled_from([1, 2]),
     )
@@ -115,6 +119,7 @@ def told(layer: Any, x: Tensor, *, precision: torch.dtype = torch.float32) -> di
     return found
 
 
+@EVEN
 @settings(max_examples=examples(50), deadline=None)
 @given(case=st.one_of(layers(), transposed_layers(), same_sized()))
 def test_the_truth_is_what_float64_computes_and_torchs_kernel_gives_its_own_bits(
@@ -127,11 +132,9 @@ def test_the_truth_is_what_float64_computes_and_torchs_kernel_gives_its_own_bits
         assert "torch's kernel" in own.formulas, f"{name} of {layer}"
 
 
-@pytest.mark.filterwarnings("ignore:Using padding='same' with even:UserWarning")  # torch's own
 def test_settings_that_no_rule_knows_give_no_recipe() -> None:
     x = torch.randn(2, 4, 9)
     for layer in (
-        nn.Conv1d(4, 4, 2, padding="same"),  # pads one end alone
         nn.Conv1d(4, 4, 3, padding=1, padding_mode="circular"),
         nn.ConvTranspose1d(4, 4, 3, dilation=2, output_padding=1),  # not below its stride
     ):
@@ -191,3 +194,35 @@ def test_a_grouped_weights_gradient_that_was_added_up_otherwise_is_told(
     assert origins["1.weight"][by_hand] == ["sequential, images first"]
     assert "torch's kernel" in origins["1.weight"][torchs]
     assert origins["1.weight"]["nearer"] in {"a", "b"}
+
+
+class EvenByHand(nn.Conv2d):
+    """A convolution that pads one end more, and adds its terms up one after another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        padded = functional.pad(x, (1, 2, 1, 2))
+        patches = functional.unfold(padded, 4).unsqueeze(1)
+        weight = self.weight.flatten(1)[:, :, None]
+        total = patches[:, :, 0] * weight[:, 0]
+        for at in range(1, weight.shape[1]):
+            total = total + patches[:, :, at] * weight[:, at]
+        return total.unflatten(-1, x.shape[2:]) + self.bias[:, None, None]
+
+
+@EVEN
+def test_a_convolution_that_pads_one_end_more_is_replayed(tmp_path: Any) -> None:
+    for run, kind in (("a", nn.Conv2d), ("b", EvenByHand)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), kind(4, 4, 4, padding="same"), nn.Tanh())
+        with anchorlib.start(run, store=tmp_path) as session:
+            session.watch(model, tensors="*")
+            model(torch.linspace(-1, 1, 2 * 3 * 12 * 12).reshape(2, 3, 12, 12)).sum().backward()
+            session.step()
+    (told,) = (
+        one
+        for one in anchorlib.compare("a", "b", store=tmp_path, replay=True).origins
+        if (one.place.name, one.place.kind) == ("1", "value")
+    )
+    assert told.replay is not None, told.why
+    assert "torch's kernel" in told.replay.a
+    assert "sequential, channels first" in told.replay.b

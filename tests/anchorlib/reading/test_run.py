@@ -74,6 +74,12 @@ def test_a_selector_gives_the_one_series_it_names(tmp_path: Path) -> None:
     assert run["FinalReducedGradient___fc2.bias"].name == "fc2.bias"
 
 
+def test_a_tuple_is_no_selector(tmp_path: Path) -> None:
+    run = open_run("run1", store=make_run(tmp_path))
+    with pytest.raises(TypeError, match=r"'fc1.weight@grad', not \('fc2', 'grad'\)"):
+        run["fc2", "grad"]  # type: ignore[index]
+
+
 def test_a_selector_that_names_several_tensors_says_which(tmp_path: Path) -> None:
     run = open_run("run1", store=make_run(tmp_path))
     with pytest.raises(AmbiguousTensorError, match="'fc2@value', 'fc2@grad'"):

@@ -63,7 +63,7 @@ def _since(frontier: Frontier, row: int) -> Iterator[str]:
     factor = _factor(one - start, two - start, slack)
     if factor is not None:
         if abs(factor - 1) > CLEAR:
-            yield f"B's move of it {since} is {factor:.4g} times A's"
+            yield f"B's move of it {since} is {factor:.3g} times A's"
     elif power := _power(one - start, two - start, np.abs(start), slack):
         yield f"B's move of it {since} is A's times the {power} of what it was"
 

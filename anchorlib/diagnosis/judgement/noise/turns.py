@@ -5,9 +5,13 @@ zero but for rounding may be taken by the one slope in A and by the other in B, 
 happens to turn it: its gradient then differs by the ratio of the slopes, and no other element's
 does. Rounding did it, so that a difference of this size is none to judge by in what follows.
 
+So it is at the limits of a clamp. Where the largest of several elements is taken, as in a max pool,
+two that are equal but for rounding may change places, and the gradient goes to the other one.
+
 A turn is believed only where the records show it: every element that leaves the noise has its
-decision on the two sides of zero in the two runs, no further from zero than forward values differ,
-and the gradient that the decision passes on accounts for the difference.
+decision on the two sides of zero, or of a limit, in the two runs, no further from it than forward
+values differ, and the gradient that the decision passes on accounts for the difference. Of two
+elements that change places one loses the gradient that the other one gets.
 """
 
 from __future__ import annotations
@@ -31,11 +35,20 @@ __all__ = ["Turn", "turns"]
 Array = np.ndarray[Any, Any]
 DECISION = re.compile(r"(Relu|Threshold|Abs)(WithNoise|Kernel)?Backward")
 """Operations whose slope leaps at zero."""
+LIMITED = re.compile(r"^(Clamp(Min|Max)?|Hardtanh)Backward")
+"""Operations whose slope leaps at the limits that they were told."""
+LARGEST = re.compile(r"^((Adaptive)?MaxPool\w*|Max)Backward")
+"""Operations that pass the gradient on to the largest of several elements."""
+LIMIT = re.compile(r"\b(?:min|max)(?:_val)?=(-?[\d.]+(?:e[+-]?\d+)?)")
 NEAR = 16.0
 """How many times the usual difference of a forward value a turned element may be from zero."""
 TWICE = 2.01
 """How many times the gradient that is passed on a turn may change: by abs, from one sign to the
 other."""
+OPPOSITE = 1e-3
+"""Share by which what one element loses and another one gets may differ."""
+PAIRS = 64
+"""Elements that are looked at for pairs which change places: those whose gradients differ most."""
 MOST = 16
 """Turns that are looked for, which reads values."""
 
@@ -56,9 +69,9 @@ class Turn:
         """A sentence on it."""
         where = f"{self.place.name} at step {self.place.step}, pass {self.place.pass_index}"
         return (
-            f"{self.elements:,} of the {self.numel:,} elements of {where} lie at zero but for "
-            "rounding, on its two sides in the two runs: the gradient differs there by the slopes "
-            f"of the activation, and up to {self.size:.1g} in what follows from it is none to judge"
+            f"{self.elements:,} of the {self.numel:,} elements of {where} lie where an operation "
+            "decides but for rounding, on its two sides in the two runs: the gradient differs by "
+            f"what was decided, and up to {self.size:.1g} in what follows from it is none to judge"
         )
 
 
@@ -108,7 +121,7 @@ def _turned(
     if own is None:
         return None
     off = np.abs(own[1] - own[0])
-    turned = _crossed(beside, off)
+    turned = _crossed(beside, off, _limits(frontier, row)) | _swapped(frontier, row, own, beside)
     rest = float(np.linalg.norm(off[~turned]) / np.linalg.norm(own[0]))
     score = rest / max(float(noise.relative[at]), float(noise.floor[at]))
     return (int(turned.sum()), score) if turned.any() and score <= LEAVING else None
@@ -120,11 +133,55 @@ def _decided(frontier: Frontier, row: int) -> list[str]:
     if a.tensors[a.tensor[row]].kind != "grad":
         return []
     links = [one for one in frontier.ancestry(row).parents if not one.saved and one.kind == "grad"]
-    return [one.name for one in links if any(DECISION.search(op) for op in one.ops)]
+    return [one.name for one in links if any(map(_decides, one.ops))]
 
 
-def _crossed(beside: list[tuple[str, Array, Array]], off: Array) -> Array:
-    """Which elements a decision near zero sets apart, as far as the gradient passed on accounts.
+def _decides(op: str) -> bool:
+    return bool(DECISION.search(op) or LIMITED.match(op) or LARGEST.match(op))
+
+
+def _limits(frontier: Frontier, row: int) -> set[float]:
+    """The values at which the operations between a row and the gradients before it decide."""
+    a = frontier.alignment.a
+    names, found = set(_decided(frontier, row)), set()
+    for edges in a.edges.get(a.tensors[a.tensor[row]].rank, ()) if names else ():
+        if edges.name in names:
+            if any(map(DECISION.search, edges.ops)):
+                found.add(0.0)
+            told = zip(edges.ops, edges.arguments, strict=False)
+            texts = [text for op, text in told if LIMITED.match(op)]
+            found.update(float(one) for text in texts for one in LIMIT.findall(text))
+    return found
+
+
+def _swapped(
+    frontier: Frontier,
+    row: int,
+    own: tuple[Array, Array],
+    beside: list[tuple[str, Array, Array]],
+) -> Array:
+    """Which elements changed places as the largest ones: of two, one has the other's gradient."""
+    found = np.zeros(len(own[0]), bool)
+    links = frontier.ancestry(row).parents
+    if not any(LARGEST.match(op) for one in links if not one.saved for op in one.ops):
+        return found
+    change = own[1] - own[0]
+    most = np.argsort(-np.abs(change), kind="stable")[:PAIRS]
+    most = most[change[most] != 0]
+    gets = change[most]
+    pairs = np.abs(gets[:, None] + gets) <= OPPOSITE * np.abs(gets)
+    for kind, x, y in beside:
+        if kind == "value" and len(x) == len(found) and len(y) == len(found):
+            near = NEAR * np.sqrt(np.mean(np.square(y - x)))
+            apart = [one[most][:, None] - one[most] for one in (x, y)]
+            turned = np.sign(apart[0]) != np.sign(apart[1])
+            close = np.maximum(np.abs(apart[0]), np.abs(apart[1])) <= near
+            found[most[(pairs & turned & close).any(axis=1)]] = True
+    return found
+
+
+def _crossed(beside: list[tuple[str, Array, Array]], off: Array, limits: set[float]) -> Array:
+    """Which elements a decision near a limit sets apart, as far as the gradient passed on accounts.
 
     beside: kind and values of what the gradient was computed from. off: how far apart it is.
     """
@@ -136,7 +193,9 @@ def _crossed(beside: list[tuple[str, Array, Array]], off: Array) -> Array:
             passed = np.maximum(passed, np.maximum(np.abs(x), np.abs(y)))
         else:
             near = NEAR * np.sqrt(np.mean(np.square(y - x)))
-            crossed |= ((x > 0) != (y > 0)) & (np.maximum(np.abs(x), np.abs(y)) <= near)
+            for at in limits:
+                far = np.maximum(np.abs(x - at), np.abs(y - at))
+                crossed |= ((x > at) != (y > at)) & (far <= near)
     found: Array = crossed & (off <= TWICE * passed)
     return found
 

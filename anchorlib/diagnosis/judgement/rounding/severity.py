@@ -61,10 +61,12 @@ MATMUL = re.compile(r"mm|linear|matmul|dotproduct|einsum|bilinear", re.IGNORECAS
 CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
 CAST = "ToCopyBackward"
 VIEW = re.compile(r"view|reshape|transpose|permute|squeeze|select|slice|alias", re.IGNORECASE)
+MOVE = re.compile(r"(T|Expand|Clone|Flatten|Contiguous)Backward")
+ATTENTION = re.compile(r"attention", re.IGNORECASE)
 UPDATES = ("updated", "delta")
 LEARNT = ("pass_grad", *UPDATES)
 """Kinds that only parameters have; their element type is that in which the parameter is stored."""
-AUTOCAST, DEVICE = "amp.autocast", "torch.device"
+AUTOCAST, DEVICE, DEVICES = "amp.autocast", "torch.device", "tensors.device"
 MATMUL_PRECISION = "torch.float32_matmul_precision"
 
 
@@ -117,7 +119,8 @@ def severity(
         ),
     )
     norm = max(measure.norm, *(_summed(*side) for side in ((a, row), (b, row_b))))
-    scale, note = _scale(frontier, row, norm, own)
+    once = _rounds_once(frontier, row, ops, ops_b)
+    scale, note = _scale(frontier, row, norm, min(own, EPS32) if once else own)
     low = _low_sum(frontier, row, measure, eps) if _is_sum(a, row) else TOLERANCE_LOW
     limit = (TOLERANCE if eps <= EPS32 else low) * _growth(frontier, row, ops)
     if measure.cosine_distance > eps**2:  # a factor on all of a record is no norm's rounding
@@ -177,6 +180,21 @@ def _low_sum(frontier: Frontier, row: int, measure: Measure, eps: float) -> floa
     if measure.cosine_distance <= eps**2:
         return TOLERANCE_LOW_SUM
     return max(TOLERANCE_LOW_SUM, math.sqrt(_terms(frontier, row)))
+
+
+def _rounds_once(frontier: Frontier, row: int, ops: Sequence[str], ops_b: Sequence[str]) -> bool:
+    """Whether both runs make a row by one low-precision product, which rounds its result alone.
+
+    The operands are what they were recorded as, and products are added up in float32: however much
+    of the terms cancels, what is left has one rounding.
+    """
+    a = frontier.alignment.a
+    computing = [op for op in ops if not (VIEW.search(op) or MOVE.match(op))]
+    one = len(computing) == 1 and list(ops_b) == computing and _multiplies(computing[0])
+    if not one or ATTENTION.search(computing[0]):
+        return False
+    made_of = frontier.parents(row, saved=True)
+    return bool(made_of) and all(_type_eps(a, each) > EPS32 for each in (row, *made_of))
 
 
 def _absolute(measure: Measure, norm_b: float) -> float:
@@ -372,7 +390,9 @@ def _multiplies(op: str) -> bool:
 
 def _of_hardware(header: Mapping[str, Any], ops: Iterable[str]) -> float:
     """The eps to which tensor cores or kernels may round their inputs; 0 where they may not."""
-    precision, accelerated = str(header.get(MATMUL_PRECISION)), header.get(DEVICE, "cpu") != "cpu"
+    precision = str(header.get(MATMUL_PRECISION))
+    # The machine's accelerator says nothing of tensors that stayed in the memory of its CPU.
+    accelerated = header.get(DEVICES, header.get(DEVICE, "cpu")) != "cpu"
     # Programs for GPUs ask for "high" wherever they run; on a CPU it changes nothing.
     matmul = {"high": FLOAT16 if accelerated else 0.0, "medium": BFLOAT16}.get(precision, 0.0)
     tf32 = accelerated and header.get("torch.cudnn.allow_tf32")

@@ -86,6 +86,14 @@ def test_the_header_learns_what_training_used(how, learned):
     assert learnt(seen) == learned
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_the_header_learns_where_tensors_lie_on_machines_with_an_accelerator(monkeypatch, there):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: there)
+    with recording() as seen:
+        train()
+    assert learnt(seen) == ({"tensors.device": "cpu"} if there else {})
+
+
 def learnt(seen):
     """What the header learned of training, but for optimizers, modules and histories."""
     return {

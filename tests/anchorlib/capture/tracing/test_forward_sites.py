@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from anchorlib.capture.tracing import code_places
+from anchorlib.capture.tracing.code_places import line_above
 from anchorlib.capture.tracing.forward_sites import ForwardSite, ForwardSites
 from anchorlib.operations import read_entries
 from tests.anchorlib.capture.tracing.programs import SITUATIONS, train
@@ -188,6 +192,16 @@ def test_the_losses_own_operations_have_a_line_where_they_have_no_module():
     own = [op for op in ops if op.stage == "backward" and not op.module]
     assert {op.node for op in own} >= {"MulBackward0", "SubBackward0", "ExpBackward0"}
     assert {op.where for op in own} == {f"test_forward_sites.py:{line}"}
+
+
+def test_lines_are_those_that_run_also_where_code_is_made_anew_without_end(monkeypatch):
+    monkeypatch.setattr(code_places, "MOST_LINES", 3)
+    for number in range(20):
+        here = {"frame": sys._getframe}
+        text = "\n" * number + "first = frame()\nlines = [above(first),\n  above(first)]"
+        exec(compile(text, f"/made/{number % 2}.py", "exec"), here | {"above": line_above}, here)
+        assert here["lines"] == [f"{number % 2}.py:{number + 2}", f"{number % 2}.py:{number + 3}"]
+        assert len(code_places._lines) <= 3
 
 
 def test_of_a_node_without_an_operation_the_one_that_runs_next_is_the_forward():

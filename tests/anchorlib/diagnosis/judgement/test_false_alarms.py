@@ -324,36 +324,47 @@ def test_a_clipped_gradient_is_added_up_again_with_its_factor(tmp_path, form):
     assert (found.verdict == "unexpected") == (form == "a factor"), found.sentence
 
 
-class Deciding(nn.Module):
-    """An activation with two slopes, some of whose inputs lie at zero but for rounding.
+DECISIONS: dict[str, tuple[Callable[[], nn.Module], float]] = {
+    "slope": (lambda: nn.LeakyReLU(0.01), 0.0),
+    "clamp": (lambda: nn.Hardtanh(-2.0, 0.5), 0.5),
+    "pool": (lambda: nn.MaxPool1d(2), 0.0),
+}
+"""Operations that decide, with the value near which they do."""
 
-    rounding: what is added to the activation's inputs. turns: whether the first element of the
-    first sample lies on the other side of zero. spoils: the step in which the gradient of another
-    element, far from zero, is multiplied by the slope.
+
+class Deciding(nn.Module):
+    """An operation that decides, some of whose inputs lie where it does but for rounding.
+
+    rounding: what is added to the operation's inputs. turns: whether the first element of the
+    first sample lies on the other side. spoils: the step in which the gradients of other elements,
+    far from a decision, are multiplied by a number.
     """
 
-    def __init__(self, rounding: float, turns: bool, spoils: int | None) -> None:
+    def __init__(self, decision: str, rounding: float, turns: bool, spoils: int | None) -> None:
         super().__init__()
         self.rounding, self.turns, self.spoils, self.step = rounding, turns, spoils, 0
         self.inner, self.norm = nn.Linear(16, 32, bias=False), nn.Identity()
-        self.act, self.out = nn.LeakyReLU(0.01), nn.Linear(32, 8)
+        make, self.limit = DECISIONS[decision]
+        self.act, self.out = make(), nn.Linear(16 if decision == "pool" else 32, 8)
         self.draw = torch.Generator().manual_seed(5)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.inner(x)
         off = self.rounding * torch.randn(h.shape, generator=self.draw)
-        off[0] = 3e-8
-        off[0, 0] *= -1 if self.turns and self.step == 2 else 1
+        off[0] = self.limit + 6e-8
+        off[0, 1::2] = self.limit  # which a pool compares with the elements before them
+        if self.turns and self.step == 2:
+            off[0, 0] = self.limit - 6e-8
         h = h + off
         if self.spoils == self.step:
             h.register_hook(self.spoilt)
         self.step += 1
-        return self.out(self.act(h))
+        return self.out(self.act(anchorlib.anchor(h, "h")))
 
     @staticmethod
     def spoilt(gradient: Tensor) -> Tensor:
         found = gradient.clone()
-        found[3, 5:7] *= 0.01
+        found[3, 5:9] *= 0.01
         return found
 
 
@@ -372,17 +383,18 @@ def decided(store: Any, run: str, model: nn.Module) -> None:
             optimizer.step()
 
 
+@pytest.mark.parametrize("decision", DECISIONS)
 @pytest.mark.parametrize(
     ("turns", "spoils", "verdict"),
     [(True, None, "expected"), (False, 2, "unexpected"), (True, 2, "unexpected")],
     ids=["turned", "a fault", "both"],
 )
-def test_a_decision_that_rounding_turns_is_no_alarm(tmp_path, turns, spoils, verdict):
+def test_a_decision_that_rounding_turns_is_no_alarm(tmp_path, decision, turns, spoils, verdict):
     noise = [f"noise{seed}" for seed in range(3)]
     made = {"a": (0.0, False, None), "b": (1e-7, turns, spoils)}
     for run, told in (made | dict.fromkeys(noise, (1e-7, False, None))).items():
         torch.manual_seed(0)
-        model = Deciding(*told)
+        model = Deciding(decision, *told)
         model.draw.manual_seed(len(run) + ord(run[-1]))
         decided(tmp_path, run, model)
     found = anchorlib.compare("a", "b", store=tmp_path, noise=noise)
@@ -491,4 +503,42 @@ def test_what_one_run_alone_computes_in_low_precision_rounds_in_it(tmp_path, for
                 loss.backward()
                 optimizer.step()
     found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
+
+
+class Shrinking(nn.Module):
+    """A layer in bfloat16 whose results are a hundredth of what they are made of.
+
+    off: by what each result is off beside its own rounding, which the graph does not show.
+    """
+
+    def __init__(self, off: float | Tensor) -> None:
+        super().__init__()
+        self.off, self.wide = off, nn.Linear(64, 64)
+        self.shrink, self.out = nn.Linear(64, 64, bias=False), nn.Linear(64, 8)
+        nn.init.normal_(self.shrink.weight, std=1e-3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = functional.linear(self.wide(x), self.shrink.weight)
+        made.data.copy_(made.data.float() * (1 + self.off))
+        return self.out(anchorlib.anchor(made, "made"))
+
+
+@pytest.mark.parametrize(
+    ("off", "verdict"),
+    [(2.0**-8 * torch.linspace(-1, 1, 64), "suspect"), (0.05, "unexpected")],
+    ids=["rounding", "a factor"],
+)
+def test_a_product_in_low_precision_rounds_by_its_own_size_however_small(tmp_path, off, verdict):
+    for run, own in (("a", 0.0), ("b", off)):
+        torch.manual_seed(0)
+        model = Shrinking(own).bfloat16()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            loss = model(torch.randn(32, 64).bfloat16()).float().square().mean()
+            anchorlib.anchor(loss, "loss").backward()
+            optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.origins[0].place.name == "made"
     assert found.verdict == verdict, found.sentence

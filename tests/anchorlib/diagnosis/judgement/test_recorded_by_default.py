@@ -11,6 +11,9 @@ from torch.nn import functional
 
 import anchorlib
 from anchorlib.diagnosis.comparison import Comparison
+from anchorlib.diagnosis.investigation import compare_tables
+from anchorlib.diagnosis.pairing import table_of
+from anchorlib.diagnosis.pairing.join import align
 
 Tensor = torch.Tensor
 
@@ -84,6 +87,18 @@ def test_a_cast_to_half_is_a_fault_on_a_cpu_though_products_on_gpus_may_be_less_
     assert found.origins[0].place.name == "head"
 
 
+@pytest.mark.usefixtures("high_precision")
+@pytest.mark.parametrize(("devices", "cls"), [("cpu", "not_rounding"), ("cpu|cuda", "rounding")])
+def test_a_gpu_of_the_machine_says_nothing_of_tensors_that_lie_elsewhere(tmp_path, devices, cls):
+    compared(tmp_path, low=True)
+    runs = [table_of(anchorlib.open_run(run, tmp_path)) for run in "ab"]
+    told = {"torch.device": "NVIDIA H200", "tensors.device": devices}
+    for table in runs:
+        table.header[0].update(told)
+    found = compare_tables(align(*runs))
+    assert found.origins[0].cls == cls, found
+
+
 def test_other_betas_are_named_where_an_update_first_shows_in_what_is_computed_from_it(tmp_path):
     found = compared(tmp_path, betas=(0.8, 0.999))
     assert (found.verdict, found.first.place.step) == ("unexpected", 2)
@@ -107,3 +122,68 @@ def test_a_module_that_took_anothers_place_explains_what_a_relu_cannot_round(tmp
     sentence = anchorlib.compare("a", "b", store=tmp_path).sentence
     assert "B has Gelu in place of Relu" in sentence
     assert "cannot round" not in sentence
+
+
+class Two(nn.Module):
+    """Two layers; the second one's input is multiplied by a number in some passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.factor = nn.Linear(8, 16), nn.Linear(16, 4), 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).tanh() * self.factor)
+
+
+def accumulated(store: Any, run: str, factor: float, moves: float) -> None:
+    """Steps of two passes, the second with the factor; parameters may move between, as of SAM."""
+    torch.manual_seed(0)
+    model = Two()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, optimizer=optimizer)
+        for _ in range(2):
+            optimizer.zero_grad()
+            for pass_index, model.factor in enumerate((1.0, factor)):
+                model(torch.randn(16, 8, generator=draw)).square().mean().backward()
+                with torch.no_grad():
+                    for one in model.parameters() if not pass_index else ():
+                        one.add_(one.grad, alpha=moves)
+            optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("factor", "moves", "verdict"),
+    [(1.5, (0.0, 0.0), "unexpected"), (1.0, (0.1, 0.1 + 1e-6), "suspect")],
+    ids=["a factor", "parameters that move a little otherwise"],
+)
+def test_a_fault_of_a_second_pass_is_no_start_of_what_was_recorded(
+    tmp_path, factor, moves, verdict
+):
+    for run, own, alpha in zip("ab", (1.0, factor), moves, strict=True):
+        accumulated(tmp_path, run, own, alpha)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.first is not None
+    assert (found.first.place.step, found.first.place.pass_index) == (0, 1)
+    assert found.verdict == verdict, found.sentence
+    cls = "not_rounding" if verdict == "unexpected" else "window_start"
+    assert found.origins[0].cls == cls, found.sentence
+
+
+def test_a_second_pass_behind_another_optimizers_step_may_have_moved_by_what_nobody_saw(tmp_path):
+    for run, lr in (("a", 0.1), ("b", 0.2)):
+        torch.manual_seed(0)
+        model = Two()
+        halves = [torch.optim.SGD(part.parameters(), lr) for part in (model.first, model.second)]
+        draw = torch.Generator().manual_seed(1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, optimizer=halves)
+            for _ in range(2):
+                for optimizer in halves:
+                    optimizer.zero_grad()
+                    model(torch.randn(16, 8, generator=draw)).square().mean().backward()
+                    optimizer.step()
+                session.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.origins[0].cls == "window_start", found.sentence
