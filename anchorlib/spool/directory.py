@@ -125,5 +125,8 @@ def _write_frame(frame: Encoded, due: int, decoder: Decoder, writer: Writer) -> 
 
 
 def _header(hello: Hello) -> dict[str, object]:
-    told = json.loads(hello.header or "{}")
+    try:
+        told = json.loads(hello.header or "{}")
+    except (ValueError, RecursionError):
+        raise FrameError("the run header in the spool is no JSON object") from None
     return dict(told) if isinstance(told, dict) else {}

@@ -17,6 +17,8 @@ __all__ = ["Holes", "Overlooked"]
 
 LOST = "lost"
 
+_UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # a line of it
+
 
 class Holes:
     """The holes of one spool, for one destination.
@@ -76,7 +78,7 @@ class Holes:
         except OSError:
             return
         for line in lines:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
+            with contextlib.suppress(*_UNREADABLE):
                 told = json.loads(line)
                 hole = int(told["first"]), int(told["end"])
                 if told["to"] == self._to:

@@ -96,7 +96,7 @@ class SpoolLabel:
                 bool(told.get("power")),
                 str(told.get("among", "")),
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
 
 

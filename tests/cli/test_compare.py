@@ -585,6 +585,7 @@ def test_the_options_reach_the_comparison(compare, tmp_path):
         ("names.csv", "a,b,c", "a name of A and one of B"),
         ("names.json", "[1]", "one object of names"),
         ("names.json", "{", "--map"),
+        ("names.json", "[" * 100_000, "--map"),
         ("names.csv", None, "No such file"),
     ],
 )

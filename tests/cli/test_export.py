@@ -235,3 +235,16 @@ def is_number(text):
     except ValueError:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[" * 100_000, '{"attributes": {"anchor": 5}}', '{"attributes": []}']
+)
+def test_a_folder_that_is_no_export_is_left_as_it_is(store, tmp_path, text):
+    place = tmp_path / "some"
+    place.mkdir()
+    (place / "zarr.json").write_text(text)
+    done = anchor("export", "run1", "--store", store, "--zarr", place)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "holds other files than an export" in done.err
+    assert (place / "zarr.json").read_text() == text

@@ -115,10 +115,12 @@ def test_a_spool_whose_collector_is_away_no_longer_changes_after_close(tmp_path,
 
 
 def test_no_digest_is_computed_on_the_training_thread_where_values_are_dropped(store, monkeypatch):
-    made_by = set()
+    made_by, is_full = set(), threading.Event()
 
     def noted(*arguments):
         made_by.add(threading.current_thread().name)
+        if threading.current_thread() is not threading.main_thread():
+            is_full.wait()  # a drain that keeps up would leave nothing to drop
         return figures_of(*arguments)
 
     monkeypatch.setattr("anchorlib.recorder.drain.figures_of", noted)
@@ -127,6 +129,7 @@ def test_no_digest_is_computed_on_the_training_thread_where_values_are_dropped(s
     )
     for n in range(20):
         anchorlib.anchor(torch.full((1000,), float(n)), "x")
+    is_full.set()
     session.close()
     kept = anchorlib.open_run("run1", store)["x"].kept
     assert not kept.all()

@@ -154,7 +154,7 @@ def _orphaned(descriptor: int) -> bool:
     try:
         owner = json.loads(os.pread(descriptor, 4096, 0))
         return owner["host"] == socket.gethostname() and not _lives(int(owner["pid"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return False
 
 
@@ -195,7 +195,7 @@ def holder(descriptor: int) -> str:
     try:
         owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(owner['pid'])} on {escape(str(owner['host']))}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return "another process"
 
 

@@ -28,11 +28,11 @@ def read_names(place: str | None) -> dict[str, str]:
     parse = by_suffix(path, {".csv": _of_csv, ".json": _of_json}, "--map")
     try:
         return parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionError(f"--map {escape(place)}: {_reason(error)}") from None
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _reason(error: OSError | ValueError | RecursionError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

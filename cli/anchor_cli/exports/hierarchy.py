@@ -81,7 +81,8 @@ def _may_be_replaced(place: Path) -> bool:
     try:
         if not any(place.iterdir()):
             return True
-        about = json.loads((place / "zarr.json").read_bytes())["attributes"]["anchor"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return (
+            "tensors_of" in json.loads((place / "zarr.json").read_bytes())["attributes"]["anchor"]
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
-    return "tensors_of" in about

@@ -97,9 +97,17 @@ class Written:
     """A spool written by hand, without a sender."""
 
     def __init__(
-        self, place: Path, disk: Disk | None = None, *, frame_bytes: int = 2000, **options
+        self,
+        place: Path,
+        disk: Disk | None = None,
+        *,
+        frame_bytes: int = 2000,
+        header: str = "{}",
+        **options,
     ) -> None:
-        hello = Hello(protocol=PROTOCOL, run="run1", rank=0, writer_id=os.urandom(16), header="{}")
+        hello = Hello(
+            protocol=PROTOCOL, run="run1", rank=0, writer_id=os.urandom(16), header=header
+        )
         self.spool = make_spool(place, hello, "grpc://127.0.0.1:1", disk=disk, **options)
         self.encoder = Encoder(frame_bytes=frame_bytes)
         self.lineage: list[bytes] = []

@@ -11,7 +11,9 @@ import pytest
 from anchor_server import serve
 from anchorlib.block import block_of
 from anchorlib.spool.format import Stored, kind_of
+from anchorlib.spool.holes import LOST
 from anchorlib.store import LocalLocation, RankReader
+from anchorlib.wire import FrameError
 from tests.anchorlib.spool.spooling import (
     Written,
     entries,
@@ -165,3 +167,20 @@ def test_damage_while_the_session_lives_is_counted_and_stored_too(tmp_path):
     (gap,) = RankReader(LocalLocation(tmp_path / "store/run1.zarr"), 0).catalogue.gaps.values()
     assert gap.count == sink.dropped
     assert [path.suffix for path in sink.spool.glob("0*")] == [".bad"]
+
+
+@pytest.mark.parametrize("said", ["[" * 100_000, '{"first": 1e999, "end": 3}', "no JSON"])
+def test_a_line_about_lost_records_that_says_nothing_is_passed_over(template, tmp_path, said):
+    folder = tmp_path / "spool"
+    shutil.copytree(template, folder)
+    (folder / LOST).write_text(f"{said}\n")
+    assert good_records(folder) == (list(range(8)), 0)
+
+
+@pytest.mark.parametrize("header", ["[" * 100_000, "no JSON"])
+def test_a_spool_whose_hello_has_no_header_is_refused_in_words(tmp_path, header):
+    left = Written(tmp_path / "spools", header=header)
+    left.put(range(2))
+    left.die()
+    with pytest.raises(FrameError, match="the run header in the spool is no JSON object"):
+        push(left.folder, tmp_path / "store")

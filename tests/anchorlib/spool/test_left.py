@@ -21,11 +21,17 @@ def test_a_spool_says_what_it_is_of_how_much_and_who_owns_it(tmp_path):
     assert dead.nbytes == sum(file.stat().st_size for file in segments(left.folder)) > 0
 
 
-def test_a_spool_whose_label_was_lost_is_still_one(tmp_path):
+@pytest.mark.parametrize("label", ["", "{", '{"run":' * 100_000, '{"rank": Infinity}', "[]"])
+def test_a_spool_whose_label_was_lost_is_still_one(tmp_path, label):
     left = Written(tmp_path)
     left.put(range(3))
     left.die()
-    (left.folder / LABEL).unlink()
+    text = (left.folder / LABEL).read_text()
+    if label == '{"rank": Infinity}':
+        label = text.replace('"rank": 0', '"rank": Infinity')
+    (left.folder / LABEL).write_text(label)
+    if not label:
+        (left.folder / LABEL).unlink()
     (found,) = spools_here(tmp_path)
     assert (found.run, found.rank, found.to) == (None, None, None)
     assert found.nbytes > 0

@@ -266,3 +266,24 @@ def test_a_gradient_inside_a_forward_ends_the_pass_in_eager_and_not_inside_a_gra
     ):
         run = record(made, act)
         assert [r.coordinates.pass_index for r in run.records("after")] == passes
+
+
+def test_a_part_without_gradients_that_compiled_code_contains_awaits_no_backward():
+    """Compiled code runs inside a Function of AOT autograd's, whose backward repeats nothing."""
+
+    def partly(x, w):
+        h = anchor(x @ w, "h")
+        with torch.no_grad():
+            anchor(torch.tanh(h), "without")
+        return h.sum()
+
+    def act(function, _):
+        w = weight()
+        optimizer = torch.optim.SGD([w], 0.1)
+        for _ in range(2):
+            function(X, w).backward()
+            with torch.no_grad():
+                function(X, w)
+            optimizer.step()
+
+    assert_compiled_as_eager(partly, "aot_eager", act)

@@ -195,6 +195,23 @@ def test_functions_that_are_no_modules_are_told_by_their_names():
     assert [c.step for c in (r.coordinates for r in run.records("loss", "grad"))] == [0, 1, 2]
 
 
+def test_what_a_part_without_parameters_shows_belongs_to_the_model_that_is_looked_at():
+    """Before any training: the part is held by no optimizer, the model around it is."""
+
+    class Shown(nn.Module):
+        def forward(self, x):
+            return anchorlib.anchor(torch.tanh(x), "h")
+
+    model = nn.Sequential(nn.Linear(2, 2), Shown())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with recording() as run:
+        with torch.no_grad():
+            model(torch.ones(1, 2))
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert [r.coordinates.phase for r in run.records("h")] == ["no_grad", "train"]
+
+
 def test_a_loss_of_validation_takes_no_coordinates_of_the_loss_of_training():
     """The model says that it is evaluated; the loss is computed outside it."""
     model = nn.Linear(2, 2)
