@@ -6,29 +6,38 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import chain, count
+from weakref import ref
 
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from anchorlib.capture import unwrapped
 
-__all__ = ["Model", "class_of", "free", "holds", "prefixes"]
+__all__ = ["Model", "free", "holds", "prefixes"]
 
 
 @dataclass(eq=False, slots=True)
 class Model:
     """A model that an optimizer of this process updates.
 
-    root: gives the model while it lives. callings: the program's names of the model. prefix: put
-        before every name of its tensors. unknown: selectors that match nothing in the model, each
-        with the error's text. undo: removes our own hooks from the model.
+    root: gives the model while it lives. cls: the class of the model inside its wrappers, which
+        outlives it: when the model is freed is the garbage collector's choice. callings: the
+        program's names of the model. prefix: put before every name of its tensors. unknown:
+        selectors that match nothing in the model, each with the error's text. undo: removes our own
+        hooks from the model.
     """
 
     root: Callable[[], nn.Module | None]
+    cls: type
     callings: list[str]
     prefix: str = ""
     unknown: dict[str, str] = field(default_factory=dict)
     undo: Callable[[], object] = lambda: None
+
+    @classmethod
+    def of(cls, root: nn.Module, callings: list[str]) -> Model:
+        """The model whose outermost module is `root`."""
+        return cls(ref(root), type(unwrapped(root)), callings)
 
     def own(self) -> set[int]:
         """The ids of the model's parameters; empty once the model is freed."""
@@ -56,12 +65,6 @@ def prefixes(models: list[Model]) -> list[str]:
 
 def free(callings: Iterable[str], model: Model, taken: Collection[str]) -> str:
     """The first of `callings`, the class's name, and that with a number, that is not taken."""
-    name = class_of(model).__name__
+    name = model.cls.__name__
     numbered = (f"{name}_{number}" for number in count(2))
     return next(one for one in chain(callings, [name], numbered) if one not in taken)
-
-
-def class_of(model: Model) -> type:
-    """The class of the model inside its wrappers; that of None once the model is freed."""
-    root = model.root()
-    return type(None) if root is None else type(unwrapped(root))

@@ -35,7 +35,7 @@ from anchorlib.capture import (
     unwrapped,
 )
 from anchorlib.errors import AnchorError, UnknownTensorError
-from anchorlib.launch.models import Model, class_of, free, holds, prefixes
+from anchorlib.launch.models import Model, free, holds, prefixes
 from anchorlib.launch.request import Request
 from anchorlib.launch.roots import roots_of
 from anchorlib.launch.session import at_end, end_session, open_session
@@ -178,7 +178,7 @@ class Trainer:
             return []
         roots = roots_of(unknown)
         names = callings(roots, frame)
-        return [Model(ref(root), own) for root, own in zip(roots, names, strict=True)]
+        return [Model.of(root, own) for root, own in zip(roots, names, strict=True)]
 
     def _roots(self) -> list[nn.Module]:
         return [root for model in self._models if (root := model.root()) is not None]
@@ -265,7 +265,7 @@ class Trainer:
     def _predecessor(self, model: Model) -> Model | None:
         """The model that `model` replaces: one of its class and with a name of it; or None."""
         for one in self._models:
-            if set(one.callings) & set(model.callings) and class_of(one) is class_of(model):
+            if set(one.callings) & set(model.callings) and one.cls is model.cls:
                 return one
         return None
 

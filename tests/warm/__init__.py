@@ -15,7 +15,6 @@ import contextlib
 import functools
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -81,8 +80,8 @@ def _wait_for(parent: subprocess.Popen[bytes], asked: str = "") -> None:
 
 
 def _end(parent: subprocess.Popen[bytes], folder: Path) -> None:
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    with parent:  # which closes its pipes, and waits
+        parent.kill()
     for path in (*folder.iterdir(), folder):
         with contextlib.suppress(OSError):
             path.rmdir() if path.is_dir() else path.unlink()

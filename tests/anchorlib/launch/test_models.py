@@ -85,6 +85,12 @@ PROGRAMS = {
         "for fold in range(3):\n    net = nn.Linear(3, 2)\n    fit(net)",
         {"weight", "bias"},
     ),
+    "folds whose models are freed at once": (
+        "import gc\ndef fit(model):\n    train([SGD(model.parameters(), 0.1)], model)\n"
+        "for fold in range(3):\n    net = nn.Linear(3, 2)\n    fit(net)\n"
+        "    del net\n    gc.collect()",
+        {"weight", "bias"},
+    ),
     "a copy and a loaded model": (
         "file = io.BytesIO()\ntorch.save(nn.Linear(3, 3), file)\nfile.seek(0)\n"
         "net = copy.deepcopy(torch.load(file, weights_only=False))\n"
