@@ -60,10 +60,11 @@ class StandIn:
     def run(self, count: int | None = None, at: int = 0) -> None:
         """Let the next copies run, all of them unless told; the first is the one at `at`."""
         for _ in range(len(self.waiting) if count is None else count):
-            writes, ready_address, value = self.waiting.pop(at)
+            writes, ready_address, value = self.waiting[at]
             for x, address in writes:
                 copied(x, address)
             ctypes.c_uint64.from_address(ready_address).value = value
+            del self.waiting[at]  # not before: while a copy runs its device is not idle
 
     def run_in_part(self) -> None:
         """Let the next copy run half."""
