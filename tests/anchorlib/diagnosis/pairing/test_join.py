@@ -260,6 +260,22 @@ def chain(names: list[str], ops: list[str]) -> dict[int, list[Edges]]:
     }
 
 
+def test_a_prefix_that_both_runs_have_is_none_of_one_run_alone() -> None:
+    """A model and its average, one operation of both written otherwise."""
+    names = ["fc1", "act", "fc2"]
+    both = [*names, *(f"ema.{name}" for name in names)]
+    one, two = (
+        table(
+            run(both, seed=seed),
+            edges={0: [*chain(names, ops)[0], *chain(both[3:], ops)[0]]},
+        )
+        for seed, ops in enumerate((["Addmm", "Silu", "Addmm"], ["Addmm", "Mul", "Addmm"]))
+    )
+    found = align(one, two)
+    assert found.renamed == ()
+    assert not len(found.only_a)
+
+
 def parents_of(names: list[str], n: int) -> tuple[Parent, ...]:
     weight = Parent(f"{names[n]}.w", call=None)
     return (Parent(names[n - 1]), weight) if n else (weight,)
