@@ -7,6 +7,7 @@ absences      records that one run alone has
 moves         how far a tensor was moved, compared with the other run
 targets       the target of a loss, computed from its input and gradient
 leftover      a gradient that was not cleared
+clipping      the norm to which each run clips its gradients
 second_steps  a second optimizer step on the gradients of one backward
 detaching     a graph that one run alone cuts
 unreached     values that one run's backward alone reaches

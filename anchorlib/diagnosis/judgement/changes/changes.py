@@ -32,6 +32,7 @@ from anchorlib.diagnosis.causes import (
     partings,
 )
 from anchorlib.diagnosis.judgement.changes.absences import absences
+from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
 from anchorlib.diagnosis.judgement.changes.leftover import leftover
 from anchorlib.diagnosis.judgement.changes.moves import moved
 from anchorlib.diagnosis.judgement.changes.operations import (
@@ -359,6 +360,7 @@ class Changes:
         if alignment.a.tensors[alignment.a.tensor[row]].kind == "grad" and not told:
             pair = int(np.searchsorted(alignment.a_row, row))
             told += filter(None, [leftover(alignment, pair, measure.eps)])
+            told = told or clipped_otherwise(self.frontier, row)
         return told
 
     def _scaled(self, row: int, factor: float) -> str:
