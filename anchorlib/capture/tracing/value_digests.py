@@ -23,8 +23,8 @@ class Digester:
     """Digests of the tensors of one step.
 
     The values of a transposed tensor must be put in order before their digest can be taken, which
-    takes several times as long as the digest. Its memory as it lies is hashed instead, and serves as the key of a
-    cache: equal bytes with equal dtype, shape and strides have an equal digest.
+    takes several times as long as the digest. Its memory as it lies is hashed instead, and serves
+    as the key of a cache: equal bytes with equal dtype, shape and strides have an equal digest.
 
     layouts: those of the tensors whose digests were taken.
     """
@@ -48,17 +48,18 @@ class Digester:
         layout: that of `x`, if it is known already.
         """
         layout = layout or self.layouts.of(x)
-        address = _address(x) if layout.memory_at else 0
-        if not (layout.memory_at and address):
+        memory_at = layout.memory_at
+        address = 0 if memory_at is None else _address(x)
+        if memory_at is None or not address:
             return digest_of(x)
         if layout.gathering is not None:
-            return self._scattered(layout.memory_at(address), layout, layout.gathering)
+            return self._scattered(memory_at(address), layout, layout.gathering)
         if near is None:
-            return xxh3_128_digest(layout.memory_at(address))
+            return xxh3_128_digest(memory_at(address))
         key = address, layout.nbytes
         digest = near.get(key)
         if digest is None:
-            digest = near[key] = xxh3_128_digest(layout.memory_at(address))
+            digest = near[key] = xxh3_128_digest(memory_at(address))
         return digest
 
     def _scattered(self, memory: Any, layout: Layout, gathering: Gathering) -> bytes:
@@ -69,7 +70,7 @@ class Digester:
             with self._room.lock:
                 values = self._room.of(layout.nbytes)
                 gathering.read(memory, values)
-                digest = self._ordered[key] = xxh3_128_digest(values)
+                digest = self._ordered[key] = xxh3_128_digest(values.data)
         return digest
 
 
