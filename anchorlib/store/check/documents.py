@@ -133,25 +133,25 @@ def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
             form.rows, form.elements = (sizes or {}).get(entry.id, (0, 0))
     if sizes is not None:
         tell_series(reader, forms, 0, reader.committed)
-    found = {}
+    documents = {}
     for form in forms:
         if form.entry.array is not None:
-            found[form.entry.group] = form.about()
-            found |= {f"{form.entry.group}/{name}": text for name, text in form.shown().items()}
-    return found
+            documents[form.entry.group] = form.about()
+            documents |= {f"{form.entry.group}/{name}": text for name, text in form.shown().items()}
+    return documents
 
 
 def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
     """The documents of all arrays of a run of format 1, but for their attributes."""
-    found = {}
+    documents = {}
     for form in reader.catalogue.forms:
         if form.array is None:
             continue
         rows, elements = (sizes or {}).get(form.id, (0, 0))
-        found[form.group] = group_json({})
+        documents[form.group] = group_json({})
         arrays = older_arrays(form, rows, elements)
-        found |= {f"{form.group}/{name}": array_json(array) for name, array in arrays.items()}
-    return found
+        documents |= {f"{form.group}/{name}": array_json(array) for name, array in arrays.items()}
+    return documents
 
 
 def _faults(
@@ -164,14 +164,14 @@ def _faults(
         yield f"{path} is missing"
         return
     try:
-        found = json.loads(data.decode())
+        stored = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "is cut, or no JSON"
         yield f"{path} {why}: other zarr readers refuse it"
         return
-    if not isinstance(found, dict):
+    if not isinstance(stored, dict):
         yield f"{path} is no JSON object: other zarr readers refuse it"
         return
     for name, value in told.items():
-        if name not in passed_over and found.get(name) != value:
+        if name not in passed_over and stored.get(name) != value:
             yield f"{path} says another {name} than the catalogue"

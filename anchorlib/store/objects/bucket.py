@@ -42,11 +42,11 @@ class ObjectShelf:
         """See `Shelf`."""
         import obstore
 
-        found: dict[str, Held] = {}
+        objects: dict[str, Held] = {}
         with told(self._address, "cannot list", prefix):
             for page in obstore.list(self._client, prefix.rstrip("/") or None):
-                found |= {one["path"]: Held(one["size"], one["e_tag"] or "") for one in page}
-        return found
+                objects |= {one["path"]: Held(one["size"], one["e_tag"] or "") for one in page}
+        return objects
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
         """See `Shelf`."""
@@ -74,8 +74,8 @@ class ObjectShelf:
             self._put(key, data, "create")
         except (AlreadyExistsError, PreconditionError):
             # The object may be our own: where its answer was lost, the client has put it twice.
-            found = self.fetch(key)
-            return found is not None and found[0] == data
+            stored = self.fetch(key)
+            return stored is not None and stored[0] == data
         return True
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
@@ -85,8 +85,8 @@ class ObjectShelf:
         try:
             self._put(key, data, {self._tag: tag})
         except (AlreadyExistsError, PreconditionError, FileNotFoundError):
-            found = self.fetch(key)
-            return found is not None and found[0] == data
+            stored = self.fetch(key)
+            return stored is not None and stored[0] == data
         return True
 
     def remove(self, key: str) -> None:
@@ -105,8 +105,8 @@ class ObjectShelf:
             return False
         if held.tag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():
             return True
-        found = self.fetch(key)
-        return found is not None and found[0] == data
+        stored = self.fetch(key)
+        return stored is not None and stored[0] == data
 
     def _put(self, key: str, data: bytes, mode: Any) -> None:
         import obstore

@@ -165,8 +165,8 @@ def is_gone(error: Exception) -> bool:
 
 
 def _status(error: Exception) -> int:
-    found = re.search(r"status code: (\d{3})", str(error))
-    return int(found[1]) if found else 0
+    match = re.search(r"status code: (\d{3})", str(error))
+    return int(match[1]) if match else 0
 
 
 def _reason(error: Exception, address: ObjectAddress) -> str:

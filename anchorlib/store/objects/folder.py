@@ -86,8 +86,8 @@ class FolderShelf:
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
         """See `Shelf`; the file is always read to compare."""
-        found = self.fetch(key) if held.size == len(data) else None
-        return found is not None and found[0] == data
+        stored = self.fetch(key) if held.size == len(data) else None
+        return stored is not None and stored[0] == data
 
     def _below(self, folder: str) -> Iterator[tuple[str, Held]]:
         for name in self.location.list(folder):

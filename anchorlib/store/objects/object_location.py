@@ -42,15 +42,15 @@ class ObjectLocation:
         try:
             with told(self.address, "cannot read", key):
                 try:
-                    found = obstore.get(self._client, key, options=options)  # type: ignore[arg-type]
-                    data = bytes(found.bytes())
+                    answer = obstore.get(self._client, key, options=options)  # type: ignore[arg-type]
+                    data = bytes(answer.bytes())
                 except BaseError as error:
                     if is_gone(error):
                         return b""
                     raise
         except FileNotFoundError:
             return None
-        first, end = found.range
+        first, end = answer.range
         if len(data) != end - first:
             raise CollectorError(
                 f"cannot read {escape(f'{self.address}/{key}')}: {len(data)} of {end - first} "
@@ -66,9 +66,9 @@ class ObjectLocation:
         if key:
             self._check(key)
         with told(self.address, "cannot list", key):
-            found = obstore.list_with_delimiter(self._client, key or None)
-        folders = [f"{_last(path)}/" for path in found["common_prefixes"]]
-        files = [_last(one["path"]) for one in found["objects"]]
+            listing = obstore.list_with_delimiter(self._client, key or None)
+        folders = [f"{_last(path)}/" for path in listing["common_prefixes"]]
+        files = [_last(one["path"]) for one in listing["objects"]]
         # As in a directory, names that begin with a dot are no part of the location.
         return sorted(name for name in {*folders, *files} if is_safe_key(name.rstrip("/")))
 

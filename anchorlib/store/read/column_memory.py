@@ -57,8 +57,8 @@ class Room:
             while self._taken > self.most and len(self._held) > 1:
                 earliest = next(iter(self._held))
                 self._taken -= self._held.pop(earliest)
-                if (found := earliest()) is not None:
-                    found.let_go()
+                if (oldest := earliest()) is not None:
+                    oldest.let_go()
 
     def _forget_gone(self) -> None:
         while self._gone:

@@ -191,16 +191,16 @@ class JoinedRank(RankReader):
 
     def _piece(self, name: str, stretch: _Stretch, start: int, stop: int) -> Array:
         row = stretch.row + start - stretch.start
-        found: Array = np.array(self._parts[stretch.place].span(name, row, row + stop - start))
+        entries: Array = np.array(self._parts[stretch.place].span(name, row, row + stop - start))
         if name in ("series", "form", "phase"):
-            return _renumbered(self._maps[stretch.place, name], found)
+            return _renumbered(self._maps[stretch.place, name], entries)
         if name == "attempt":
-            return np.full_like(found, stretch.session)
+            return np.full_like(entries, stretch.session)
         if name == "order":
-            found += stretch.order
+            entries += stretch.order
         if name == "hist_offset":
-            found += stretch.place * _PAIRS
-        return found
+            entries += stretch.place * _PAIRS
+        return entries
 
     def check_rows(self, rows: Array) -> None:
         """Raises DamagedError where one of these rows does not fit its checksum.
@@ -219,7 +219,7 @@ class JoinedRank(RankReader):
             for session in self._sessions
             for place, one in session.attempts
         }
-        found: dict[object, Entry] = {}
+        entries: dict[object, Entry] = {}
         for place, part in enumerate(self._parts):
             for entry in part.operations():
                 told = entry
@@ -228,8 +228,8 @@ class JoinedRank(RankReader):
                     if number is None or attempt not in (None, number):
                         continue
                     told = {**entry, "attempt": number}
-                found.setdefault(entry_key(told), told)
-        return list(found.values())
+                entries.setdefault(entry_key(told), told)
+        return list(entries.values())
 
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
         places = offsets // _PAIRS
@@ -264,9 +264,9 @@ class _Names:
 def _renumbered(numbers: Array, values: Array) -> Array:
     """Each value replaced by its number; a value without one is damage, and stays out of range."""
     known = values < len(numbers)
-    found = np.full_like(values, np.iinfo(values.dtype).max)
-    found[known] = numbers[values[known]]
-    return found
+    renumbered = np.full_like(values, np.iinfo(values.dtype).max)
+    renumbered[known] = numbers[values[known]]
+    return renumbered
 
 
 def _add_gap(gaps: dict[GapKey, Gap], key: GapKey, gap: Gap) -> None:

@@ -91,12 +91,12 @@ class Remnants:
 
     def _column(self, name: str, dtype: np.dtype[Any], chunk: int) -> bytes:
         size = ROWS_PER_CHUNK * dtype.itemsize
-        found = np.frombuffer(self._read(f"records/{name}/{chunk_key(chunk, 0)}", size), dtype)
+        column = np.frombuffer(self._read(f"records/{name}/{chunk_key(chunk, 0)}", size), dtype)
         bound = len(getattr(self._known, _NUMBERS[name])) - 1 if name in _NUMBERS else _MOST
         # A number that no reader could follow becomes 0: its row then does not fit its checksum.
         if dtype.kind == "u" and name != "check" and not name.startswith("digest"):
-            found = np.where(found.astype(np.uint64) > max(bound, 0), np.zeros(1, dtype), found)
-        return found.tobytes()
+            column = np.where(column.astype(np.uint64) > max(bound, 0), np.zeros(1, dtype), column)
+        return column.tobytes()
 
     def _read(self, key: str, size: int) -> bytes:
         """A file of a known size; bytes that are missing of it read as zeros."""
@@ -153,8 +153,8 @@ class Remnants:
             yield whole
 
     def _published(self) -> int:
-        found = [entry.get("published") for _, entry in self._entries()]
-        return max((one for one in found if type(one) is int and 0 < one < _MOST), default=0)
+        published = [entry.get("published") for _, entry in self._entries()]
+        return max((one for one in published if type(one) is int and 0 < one < _MOST), default=0)
 
     def _entries(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
         for line in self._lines():

@@ -61,10 +61,10 @@ def digests_of_run(run: Location, figures: RunFigures | None) -> dict[int, RankD
     if data is None or object_name(data) != figures.digests:
         return None
     try:
-        found = _read(data)
+        digests = _read(data)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return found if found.keys() <= {*figures.ranks} else None
+    return digests if digests.keys() <= {*figures.ranks} else None
 
 
 def _read(data: bytes) -> dict[int, RankDigests]:
@@ -72,7 +72,7 @@ def _read(data: bytes) -> dict[int, RankDigests]:
     if told["format"] != FORMAT or whole(told["version"]) > VERSION:
         return {}  # a later version's may mean something else
     pairs = (items(one) for one in items(told["ranks"]))
-    found = [(whole(rank), read_digests(mapping(one))) for rank, one in pairs]
-    if len(dict(found)) < len(found):
+    digests = [(whole(rank), read_digests(mapping(one))) for rank, one in pairs]
+    if len(dict(digests)) < len(digests):
         raise ValueError("it has several digests of one rank")
-    return dict(found)
+    return dict(digests)

@@ -105,10 +105,10 @@ def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigur
         raise
     except StoreError:
         return None
-    found = figures_of(joined)
+    figures = figures_of(joined)
     # A part is made when its session moves to that collector, maybe after its last record.
-    written = max(found.written_ns, *(one.started_ns for one in joined.catalogue.attempts))
-    return replace(found, written_ns=written, parts=tuple(parts))
+    written = max(figures.written_ns, *(one.started_ns for one in joined.catalogue.attempts))
+    return replace(figures, written_ns=written, parts=tuple(parts))
 
 
 def index_bytes(figures: RunFigures) -> bytes:
@@ -205,10 +205,10 @@ def _read_name(told: Any) -> str:
 
 def _read_parts(told: Any, known: RankLists) -> tuple[PartKey, ...]:
     """The parts in an index. Raises ValueError for a part of a rank that the run does not have."""
-    found = tuple((whole(rank), whole(part)) for rank, part in map(items, items(told)))
-    if not all(known.has(rank) for rank, _ in found):
+    parts = tuple((whole(rank), whole(part)) for rank, part in map(items, items(told)))
+    if not all(known.has(rank) for rank, _ in parts):
         raise ValueError("it speaks of a part of no rank")
-    return found
+    return parts
 
 
 def _read_series(told: Mapping[str, Any], known: RankLists) -> MergedSeries:

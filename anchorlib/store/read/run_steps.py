@@ -54,7 +54,7 @@ def steps_of_run(run: Location, figures: RunFigures | None) -> StepFigures | Non
         told = read_line(data)
         if told["format"] != FORMAT or whole(told["version"]) > VERSION:
             return None  # a later version's may mean something else
-        found = read_step_figures(told)
+        figures_of_steps = read_step_figures(told)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return found if found.ranks == figures.ranks else None
+    return figures_of_steps if figures_of_steps.ranks == figures.ranks else None

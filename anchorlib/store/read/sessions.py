@@ -57,7 +57,7 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[Session]:
     keys = sorted(writers, key=lambda key: _began(writers[key]))
     newest = max((at for at, key in enumerate(keys) if _is_anew(writers[key])), default=0)
     where = f"rank {parts[0].rank} of {escape(run)}"
-    found = []
+    sessions = []
     for number, key in enumerate(keys[newest:]):
         own = sorted(writers[key], key=lambda one: (one[1].started_ns, one[1].number))
         read = spans(shares[key])
@@ -67,8 +67,8 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[Session]:
                 f"{where} was recorded twice under this name, while a collector was away: read the "
                 "collectors one by one, and rename one of the two (anchor mv)"
             )
-        found.append(Session(number, read, own))
-    return found
+        sessions.append(Session(number, read, own))
+    return sessions
 
 
 def has_ended(parts: Sequence[RankReader]) -> bool:
@@ -87,11 +87,11 @@ def has_ended(parts: Sequence[RankReader]) -> bool:
 
 def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attempt]]]:
     """The attempts of each session, and the places of the parts that they are in."""
-    found: dict[object, list[tuple[int, Attempt]]] = {}
+    attempts: dict[object, list[tuple[int, Attempt]]] = {}
     for place, part in enumerate(parts):
         for one in part.catalogue.attempts:
-            found.setdefault(_writer(place, one), []).append((place, one))
-    return found
+            attempts.setdefault(_writer(place, one), []).append((place, one))
+    return attempts
 
 
 def _writer(place: int, attempt: Attempt) -> object:

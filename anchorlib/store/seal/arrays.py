@@ -138,6 +138,6 @@ def _full(data: Array, grid: Grid) -> Array:
     if len(data) == grid.chunk_elements:
         return data
     # Only the last chunk on a line is short, and its missing elements come behind the others.
-    found = np.zeros(grid.chunk_elements, data.dtype)
-    found[: len(data)] = data
-    return found
+    chunk = np.zeros(grid.chunk_elements, data.dtype)
+    chunk[: len(data)] = data
+    return chunk

@@ -127,12 +127,12 @@ def inflated(frame: bytes, most: int) -> bytes:
     if not size:
         return b""  # which numcodecs writes, and does not read
     try:
-        found: bytes = Zstd().decode(frame)
+        content: bytes = Zstd().decode(frame)
     except (RuntimeError, MemoryError) as error:
         raise ValueError(f"it cannot be decompressed: {error}") from error
-    if len(found) != size:
+    if len(content) != size:
         raise ValueError("it is not of the size it says")
-    return found
+    return content
 
 
 def _frame_size(frame: bytes) -> int:

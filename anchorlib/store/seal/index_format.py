@@ -42,23 +42,23 @@ def read_line(data: bytes) -> Mapping[str, Any]:
 
 def ranges_of(numbers: Sequence[int]) -> list[list[int]]:
     """Ascending numbers as half-open ranges."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and found[-1][1] == number:
-            found[-1][1] = number + 1
+        if ranges and ranges[-1][1] == number:
+            ranges[-1][1] = number + 1
         else:
-            found.append([number, number + 1])
-    return found
+            ranges.append([number, number + 1])
+    return ranges
 
 
 def numbers_of(ranges: Any, most: int) -> tuple[int, ...]:
     """What `ranges_of` was given. Raises ValueError where these are more than `most` numbers."""
-    found: list[int] = []
+    numbers: list[int] = []
     for start, stop in (map(step, items(one)) for one in items(ranges)):
-        if not 0 <= stop - start <= most - len(found):
+        if not 0 <= stop - start <= most - len(numbers):
             raise ValueError("it speaks of more ranks or steps than there can be")
-        found += range(start, stop)
-    return tuple(found)
+        numbers += range(start, stop)
+    return tuple(numbers)
 
 
 def loss_scale(told: Any) -> float:

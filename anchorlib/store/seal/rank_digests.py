@@ -71,17 +71,19 @@ class RankDigests:
 
     def of_width(self, width: int) -> RankDigests:
         """The same with stretches of at least this width, a power of two."""
-        found = self
-        while found.width < width:
-            found = replace(found, width=2 * found.width, stretches=_halved(found.stretches))
-        return found
+        digests = self
+        while digests.width < width:
+            digests = replace(
+                digests, width=2 * digests.width, stretches=_halved(digests.stretches)
+            )
+        return digests
 
     def bounded(self, most: int) -> RankDigests:
         """The same with at most `most` stretches."""
-        found = self
-        while len(found.stretches) > most:
-            found = found.of_width(2 * found.width)
-        return found
+        digests = self
+        while len(digests.stretches) > most:
+            digests = digests.of_width(2 * digests.width)
+        return digests
 
     def told(self) -> dict[str, Any]:
         """The digests as an index has them; see `read_digests`."""
@@ -114,10 +116,10 @@ def read_digests(told: Any) -> RankDigests:
 def digests_of(reader: RankRecords) -> RankDigests:
     """Makes the digests of a rank. Raises DamagedError where its log of operations is damaged."""
     rows = visible_rows(reader)
-    found = RankDigests(
+    digests = RankDigests(
         _outline(reader, rows), bool(reader.operations()), 1, _step_digests(reader, rows)
     )
-    return found.bounded(MOST_STRETCHES)
+    return digests.bounded(MOST_STRETCHES)
 
 
 def _step_digests(reader: RankRecords, rows: Array) -> dict[int, bytes]:
@@ -126,14 +128,14 @@ def _step_digests(reader: RankRecords, rows: Array) -> dict[int, bytes]:
     laid = _Layout(reader)
     order = np.lexsort((*laid.places(rows), step))
     rows, step = rows[order], step[order]
-    found = {}
+    digests = {}
     for first, stop in _parts(step):
         part, steps = laid.records(rows[first:stop]), step[first:stop]
         cuts = np.flatnonzero(np.diff(steps, prepend=steps[0] - 1)).tolist()
         for begin, end in zip(cuts, [*cuts[1:], len(steps)], strict=True):
             number = int(steps[begin])
-            found[number] = _hash(_STEP, b"%d\0" % number, part[begin:end].tobytes())
-    return found
+            digests[number] = _hash(_STEP, b"%d\0" % number, part[begin:end].tobytes())
+    return digests
 
 
 def _parts(step: Array) -> Iterator[tuple[int, int]]:
@@ -195,8 +197,8 @@ def _labels(told: Sequence[Sequence[Any]]) -> Array:
 
 def _ranked(labels: Array) -> Array:
     """The place of each label among the sorted ones."""
-    _, found = np.unique(labels, axis=0, return_inverse=True)
-    return np.asarray(found).reshape(-1)
+    _, places = np.unique(labels, axis=0, return_inverse=True)
+    return np.asarray(places).reshape(-1)
 
 
 def _outline(reader: RankRecords, rows: Array) -> bytes:

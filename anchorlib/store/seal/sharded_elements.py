@@ -99,12 +99,12 @@ class ShardedElements:
                 name, place = grid.place(chunk)
                 wanted.setdefault(name, []).append(place)
         for start, stop in spans:
-            found = np.empty(stop - start, self.array.dtype)
+            elements = np.empty(stop - start, self.array.dtype)
             at = 0
             for chunk, offset, count in grid.pieces(start, stop):
-                found[at : at + count] = self._chunk(chunk, wanted)[offset : offset + count]
+                elements[at : at + count] = self._chunk(chunk, wanted)[offset : offset + count]
                 at += count
-            yield found
+            yield elements
 
     def _chunk(self, number: int, wanted: Mapping[str, list[int]]) -> Array:
         name, place = self.array.grid.place(number)
@@ -112,13 +112,13 @@ class ShardedElements:
         known: Array | None = self.kept.chunks.get(key, place)
         if known is not None:
             return known
-        found = np.empty(self.array.grid.chunk_elements, self.array.dtype)
+        elements = np.empty(self.array.grid.chunk_elements, self.array.dtype)
         try:
-            expanded(self._stored(key, place, wanted[name]), found.view(np.uint8))
+            expanded(self._stored(key, place, wanted[name]), elements.view(np.uint8))
         except ValueError as error:
             raise self._damage(key, f"its chunk {place} {error}") from error
-        self.kept.chunks.put(found, found.nbytes, key, place)
-        return found
+        self.kept.chunks.put(elements, elements.nbytes, key, place)
+        return elements
 
     def _stored(self, key: str, place: int, wanted: list[int]) -> memoryview:
         """The bytes of one chunk as they are stored."""

@@ -154,9 +154,9 @@ class StepPool:
 
     def _add_up(self) -> None:
         if len(self._waiting) > 1:
-            found = _added(self._waiting)
-            self._waiting = [] if found is None else [found]
-            self._is_lacking = found is None
+            total = _added(self._waiting)
+            self._waiting = [] if total is None else [total]
+            self._is_lacking = total is None
         self._numbers = 0
 
 

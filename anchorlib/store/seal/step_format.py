@@ -77,7 +77,7 @@ def read_step_figures(told: Any) -> StepFigures:
     squares = ExactSums(*_keyed(packed, "squares", "square_counts", cells * LIMBS))
     if any((values < 0).any() for values in (*dense.values(), bin_counts, squares.counts)):
         raise ValueError("a count is negative")
-    found = StepFigures(
+    figures = StepFigures(
         ranks=ranks,
         steps=steps,
         width=width,
@@ -92,9 +92,9 @@ def read_step_figures(told: Any) -> StepFigures:
         bin_counts=bin_counts,
         first=None if one["first"] is None else _read_first(items(one["first"])),
     )
-    if found.first is not None and found.first.key not in {line.key for line in lines}:
+    if figures.first is not None and figures.first.key not in {line.key for line in lines}:
         raise ValueError("its first record that is not finite has no line")
-    return found
+    return figures
 
 
 def _packed(values: Array) -> str:
@@ -111,17 +111,21 @@ def _unpacked(told: Any, dtype: Any, length: int | None = None) -> Array:
     if len(raw) % 8 or (length is not None and len(raw) != most):
         raise ValueError("its figures of steps are not as many as there are cells")
     planes = np.frombuffer(raw, np.uint8).reshape(8, -1).T
-    found: Array = np.ascontiguousarray(planes).view(np.dtype(dtype).newbyteorder("<")).reshape(-1)
-    return found.astype(dtype, copy=False)
+    numbers: Array = (
+        np.ascontiguousarray(planes).view(np.dtype(dtype).newbyteorder("<")).reshape(-1)
+    )
+    return numbers.astype(dtype, copy=False)
 
 
 def _keyed(packed: Mapping[str, Any], keys: str, counts: str, most: int) -> tuple[Array, Array]:
     """Ascending keys below `most`, and a count for each."""
-    found = _unpacked(packed[keys], np.int64)
+    ascending = _unpacked(packed[keys], np.int64)
     # Neighbours are compared: a difference of two of them might not fit into 64 bits.
-    if len(found) and (found[0] < 0 or found[-1] >= most or (found[1:] <= found[:-1]).any()):
+    if len(ascending) and (
+        ascending[0] < 0 or ascending[-1] >= most or (ascending[1:] <= ascending[:-1]).any()
+    ):
         raise ValueError("its figures of steps are not in order")
-    return found, _unpacked(packed[counts], np.int64, len(found))
+    return ascending, _unpacked(packed[counts], np.int64, len(ascending))
 
 
 def _read_line(told: Sequence[Any], known: RankLists) -> StepLine:
