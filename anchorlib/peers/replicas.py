@@ -57,14 +57,14 @@ def _classes(grid: RankGrid, kind: str, places: slice) -> DigestClasses:
     return DigestClasses(kind, places.start, digest, sizes, typical, plain)
 
 
-def settled(found: list[DigestClasses]) -> list[DigestClasses]:
+def settled(every: list[DigestClasses]) -> list[DigestClasses]:
     """The classes, where series that say nothing are replicated if the others of their kind are.
 
     A bias of zeros, or a scale that never moves, is held alike where nearly all series of its kind
     are. A loss is not held alike: ranks differ in it from the first record on.
     """
     kinds: dict[str, list[int]] = {}
-    for one in found:
+    for one in every:
         if not one.plain:
             kinds.setdefault(one.kind, []).append(one.typical)
     sure = {
@@ -76,7 +76,7 @@ def settled(found: list[DigestClasses]) -> list[DigestClasses]:
         one
         if not one.plain or one.kind not in sure or one.typical or not _agree_at_first(one.sizes)
         else DigestClasses(one.kind, one.first, one.digest, one.sizes, sure[one.kind], plain=False)
-        for one in found
+        for one in every
     ]
 
 
@@ -169,9 +169,9 @@ def _sizes(digest: Array, present: Array) -> Array:
         group[1:] = np.cumsum(ascending[1:] != ascending[:-1], axis=0)
         group += ranks * np.arange(len(other))
         counts = np.bincount(group.ravel(), minlength=ranks * len(other))
-        found = np.empty_like(group)
-        np.put_along_axis(found, order, counts[group], axis=0)
-        sizes[:, other] = found
+        counts_of_group = np.empty_like(group)
+        np.put_along_axis(counts_of_group, order, counts[group], axis=0)
+        sizes[:, other] = counts_of_group
     return np.where(present, sizes, 0)
 
 
@@ -193,5 +193,5 @@ def _usual(sizes: Array) -> Array:
     ascending = np.sort(sizes, axis=0)
     absent = (ascending == 0).sum(axis=0)
     middle = np.minimum((absent + len(sizes) - 1) // 2, len(sizes) - 1)
-    found: Array = np.take_along_axis(ascending, middle[None], axis=0)[0]
-    return found
+    usual: Array = np.take_along_axis(ascending, middle[None], axis=0)[0]
+    return usual

@@ -50,8 +50,8 @@ class LazyValues:
         if not rows.size:
             return np.empty((0, *self.shape[1:]), self.dtype)[(slice(None), *rest)]
         raw = self.pin.reader().stack(np.atleast_1d(rows))
-        found: Array = dtypes.decode(raw, self.element)
-        return found[(slice(None) if rows.ndim else 0, *rest)]
+        values: Array = dtypes.decode(raw, self.element)
+        return values[(slice(None) if rows.ndim else 0, *rest)]
 
 
 def lazy_values(
