@@ -72,7 +72,9 @@ class _Part:
         return dict(self.reader.catalogue.attempts[self.number].header)
 
 
-def copy_run(found: FoundRun, to: str, name: str, *, patience: float, progress: Progress) -> Copied:
+def copy_run(
+    stored_run: FoundRun, to: str, name: str, *, patience: float, progress: Progress
+) -> Copied:
     """Copy every rank of a run into the store at `to`, where it is called `name`.
 
     patience: seconds that a collector may take to confirm what was sent.
@@ -80,7 +82,7 @@ def copy_run(found: FoundRun, to: str, name: str, *, patience: float, progress: 
     Raises RunExistsError where that store has another recording under this name, RunBusyError,
     StoreError, CollectorError.
     """
-    run = RunReader(found.location, found.name)
+    run = RunReader(stored_run.location, stored_run.name)
     run.refresh()
     readers = [run.rank(rank) for rank in run.ranks]
     total = sum(reader.committed for reader in readers)

@@ -62,7 +62,7 @@ class OwnedSpool:
 
     def segments(self) -> Segments:
         """The spool's segments, as they are on disk."""
-        return Segments.found(self.folder)
+        return Segments.of_folder(self.folder)
 
     def holes(self, to: str) -> Holes:
         """The records that are missing, as the store at `to` counts them."""
@@ -280,5 +280,5 @@ def spooled_by(place: Path, run: str, rank: int, writer: str) -> int | None:
     for folder in spools_of(place, run, rank):
         label = SpoolLabel.read(folder)
         if label is not None and label.writer_id == writer:
-            return read_notes(Segments.found(folder)).end
+            return read_notes(Segments.of_folder(folder)).end
     return None
