@@ -155,7 +155,7 @@ class Cluster:
             _log.warning(
                 "workers of %s have %s",
                 self.address,
-                ", ".join(f"{name} {found} (here {ours[name]})" for name, found in fresh),
+                ", ".join(f"{name} {version} (here {ours[name]})" for name, version in fresh),
             )
 
     def _forget(self, futures: list[Any]) -> None:

@@ -185,9 +185,9 @@ def _output(maker: Op, taken: Operand) -> int:
         lambda one: (one.dtype, one.shape) == (taken.dtype, taken.shape),
     ):
         if (
-            found := next((n for n, one in enumerate(maker.outputs) if alike(one)), None)
+            number := next((n for n, one in enumerate(maker.outputs) if alike(one)), None)
         ) is not None:
-            return found
+            return number
     return 0
 
 

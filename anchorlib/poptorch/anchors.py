@@ -150,15 +150,15 @@ def _meant(
     text: str, pairs: list[tuple[str, str]], parameters: Collection[str], what: str
 ) -> tuple[str, str]:
     try:
-        found = select([text], pairs, open_kinds=("opt.*",), open_outputs=True)
+        pairs_meant = select([text], pairs, open_kinds=("opt.*",), open_outputs=True)
     except UnknownTensorError as fault:
         raise UnknownAnchorError(f"{what}: {fault}{_why_no_gradient(text, pairs)}") from None
-    found = found or _to_come(text, parameters)
-    if len({name for name, _ in found}) != 1:
-        names = ", ".join(sorted({quoted(name) for name, _ in found})[:3])
+    pairs_meant = pairs_meant or _to_come(text, parameters)
+    if len({name for name, _ in pairs_meant}) != 1:
+        names = ", ".join(sorted({quoted(name) for name, _ in pairs_meant})[:3])
         raise MisuseError(f"{what}: {quoted(text)} names several tensors ({names}, …), not one")
-    kinds = [kind for _, kind in found]
-    return found[0][0], "value" if "value" in kinds else kinds[0]
+    kinds = [kind for _, kind in pairs_meant]
+    return pairs_meant[0][0], "value" if "value" in kinds else kinds[0]
 
 
 def _to_come(text: str, parameters: Collection[str]) -> list[tuple[str, str]]:

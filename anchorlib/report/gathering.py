@@ -42,8 +42,8 @@ def gather(
     progress: called with (series read, all series): counting exponents may have to read all values.
     """
     budget = budget or Budget()
-    if (found := pooled_view(run, budget)) is not None:
-        return found
+    if (view := pooled_view(run, budget)) is not None:
+        return view
     parts, parameters = list(_parts(run)), parameters_of(run)
     lines, places = _lines(parts, parameters)
     steps = np.unique(np.concatenate([np.empty(0, np.int64), *(p.columns["step"] for p in parts)]))

@@ -67,15 +67,15 @@ def read_text(text: str) -> TextGraph | None:
 
     Raises SyntaxError, ValueError or StopIteration for a graph that is written otherwise.
     """
-    title, found, body = _split(_COLOUR.sub("", text))
-    return _Reading(body, backward="Backward" in title).read() if found else None
+    title, has_graph, body = _split(_COLOUR.sub("", text))
+    return _Reading(body, backward="Backward" in title).read() if has_graph else None
 
 
 def _split(text: str) -> tuple[str, bool, str]:
-    found = _CLASS.search(text)
-    if found is None:
+    match = _CLASS.search(text)
+    if match is None:
         return text, False, ""
-    return text[: found.start()], True, f"class CompilerGraph:\n{text[found.end() :]}"
+    return text[: match.start()], True, f"class CompilerGraph:\n{text[match.end() :]}"
 
 
 class _Reading:
@@ -140,9 +140,9 @@ class _Reading:
             values = [(argument, value)]
             if isinstance(value, ast.List | ast.Tuple):
                 values = [(f"{argument}[{at}]", one) for at, one in enumerate(value.elts)]
-            found = [(one, self._taken[x.id]) for one, x in values if _is_in(x, self._taken)]
-            operands += found
-            if not found:
+            of_nodes = [(one, self._taken[x.id]) for one, x in values if _is_in(x, self._taken)]
+            operands += of_nodes
+            if not of_nodes:
                 others[argument] = _literal(value)
         present = {argument for argument, _ in given}
         defaults = [] if facts is None else [x for x in facts.defaults if x.name not in present]
@@ -197,10 +197,10 @@ def _facts(called: str) -> OpFacts | None:
     if not called.startswith(_OPERATORS):
         return None
     try:
-        found: Any = reduce(getattr, called.split(".")[1:], torch)
+        operator: Any = reduce(getattr, called.split(".")[1:], torch)
     except AttributeError:  # torch has no such operation in this process
         return None
-    return facts_of(found) if isinstance(found, Overload) else None
+    return facts_of(operator) if isinstance(operator, Overload) else None
 
 
 def _literal(value: ast.expr) -> Any:
