@@ -85,16 +85,16 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
 
     opened = open_run(run, store=store)
     every = traced_ops(opened)
-    found = _searched(select_ops(every, stage, module, chosen_steps(step, every)), grep)
+    ops = _searched(select_ops(every, stage, module, chosen_steps(step, every)), grep)
     tell_gaps(opened)
-    if not found:
+    if not ops:
         raise OptionError(
             f"no traced operation of {opened.name} is selected; see `anchor ops {opened.name}`"
         )
     if as_json:
-        document([op.to_dict() for op in found])
+        document([op.to_dict() for op in ops])
     else:
-        emit(_table(found, _narrowed(this_screen())))
+        emit(_table(ops, _narrowed(this_screen())))
     return ExitCode.DONE
 
 

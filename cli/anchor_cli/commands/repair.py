@@ -67,19 +67,19 @@ def repair_run(
     from anchorlib.store import find_run
     from anchorlib.upkeep import local_run
 
-    found = find_run(run, store)
-    place, known = local_run(found)
-    _check_whole(found)
+    stored_run = find_run(run, store)
+    place, known = local_run(stored_run)
+    _check_whole(stored_run)
     if name is not None:
         check_run_name(name)
-    work = _Work(found, place, known, name, dry_run, sorted(set(drop_rank or ())))
+    work = _Work(stored_run, place, known, name, dry_run, sorted(set(drop_rank or ())))
     work.finish()
     work.drop()
     with progress(f"looking at {known}") as tick:
         work.mend(tick)
     if not as_json:
         emit(work.lines())
-    result = find_run(name, place) if name is not None and work.made else found
+    result = find_run(name, place) if name is not None and work.made else stored_run
     with progress(f"verifying {result.name}") as tick:
         report = verified(result, tick)
     if as_json:
@@ -89,15 +89,15 @@ def repair_run(
     return report.code
 
 
-def _check_whole(found: FoundRun) -> None:
+def _check_whole(stored_run: FoundRun) -> None:
     """Raises OptionError for a run of several collectors: its parts would not fit any more."""
     from anchorlib.errors import OptionError
     from anchorlib.store import listed_parts
 
-    if any(part for _, part in listed_parts(found.location)):
+    if any(part for _, part in listed_parts(stored_run.location)):
         raise OptionError(
-            f"{found.name} has ranks in parts, of several collectors: join the parts first (anchor "
-            f"push {found.name} --to DIR), and repair that run"
+            f"{stored_run.name} has ranks in parts, of several collectors: join the parts first "
+            f"(anchor push {stored_run.name} --to DIR), and repair that run"
         )
 
 
@@ -139,7 +139,7 @@ class _Rank:
 class _Work:
     """One repair: the options, and the results so far."""
 
-    found: FoundRun
+    stored_run: FoundRun
     store: Path
     run: str
     name: str | None
@@ -187,7 +187,7 @@ class _Work:
             self.ranks.append(told)
             try:
                 with self._held(rank):
-                    one = Examined.of(self.found.location, self.run, rank, tick)
+                    one = Examined.of(self.stored_run.location, self.run, rank, tick)
                     sound.append(one)
                     self._tell(told, one)
             except RunBusyError:
@@ -222,14 +222,14 @@ class _Work:
         if told.damaged or one.reader.is_sealed or one.reader.catalogue.version == 1:
             return
         if self.dry or self.name is not None:
-            told.remade = len(list(unpublished(self.found.location, one.reader)))
+            told.remade = len(list(unpublished(self.stored_run.location, one.reader)))
         else:
             told.remade = republish(self.store, self.run, one.reader)
 
     def _listed(self) -> list[int]:
         from anchorlib.store import listed_ranks
 
-        return listed_ranks(self.found.location)
+        return listed_ranks(self.stored_run.location)
 
     def advice(self, rank: _Rank) -> str:
         """The clause that says what to do about a damaged rank, or what was done."""

@@ -86,13 +86,13 @@ def write_report(
 
 def comparisons(runs: Sequence[Run], noise: Sequence[str], store: str) -> list[Comparison]:
     """Each run but the first, compared with the first."""
-    found = []
+    answers = []
     for other in runs[1:]:
         with progress(f"comparing {runs[0].name} and {other.name}") as tick:
             # Imported late: `anchor --help` must not load the diagnosis package.
             compare = import_module("anchorlib.diagnosis").compare
-            found.append(compare(runs[0], other, store=store, noise=noise, progress=tick))
-    return found
+            answers.append(compare(runs[0], other, store=store, noise=noise, progress=tick))
+    return answers
 
 
 def _told(output: Path, runs: Sequence[Run], compared: Sequence[Comparison]) -> dict[str, object]:

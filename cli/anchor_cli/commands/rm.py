@@ -48,12 +48,12 @@ def remove_runs(
     asked = dict.fromkeys(without_slash(run) for run in runs)
     noted = [one for run in asked if (one := archived_alone(run, store)) is not None]
     alone = {note.run for _, note in noted}
-    found = [keeper_of(find_run(run, store)) for run in asked if run not in alone]
+    kept = [keeper_of(find_run(run, store)) for run in asked if run not in alone]
     done: list[dict[str, Any]] = []
     try:
         for place, note in noted:
             _forget(place, note, done, as_json=as_json)
-        for keeper, run in found:
+        for keeper, run in kept:
             _remove(keeper, run, done, as_json=as_json)
     except AnchorError:  # the runs that were removed before the error are still listed
         if as_json and done:

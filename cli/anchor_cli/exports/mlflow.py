@@ -101,8 +101,8 @@ def _fill(exported: Exported, rank: int, client: Any, run: str, tick: Tick) -> E
             for point in batch:
                 written = written.plus(point)
                 _add_histogram(Path(folder), point)
-        if exported.found is not None and exported.told(rank) is not None:
-            text = json.dumps(plain(exported.found.to_dict()), allow_nan=False)
+        if exported.comparison is not None and exported.told(rank) is not None:
+            text = json.dumps(plain(exported.comparison.to_dict()), allow_nan=False)
             (Path(folder) / "comparison.json").write_text(text, encoding="utf-8")
         client.log_artifacts(run, folder)
     return written
