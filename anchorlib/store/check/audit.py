@@ -102,9 +102,9 @@ class RankAudit:
             own = np.flatnonzero((numbers == number) & fit)
             stored = StoredForm(self._location, reader.catalogue.forms[number])
             for name, _ in stored.entry.labels:
-                told = reader.span(name, start, stop)[own]
+                due_labels = reader.span(name, start, stop)[own]
                 stored_labels = stored.label(name, places[own])
-                bad.update((start + own[stored_labels != told]).tolist())
+                bad.update((start + own[stored_labels != due_labels]).tolist())
         return sorted(bad)
 
     def _behind(self, counted: int) -> int:

@@ -95,10 +95,10 @@ def _labels(reader: RankReader) -> Iterator[tuple[str, bytes]]:
         own = np.flatnonzero((forms == form.id) & (rows >= 0))
         count = int(rows[own].max(initial=-1)) + 1
         for name in LABELS:
-            told = np.zeros(count, _INT64)
-            told[rows[own]] = reader.column(name)[own]
+            labels = np.zeros(count, _INT64)
+            labels[rows[own]] = reader.column(name)[own]
             for chunk in range(-(-count // ROWS_PER_CHUNK)):
-                part = told[chunk * ROWS_PER_CHUNK :][:ROWS_PER_CHUNK]
+                part = labels[chunk * ROWS_PER_CHUNK :][:ROWS_PER_CHUNK]
                 yield f"{form.group}/{name}/{chunk_key(chunk, 0)}", part.tobytes()
 
 

@@ -9,7 +9,7 @@ from anchorlib.errors import CollectorError
 from anchorlib.names import escape
 from anchorlib.store.locations import Location
 from anchorlib.store.objects.address import ObjectAddress
-from anchorlib.store.objects.connection import told
+from anchorlib.store.objects.connection import faults_named
 from anchorlib.store.objects.object_location import ObjectLocation
 from anchorlib.store.objects.shelf import Held
 
@@ -43,7 +43,7 @@ class ObjectShelf:
         import obstore
 
         objects: dict[str, Held] = {}
-        with told(self._address, "cannot list", prefix):
+        with faults_named(self._address, "cannot list", prefix):
             for page in obstore.list(self._client, prefix.rstrip("/") or None):
                 objects |= {one["path"]: Held(one["size"], one["e_tag"] or "") for one in page}
         return objects
@@ -53,7 +53,7 @@ class ObjectShelf:
         import obstore
 
         try:
-            with told(self._address, "cannot read", key):
+            with faults_named(self._address, "cannot read", key):
                 got = obstore.get(self._client, key)
                 data = bytes(got.bytes())
         except FileNotFoundError:
@@ -93,7 +93,7 @@ class ObjectShelf:
         """See `Shelf`."""
         import obstore
 
-        with told(self._address, "cannot remove", key):
+        with faults_named(self._address, "cannot remove", key):
             try:
                 obstore.delete(self._client, key)
             except FileNotFoundError:
@@ -111,6 +111,6 @@ class ObjectShelf:
     def _put(self, key: str, data: bytes, mode: Any) -> None:
         import obstore
 
-        with told(self._address, "cannot write", key):
+        with faults_named(self._address, "cannot write", key):
             # In one request whatever its size: the ETag of a multipart upload is no MD5.
             obstore.put(self._client, key, data, mode=mode, use_multipart=False)

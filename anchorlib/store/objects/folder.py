@@ -95,8 +95,8 @@ class FolderShelf:
             if name.endswith("/"):
                 yield from self._below(key)
             else:
-                told = (self.root / key).stat()
-                yield key, Held(told.st_size, f"{told.st_ino}-{told.st_mtime_ns}")
+                status = (self.root / key).stat()
+                yield key, Held(status.st_size, f"{status.st_ino}-{status.st_mtime_ns}")
 
     def _write(self, key: str, data: bytes) -> None:
         self._check(key)

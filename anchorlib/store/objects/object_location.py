@@ -8,7 +8,7 @@ from anchorlib.errors import CollectorError, StoreError
 from anchorlib.names import escape, quoted
 from anchorlib.store.format import is_safe_key
 from anchorlib.store.objects.address import ObjectAddress
-from anchorlib.store.objects.connection import is_gone, told
+from anchorlib.store.objects.connection import faults_named, is_gone
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -40,7 +40,7 @@ class ObjectLocation:
         from obstore.exceptions import BaseError
 
         try:
-            with told(self.address, "cannot read", key):
+            with faults_named(self.address, "cannot read", key):
                 try:
                     answer = obstore.get(self._client, key, options=options)  # type: ignore[arg-type]
                     data = bytes(answer.bytes())
@@ -65,7 +65,7 @@ class ObjectLocation:
         key = prefix.rstrip("/")
         if key:
             self._check(key)
-        with told(self.address, "cannot list", key):
+        with faults_named(self.address, "cannot list", key):
             listing = obstore.list_with_delimiter(self._client, key or None)
         folders = [f"{_last(path)}/" for path in listing["common_prefixes"]]
         files = [_last(one["path"]) for one in listing["objects"]]

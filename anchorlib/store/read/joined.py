@@ -100,14 +100,14 @@ class JoinedRank(RankReader):
         A series or phase of several parts gets one number. A form gets a number for each part,
         because its values lie apart.
         """
-        told = [self._series.number((one.name, one.kind, one.mode)) for one in own.series]
-        for old, new in zip(own.series, told, strict=True):
+        numbers = [self._series.number((one.name, one.kind, one.mode)) for one in own.series]
+        for old, new in zip(own.series, numbers, strict=True):
             if new == len(merged.series):
                 merged.series.append(replace(old, id=new))
         phases = [self._phases.number(phase) for phase in own.phases]
         merged.phases[:] = self._phases.names
         start = len(merged.forms)
-        self._maps[place, "series"] = np.array(told, np.uint32)
+        self._maps[place, "series"] = np.array(numbers, np.uint32)
         self._maps[place, "phase"] = np.array(phases, np.uint32)
         self._maps[place, "form"] = np.arange(start, start + len(own.forms), dtype=np.uint32)
         merged.forms += [replace(form, id=start + form.id) for form in own.forms]
@@ -222,13 +222,13 @@ class JoinedRank(RankReader):
         entries: dict[object, Entry] = {}
         for place, part in enumerate(self._parts):
             for entry in part.operations():
-                told = entry
+                renumbered = entry
                 if "structure" not in entry:
                     number = numbers.get((place, entry["attempt"]))
                     if number is None or attempt not in (None, number):
                         continue
-                    told = {**entry, "attempt": number}
-                entries.setdefault(entry_key(told), told)
+                    renumbered = {**entry, "attempt": number}
+                entries.setdefault(entry_key(renumbered), renumbered)
         return list(entries.values())
 
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:

@@ -127,11 +127,11 @@ class Remnants:
         ]
         stored = np.concatenate([np.empty(0, dtype), *parts])
         due = np.arange(1, len(stored) + 1, dtype=dtype)
-        told = np.flatnonzero(stored == due)
-        rows = int(told[-1]) + 1 if len(told) else 0
+        numbered = np.flatnonzero(stored == due)
+        rows = int(numbered[-1]) + 1 if len(numbered) else 0
         published = self._published()
-        if len(told) < max(rows, published):
-            lost = max(rows, published) - len(told)
+        if len(numbered) < max(rows, published):
+            lost = max(rows, published) - len(numbered)
             self.problems.append(f"{lost} rows do not say any more that they are there")
         return due[: max(rows, published)]
 

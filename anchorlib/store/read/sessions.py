@@ -81,8 +81,10 @@ def has_ended(parts: Sequence[RankReader]) -> bool:
     if not writers:
         return False
     last = max(writers.values(), key=_began)
-    told = [(parts[place].catalogue, attempt) for place, attempt in last]
-    return any(one.state == "closed" and one.attempts[-1] == attempt for one, attempt in told)
+    last_attempts = [(parts[place].catalogue, attempt) for place, attempt in last]
+    return any(
+        one.state == "closed" and one.attempts[-1] == attempt for one, attempt in last_attempts
+    )
 
 
 def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attempt]]]:

@@ -37,10 +37,10 @@ def _records(reader: RankReader, attempt: int, start: int, stop: int) -> np.ndar
     records["order"] = reader.span("order", start, stop)
     records["order"] -= reader.catalogue.attempts[attempt].order_base
     catalogue = reader.catalogue
-    told = (reader.span(name, start, stop).tolist() for name in ("series", "form", "phase"))
+    codes = (reader.span(name, start, stop).tolist() for name in ("series", "form", "phase"))
     shapes = reader.shapes_between(start, stop)
     known: dict[tuple[int, int, int, tuple[int, ...]], int] = {}
-    for at, key in enumerate(zip(*told, shapes, strict=True)):
+    for at, key in enumerate(zip(*codes, shapes, strict=True)):
         code = known.get(key)
         if code is None:
             series, form = catalogue.series[key[0]], catalogue.forms[key[1]]

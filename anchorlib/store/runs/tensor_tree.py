@@ -103,17 +103,17 @@ class TensorTree:
         Raises UnsupportedError where another process could not find the run.
         """
         parts = [part for some in self._parts.values() for part in some]
-        told = [(pin_of(one.reader), one.entry.id, packed_rows(one.rows)) for one in parts]
-        return _opened, (self._run, told)
+        pickled = [(pin_of(one.reader), one.entry.id, packed_rows(one.rows)) for one in parts]
+        return _opened, (self._run, pickled)
 
     def __repr__(self) -> str:
         return f"TensorTree({self._run!r})"
 
 
-def _opened(run: str, told: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
+def _opened(run: str, pickled: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
     """Unpickles a tree: opens its ranks in this process."""
     parts = []
-    for pin, number, rows in told:
+    for pin, number, rows in pickled:
         reader = pin.reader()
         parts.append((reader, reader.catalogue.series[number], told_rows(rows)))
     return TensorTree(run, parts)
@@ -198,8 +198,8 @@ def _layouts(reader: RankReader, rows: Array) -> dict[tuple[str, tuple[int, ...]
     }
 
 
-def _label(told: tuple[RankReader, str, Array, str]) -> Node:
-    reader, name, rows, suffix = told
+def _label(source: tuple[RankReader, str, Array, str]) -> Node:
+    reader, name, rows, suffix = source
     document = array_json(ArrayShape(INT64, (len(rows),), (len(rows),), (f"record{suffix}",)))
     chunk = reader.column(name)[rows].astype(INT64).tobytes
     return Node(document, chunks={chunk_key(0, 0): chunk})
@@ -210,8 +210,8 @@ def rows_together(rows: int, nbytes: int) -> int:
     return min(rows_per_chunk(nbytes), rows)
 
 
-def _values(told: tuple[Part, str, tuple[int, ...], Array, str]) -> Node:
-    part, dtype, shape, rows, suffix = told
+def _values(source: tuple[Part, str, tuple[int, ...], Array, str]) -> Node:
+    part, dtype, shape, rows, suffix = source
     entry, storage = part.entry, dtypes.dtype(dtype).storage
     nbytes = storage.itemsize * prod(shape)
     size = rows_together(len(rows), nbytes)

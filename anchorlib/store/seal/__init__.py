@@ -37,7 +37,7 @@ from anchorlib.store.seal.sealed_location import SealedRank, rank_location
 from anchorlib.store.seal.sealing import seal
 from anchorlib.store.seal.step_counting import step_figures_of
 from anchorlib.store.seal.step_figures import COUNTS, OFFSET, SPAN, StepFigures, StepLine, StepPool
-from anchorlib.store.seal.step_format import read_step_figures, told_step_figures
+from anchorlib.store.seal.step_format import read_step_figures, step_figures_document
 
 __all__ = [
     "COUNTS",
@@ -72,6 +72,6 @@ __all__ = [
     "read_step_figures",
     "seal",
     "sealed_faults",
+    "step_figures_document",
     "step_figures_of",
-    "told_step_figures",
 ]

@@ -61,11 +61,11 @@ def numbers_of(ranges: Any, most: int) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def loss_scale(told: Any) -> float:
+def loss_scale(value: Any) -> float:
     """A loss scale that an index names. Raises ValueError where it is no number."""
-    if not isinstance(told, float):
+    if not isinstance(value, float):
         raise ValueError("a loss scale is no number")
-    return told
+    return value
 
 
 class RankLists:
@@ -81,10 +81,10 @@ class RankLists:
         """Whether the run has a rank."""
         return rank in self._all
 
-    def of(self, told: Any) -> tuple[int, ...]:
+    def of(self, ranges: Any) -> tuple[int, ...]:
         """What a list says. Raises ValueError where it has more ranks than the run."""
-        key = json.dumps(told)
+        key = json.dumps(ranges)
         if key not in self._known:
-            self._known[key] = numbers_of(told, min(self._most, self._room))
+            self._known[key] = numbers_of(ranges, min(self._most, self._room))
             self._room -= len(self._known[key])
         return self._known[key]

@@ -85,7 +85,7 @@ class RankDigests:
             digests = digests.of_width(2 * digests.width)
         return digests
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """The digests as an index has them; see `read_digests`."""
         return {
             "outline": self.outline.hex(),
@@ -96,9 +96,9 @@ class RankDigests:
         }
 
 
-def read_digests(told: Any) -> RankDigests:
-    """What `RankDigests.told` wrote. Raises ValueError, KeyError or TypeError."""
-    one = mapping(told)
+def read_digests(document: Any) -> RankDigests:
+    """What `RankDigests.document` wrote. Raises ValueError, KeyError or TypeError."""
+    one = mapping(document)
     width, raw = whole(one["width"], 1, _MOST_WIDTH), bytes.fromhex(text(one["digests"]))
     outline = bytes.fromhex(text(one["outline"]))
     numbers = numbers_of(one["stretches"], min(MOST_STRETCHES, len(raw) // _SIZE))
@@ -189,9 +189,9 @@ class _Layout:
         )
 
 
-def _labels(told: Sequence[Sequence[Any]]) -> Array:
-    """For each of these the digest of its JSON: (len(told), 16) bytes."""
-    raw = b"".join(_hash(b"", json.dumps(one).encode()) for one in told)
+def _labels(values: Sequence[Sequence[Any]]) -> Array:
+    """For each of these the digest of its JSON: (len(values), 16) bytes."""
+    raw = b"".join(_hash(b"", json.dumps(one).encode()) for one in values)
     return np.frombuffer(raw, np.uint8).reshape(-1, _SIZE)
 
 
@@ -206,7 +206,7 @@ def _outline(reader: RankRecords, rows: Array) -> bytes:
     catalogue = reader.catalogue
     shapes, codes = reader.shape_codes(rows)
     header = catalogue.attempts[-1].header if catalogue.attempts else {}
-    told = {
+    outline = {
         "series": [[one.name, one.kind, one.mode] for one in catalogue.series],
         "forms": [one.dtype for one in catalogue.forms],
         "phases": list(catalogue.phases),
@@ -216,7 +216,7 @@ def _outline(reader: RankRecords, rows: Array) -> bytes:
             [name, value] for name, value in header.items() if not name.startswith(_OF_THE_PROCESS)
         ],
     }
-    parts = [json.dumps(told, default=repr).encode()]
+    parts = [json.dumps(outline, default=repr).encode()]
     parts += [np.ascontiguousarray(reader.column(name)[rows]).tobytes() for name in _COLUMNS]
     others = (reader.series_ids[rows], codes, reader.kept(rows))
     parts += [np.asarray(one).astype("<i8").tobytes() for one in others]

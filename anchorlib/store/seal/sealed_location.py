@@ -127,7 +127,9 @@ class SealedRank(RowLocation):
     @cached_property
     def _arrays(self) -> Mapping[str, SealedArray]:
         try:
-            arrays = {key: SealedArray.read(key, told) for key, told in self.sealed.arrays.items()}
+            arrays = {
+                key: SealedArray.read(key, entry) for key, entry in self.sealed.arrays.items()
+            }
             if any(
                 one.grid.shape[1] > self.sealed.records for one in arrays.values() if one.columns
             ):

@@ -156,9 +156,9 @@ class Values:
     def _finish(self) -> None:
         form, row = self._form, int(self._form.rows[self._record])
         high, low = (int(form.reader.cell(f"digest_{n}", row)) for n in ("high", "low"))
-        told = high.to_bytes(8, "big") + low.to_bytes(8, "big")
+        digest = high.to_bytes(8, "big") + low.to_bytes(8, "big")
         kept = not form.entry.flat or form.starts[self._record] >= 0
-        if kept and self._hasher.digest() != told:
+        if kept and self._hasher.digest() != digest:
             raise damage(form.reader, row, UNFIT)
         self._hasher.reset()
         self._record += 1

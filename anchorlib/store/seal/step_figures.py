@@ -122,8 +122,8 @@ class StepFigures:
 
     def _values(self) -> tuple[Any, ...]:
         arrays = {"steps": self.steps, "stretches": self.stretches, **self.arrays()}
-        told = {name: values.tobytes() for name, values in arrays.items()}
-        return (self.ranks, self.width, self.lines, self.first, told)
+        of_arrays = {name: values.tobytes() for name, values in arrays.items()}
+        return (self.ranks, self.width, self.lines, self.first, of_arrays)
 
 
 class StepPool:
