@@ -88,11 +88,11 @@ class _Place(NamedTuple):
 class Copies:
     """The slots of a ring that are published and wait for their values.
 
-    told: called with the fault of each copy that failed.
+    on_fault: called with the fault of each copy that failed.
     """
 
-    def __init__(self, ring: Ring, told: Callable[[Exception], None]) -> None:
-        self._ring, self._told = ring, told
+    def __init__(self, ring: Ring, on_fault: Callable[[Exception], None]) -> None:
+        self._ring, self._on_fault = ring, on_fault
         self._places: dict[int, deque[_Place]] = {}  # by thread: each fills its own
         self._running: deque[tuple[int, Lane]] = deque()
         self._guard = threading.RLock()
@@ -133,7 +133,7 @@ class Copies:
             lane = None
             self._ring.void(number)
             self.settle()
-            self._told(fault)
+            self._on_fault(fault)
         finally:
             if lane is not None:
                 self._await(number, lane)

@@ -169,16 +169,16 @@ def settings(asked: Options) -> Settings:
 
 
 def _on_full(given: str | None, default: OnFull) -> OnFull:
-    told = os.environ.get("ANCHOR_ON_FULL")
-    if given is None and told:
-        return cast(OnFull, _choice("ANCHOR_ON_FULL in the environment", told, OnFull))
+    variable = os.environ.get("ANCHOR_ON_FULL")
+    if given is None and variable:
+        return cast(OnFull, _choice("ANCHOR_ON_FULL in the environment", variable, OnFull))
     return cast(OnFull, _choice("on_full", default if given is None else given, OnFull))
 
 
 def _recorder(given: DrainPlace | None) -> DrainPlace:
-    told = os.environ.get("ANCHOR_RECORDER")
-    if given is None and told:
-        return cast(DrainPlace, _choice("ANCHOR_RECORDER in the environment", told, DrainPlace))
+    variable = os.environ.get("ANCHOR_RECORDER")
+    if given is None and variable:
+        return cast(DrainPlace, _choice("ANCHOR_RECORDER in the environment", variable, DrainPlace))
     return (
         default_place()
         if given is None
@@ -254,8 +254,8 @@ def _restarted() -> bool:
 
 def _restart_count() -> int | None:
     """How often torchrun or SLURM has restarted this job; None where neither tells."""
-    told = [os.environ.get(name, "") for name in _RESTARTS]
-    counts = [int(one) for one in told if _COUNT.fullmatch(one)]
+    variables = [os.environ.get(name, "") for name in _RESTARTS]
+    counts = [int(one) for one in variables if _COUNT.fullmatch(one)]
     return max(counts, default=None)
 
 

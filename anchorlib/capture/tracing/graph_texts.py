@@ -123,9 +123,9 @@ class _Reading:
     def _value(self, name: str, output: NodeOutput, annotation: ast.expr | None) -> None:
         self._names.append(name)
         self._taken[name] = output
-        told = _FORM.match(str(getattr(annotation, "value", "")))
-        if told is not None:
-            dtype, shape, stride = told.groups()
+        match = _FORM.match(str(getattr(annotation, "value", "")))
+        if match is not None:
+            dtype, shape, stride = match.groups()
             sizes = (_sizes(shape), _sizes(stride or ""))
             self._forms[output] = ("out", _DTYPES.get(dtype, dtype), *sizes, False)
 
@@ -146,7 +146,7 @@ class _Reading:
                 others[argument] = _literal(value)
         present = {argument for argument, _ in given}
         defaults = [] if facts is None else [x for x in facts.defaults if x.name not in present]
-        told = Arguments((), (), others, defaults)
+        arguments = Arguments((), (), others, defaults)
         writes = () if facts is None else facts.writes
         outputs = [output for output in self._forms if output.node == name]
         return GraphOp(
@@ -157,8 +157,8 @@ class _Reading:
             tuple(self._form(argument, taken) for argument, taken in operands),
             tuple(taken for _, taken in operands),
             tuple(self._forms[one] for one in sorted(outputs, key=lambda one: one.place)),
-            told.text,
-            tuple(told.floats),
+            arguments.text,
+            tuple(arguments.floats),
             tuple(at for at, (one, _) in enumerate(operands) if one.partition("[")[0] in writes),
             None,
         )
@@ -170,9 +170,9 @@ class _Reading:
     def _where(self, line: int) -> str:
         """The line of user code that stands in the comment before a line of the text."""
         for text in reversed(self._lines[: line - 1]):
-            told = _FILE.match(text)
-            if told is not None:
-                file, number = told.groups()
+            match = _FILE.match(text)
+            if match is not None:
+                file, number = match.groups()
                 return "" if is_torchs(file) else f"{file.rpartition('/')[2]}:{number}"
             if text.lstrip().startswith("#"):
                 return ""

@@ -44,8 +44,8 @@ class SessionTraces:
         selectors = check_values(values)
         clock = self._clock
         upcoming = clock.step if clock.is_at_boundary else clock.step + 1
-        told = trace_steps(steps, upcoming), check_digests(digests)
-        self.begin(*told, compiled=compiled, values=selectors)
+        request = trace_steps(steps, upcoming), check_digests(digests)
+        self.begin(*request, compiled=compiled, values=selectors)
 
     def begin(
         self,
