@@ -122,5 +122,5 @@ def _nonfinite(by_step: StepFigures, order: list[int]) -> Nonfinite | None:
     if first is None:
         return None
     keys = [by_step.lines[at].key for at in order]
-    told = ("step", "rank", "pass_index", "call", "nan", "inf", "numel", "skipped", "before")
-    return Nonfinite(line=keys.index(first.key), **{name: getattr(first, name) for name in told})
+    fields = ("step", "rank", "pass_index", "call", "nan", "inf", "numel", "skipped", "before")
+    return Nonfinite(line=keys.index(first.key), **{name: getattr(first, name) for name in fields})

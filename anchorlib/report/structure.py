@@ -55,13 +55,13 @@ def structure(comparison: Comparison, a: RunView, b: RunView) -> dict[str, Any]:
     Nodes that changed are listed before equal ones are.
     """
     nodes = _rolled(_compared(comparison, a, b))
-    told = sorted(nodes, key=lambda one: one.change == "equal")[:MOST_NODES]
+    listed = sorted(nodes, key=lambda one: one.change == "equal")[:MOST_NODES]
     return {
         "nodes": [
             [escape(one.path), one.change, one.names, [[escape(t) for t in f] for f in one.facts]]
-            for one in sorted(told, key=lambda one: _by_number(one.path))
+            for one in sorted(listed, key=lambda one: _by_number(one.path))
         ],
-        "more": len(nodes) - len(told),
+        "more": len(nodes) - len(listed),
     }
 
 
@@ -148,9 +148,9 @@ def _other_ways(a: Sequence[Way], b: Sequence[Way]) -> list[Fact]:
 
 def _listed(names: Counter[str]) -> str:
     """Names as text, each once with how often it occurs; "–" for no names."""
-    told = [f"{name} ×{count}" if count > 1 else name for name, count in names.items()]
-    more = len(told) - NAMES_SHOWN
-    return ", ".join(told[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "") or "–"
+    texts = [f"{name} ×{count}" if count > 1 else name for name, count in names.items()]
+    more = len(texts) - NAMES_SHOWN
+    return ", ".join(texts[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "") or "–"
 
 
 def _rolled(nodes: Sequence[Node]) -> list[Node]:
