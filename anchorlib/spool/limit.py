@@ -28,10 +28,10 @@ def limit_of(free: int, environ: Mapping[str, str] = os.environ) -> int:
 
     Raises OptionError where the variable holds no size.
     """
-    told = environ.get("ANCHOR_SPOOL_LIMIT")
-    if not told:
+    variable = environ.get("ANCHOR_SPOOL_LIMIT")
+    if not variable:
         return min(DEFAULT_LIMIT, free // _FREE_SHARE)
-    return parse_bytes(told, "ANCHOR_SPOOL_LIMIT")
+    return parse_bytes(variable, "ANCHOR_SPOOL_LIMIT")
 
 
 def parse_bytes(text: str, what: str) -> int:

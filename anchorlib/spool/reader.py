@@ -257,8 +257,8 @@ def _gathered(segments: list[Segment]) -> SpoolNotes:
             if kind == "frame":
                 end = max(end, entry.last - bool(entry.seq & OPEN))
             elif kind == "gaps":
-                told = read_gaps(_request(entry.message).gaps)
-                gaps |= {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in told}
+                stated = read_gaps(_request(entry.message).gaps)
+                gaps |= {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in stated}
             elif kind == "lineage":
                 # Entries of the header may be stated again: the last statement has to stay last.
                 lineage.pop(entry.message, None)

@@ -118,8 +118,8 @@ class WrittenSpool:
         fit = (min(size, share) for size in SEGMENT_SIZE)
         self._size = SegmentSize(*((segment_bytes,) * 2 if segment_bytes else fit))
         self._segments = Segments(folder, disk)
-        self._told_at = 0.0
-        self._told_every = 1.0
+        self._logged_at = 0.0
+        self._logged_every = 1.0
 
     def connect(
         self, encoder: Encoder, lineage: list[bytes], changed: threading.Condition
@@ -168,9 +168,9 @@ class WrittenSpool:
         They are written with the next frame otherwise, and a full spool takes no frame for long.
         """
         now = time.monotonic()
-        if now < self._told_at + self._told_every:
+        if now < self._logged_at + self._logged_every:
             return
-        self._told_at, self._told_every = now, min(60.0, 2 * self._told_every)
+        self._logged_at, self._logged_every = now, min(60.0, 2 * self._logged_every)
         with contextlib.suppress(OSError):
             self.writer.notes()
 

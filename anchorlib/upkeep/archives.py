@@ -80,19 +80,19 @@ def archives_at(client: KeeperClient) -> list[ArchiveState]:
 
     Raises CollectorError.
     """
-    told = client.archive()
-    if told is None:
+    answer = client.archive()
+    if answer is None:
         return []
     return [
         ArchiveState(
             str(client.address),
-            told.place,
-            told.archived,
-            tuple(told.alone),
-            told.bytes,
-            tuple(told.waiting),
-            {one.run: one.problem for one in told.failing},
-            told.problem,
+            answer.place,
+            answer.archived,
+            tuple(answer.alone),
+            answer.bytes,
+            tuple(answer.waiting),
+            {one.run: one.problem for one in answer.failing},
+            answer.problem,
         )
     ]
 

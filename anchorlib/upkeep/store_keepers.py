@@ -103,8 +103,8 @@ class _RemoteKeeper:
         return self._client.measure(run)
 
     def standing(self, run: str) -> Standing:
-        told = self._client.standing(run)
-        return Standing(told.bytes, told.written, told.alone, told.stays)
+        answer = self._client.standing(run)
+        return Standing(answer.bytes, answer.written, answer.alone, answer.stays)
 
     def remove(
         self,
