@@ -177,8 +177,8 @@ def _empty(ranks: int, places: int) -> dict[str, Array]:
 def _fill(grid: RankGrid, rank: int, rows: Array, at: Array, reader: RankReader) -> None:
     """Writes a rank's records onto the grid; of several records of one place, the first."""
     numel = _numel(*reader.shape_codes(rows))
-    told = np.flatnonzero(numel > 0)[::-1]
-    rows, at, numel = rows[told], at[told], numel[told]
+    with_elements = np.flatnonzero(numel > 0)[::-1]
+    rows, at, numel = rows[with_elements], at[with_elements], numel[with_elements]
 
     def column(name: str) -> Array:
         # As a span, which the reader does not keep: thousands of ranks would fill the memory.

@@ -148,8 +148,8 @@ def _levels(series: list[tuple[int, Array, Array]], grid: RankGrid) -> Iterator[
     with np.errstate(invalid="ignore"):
         for sign in (1, -1):
             out = (sign * units > LEVEL) & (sign * levels > LEVEL_AT_LEAST)
-            told = np.isfinite(levels).sum(axis=0)
-            faulty = (out.sum(axis=0) >= LEVEL_SERIES) & (2 * out.sum(axis=0) >= told)
+            measured = np.isfinite(levels).sum(axis=0)
+            faulty = (out.sum(axis=0) >= LEVEL_SERIES) & (2 * out.sum(axis=0) >= measured)
             for rank in np.flatnonzero(faulty).tolist():
                 yield _lasting(series, out[:, rank], rank, grid)
 

@@ -50,10 +50,10 @@ def _classes(grid: RankGrid, kind: str, places: slice) -> DigestClasses:
     sizes = _sizes(digest, present)
     usual = _usual(sizes)
     varied = (grid.varied[:, places] & (sizes == usual)).any(axis=0)
-    plain, told = not varied.any(), varied & (usual > 1)
+    plain, judged = not varied.any(), varied & (usual > 1)
     if plain and _changes(sizes, digest) >= (CHANGES if len(sizes) < MANY else 1):
         return DigestClasses(kind, places.start, digest, sizes, int(usual.max()), plain=False)
-    typical = int(usual[told].max()) if told.any() else 0
+    typical = int(usual[judged].max()) if judged.any() else 0
     return DigestClasses(kind, places.start, digest, sizes, typical, plain)
 
 
@@ -138,8 +138,8 @@ def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array,
     The place is None where a majority comes back after the places without: ranks that all part and
     meet again (local steps between two averages) do nothing wrong.
     """
-    told = present.any(axis=0)
-    home = np.flatnonzero(told & ~nowhere)
+    recorded = present.any(axis=0)
+    home = np.flatnonzero(recorded & ~nowhere)
     first = int(np.flatnonzero(nowhere)[0])
     ends = len(home) > 0 and first > home[-1]
     return away & ~nowhere, first if ends else None
