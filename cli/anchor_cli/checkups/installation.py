@@ -70,9 +70,9 @@ def summaries() -> Iterator[CheckResult]:
 def environment(environ: Mapping[str, str] = os.environ) -> Iterator[CheckResult]:
     """Findings about the variables that sessions and commands read."""
     seen = [name for name in (*VARIABLES, *LAUNCHERS, EMULATE) if environ.get(name)]
-    told = " ".join(f"{name}={_shown(name, environ[name])}" for name in seen)
+    variables = " ".join(f"{name}={_shown(name, environ[name])}" for name in seen)
     yield CheckResult(
-        "ok", "environment", told or "no variable of anchorlib or of a launcher is set"
+        "ok", "environment", variables or "no variable of anchorlib or of a launcher is set"
     )
     for name in sorted(set(environ) - set(VARIABLES)):
         if name.startswith("ANCHOR_") and environ[name]:

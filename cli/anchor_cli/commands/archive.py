@@ -96,8 +96,8 @@ def archive(  # noqa: PLR0913  # one parameter for each option
     source = _Here(*local_run(stored_run), keep) if is_here else _There.of(stored_run, keep)
     if dry_run:
         plan, going = source.plan(shelf)
-        told = _plan_document(plan, shelf.place, going)
-        document(told) if as_json else emit(_plan_lines(plan, going, this_screen()))
+        planned = _plan_document(plan, shelf.place, going)
+        document(planned) if as_json else emit(_plan_lines(plan, going, this_screen()))
         return ExitCode.DONE
     done, freed = source.send(shelf, without_conditions=without_conditions)
     if as_json:
@@ -190,8 +190,8 @@ def _lead_elsewhere(
         )
     lead_elsewhere(store, note, shelf)
     if as_json:
-        told = {"run": note.run, "to": shelf.place, "objects": 0, "sent": 0, "removed": []}
-        document({**told, "freed": 0})
+        outcome = {"run": note.run, "to": shelf.place, "objects": 0, "sent": 0, "removed": []}
+        document({**outcome, "freed": 0})
     else:
         emit(f"{note.run}: read in {escape(shelf.place)}, and found there from now on")
     return ExitCode.DONE

@@ -188,17 +188,17 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
         _write_page(comparison, (a, b), store, html)
     if as_json:
         document(comparison.to_dict())
-    told = not as_json and "-" not in files.values()
+    reported = not as_json and "-" not in files.values()
     commands = next_commands(comparison, (a, b), store)
-    if told:
+    if reported:
         _emit(report(comparison, commands, this_screen()), github=github)
-    code = _exit(comparison, fail_on, told=told)
+    code = _exit(comparison, fail_on, reported=reported)
     _for_ci(comparison, code, commands, junit=junit, github=github)
     return code
 
 
-def _say_beforehand(told: str) -> None:
-    note(f"by their digests {told}; these are read now")
+def _say_beforehand(finding: str) -> None:
+    note(f"by their digests {finding}; these are read now")
 
 
 def _three(runs: Sequence[str]) -> tuple[str | None, str, str]:
@@ -275,10 +275,10 @@ def _more(lines: Sequence[str]) -> str:
     return f", and {len(lines) - 1} more" if len(lines) > 1 else ""
 
 
-def _exit(comparison: Comparison, fail_on: FailOn, *, told: bool) -> ExitCode:
+def _exit(comparison: Comparison, fail_on: FailOn, *, reported: bool) -> ExitCode:
     """The exit code; notes on stderr what the report does not show."""
     if comparison.verdict == "incomparable":
-        if not told:
+        if not reported:
             note(f"nothing to compare: {comparison.sentence}")
         return ExitCode.USAGE
     if comparison.damaged:

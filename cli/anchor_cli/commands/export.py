@@ -282,10 +282,10 @@ def _sentence(said: dict[str, Any]) -> str:
     from anchorlib.names import escape
 
     where = " and ".join(escape(str(said[name])) for name in _WRITERS if name in said)
-    told = f" ({said['verdict']})" if "verdict" in said else ""
+    verdict = f" ({said['verdict']})" if "verdict" in said else ""
     lines = " or ".join(map(escape, _looks(said)))
     look = f"; see {lines}" if lines else ""
-    return f"{counted(said['records'], 'record')} of {said['run']}{told} in {where}{look}"
+    return f"{counted(said['records'], 'record')} of {said['run']}{verdict} in {where}{look}"
 
 
 def _looks(said: dict[str, Any]) -> Iterator[str]:

@@ -117,12 +117,12 @@ def _narrowed(screen: Screen) -> Screen:
 
 
 def _table(ops: Sequence[Op], screen: Screen) -> Iterator[str]:
-    told = {
+    is_shown = {
         "rank": len({op.rank for op in ops}) > 1,
         "origin": any(op.origin for op in ops),
         "kernel": any(op.group is not None for op in ops),
     }
-    columns = [column for column in _COLUMNS if told.get(column.title, True)]
+    columns = [column for column in _COLUMNS if is_shown.get(column.title, True)]
     rows = [dict(zip((one.title for one in _COLUMNS), _row(op), strict=True)) for op in ops]
     return written(columns, [[row[one.title] for one in columns] for row in rows], screen)
 

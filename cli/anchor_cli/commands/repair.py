@@ -122,12 +122,12 @@ class _Rank:
 
         about = f"rank {self.rank}: "
         if self.damaged:
-            told = [*map(escape, self.problems)]
+            clauses = [*map(escape, self.problems)]
             if self.lost:
-                told.append(f"{self.lost} of {counted(self.rows, 'row')} are lost")
+                clauses.append(f"{self.lost} of {counted(self.rows, 'row')} are lost")
             if self.bare:
-                told.append(f"{counted(self.bare, 'record')} lost the values, not the summary")
-            return f"{about}{'; '.join(told)}{work.advice(self)}"
+                clauses.append(f"{counted(self.bare, 'record')} lost the values, not the summary")
+            return f"{about}{'; '.join(clauses)}{work.advice(self)}"
         if self.remade and work.name is None:
             done = "would be made again" if work.dry else "made again"
             what = "of its metadata and labels"
@@ -183,18 +183,18 @@ class _Work:
 
         sound: list[Examined] = []
         for rank in [one for one in self._listed() if one not in self.dropped]:
-            told = _Rank(rank)
-            self.ranks.append(told)
+            state = _Rank(rank)
+            self.ranks.append(state)
             try:
                 with self._held(rank):
                     one = Examined.of(self.stored_run.location, self.run, rank, tick)
                     sound.append(one)
-                    self._tell(told, one)
+                    self._tell(state, one)
             except RunBusyError:
                 raise
             except AnchorError as error:
-                told.damaged = True
-                told.problems.append(str(error))
+                state.damaged = True
+                state.problems.append(str(error))
         if self.name is not None and not self.dry:
             self.made = salvage(self.store, sound, self.name)
 
@@ -212,19 +212,19 @@ class _Work:
         finally:
             lock.release()
 
-    def _tell(self, told: _Rank, one: Examined) -> None:
+    def _tell(self, state: _Rank, one: Examined) -> None:
         from anchorlib.store import republish, unpublished
 
-        told.rows = len(one.sound)
-        told.lost, told.bare = one.lost
-        told.problems = one.problems
-        told.damaged = not one.is_sound
-        if told.damaged or one.reader.is_sealed or one.reader.catalogue.version == 1:
+        state.rows = len(one.sound)
+        state.lost, state.bare = one.lost
+        state.problems = one.problems
+        state.damaged = not one.is_sound
+        if state.damaged or one.reader.is_sealed or one.reader.catalogue.version == 1:
             return
         if self.dry or self.name is not None:
-            told.remade = len(list(unpublished(self.stored_run.location, one.reader)))
+            state.remade = len(list(unpublished(self.stored_run.location, one.reader)))
         else:
-            told.remade = republish(self.store, self.run, one.reader)
+            state.remade = republish(self.store, self.run, one.reader)
 
     def _listed(self) -> list[int]:
         from anchorlib.store import listed_ranks

@@ -115,7 +115,7 @@ def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) ->
     else:
         screen = this_screen()
         emit(_table(lines, screen))
-    for problem in [*unreadable, *_told(lines), *_partly(lines)]:
+    for problem in [*unreadable, *_gap_sentences(lines), *_partly(lines)]:
         note(problem)
     return ExitCode.INCOMPLETE if unreadable else ExitCode.DONE
 
@@ -145,7 +145,7 @@ def _alone(store: str) -> dict[str, str]:
         return {}
 
 
-def _told(lines: Sequence[_Line]) -> Iterator[str]:
+def _gap_sentences(lines: Sequence[_Line]) -> Iterator[str]:
     """One sentence about all tensors without any record."""
     clauses = [
         f"{line.name} has no record of {counted(line.unrecorded, 'tensor')}"

@@ -200,12 +200,12 @@ def _verify_rank(reader: RankReader, audit: RankAudit, report: Report, tick: Tic
     # In a copy of a rank that was being written, metadata and labels are newer than the rows.
     copied = reader.rank in report.copied
     report.damaged += (_Damage(reader.rank, one) for one in (() if copied else audit.faults()))
-    told: set[str] = set()
-    bad = _verify_rows(reader, audit, report, told)
+    known: set[str] = set()
+    bad = _verify_rows(reader, audit, report, known)
     try:
         _verify_values(reader, bad, report, tick)
     except StoreError as error:  # a damaged column that is needed to find any value
-        if str(error) not in told:
+        if str(error) not in known:
             report.damaged.append(_Damage(reader.rank, str(error)))
 
 
@@ -223,8 +223,10 @@ def _verify_values(reader: RankReader, bad: list[int], report: Report, tick: Tic
         tick(done, len(rows))
 
 
-def _verify_rows(reader: RankReader, audit: RankAudit, report: Report, told: set[str]) -> list[int]:
-    """The damaged rows; adds the errors of unreadable files to `told`."""
+def _verify_rows(
+    reader: RankReader, audit: RankAudit, report: Report, known: set[str]
+) -> list[int]:
+    """The damaged rows; adds the errors of unreadable files to `known`."""
     from anchorlib.errors import StoreError
 
     bad: list[int] = []
@@ -232,8 +234,8 @@ def _verify_rows(reader: RankReader, audit: RankAudit, report: Report, told: set
         try:
             checked = audit.rows(start, stop)
         except StoreError as error:
-            if str(error) not in told:  # the next part of the rows may need the same missing file
-                told.add(str(error))
+            if str(error) not in known:  # the next part of the rows may need the same missing file
+                known.add(str(error))
                 report.damaged.append(_Damage(reader.rank, str(error)))
             continue
         report.unchecked += checked.unchecked

@@ -96,9 +96,13 @@ class Exported:
         """The name of a rank in the tool: the run's name where the run has a single rank."""
         return self.run if len(self.ranks) == 1 else f"{self.run} rank {rank}"
 
-    def told(self, rank: int) -> ExportedVerdict | None:
+    def verdict(self, rank: int) -> ExportedVerdict | None:
         """The verdict, for the first rank alone: it is about all ranks, and is written once."""
-        return None if self.comparison is None or rank != self.ranks[0] else _told(self.comparison)
+        return (
+            None
+            if self.comparison is None or rank != self.ranks[0]
+            else _verdict_of(self.comparison)
+        )
 
     def points(self, rank: int, tick: Tick) -> Iterator[Point]:
         """All points of one rank, in the order of steps; calls `tick` on the way."""
@@ -170,7 +174,7 @@ def _only(series: Series, at: int, *, kept: bool) -> float:
     return float("nan") if odd else float(series.columns["sum"][at])
 
 
-def _told(comparison: Comparison) -> ExportedVerdict:
+def _verdict_of(comparison: Comparison) -> ExportedVerdict:
     texts = {
         "against": comparison.a,
         "verdict": comparison.verdict,

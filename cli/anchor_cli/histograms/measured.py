@@ -66,7 +66,9 @@ def measured(
 ) -> list[Measured]:
     """The histogram of each tensor, over all its ranks; `over` maps the counting over blocks."""
     every = [one for part in parts for one in part.series]
-    histograms = [Log2Histogram.pooled(told) for told in spread(Series.histogram, every, over)]
+    histograms = [
+        Log2Histogram.pooled(of_blocks) for of_blocks in spread(Series.histogram, every, over)
+    ]
     shares = None if target is None else _shares(every, histograms, target, over)
     tensors, at = [], 0
     for part in parts:
@@ -112,10 +114,12 @@ def _shares(
     shares = [shares_as(one, target.fmt, target.scale) for one in histograms]
     inexact = [at for at, one in enumerate(shares) if not one.exact]
     asked = partial(_of_each, target)
-    for at, told in zip(inexact, spread(asked, [every[at] for at in inexact], over), strict=True):
+    for at, of_blocks in zip(
+        inexact, spread(asked, [every[at] for at in inexact], over), strict=True
+    ):
         # Summed record by record: floating-point sums of fractions depend on the order, and the
         # answer must not depend on how the blocks were cut.
-        shares[at] = sum((one for block in told for one in block), Shares())
+        shares[at] = sum((one for block in of_blocks for one in block), Shares())
     return shares
 
 

@@ -64,7 +64,7 @@ class Import:
         """The ranks that were written."""
         return set(self._writers)
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """The JSON document."""
         return {
             "run": self.run,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from anchorlib import Run, TensorInfo
     from anchorlib.record import Gap
 
-__all__ = ["Gaps", "answered", "lost", "told"]
+__all__ = ["Gaps", "answered", "clauses_of", "lost"]
 
 Pair = tuple[str, str]
 _MOST = 5  # tensors that one line names
@@ -83,7 +83,7 @@ def lost(
     names.add(UNKNOWN)  # reported by `_of_any`
     others = {p: g for p, g in gaps.unrecorded(selectors).items() if p[0] not in names}
     return "; ".join(
-        [*_of_tensors(gaps, chosen, selection), *told(others), *_of_any(gaps, selection)]
+        [*_of_tensors(gaps, chosen, selection), *clauses_of(others), *_of_any(gaps, selection)]
     )
 
 
@@ -116,7 +116,7 @@ def _of_any(gaps: Gaps, selection: Selection) -> Iterator[str]:
         yield f"{missing} of unknown tensors are lost at {_where(those)}"
 
 
-def told(unrecorded: dict[Pair, list[Gap]]) -> Iterator[str]:
+def clauses_of(unrecorded: dict[Pair, list[Gap]]) -> Iterator[str]:
     """A clause for each tensor without a record; beyond five they are only counted."""
     for pair in list(unrecorded)[:_MOST]:
         yield f"{escape(join(*pair))} has no record: lost at {_where(unrecorded[pair])}"
