@@ -16,7 +16,7 @@ from anchorlib.poptorch.enums import OutputMode
 from anchorlib.poptorch.errors import Error, MisuseError, UnknownAnchorError
 from anchorlib.poptorch.modes import Window, mode_for
 
-__all__ = ["LOSS", "Anchor", "Anchors", "Wanted", "names_its_loss", "resolve"]
+__all__ = ["LOSS", "Anchor", "AnchorArguments", "ModelAnchors", "names_its_loss", "resolve"]
 
 _log = logging.getLogger("anchorlib")
 
@@ -27,7 +27,7 @@ _STATE_KINDS = ("opt.exp_avg", "opt.exp_avg_sq", "opt.momentum_buffer")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AnchorArguments:
     """The arguments of one `Options.anchorTensor`; mode None stands for the mode of the outputs."""
 
     long_name: str
@@ -55,7 +55,7 @@ def names_its_loss(model: nn.Module) -> bool:
 
 
 def resolve(
-    wanted: Mapping[str, Wanted],
+    wanted: Mapping[str, AnchorArguments],
     model: nn.Module,
     optimizer: object,
     window: Window,
@@ -86,7 +86,7 @@ def resolve(
     return anchors
 
 
-class Anchors:
+class ModelAnchors:
     """The anchors of one model. Its options may be given further anchors at any time.
 
     wanted: the anchors of the options, a mapping that may grow. default: as `resolve` takes it.
@@ -96,7 +96,7 @@ class Anchors:
 
     def __init__(
         self,
-        wanted: Mapping[str, Wanted],
+        wanted: Mapping[str, AnchorArguments],
         model: nn.Module,
         optimizer: object,
         window: Window,
