@@ -16,7 +16,7 @@ from anchorlib.diagnosis.sizes import Measures
 from anchorlib.names import escape, join
 from anchorlib.report.footprint import Footprint, footprints
 from anchorlib.report.nearby import nearby_values
-from anchorlib.report.run_view import Budget, Line, RunView
+from anchorlib.report.run_view import Line, PageBudget, RunView
 from anchorlib.report.structure import structure
 from anchorlib.report.vicinity import vicinities
 
@@ -67,10 +67,10 @@ class Contrast:
 
 
 def contrast(
-    comparison: Comparison, a: RunView, b: RunView, number: int, *, budget: Budget | None = None
+    comparison: Comparison, a: RunView, b: RunView, number: int, *, budget: PageBudget | None = None
 ) -> Contrast:
     """The comparison of run 0 with run `number` of the page, whose views are `a` and `b`."""
-    budget = budget or Budget()
+    budget = budget or PageBudget()
     grid = np.full((len(a.lines), len(a.columns)), np.nan)
     cells: dict[str, Array] = _no_cells()
     nearby: list[dict[str, Any]] = []

@@ -13,7 +13,7 @@ import numpy as np
 from anchorlib.reading import Run
 from anchorlib.record import TensorInfo
 from anchorlib.report.run_lines import gaps_of, header_of, line_of, parameters_of
-from anchorlib.report.run_view import Bins, Budget, Line, Nonfinite, RunView
+from anchorlib.report.run_view import Bins, Line, Nonfinite, PageBudget, RunView
 from anchorlib.store import OFFSET, SPAN, StepFigures
 
 __all__ = ["OPENED", "pooled_view"]
@@ -23,7 +23,7 @@ OPENED: Final = 64
 """Of so many ranks all are opened: then the page also says which of them leave their peers."""
 
 
-def pooled_view(run: Run, budget: Budget) -> RunView | None:
+def pooled_view(run: Run, budget: PageBudget) -> RunView | None:
     """What the page shows of a run of more than OPENED ranks.
 
     None for a run of fewer, and where its index leads to no such figures: then ranks are read.
