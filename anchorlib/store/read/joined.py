@@ -22,7 +22,7 @@ from anchorlib.record import Gap
 from anchorlib.store.disk import MISFIT, REASONS
 from anchorlib.store.format import Attempt, Catalogue, Form, GapKey, edges_key
 from anchorlib.store.read.rank import RankReader
-from anchorlib.store.read.sessions import Session, has_ended, sessions_of
+from anchorlib.store.read.sessions import WriterSession, has_ended, sessions_of
 from anchorlib.store.stored import StoredForm, is_whole
 
 __all__ = ["JoinedRank", "joined_rank"]
@@ -113,7 +113,7 @@ class JoinedRank(RankReader):
         merged.forms += [replace(form, id=start + form.id) for form in own.forms]
         self._form_ends.append(start + len(own.forms))
 
-    def _attempt(self, session: Session, row: int) -> Attempt:
+    def _attempt(self, session: WriterSession, row: int) -> Attempt:
         """One attempt for all attempts that a session has in its parts."""
         own = [attempt for _, attempt in session.attempts]
         header: dict[str, Any] = {}
@@ -123,7 +123,7 @@ class JoinedRank(RankReader):
             own[0], number=session.number, header=header, first_row=row, first=0, order_base=0
         )
 
-    def _state(self, merged: Catalogue, session: Session) -> None:
+    def _state(self, merged: Catalogue, session: WriterSession) -> None:
         """Adds the gaps and the lineage of a session.
 
         A session tells its own totals to each collector that it uses, so the largest of them holds.

@@ -32,7 +32,7 @@ from anchorlib.store.format import (
     whole_lines,
 )
 from anchorlib.store.locations import Location
-from anchorlib.store.read.column_memory import Room
+from anchorlib.store.read.column_memory import ColumnMemory
 from anchorlib.store.seal import SealedRank, rank_location
 from anchorlib.store.stored import (
     UNFIT,
@@ -64,7 +64,7 @@ class RankReader:
     """
 
     asked: tuple[str, str | None] | None = None
-    room: Room | None = None
+    room: ColumnMemory | None = None
     """Where the bytes of kept columns are counted; None keeps all columns that were read."""
 
     def __init__(self, run: Location, rank: int, name: str = "", part: int = 0) -> None:

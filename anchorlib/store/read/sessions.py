@@ -19,13 +19,13 @@ from anchorlib.store.format import ANEW, Attempt
 from anchorlib.store.read.rank import RankReader
 from anchorlib.store.read.spans import Share, Span, missing, spans
 
-__all__ = ["Session", "has_ended", "sessions_of"]
+__all__ = ["WriterSession", "has_ended", "sessions_of"]
 
 _HOW: Final = "read it with the address of every collector of the run (--store or ANCHOR_STORE)"
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class WriterSession:
     """The records of one writer, wherever parts hold them.
 
     number: the attempt that the session is in the joined rank.
@@ -38,7 +38,7 @@ class Session:
     attempts: Sequence[tuple[int, Attempt]]
 
 
-def sessions_of(parts: Sequence[RankReader], run: str) -> list[Session]:
+def sessions_of(parts: Sequence[RankReader], run: str) -> list[WriterSession]:
     """All sessions of a rank, ordered by the job's restarts, and within these by the clock.
 
     Sessions before the last one that recorded the rank anew are left out. Raises StoreError where
@@ -67,7 +67,7 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[Session]:
                 f"{where} was recorded twice under this name, while a collector was away: read the "
                 "collectors one by one, and rename one of the two (anchor mv)"
             )
-        sessions.append(Session(number, read, own))
+        sessions.append(WriterSession(number, read, own))
     return sessions
 
 

@@ -125,7 +125,7 @@ def digests_of(reader: RankRecords) -> RankDigests:
 def _step_digests(reader: RankRecords, rows: Array) -> dict[int, bytes]:
     """The digest of each step that has records, ascending; rows: in order of execution."""
     step = reader.column("step")[rows]
-    laid = _Layout(reader)
+    laid = _RecordBytes(reader)
     order = np.lexsort((*laid.places(rows), step))
     rows, step = rows[order], step[order]
     digests = {}
@@ -148,7 +148,7 @@ def _parts(step: Array) -> Iterator[tuple[int, int]]:
         first = stop
 
 
-class _Layout:
+class _RecordBytes:
     """Lays out records as bytes that do not depend on how a rank numbers its names and forms."""
 
     def __init__(self, reader: RankRecords) -> None:

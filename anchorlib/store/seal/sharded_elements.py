@@ -65,7 +65,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ShardBytes:
     """Bytes of a shard from `start` on."""
 
     start: int
@@ -131,7 +131,7 @@ class ShardedElements:
         return memoryview(part.data)[start - part.start : stop - part.start]
 
     def _end(
-        self, key: str, index: Array, place: int, wanted: list[int], before: _Part | None
+        self, key: str, index: Array, place: int, wanted: list[int], before: _ShardBytes | None
     ) -> int:
         """The end of a read that begins with the chunk at `place`."""
         start, stop = self._extent(key, index, place)
@@ -177,13 +177,13 @@ class ShardedElements:
             raise DamagedError(f"{self.name}/sealed.json does not know {escape(key)}")
         return size
 
-    def _read(self, key: str, start: int, stop: int) -> _Part:
+    def _read(self, key: str, start: int, stop: int) -> _ShardBytes:
         data = self.rank.get(key, start, stop - start)
         if data is None:
             raise self._damage(key, "it is missing")
         if len(data) != stop - start:
             raise self._damage(key, f"it is {stop - start - len(data)} bytes short")
-        return _Part(start, data)
+        return _ShardBytes(start, data)
 
     def _damage(self, key: str, why: str) -> DamagedError:
         return DamagedError(f"{self.name}/{escape(key)} is damaged: {why}")
