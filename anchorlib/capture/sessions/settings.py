@@ -28,14 +28,14 @@ from anchorlib.scope import ANYTHING, PhasesSpec, Scope, StepsSpec, scope
 from anchorlib.sinks import QUEUE_BYTES, Durability, OnFull, RunOptions
 from anchorlib.store import DEFAULT_STORE
 
-__all__ = ["Options", "Settings", "settings"]
+__all__ = ["Settings", "StartArguments", "settings"]
 
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")  # torchrun; a requeued job
 _COUNT = re.compile(r"\d{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class StartArguments:
     """The arguments of `start`, unchecked; `start` documents what they mean."""
 
     run: str | None = None
@@ -123,7 +123,7 @@ class Settings:
         return bool(matching)
 
 
-def settings(asked: Options) -> Settings:
+def settings(asked: StartArguments) -> Settings:
     """The checked settings for the arguments of `start`. Raises OptionError, ModeError, others."""
     env = os.environ
     rank = _rank(asked.rank)
