@@ -73,7 +73,7 @@ class Later:
     fields: tuple[tuple[Any, int], ...] = ()
 
 
-class _Place(NamedTuple):
+class _Destination(NamedTuple):
     """Where the values of a slot are to be written.
 
     number: the slot's. owner: keeps the memory at `address` alive where it is not the ring's.
@@ -93,13 +93,13 @@ class Copies:
 
     def __init__(self, ring: Ring, on_fault: Callable[[Exception], None]) -> None:
         self._ring, self._on_fault = ring, on_fault
-        self._places: dict[int, deque[_Place]] = {}  # by thread: each fills its own
+        self._places: dict[int, deque[_Destination]] = {}  # by thread: each fills its own
         self._running: deque[tuple[int, Lane]] = deque()
         self._guard = threading.RLock()
 
     def reserve(self, source: Later, address: int, owner: object = None) -> None:
         """Note that the next published slot is for `source`; the queue's lock is held."""
-        place = _Place(self._ring[Word.PUBLISHED], address, source, owner)
+        place = _Destination(self._ring[Word.PUBLISHED], address, source, owner)
         self._places.setdefault(threading.get_ident(), deque()).append(place)
 
     def cancel(self) -> None:
@@ -120,7 +120,7 @@ class Copies:
             for place in places or ():  # left over where an exception, as Ctrl-C, came in between
                 self._ring.void(place.number)
 
-    def _begin(self, places: deque[_Place]) -> None:
+    def _begin(self, places: deque[_Destination]) -> None:
         number, address, source, _ = places[0]
         slot = self._ring.slot_address(number)
         writes = [(source.x, address), *((x, slot + at) for x, at in source.fields)]

@@ -93,7 +93,7 @@ def archive(  # noqa: PLR0913  # one parameter for each option
     if stored_run.archive == shelf.place:
         return _say_done(stored_run.name, stored_run.archive, as_json=as_json)
     is_here = isinstance(stored_run.location, LocalLocation)
-    source = _Here(*local_run(stored_run), keep) if is_here else _There.of(stored_run, keep)
+    source = _LocalRun(*local_run(stored_run), keep) if is_here else _ServedRun.of(stored_run, keep)
     if dry_run:
         plan, going = source.plan(shelf)
         planned = _plan_document(plan, shelf.place, going)
@@ -108,7 +108,7 @@ def archive(  # noqa: PLR0913  # one parameter for each option
 
 
 @dataclass(frozen=True, slots=True)
-class _Here:
+class _LocalRun:
     """A run of a local directory; `keep` says which archived runs stay there."""
 
     store: Path
@@ -133,13 +133,13 @@ class _Here:
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
+class _ServedRun:
     """A run at collectors, or in another archive; it stays there as it is."""
 
     stored_run: FoundRun
 
     @classmethod
-    def of(cls, stored_run: FoundRun, keep: Keep) -> _There:
+    def of(cls, stored_run: FoundRun, keep: Keep) -> _ServedRun:
         """Checks that the run can be archived from there.
 
         Raises OptionError where `keep` would remove runs, RunBusyError where the run is written.
