@@ -47,6 +47,11 @@ class SpreadKeeper:
     def __init__(self, keepers: Mapping[str, Keeper]) -> None:
         self._keepers = keepers
 
+    @property
+    def place(self) -> str:
+        """The addresses of the collectors, in one order however they were given."""
+        return ",".join(sorted(keeper.place for keeper in self._keepers.values()))
+
     def writings(self) -> list[Writing]:
         """The ranks that are being written now, at any of the collectors."""
         writings = [one for keeper in self._keepers.values() for one in keeper.writings()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +45,10 @@ _SUFFIX = ".zarr"
 class _LocalKeeper:
     def __init__(self, store: Path) -> None:
         self._store = store
+
+    @property
+    def place(self) -> str:
+        return os.path.realpath(self._store)
 
     def writings(self) -> list[Writing]:
         return writings_in(self._store)
@@ -86,6 +92,10 @@ class _RemoteKeeper:
     def __init__(self, client: KeeperClient, location: CollectorLocation) -> None:
         self._client = client
         self._location = location
+
+    @property
+    def place(self) -> str:
+        return str(replace(self._client.address, run=None))
 
     def writings(self) -> list[Writing]:
         return writings_at(self._client)
