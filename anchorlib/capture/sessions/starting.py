@@ -75,9 +75,8 @@ def start(  # noqa: PLR0913  # the contract's arguments
     Raises SessionError, RunExistsError, RunBusyError, StoreError, ModeError, OptionError,
     InvalidNameError.
     """
-    return open_session(
-        settings(StartArguments(**locals()))
-    )  # the locals are exactly the arguments
+    arguments = StartArguments(**locals())  # the locals are exactly the arguments
+    return open_session(settings(arguments))
 
 
 def record_into(sink: Sink, run: str) -> Session:
