@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,6 +108,19 @@ def assert_compiled_as_eager(
     run = record(compiled, act)
     assert_same(run, truth)
     return run
+
+
+def together(functions: Sequence[Callable[..., torch.Tensor]]) -> Callable[..., torch.Tensor]:
+    """One function that calls all of them: each graph, however small, takes Inductor two seconds.
+
+    What one of them records stands beside what the others do, each at its call. Of which function
+    a record is, its name tells; dynamo and AOT autograd are asked about each one by itself.
+    """
+
+    def all_of_them(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.stack([function(x, w) for function in functions]).sum()
+
+    return all_of_them
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
