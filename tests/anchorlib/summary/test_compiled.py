@@ -26,6 +26,7 @@ from tests.seeds import examples
 from tests.strategies import from_patterns, patterns, stored
 
 pytestmark = [
+    pytest.mark.slow,  # the mark of the fixture's own parameter is not that of this one
     pytest.mark.usefixtures("path_taken"),
     pytest.mark.parametrize("path_taken", ["compiled"], indirect=True),
 ]
