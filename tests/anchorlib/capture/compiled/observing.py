@@ -12,10 +12,16 @@ import torch
 from anchorlib.capture.sessions.session import Session
 from tests.recording import Recording, recording
 
-BACKENDS = ["eager", "aot_eager", "inductor"]
+TRACING = ["eager", "aot_eager"]
+"""Backends that compile no kernels: dynamo alone, and with AOT autograd."""
+
+BACKENDS = [*TRACING, pytest.param("inductor", marks=pytest.mark.long)]
 AOT = BACKENDS[1:]
-TRACING = BACKENDS[:2]
-"""Those that compile no kernels: dynamo alone, and with AOT autograd."""
+"""Where a law is about each backend, Inductor's case of it is long: its compiler takes seconds.
+
+What `make test` asks of Inductor has tests of its own: values, gradients and situations
+(`together`), modes, dynamic shapes, trainings, the order of calls, rounding.
+"""
 
 # torch itself does what it warns of: when inductor is loaded, and when dynamo traces a custom
 # Function or an input that is no leaf.
