@@ -196,7 +196,10 @@ def test_no_process_to_be_had_leaves_numpy():
     ("right", "wrong", "said"),
     [
         ("LEAF = 128", "LEAF = 64", "adds in another order than numpy"),
-        ("start = zero\n", "start = zero + 1\n", "adds in another order than numpy"),
+        pytest.param(
+            *("start = zero\n", "start = zero + 1\n", "adds in another order than numpy"),
+            marks=pytest.mark.long,
+        ),
         ("os.nice(10)", "os.abort()", "nothing was compiled"),
         ("kept += 1\n", "kept += len(str(start))\n", "ValueError: it needs"),
     ],
