@@ -10,12 +10,14 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from anchorlib.capture.tensors import QUICK, dtype_name, is_for_many
+from anchorlib.capture.tracing.gathering import Gathering
 from anchorlib.operations import OperandForm
 
 __all__ = ["Layout", "Layouts"]
 
 _SPREAD: Final = 4
 """A tensor's span of memory is hashed whole only if it is at most so many times its own bytes."""
+_MANY: Final = 1 << 12
 _STRIDED: Final = torch.strided
 _Key: TypeAlias = tuple[torch.dtype, torch.Size, tuple[int, ...]]
 _Memory: TypeAlias = Callable[[int], Any]
@@ -40,10 +42,11 @@ class Layout:
     known, unknown: the forms of operands that have a digest, and of those that have none.
     nbytes: size of the values. memory_at: gives the memory from the first to the last value, by the
     address of the first; None where a tensor of this layout is not read there.
-    is_packed: whether that memory holds the values in their order, and nothing else.
+    gathering: how the values are put in order; None where that memory holds them so, and nothing
+    else.
     """
 
-    __slots__ = ("is_packed", "known", "memory_at", "nbytes", "unknown")
+    __slots__ = ("gathering", "known", "memory_at", "nbytes", "unknown")
 
     def __init__(
         self,
@@ -56,19 +59,20 @@ class Layout:
         self.known = _Forms(parts, has_digest=True)
         self.unknown = _Forms(parts, has_digest=False)
         self.nbytes = prod(shape) * dtype.itemsize
-        self.is_packed = False
+        self.gathering: Gathering | None = None
         self.memory_at: _Memory | None = (ctypes.c_char * span).from_address if span else None
 
 
 class Layouts:
-    """The layouts of one step: each is made once, since a step has few and looks up thousands."""
+    """The layouts of tensors: each is made once, since a step has few and looks up thousands."""
 
     def __init__(self) -> None:
         self._known: dict[_Key, Layout] = {}
 
     def forget(self) -> None:
-        """Drop the layouts of the step that has ended."""
-        self._known.clear()
+        """Drop the layouts if there are many: other steps have other shapes."""
+        if len(self._known) > _MANY:
+            self._known.clear()
 
     def of(self, x: torch.Tensor) -> Layout:
         """The layout of `x`."""
@@ -82,7 +86,8 @@ class Layouts:
     def _new(self, key: _Key, x: torch.Tensor) -> Layout:
         dtype, shape, stride = key
         layout = self._known[key] = Layout(dtype, tuple(shape), stride, _span(x))
-        layout.is_packed = x.is_contiguous()
+        if layout.memory_at and not x.is_contiguous():
+            layout.gathering = Gathering(shape, stride, dtype.itemsize)
         return layout
 
 
