@@ -89,15 +89,15 @@ _NUMBERS: Final[dict[torch.dtype, Any]] = {
 def arguments(node: Any) -> str:
     """The scalar arguments of one node, by name, as "alpha=1, beta=0.5"; "" if it saved none."""
     getters = saved_getters(node)
-    told = [
+    texts = [
         f"{name.removeprefix(SAVED)}={text}"
         for name in getters
         if name.startswith(SAVED) and (text := _text(node, name, getters))
     ]
-    told.sort(key=lambda text: "=(" in text and " of " in text)  # numbers first: texts are cut
+    texts.sort(key=lambda text: "=(" in text and " of " in text)  # numbers first: texts are cut
     if taken := _outputs(node):
-        told.append(taken)
-    return ", ".join(told)[:_MOST_TEXT]
+        texts.append(taken)
+    return ", ".join(texts)[:_MOST_TEXT]
 
 
 def _outputs(node: Any) -> str:
