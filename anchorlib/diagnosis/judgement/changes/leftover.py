@@ -97,7 +97,9 @@ def _not_summed(sides: list[tuple[Table, int]], held: list[Any], near: float) ->
     summed = [_close(value, one, near) for value, one in known]
     if len(summed) < 2 or all(summed):
         return ""
-    apart = [not close and _off_line(*one) > PARALLEL for close, one in zip(summed, known, strict=True)]
+    apart = [
+        not close and _off_line(*one) > PARALLEL for close, one in zip(summed, known, strict=True)
+    ]
     if apart[0] == apart[1]:
         return ""
     odd = apart.index(True)

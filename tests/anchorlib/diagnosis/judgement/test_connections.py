@@ -34,7 +34,12 @@ class Translating(nn.Module):
         x = x if self.way == "passed over" else self.drop(x)
         q, k, v = self.q(x), self.k(memory), self.v(memory)
         q, k = (k, q) if self.way == "exchanged" else (q, k)
-        made = (q.unflatten(-1, (2, 8)).mT.mT @ k.unflatten(-1, (2, 8)).mT).softmax(-1).square().sum(-1)
+        made = (
+            (q.unflatten(-1, (2, 8)).mT.mT @ k.unflatten(-1, (2, 8)).mT)
+            .softmax(-1)
+            .square()
+            .sum(-1)
+        )
         return self.head(self.norm(x + v * made.repeat_interleave(8, -1)))
 
 
