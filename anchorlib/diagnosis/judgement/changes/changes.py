@@ -118,6 +118,11 @@ class Changes:
             told.append(f"B is {factor:.6g} times A: {measure.value_a:.6g} | {measure.value_b:.6g}")
         return tuple(told)
 
+    def given(self, row: int) -> tuple[str, ...]:
+        """Which operands without a gradient a row's operations were given otherwise."""
+        told = arguments(*self.operations(row))
+        return tuple(one for one in told if " of mean " in one or " integers (" in one)
+
     def unkept(self, row: int) -> tuple[str, ...]:
         """Says which numbers of a row's operations autograd does not keep, all else being equal."""
         told = []
@@ -242,6 +247,23 @@ class Changes:
         alignment = self.frontier.alignment
         value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
         return value and not alignment.merged and other_number(*self.operations(row), computed=True)
+
+    def other_code(self, row: int) -> bool:
+        """Whether a value is stated to be made of other records, or by other operations.
+
+        Or by the same in another order. Other data, or other parameters, change none of these.
+        """
+        if self._kind(row) != "value" or self._cut_elsewhere(row):
+            return False
+        a, b = (Counter(one.name for one in ops) for ops in self.operations(row))
+        if a and b and a != b:
+            return True
+        statements = ((self._edges(0, one), self._edges(1, two)) for one, two in self._calls(row))
+        return bool(self._made_of_others(row)) or any(
+            bool(rearranged(a, b) if a.ops != b.ops else taken_otherwise(a, b, self._names))
+            for a, b in statements
+            if a is not None and b is not None and not compiled(a.ops)
+        )
 
     def _module(self, row: int) -> list[str]:
         """What the module of this output or parameter was made with, where the runs differ."""
