@@ -119,7 +119,7 @@ class Turns:
         return ends
 
     def end(self, passes: int) -> None:
-        """Count a step that has ended, with so many passes: 0 where nothing is recorded."""
+        """Count a step that has ended. passes: how many it had; 0 where nothing is recorded."""
         self.steps += 1
         if not passes:
             return

@@ -48,7 +48,7 @@ class ColumnMemory:
             return self._taken
 
     def take(self, holder: Holder, nbytes: int) -> None:
-        """Notes that a holder keeps so many bytes now, in all."""
+        """Notes that `holder` now keeps `nbytes` bytes in all; the earliest may have to let go."""
         with self._lock:
             self._forget_gone()
             own = ref(holder, self._gone.append)

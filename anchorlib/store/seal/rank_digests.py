@@ -70,7 +70,10 @@ class RankDigests:
     stretches: Mapping[int, bytes]
 
     def of_width(self, width: int) -> RankDigests:
-        """The same with stretches of at least this width, a power of two."""
+        """These digests, with stretches made longer until each has at least `width` steps.
+
+        width: a power of two.
+        """
         digests = self
         while digests.width < width:
             digests = replace(
@@ -79,7 +82,7 @@ class RankDigests:
         return digests
 
     def bounded(self, most: int) -> RankDigests:
-        """The same with at most `most` stretches."""
+        """These digests, with stretches made longer until there are at most `most` of them."""
         digests = self
         while len(digests.stretches) > most:
             digests = digests.of_width(2 * digests.width)

@@ -29,7 +29,7 @@ _LARGE_BYTES: Final = 1 << 16  # of a buffer on average: less is sooner copied t
 
 
 def join(head: bytes, payload: Sequence[Buffer]) -> tuple[Buffer, ...]:
-    """The PushRequest that carries a frame, in parts: one, or with a large payload as it is.
+    """The PushRequest that carries a frame, in parts: large buffers are parts, and not copied.
 
     head: the serialised Frame, without its payload.
     payload: byte buffers, end to end.
