@@ -95,7 +95,7 @@ class RowBlock:
         return [self.tables.series[number] for number in self.columns["series"].tolist()]
 
     def nothing(self) -> RowBlock:
-        """No record."""
+        """A block of the same tables without any record."""
         return self.only(np.zeros(len(self), bool))
 
     def only(self, chosen: Array) -> RowBlock:

@@ -44,7 +44,7 @@ class Keeper(Protocol):
         ...
 
     def archives(self) -> list[ArchiveState]:
-        """What became of the store's closed runs. Raises StoreError, CollectorError."""
+        """The archives that closed runs of the store went to. Raises StoreError, CollectorError."""
         ...
 
     def alone(self) -> dict[str, str]:

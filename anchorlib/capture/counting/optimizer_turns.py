@@ -41,7 +41,7 @@ class _Stepper:
         self.last = max(self.last, pass_index)
 
     def what(self, *, alone: bool) -> str:
-        """The steps and passes that it ends, as text. alone: no other optimizer ends steps."""
+        """The steps and passes that the optimizer ends, as text. alone: no other one ends steps."""
         steps = "the step" if alone else _several(self.ended, "step")
         first, last = self.first, self.last
         passes = f"pass {last}" if first == last else f"passes {first} to {last}"
@@ -156,7 +156,10 @@ class Turns:
         )
 
     def _who(self) -> list[str]:
-        """What each optimizer ends, in the order of their first steps; empty for fewer than two."""
+        """A clause for each optimizer, which says what it ends, in the order of their first steps.
+
+        Empty for fewer than two optimizers.
+        """
         steppers = self._order
         if len(steppers) < 2:
             return []

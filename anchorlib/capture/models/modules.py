@@ -187,7 +187,7 @@ class ModelWatch:
         self._observer.forwards.enter(root, training=training, gradients=gradients)
 
     def leave(self) -> None:
-        """The root's forward has ended."""
+        """Note that the forward of the root has ended."""
         self._observer.clock.leave_root()
 
     def _trace(self, name: str, value: Any, *, root: bool = False) -> None:

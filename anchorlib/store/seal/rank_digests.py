@@ -100,7 +100,10 @@ class RankDigests:
 
 
 def read_digests(document: Any) -> RankDigests:
-    """What `RankDigests.document` wrote. Raises ValueError, KeyError or TypeError."""
+    """The digests in a document that `RankDigests.document` made.
+
+    Raises ValueError, KeyError or TypeError for any other document.
+    """
     one = mapping(document)
     width, raw = whole(one["width"], 1, _MOST_WIDTH), bytes.fromhex(text(one["digests"]))
     outline = bytes.fromhex(text(one["outline"]))
