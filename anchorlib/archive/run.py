@@ -142,7 +142,7 @@ def _stored(reader: RankReader) -> int:
     return reader.stored_bytes(np.arange(reader.committed))
 
 
-def _sent(  # each is another thing's
+def _sent(  # each argument has a meaning of its own
     location: Location,
     run: str,
     parts: Sequence[RankReader],

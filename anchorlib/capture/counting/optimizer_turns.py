@@ -72,7 +72,7 @@ class Turns:
         self._in_a_row = 0  # steps in a row of the optimizer that stepped last
         self._inside: dict[_Stepper, int] = {}  # steps of others inside the open step
         self._most: dict[_Stepper, int] = {}  # most steps of others inside a step of this clock
-        self._beside: set[_Stepper] = set()  # those that have stepped inside a step of this clock
+        self._beside: set[_Stepper] = set()  # optimizers that stepped inside its steps
         self._reign = 0  # steps that this clock has ended
         self._before: _Reign | None = None  # the clock before this, if it stepped alone
 

@@ -35,7 +35,7 @@ __all__ = ["GradientHook", "Observer"]
 
 _log = logging.getLogger("anchorlib")
 _grad_enabled = torch.is_grad_enabled
-_HANDLES = 256  # after so many more hooks on leaves, those of freed leaves are dropped
+_HANDLES = 256  # new hooks on leaves, at least, before hooks of freed leaves are dropped
 _UNKNOWN = "a gradient whose forward is not known"
 
 

@@ -68,7 +68,7 @@ def rank_digest_faults(run: Location, reader: RankReader) -> Iterator[str]:
             yield "the digests of its steps are not those of its rows"
         if index.by_step and step_figures_of(reader) != index.by_step:
             yield "the figures of its steps are not those of its rows"
-    except StoreError:  # its rows or its log are damaged, which is told of each
+    except StoreError:  # damaged rows or a damaged log: the audit names them itself
         return
 
 
@@ -98,12 +98,12 @@ def _indexed(run: Location, rank: int, figures: RunFigures) -> RankFigures | Non
         return _index(run, rank, 0)
     try:
         return next(iter(sealed_figures(run, [rank], parts)), None)
-    except StoreError:  # a part is damaged, which is told of it
+    except StoreError:  # a damaged part: its own audit says so
         return None
 
 
 def _index(run: Location, rank: int, part: int) -> RankFigures | None:
     try:
         return read_index(run, rank, part)
-    except DamagedError:  # it does not fit its SHA-256 either, which is told
+    except DamagedError:  # the audit of SHA-256 names the damaged index
         return None

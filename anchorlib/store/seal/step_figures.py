@@ -131,7 +131,7 @@ class StepPool:
 
     def __init__(self) -> None:
         self._waiting: list[StepFigures] = []
-        self._numbers = 0  # in the arrays of those that wait
+        self._numbers = 0  # how many numbers the waiting figures have
         self._is_lacking = False
 
     def add(self, part: StepFigures | None) -> None:
