@@ -242,6 +242,7 @@ def stores(tmp_path: Path) -> list[Path]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_is_only_in_its_archive_where_no_collector_has_files_of_it(
     stores: list[Path], tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pooled, "OPENED", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many")
 def test_the_page_of_many_ranks_is_that_of_the_ranks_read(
     store: Path, monkeypatch: pytest.MonkeyPatch

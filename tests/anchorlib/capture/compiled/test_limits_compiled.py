@@ -14,6 +14,7 @@ from anchorlib.capture.sessions.active import active_session, open_session
 from anchorlib.capture.sessions.settings import StartArguments, settings
 from anchorlib.sinks import MemorySink
 from tests.anchorlib.capture.compiled.observing import (
+    AOT,
     BACKENDS,
     QUIET,
     TRACING,
@@ -85,7 +86,7 @@ def by_region(x, w):
 
 
 @pytest.mark.filterwarnings("ignore:invoke_subgraph traced multiple backward graphs")
-@pytest.mark.parametrize("backend", BACKENDS[1:])
+@pytest.mark.parametrize("backend", AOT)
 def test_bodies_of_control_flow_give_values_and_count_their_gradients(backend):
     def act(function, session):
         for sign in (1, -1):
