@@ -94,7 +94,7 @@ def arguments(node: Any) -> str:
         for name in getters
         if name.startswith(SAVED) and (text := _text(node, name, getters))
     ]
-    told.sort(key=lambda text: "=(" in text and " of " in text)  # numbers first: texts are cut
+    texts.sort(key=lambda text: "=(" in text and " of " in text)  # numbers first: texts are cut
     if taken := _outputs(node):
         texts.append(taken)
     return ", ".join(texts)[:_MOST_TEXT]
