@@ -270,7 +270,7 @@ def test_a_prefix_that_both_runs_have_is_none_of_one_run_alone() -> None:
             run(both, seed=seed),
             edges={0: [one for own in (names, both[5:]) for one in chain(own, ops)[0]]},
         )
-        for seed, ops in enumerate((["Addmm", op, "Addmm", op, "Addmm"] for op in act))
+        for seed, ops in enumerate(["Addmm", op, "Addmm", op, "Addmm"] for op in act)
     )
     found = align(one, two)
     assert found.renamed == ()
