@@ -532,6 +532,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().split(" on ")[1].split(" into ")[0].strip()
 
 
+@pytest.mark.long
 def test_collectors_that_are_killed_and_stopped_lose_nothing(tmp_path):
     """Real processes: SIGSTOP past the fail-over, then kill -9 of another, then both come back."""
     with processes(tmp_path) as (collectors, addresses):

@@ -362,7 +362,9 @@ with anchorlib.start("run1", store=sys.argv[1], recorder="process") as session:
 
 @needs_process
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [["-I"], ["-O", "-W", "error"]])
+@pytest.mark.parametrize(
+    "flags", [["-I"], pytest.param(["-O", "-W", "error"], marks=pytest.mark.long)]
+)
 def test_files_with_names_of_modules_do_not_keep_a_recorder_from_its_own(store, tmp_path, flags):
     here = tmp_path / "here"
     here.mkdir()
