@@ -1,4 +1,4 @@
-"""What one worker of a run makes and the others read: tests of a file may run in several workers."""
+"""What one worker of a run makes and the others read: a file may be tested in several of them."""
 
 from __future__ import annotations
 

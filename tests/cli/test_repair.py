@@ -139,6 +139,7 @@ def test_whatever_becomes_of_a_file_what_is_left_is_sound(
         place.mend()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["series", "form", "array", "phase", "attempt", "state", "rank"])
 def test_a_line_of_the_catalogue_costs_the_rows_that_spoke_of_it(
     store: Path, truth: Told, key: str

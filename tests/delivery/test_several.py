@@ -185,7 +185,9 @@ def _meet(cluster, victim, patch, before=lambda: None, after=lambda: None) -> No
     patch.setattr(RankStream, "_put", met)
 
 
-@pytest.mark.parametrize("fate", [killed, cut_off, paused, silenced])
+@pytest.mark.parametrize(
+    "fate", [killed, cut_off, pytest.param(paused, marks=pytest.mark.long), silenced]
+)
 def test_nothing_is_lost_doubled_or_wrong_where_a_collector_is(
     fate, patient, tmp_path, monkeypatch, caplog
 ):
@@ -532,7 +534,6 @@ def address_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().split(" on ")[1].split(" into ")[0].strip()
 
 
-@pytest.mark.long
 def test_collectors_that_are_killed_and_stopped_lose_nothing(tmp_path):
     """Real processes: SIGSTOP past the fail-over, then kill -9 of another, then both come back."""
     with processes(tmp_path) as (collectors, addresses):
