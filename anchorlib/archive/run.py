@@ -59,7 +59,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What archiving a run would do.
+    """The plan of archiving a run.
 
     there: the ranks that the archive has already. bytes: of the stored values of all ranks.
     """
@@ -88,7 +88,7 @@ def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None =
     sent = _sent(location, run, parts, shelf, lambda: _scratch(store, run), progress)
     notes = {one.key: one.note for one in sent}
     note_archived(store, ArchiveNote(run, shelf.place, time.time_ns(), notes))
-    return _told(run, shelf, sent)
+    return _summary(run, shelf, sent)
 
 
 def archive_served(
@@ -101,11 +101,11 @@ def archive_served(
     """
     parts = _parts_at(location, run)
     scratch = tempfile.TemporaryDirectory
-    return _told(run, shelf, _sent(location, run, parts, shelf, scratch, progress))
+    return _summary(run, shelf, _sent(location, run, parts, shelf, scratch, progress))
 
 
 def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
-    """What `archive_run` would do; nothing is written. Raises as it does."""
+    """The plan of `archive_run`; nothing is written. Raises as `archive_run` does."""
     check_apart(store, run, shelf)
     folder = ShelfWithin(shelf, f"{run}.zarr")
     parts = _parts_in(store, run)
@@ -115,13 +115,14 @@ def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
     away = {
         one.rank
         for one in parts
-        if (told := noted.get((one.rank, one.part))) is None or not is_archived(one, told, folder)
+        if (rank_note := noted.get((one.rank, one.part))) is None
+        or not is_archived(one, rank_note, folder)
     }
     return _planned(run, parts, away)
 
 
 def plan_served(location: Location, run: str, shelf: Shelf) -> Planned:
-    """What `archive_served` would do; nothing is written. Raises as it does."""
+    """The plan of `archive_served`; nothing is written. Raises as `archive_served` does."""
     there = ShelfWithin(shelf, f"{run}.zarr").location
     parts = _parts_at(location, run)
     check_ended(run, parts, shelf)
@@ -141,7 +142,7 @@ def _stored(reader: RankReader) -> int:
     return reader.stored_bytes(np.arange(reader.committed))
 
 
-def _sent(  # each is another thing's
+def _sent(  # each argument has a meaning of its own
     location: Location,
     run: str,
     parts: Sequence[RankReader],
@@ -175,7 +176,7 @@ def _sent(  # each is another thing's
     return sent
 
 
-def _told(run: str, shelf: Shelf, sent: Sequence[SentRank]) -> Archived:
+def _summary(run: str, shelf: Shelf, sent: Sequence[SentRank]) -> Archived:
     return Archived(
         run,
         shelf.place,

@@ -23,7 +23,7 @@ _JOINED_BYTES: Final = 1 << 14  # of one record: larger ones are not copied
 
 
 def block_of(records: Sequence[Record]) -> RowBlock:
-    """Records, each with its summary, as a block; their values are not copied but small ones.
+    """The block of some records, each with its summary; only small values are copied.
 
     A record that is not what it says (a figure that no column holds, values of another shape)
     costs itself alone: it becomes one of the block's `misfits`.
@@ -46,8 +46,8 @@ _UNFIT: Final = (AnchorError, OverflowError, ValueError, TypeError)
 
 def _misfit(record: Record, error: Exception) -> Misfit:
     step = max(-MAX_STEP, min(int(record.coordinates.step), MAX_STEP - 1))
-    told = str(error) if isinstance(error, AnchorError) else f"a figure out of range ({error})"
-    return Misfit(record.name, record.kind, record.mode, step, told[:200])
+    reason = str(error) if isinstance(error, AnchorError) else f"a figure out of range ({error})"
+    return Misfit(record.name, record.kind, record.mode, step, reason[:200])
 
 
 def _block(records: Sequence[Record]) -> RowBlock:

@@ -46,7 +46,7 @@ from anchorlib.names import escape
 __all__ = ["Trainer"]
 
 _SEARCHES = 64  # most searches for models; each looks at all objects of the process
-_AT_ONCE = 8  # the number of optimizers after which those of known models wait
+_AT_ONCE = 8  # optimizers of known models wait once this many were noticed
 
 
 class Trainer:
@@ -154,12 +154,12 @@ class Trainer:
             return
         held = {id(p) for one in waiting for group in one.param_groups for p in group["params"]}
         begun = has_begun(session)
-        told = [model for model in self._models if not begun or held & model.own()]
-        for model in told:
+        models = [model for model in self._models if not begun or held & model.own()]
+        for model in models:
             root = model.root()
             if root is not None:
                 forget_choices(session, root)
-        for model in self._last_first(told):
+        for model in self._last_first(models):
             self._choose(session, model)
 
     def _new_models(self, optimizer: Optimizer, frame: FrameType | None) -> list[Model]:

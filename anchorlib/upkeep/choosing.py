@@ -39,7 +39,7 @@ class RetentionLimits:
 
 
 def chosen(runs: Iterable[RunFacts], limits: RetentionLimits) -> list[RunFacts]:
-    """The runs that go, the oldest first.
+    """The runs to be removed, the oldest first.
 
     A run that a living process writes neither goes nor counts. Neither does a link: as a second
     name of the newest run it would take the place of a run to keep. A run that was never closed
@@ -70,11 +70,11 @@ def _fitting(
     The further ones are the oldest closed runs.
     """
     left = sum(run.bytes for run in idle) - sum(run.bytes for run in going)
-    found = set(going)
+    leaving = set(going)
     for run in free:
         if left <= most:
             break
-        if run.closed and run not in found:
-            found.add(run)
+        if run.closed and run not in leaving:
+            leaving.add(run)
             left -= run.bytes
-    return [run for run in free if run in found]
+    return [run for run in free if run in leaving]

@@ -31,12 +31,20 @@ class Standing:
 class Keeper(Protocol):
     """Removes and renames whole runs, which nobody may do while a process writes them."""
 
+    @property
+    def place(self) -> str:
+        """The store as text, which does not depend on how a user named the store.
+
+        A run that is named in two ways is recognised by it.
+        """
+        ...
+
     def writings(self) -> list[Writing]:
         """The ranks that are being written now. Raises StoreError, CollectorError."""
         ...
 
     def archives(self) -> list[ArchiveState]:
-        """What became of the store's closed runs. Raises StoreError, CollectorError."""
+        """The archives that closed runs of the store went to. Raises StoreError, CollectorError."""
         ...
 
     def alone(self) -> dict[str, str]:

@@ -83,7 +83,7 @@ def held_frame(message: bytes, definitions: Sequence[bytes]) -> HeldRows | None:
 
 
 def doubts(held: Iterable[HeldRows], links: Sequence[StoredStretch]) -> Iterator[Doubt]:
-    """The doubts about those of the `held` frames whose records are in the store, in order."""
+    """The records of the `held` frames that the store has already, with their fingerprints."""
     end = max((link.end for link in links), default=0)
     tables = _Tables()
     for one in held:
@@ -168,10 +168,10 @@ class _Tables:
             request = parse_request(message)
             if isinstance(request, Framed):
                 raise FrameError("a frame stands where definitions are")
-            told = request.define
-            self._series += [(one.name, one.kind, one.mode) for one in told.series]
-            self._layouts += [(one.dtype, tuple(one.shape)) for one in told.layouts]
-            self._phases += told.phases
+            definition = request.define
+            self._series += [(one.name, one.kind, one.mode) for one in definition.series]
+            self._layouts += [(one.dtype, tuple(one.shape)) for one in definition.layouts]
+            self._phases += definition.phases
             self._read += 1
 
     def _tensors(self, columns: Columns, rows: int) -> np.ndarray[Any, Any]:

@@ -52,7 +52,7 @@ _READ_ONLY: Final = (
 
 
 class Gate(grpc.ServerInterceptor):
-    """Lets a call in where `access`, as it is at that moment, gives its caller the right.
+    """Lets a call in where the access file, as it is at that moment, gives its caller the right.
 
     readers: is told of each call that needs the right to read.
     read_only: refuse each call that would change a run.
@@ -158,9 +158,9 @@ def _token(context: grpc.ServicerContext) -> bytes | None:
 
 def _certificate(context: grpc.ServicerContext) -> list[str]:
     """The names in the client's certificate, whose signature TLS has checked."""
-    told: Mapping[str, Iterable[Any]] = context.auth_context()
+    properties: Mapping[str, Iterable[Any]] = context.auth_context()
     return [
         f"{form}:{bytes(name).decode('utf-8', 'replace')}"
         for form, key in (("cn", "x509_common_name"), ("san", "x509_subject_alternative_name"))
-        for name in told.get(key, ())
+        for name in properties.get(key, ())
     ]

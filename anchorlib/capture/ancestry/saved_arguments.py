@@ -5,13 +5,15 @@
     MulBackward0        other=0.125             a number that a tensor was multiplied by
     MulBackward0        other=tensor(0.125)     a number in a tensor of the program's
     MulBackward0        other=(32 of mean 0, std 1)     any other factor without a gradient
+    MseLossBackward0    target=(32 of mean 0, std 1, first 0.84)    another operand without one
+    NllLossBackward0    target=32 integers (1f0c9a)                 and one of integers, by digest
     MaskedFillBackward0 mask=6 of 16 (1f0c9a)   how many elements are set, and the mask's digest
     SigmoidBackward0    outputs=(1)             which outputs of the operations before it it takes
 
 torch gives each type of node a getter for each saved argument (`_saved_eps`). The getters are taken
 from the type's own dict, because a custom `torch.autograd.Function` may have attributes with such
 names. A saved tensor is never unpacked: that could run hooks of the user's or change graphs. Only
-numbers, small masks and small factors that need no gradient are read, by `_raw_saved_other`.
+numbers, small masks and small operands that need no gradient are read, by `_raw_saved_other`.
 """
 
 from __future__ import annotations
@@ -33,7 +35,36 @@ _MOST_ITEMS: Final = 8
 _MOST_MASK: Final = 1 << 16
 _MOST_FACTOR: Final = 1 << 16  # bytes
 _MASKS: Final = ("mask", "condition")
+_OPERANDS: Final = frozenset(
+    (
+        "attn_mask",
+        "batch1",
+        "batch2",
+        "end",
+        "exponent",
+        "grid",
+        "index",
+        "indices",
+        "input",
+        "mat1",
+        "mat2",
+        "other",
+        "pos_weight",
+        "self",
+        "source",
+        "target",
+        "tensor",
+        "tensor1",
+        "tensor2",
+        "vec",
+        "weight",
+        "x1",
+        "x2",
+    )
+)
+"""Tensors that operations take, by the names under which nodes save them; all others they made."""
 _PLAIN: Final = {torch.float32: np.float32, torch.float64: np.float64}
+_INTEGERS: Final = frozenset((torch.int64, torch.int32, torch.uint8))
 _NO_MEAN: Final = 1e-3
 """A mean of less than so many standard deviations is told as 0: rounding decides its digits."""
 
@@ -58,14 +89,15 @@ _NUMBERS: Final[dict[torch.dtype, Any]] = {
 def arguments(node: Any) -> str:
     """The scalar arguments of one node, by name, as "alpha=1, beta=0.5"; "" if it saved none."""
     getters = saved_getters(node)
-    told = [
+    texts = [
         f"{name.removeprefix(SAVED)}={text}"
         for name in getters
         if name.startswith(SAVED) and (text := _text(node, name, getters))
     ]
+    texts.sort(key=lambda text: "=(" in text and " of " in text)  # numbers first: texts are cut
     if taken := _outputs(node):
-        told.append(taken)
-    return ", ".join(told)[:_MOST_TEXT]
+        texts.append(taken)
+    return ", ".join(texts)[:_MOST_TEXT]
 
 
 def _outputs(node: Any) -> str:
@@ -85,8 +117,10 @@ def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
             tensor = raw.__get__(node).data  # the tensor as it was packed: no hook runs
             if short in _MASKS:
                 return _mask(tensor)
-            if tensor.dtype in _PLAIN and not _multiplies(node):
-                return _number(tensor) if tensor.dtype != torch.float32 else ""  # torch's own
+            if tensor.dim() and not (_multiplies(node) and tensor.dtype in _PLAIN):
+                return _operand(tensor) if short in _OPERANDS else ""
+            if tensor.dtype == torch.float32 and not _multiplies(node):
+                return ""  # torch's own
             return _factor(tensor) if tensor.dim() else _number(tensor)
         value = getters[name].__get__(node)
     except Exception:  # noqa: BLE001  # torch raises its own errors where backward has freed it
@@ -116,20 +150,55 @@ def _factor(tensor: Any) -> str:
 
     Three digits of each: a rounding changes none of them, and the factor's own bits do not tell.
     """
-    kind = _PLAIN.get(tensor.dtype)
-    if type(tensor) is not torch.Tensor or tensor.requires_grad or kind is None:
+    raw = _bytes(tensor)
+    if raw is None:
         return ""
+    mean, spread, _ = _figures(raw, tensor.dtype)
+    return f"({tensor.numel()} of mean {mean:.3g}, std {spread:.3g})"
+
+
+def _operand(tensor: Any) -> str:
+    """A small operand that autograd does not follow; "" for any other.
+
+    Of integers a digest, which two programs have in common. Of others size, mean and spread as of a
+    factor, and the first element, since two halves may be exchanged; of a mask that is added, how
+    many elements are minus infinity, and the digest.
+    """
+    raw = _bytes(tensor)
+    if raw is None:
+        return ""
+    digest = xxhash.xxh3_64_hexdigest(raw)[:6]
+    if tensor.dtype not in _PLAIN:
+        return f"{tensor.numel()} integers ({digest})"
+    mean, spread, first = _figures(raw, tensor.dtype)
+    if mean == -math.inf:
+        out = np.isneginf(np.frombuffer(raw, _PLAIN[tensor.dtype])).sum()
+        return f"{out} of {tensor.numel()} are -inf ({digest})"
+    return f"({tensor.numel()} of mean {mean:.3g}, std {spread:.3g}, first {first:.3g})"
+
+
+def _bytes(tensor: Any) -> bytes | None:
+    """The bytes of a small tensor of numbers that needs no gradient; None of any other."""
+    if type(tensor) is not torch.Tensor or tensor.requires_grad:
+        return None
     size = tensor.numel() * tensor.itemsize
-    if tensor.device.type != "cpu" or not tensor.is_contiguous() or size > _MOST_FACTOR:
-        return ""
+    known = tensor.dtype in _PLAIN or tensor.dtype in _INTEGERS
+    if not known or not size or tensor.device.type != "cpu":
+        return None
+    if not tensor.is_contiguous() or size > _MOST_FACTOR:
+        return None
     address = data_address(tensor)  # `data_ptr` would copy a lazy clone
-    if not address:
-        return ""
-    values = np.frombuffer(ctypes.string_at(address, size), kind).astype(np.float64)
+    return ctypes.string_at(address, size) if address else None
+
+
+def _figures(raw: bytes, dtype: torch.dtype) -> tuple[float, float, float]:
+    """Mean, spread and first element; 0 in place of what is small beside the spread."""
+    values = np.frombuffer(raw, _PLAIN[dtype]).astype(np.float64)
     with np.errstate(all="ignore"):
         mean, spread = float(values.mean()), float(values.std())
-    mean = 0.0 if abs(mean) < _NO_MEAN * spread else mean
-    return f"({len(values)} of mean {mean:.3g}, std {spread:.3g})"
+    small = _NO_MEAN * spread
+    first = float(values[0])
+    return 0.0 if abs(mean) < small else mean, spread, 0.0 if abs(first) < small else first
 
 
 def _mask(mask: Any) -> str:

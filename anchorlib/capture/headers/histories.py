@@ -34,7 +34,10 @@ Tell = Callable[[str, Any], None]
 
 
 class _History:
-    """One value over the steps; tell: writes its entry of the header."""
+    """The history of one value over the steps, as an entry of the header.
+
+    tell: writes the entry.
+    """
 
     __slots__ = ("_due", "_key", "_points", "_tell", "_until")
 
@@ -60,8 +63,8 @@ class _History:
         """Write the entry with the points so far."""
         if self._points:
             self._due = max(len(self._points) + 1, len(self._points) * 3 // 2)
-            told = {"points": [list(point) for point in self._points], "until": self._until}
-            self._tell(f"history.{self._key}", told)
+            history = {"points": [list(point) for point in self._points], "until": self._until}
+            self._tell(f"history.{self._key}", history)
 
 
 class Histories:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Gathering", "Room"]
+__all__ = ["CopyMemory", "Gathering"]
 
 _KEPT: Final = 1 << 22
 """Bytes of memory that are kept for the next copy; larger values get memory of their own."""
@@ -44,7 +44,7 @@ class Gathering:
         np.copyto(np.ndarray(self._shape, self._dtype, into), there)
 
 
-class Room:
+class CopyMemory:
     """Memory that one copy after another is made in, by one thread at a time."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Room:
         self._memory = np.empty(0, np.uint8)
 
     def of(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """So many bytes, for as long as the caller holds `lock`."""
+        """`nbytes` bytes of memory, for as long as the caller holds `lock`."""
         if nbytes > len(self._memory):
             if nbytes > _KEPT:
                 return np.empty(nbytes, np.uint8)

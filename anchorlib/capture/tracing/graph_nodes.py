@@ -54,7 +54,7 @@ ITSELF: Final = ModulePath(of_globals=False, root="self", path=())
 
 
 class NodeFacts(NamedTuple):
-    """What is known of one node.
+    """The facts about one node of a graph.
 
     module: the module that ran it. where: its line of user code. seq: number of the autograd node
     that it belongs to; None where AOT gave none. is_forward, is_backward: which half of AOT's
@@ -102,9 +102,9 @@ def op_name(target: Any) -> str:
 @lru_cache(4096)
 def _module_path(text: str) -> ModulePath:
     """`L['self']._modules['blocks'][0].fc1`, as dynamo writes it, taken apart."""
-    found = 1
-    while found:  # a detour may name the modules on its way by detours
-        text, found = _HOOKED.subn("", text)
+    detours = 1
+    while detours:  # a detour may name the modules on its way by detours
+        text, detours = _HOOKED.subn("", text)
     root = _ROOT.match(text)
     if root is None:
         return ITSELF

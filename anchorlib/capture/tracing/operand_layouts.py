@@ -13,7 +13,7 @@ from anchorlib.capture.tensors import QUICK, dtype_name, is_for_many
 from anchorlib.capture.tracing.gathering import Gathering
 from anchorlib.operations import OperandForm
 
-__all__ = ["Layout", "Layouts"]
+__all__ = ["Layouts", "OperandLayout"]
 
 _SPREAD: Final = 4
 """A tensor's span of memory is hashed whole only if it is at most so many times its own bytes."""
@@ -36,7 +36,7 @@ class _Forms(dict[str, OperandForm]):
         return form
 
 
-class Layout:
+class OperandLayout:
     """Element type, shape and strides of a tensor; no strides where it has none (sparse tensors).
 
     known, unknown: the forms of operands that have a digest, and of those that have none.
@@ -67,25 +67,25 @@ class Layouts:
     """The layouts of tensors: each is made once, since a step has few and looks up thousands."""
 
     def __init__(self) -> None:
-        self._known: dict[_Key, Layout] = {}
+        self._known: dict[_Key, OperandLayout] = {}
 
     def forget(self) -> None:
         """Drop the layouts if there are many: other steps have other shapes."""
         if len(self._known) > _MANY:
             self._known.clear()
 
-    def of(self, x: torch.Tensor) -> Layout:
+    def of(self, x: torch.Tensor) -> OperandLayout:
         """The layout of `x`."""
         if x.is_nested:
-            return Layout(x.dtype, ())  # one of torch.strided has no shape to ask for
+            return OperandLayout(x.dtype, ())  # one of torch.strided has no shape to ask for
         if x.layout is not _STRIDED:
-            return Layout(x.dtype, tuple(x.shape))
+            return OperandLayout(x.dtype, tuple(x.shape))
         key = (x.dtype, x.shape, x.stride())
         return self._known.get(key) or self._new(key, x)
 
-    def _new(self, key: _Key, x: torch.Tensor) -> Layout:
+    def _new(self, key: _Key, x: torch.Tensor) -> OperandLayout:
         dtype, shape, stride = key
-        layout = self._known[key] = Layout(dtype, tuple(shape), stride, _span(x))
+        layout = self._known[key] = OperandLayout(dtype, tuple(shape), stride, _span(x))
         if layout.memory_at and not x.is_contiguous():
             layout.gathering = Gathering(shape, stride, dtype.itemsize)
         return layout

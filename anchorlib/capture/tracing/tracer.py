@@ -107,7 +107,7 @@ class Tracer:
             self._mode.__enter__()
 
     def end_step(self, upcoming: int | None) -> None:
-        """The step has ended, and step `upcoming` begins (None: no further step does)."""
+        """End the traced step, as step `upcoming` begins; None where no further step does."""
         if upcoming == self._step:
             return
         over = upcoming is None or upcoming >= self.steps.stop
@@ -127,11 +127,14 @@ class Tracer:
             self._step = upcoming
 
     def _new_mode(self) -> OpMode:
-        told = self._sights, self._digests, self._kernels, self._gap, self._fault
-        return OpMode(*told) if self._keeping is None else ValuesMode(self._keeping, *told)
+        parts = self._sights, self._digests, self._kernels, self._gap, self._fault
+        return OpMode(*parts) if self._keeping is None else ValuesMode(self._keeping, *parts)
 
     def _end_values(self, *, over: bool) -> None:
-        """The step has ended; over: the last one, after which a selector finds nothing more."""
+        """Let go of the step's values. over: the last traced step has ended.
+
+        A selector that has matched no operation by then is warned of.
+        """
         if self._keeping is None:
             return
         self._keeping.forget()
@@ -183,7 +186,7 @@ class Tracer:
         elif _lacks_backward(ops):
             self._gap(ELSEWHERE)
         entries = list(self._log.entries(self._step, ops))
-        entries += [gap_entry(reason, *told) for reason, told in self._gaps.items()]
+        entries += [gap_entry(reason, *counts) for reason, counts in self._gaps.items()]
         if entries:
             self._say(entries)
 

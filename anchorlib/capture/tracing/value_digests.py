@@ -9,8 +9,8 @@ import torch
 from xxhash import xxh3_128_digest
 
 from anchorlib.capture.tensors import PLAIN, is_plain, plain, quick_place
-from anchorlib.capture.tracing.gathering import Gathering, Room
-from anchorlib.capture.tracing.operand_layouts import Layout, Layouts
+from anchorlib.capture.tracing.gathering import CopyMemory, Gathering
+from anchorlib.capture.tracing.operand_layouts import Layouts, OperandLayout
 from anchorlib.torch_private import data_address, function_modes
 
 __all__ = ["Digester", "Near", "digest_of"]
@@ -31,8 +31,8 @@ class Digester:
 
     def __init__(self) -> None:
         self.layouts = Layouts()
-        self._ordered: dict[tuple[bytes, Layout], bytes] = {}
-        self._room = Room()
+        self._ordered: dict[tuple[bytes, OperandLayout], bytes] = {}
+        self._room = CopyMemory()
 
     def forget(self) -> None:
         """Drop the digests of the step that has ended."""
@@ -40,7 +40,7 @@ class Digester:
         self.layouts.forget()
 
     def digest(
-        self, x: torch.Tensor, near: Near | None = None, layout: Layout | None = None
+        self, x: torch.Tensor, near: Near | None = None, layout: OperandLayout | None = None
     ) -> bytes | None:
         """xxh3-128 of the values of `x`; None where `x` has no values that a record could keep.
 
@@ -62,7 +62,7 @@ class Digester:
             digest = near[key] = xxh3_128_digest(memory_at(address))
         return digest
 
-    def _scattered(self, memory: Any, layout: Layout, gathering: Gathering) -> bytes:
+    def _scattered(self, memory: Any, layout: OperandLayout, gathering: Gathering) -> bytes:
         """The digest of an array whose values do not lie one after another in its `memory`."""
         key = xxh3_128_digest(memory), layout
         digest = self._ordered.get(key)

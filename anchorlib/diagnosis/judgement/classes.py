@@ -20,7 +20,12 @@ from anchorlib.diagnosis.causes import (
     plain,
     skips,
 )
-from anchorlib.diagnosis.judgement.changes import Changes, is_constant, stepped_again
+from anchorlib.diagnosis.judgement.changes import (
+    Changes,
+    is_constant,
+    stepped_again,
+    unreached,
+)
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
 from anchorlib.diagnosis.judgement.rounding import LEARNT, Resummations, severity
 from anchorlib.diagnosis.sizes import Measure, Measures
@@ -95,11 +100,17 @@ class Classes:
                 "not_rounding",
                 f"{run}'s optimizer stepped again, without a backward pass in between",
             )
-        if role == Role.OPTIMIZER and self.frontier.orphaned[row]:
+        if role == Role.OPTIMIZER and self.frontier.orphaned[row] and not self._unreached(row):
             return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
         if self._unseen_gradients(row) and not self._stands_still(row, measure):
             return "window_start", "the gradients that changed parameters were not recorded"
         return self._computed(row, pair, measure)
+
+    def _unreached(self, row: int) -> bool:
+        """Whether a gradient lacks parents in B because B's backward did not reach a value."""
+        a = self.frontier.alignment.a
+        gradient = a.tensors[a.tensor[row]].kind in ("grad", "pass_grad")
+        return gradient and bool(unreached(self.frontier, row))
 
     def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         """The class of a row of which no record is known that it was made of."""
@@ -113,6 +124,9 @@ class Classes:
     def _opened(self, row: int) -> tuple[str, str] | None:
         """The class of a parameter that differs where the records begin; None elsewhere."""
         found = self.frontier
+        before, step = self._equal_before(row), int(found.alignment.a.step[row])
+        if before is not None and before >= step - 1 and found.opening[row]:
+            return None  # an evaluation, which has none before it; the training recorded it
         if found.opening[row]:
             return "window_start", "the step before was not recorded"
         if found.alignment.a.step[row] == 0:
@@ -311,7 +325,8 @@ class Classes:
         parameters = bool(found.parameter_lacking[row])
         data = (untracked or parameters) and not self._recorded_before(row, Role.INPUT)
         unknown = " and ".join(["parameters"] * parameters + ["data"] * data)
-        if unknown and (unrelated or (parameters and seeds)):
+        foreign = unknown and (unrelated or (parameters and seeds))
+        if foreign and not (unrelated and not seeds and self.changes.other_code(row)):
             return "starts_unequal", f"its {unknown} were not recorded, and may differ"
         if untracked and seeds:
             return "starts_unequal", "it reads a mask or random numbers, and the seeds differ"

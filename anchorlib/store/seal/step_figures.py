@@ -122,16 +122,16 @@ class StepFigures:
 
     def _values(self) -> tuple[Any, ...]:
         arrays = {"steps": self.steps, "stretches": self.stretches, **self.arrays()}
-        told = {name: values.tobytes() for name, values in arrays.items()}
-        return (self.ranks, self.width, self.lines, self.first, told)
+        of_arrays = {name: values.tobytes() for name, values in arrays.items()}
+        return (self.ranks, self.width, self.lines, self.first, of_arrays)
 
 
 class StepPool:
-    """Adds up the figures of ranks, of which no two share a rank, one after the other."""
+    """Adds up figures of ranks one after the other; each rank may come once."""
 
     def __init__(self) -> None:
         self._waiting: list[StepFigures] = []
-        self._numbers = 0  # in the arrays of those that wait
+        self._numbers = 0  # how many numbers the waiting figures have
         self._is_lacking = False
 
     def add(self, part: StepFigures | None) -> None:
@@ -154,9 +154,9 @@ class StepPool:
 
     def _add_up(self) -> None:
         if len(self._waiting) > 1:
-            found = _added(self._waiting)
-            self._waiting = [] if found is None else [found]
-            self._is_lacking = found is None
+            total = _added(self._waiting)
+            self._waiting = [] if total is None else [total]
+            self._is_lacking = total is None
         self._numbers = 0
 
 
@@ -218,7 +218,7 @@ def _added(parts: Sequence[StepFigures]) -> StepFigures | None:
 
 
 def _all_of(lines: Sequence[StepLine]) -> StepLine:
-    """The same line of several parts as one; all their ranks are sorted in one go."""
+    """One line in place of the lines of several parts that have the same key."""
     first = lines[0]
     return StepLine(
         first.key,

@@ -32,6 +32,7 @@ from anchorlib.diagnosis.causes import (
     partings,
 )
 from anchorlib.diagnosis.judgement.changes.absences import absences
+from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
 from anchorlib.diagnosis.judgement.changes.leftover import leftover
 from anchorlib.diagnosis.judgement.changes.moves import moved
 from anchorlib.diagnosis.judgement.changes.operations import (
@@ -41,11 +42,15 @@ from anchorlib.diagnosis.judgement.changes.operations import (
     arguments,
     nth,
     other_number,
+    rearranged,
     several,
     taken_otherwise,
+    unkept,
 )
+from anchorlib.diagnosis.judgement.changes.sharing import shared_otherwise
 from anchorlib.diagnosis.judgement.changes.squares import squared_targets
 from anchorlib.diagnosis.judgement.changes.targets import targets
+from anchorlib.diagnosis.judgement.changes.unreached import unreached
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
@@ -112,6 +117,20 @@ class Changes:
         elif self._kind(row) == "grad" and (factor := _whole_factor(measure)):
             told.append(f"B is {factor:.6g} times A: {measure.value_a:.6g} | {measure.value_b:.6g}")
         return tuple(told)
+
+    def given(self, row: int) -> tuple[str, ...]:
+        """Which operands without a gradient a row's operations were given otherwise."""
+        told = arguments(*self.operations(row))
+        return tuple(one for one in told if " of mean " in one or " integers (" in one)
+
+    def unkept(self, row: int) -> tuple[str, ...]:
+        """Says which numbers of a row's operations autograd does not keep, all else being equal."""
+        told = []
+        for one, two in self._calls(row):
+            a, b = self._edges(0, one), self._edges(1, two)
+            if a is not None and b is not None and not compiled(a.ops):
+                told += unkept(a, b)
+        return tuple(dict.fromkeys(told))[:1]
 
     def _kind(self, row: int) -> str:
         a = self.frontier.alignment.a
@@ -229,6 +248,23 @@ class Changes:
         value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
         return value and not alignment.merged and other_number(*self.operations(row), computed=True)
 
+    def other_code(self, row: int) -> bool:
+        """Whether a value is stated to be made of other records, or by other operations.
+
+        Or by the same in another order. Other data, or other parameters, change none of these.
+        """
+        if self._kind(row) != "value" or self._cut_elsewhere(row):
+            return False
+        a, b = (Counter(one.name for one in ops) for ops in self.operations(row))
+        if a and b and a != b:
+            return True
+        statements = ((self._edges(0, one), self._edges(1, two)) for one, two in self._calls(row))
+        return bool(self._made_of_others(row)) or any(
+            bool(rearranged(a, b) if a.ops != b.ops else taken_otherwise(a, b, self._names))
+            for a, b in statements
+            if a is not None and b is not None and not compiled(a.ops)
+        )
+
     def _module(self, row: int) -> list[str]:
         """What the module of this output or parameter was made with, where the runs differ."""
         made = made_otherwise(*self._texts(row))
@@ -251,13 +287,17 @@ class Changes:
             return [f"B computes it from {alone}, which A does not have"]
         if lone := absences(self.frontier, row, self._names):
             return lone
+        if self._kind(row) in ("grad", "pass_grad") and (
+            other := unreached(self.frontier, row) or shared_otherwise(self.frontier, row)
+        ):
+            return other
         if others := self._made_of_others(row):
             return others
         if not a or not b:
             return []
         first, second = (Counter(one.name for one in ops) for ops in (a, b))
         if self._cut_elsewhere(row):
-            passed = self._passed_over(row, {one.name for one in b})
+            passed = self._passed_over(row, second)
             known = {op for some in self._edges_of_a for edges in some for op in edges.ops}
             new = Counter([name for name in second if name not in known])
             return [*passed, *([f"B computes it by {several(new)}"] if new else [])]
@@ -286,10 +326,10 @@ class Changes:
                 return [f"{'B' if more else 'A'} alone computes it from {more or less}"]
         return []
 
-    def _passed_over(self, row: int, other: set[str]) -> list[str]:
-        """Says which record of A alone B passes over, where none of its operations runs in B.
+    def _passed_over(self, row: int, other: Counter[str]) -> list[str]:
+        """Says which record of A alone B passes over: the first of its operations runs not in B.
 
-        Otherwise B may only lack the anchor.
+        Or some of them, and B has no operation that A lacks. Otherwise B may only lack the anchor.
         other: the operations between B's record and its parents.
         """
         for one, _ in self._calls(row) if self._kind(row) == "value" else ():
@@ -299,9 +339,14 @@ class Changes:
                     continue
                 made = self._edges(0, one._replace(name=parent.name, call=parent.call or 0))
                 ops = [] if made is None else [op for op in made.ops if not MOVING.match(op)]
-                if ops and ops[0] not in other and not compiled(ops):
-                    told = several(Counter(ops[:1]))
-                    return [f"A computes it from {escape(parent.name)} ({told}), B does not"]
+                if edges is None or not ops or compiled(ops):
+                    continue
+                own = Counter(op for op in edges.ops if not MOVING.match(op))
+                lacking = own + Counter(ops) - other
+                if ops[0] in other and (not lacking or other - own - Counter(ops)):
+                    continue
+                told = several(Counter(ops[:1]) if ops[0] not in other else lacking)
+                return [f"A computes it from {escape(parent.name)} ({told}), B does not"]
         return []
 
     def _settings(self, row: int) -> list[str]:
@@ -337,6 +382,7 @@ class Changes:
         if alignment.a.tensors[alignment.a.tensor[row]].kind == "grad" and not told:
             pair = int(np.searchsorted(alignment.a_row, row))
             told += filter(None, [leftover(alignment, pair, measure.eps)])
+            told = told or clipped_otherwise(self.frontier, row)
         return told
 
     def _scaled(self, row: int, factor: float) -> str:
@@ -355,9 +401,11 @@ class Changes:
         told = []
         for one, two in self._calls(row):
             a, b = self._edges(0, one), self._edges(1, two)
-            if a is None or b is None or a.ops != b.ops or compiled(a.ops):
+            if a is None or b is None or compiled(a.ops):
                 continue
-            if moving := _moving(a, b):
+            if a.ops != b.ops:
+                told += rearranged(a, b)
+            elif moving := _moving(a, b):
                 told += moving
             elif swapped := taken_otherwise(a, b, self._names):
                 told.append(swapped)

@@ -38,7 +38,10 @@ def told(y):
         (lambda x: x.softmax(-1), "dim=-1"),
         (lambda x: functional.elu(x, 0.5), "alpha=0.5, input_scale=1, scale=1"),
         (lambda x: torch.add(x, x, alpha=2), "alpha=2"),
-        (lambda x: functional.mse_loss(x, torch.zeros(4, 4)), "reduction=mean"),
+        (
+            lambda x: functional.mse_loss(x, torch.zeros(4, 4)),
+            "reduction=mean, target=(16 of mean 0, std 0, first 0)",
+        ),
         (
             lambda x: functional.group_norm(x[..., None], 2, eps=0.5),
             "eps=0.5, group=2",
@@ -70,7 +73,27 @@ def test_other_tensors_of_the_users_are_not_told():
     assert told(leaf() * torch.ones(4, 4).bfloat16()) == ""
     assert told(leaf() * torch.ones(8, 4).T[:4, :4]) == ""  # its memory is not in order
     assert told(leaf(200, 200) * torch.ones(200, 200)) == ""  # it is large
-    assert told(leaf() @ torch.ones(4, 4)) == ""  # no factor of each element
+    assert told(leaf() @ torch.ones(4, 4).requires_grad_()) == ""
+    assert told(leaf().tanh()) == ""  # what the operation made
+
+
+def test_an_operand_that_autograd_does_not_follow_is_told_with_its_first_element():
+    one, two = torch.tensor([[0.0, 1.0], [3.0, 4.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    assert told(leaf(2, 2) @ one) == "mat2=(4 of mean 2, std 1.58, first 0)"
+    assert told(leaf(2, 2) @ two) == "mat2=(4 of mean 2, std 1.58, first 3)"
+    assert told(leaf(2, 2) @ (two * (1 + 1e-6))) == told(leaf(2, 2) @ two)
+
+
+def test_integers_are_told_by_a_digest_and_added_masks_by_what_they_leave_out():
+    rows = torch.tensor([0, 2])
+    said = told(leaf(3, 2).index_select(0, rows))
+    assert said.startswith("dim=0, index=2 integers (")
+    assert said == told(leaf(3, 2).index_select(0, rows.clone()))
+    assert said != told(leaf(3, 2).index_select(0, rows.flip(0)))
+    q = torch.ones(1, 1, 4, 4)
+    mask = torch.ones(4, 4).tril().bool()
+    told_of_mask = told(functional.scaled_dot_product_attention(q.requires_grad_(), q, q, mask))
+    assert "attn_mask=6 of 16 are -inf (" in told_of_mask
 
 
 def test_which_output_of_an_operation_is_taken_is_told():
