@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from anchor_cli.main import main
 from anchorlib.record import Coordinates, Flag, Gap, Record
 from anchorlib.store import Writer
 from anchorlib.summary import summarise
+from tests.warm import warm_python
 from tests.writing import put
 
 BIAS = np.array([0.0, 0.5, -0.25, 3.0], np.float32)
@@ -113,12 +114,22 @@ def anchor(*arguments: object) -> Outcome:
 
 
 COMMAND = [sys.executable, "-m", "anchor_cli"]
+Completed = subprocess.CompletedProcess[str]
 
 
-def spawn(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+def spawn(*arguments: object, **options: Any) -> Completed:
     """Call `anchor` as a process of its own."""
+    return _run(COMMAND, arguments, options)
+
+
+def spawn_warm(modules: Sequence[str], *arguments: object, **options: Any) -> Completed:
+    """Call `anchor` as a process of its own that has torch and these modules loaded."""
+    return _run([warm_python(*modules), *COMMAND[1:]], arguments, options)
+
+
+def _run(command: Sequence[str], arguments: Iterable[object], options: dict[str, Any]) -> Completed:
     settings = {"capture_output": True, "text": True, "timeout": 60, **options}
-    return subprocess.run([*COMMAND, *map(str, arguments)], check=False, **settings)
+    return subprocess.run([*command, *map(str, arguments)], check=False, **settings)
 
 
 def environment(**variables: str) -> Mapping[str, str]:
