@@ -74,8 +74,8 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
     same = (measures["measured"] == "values") & (measures["nonfinite"] == 0)
     same &= (most == 0) | np.isnan(most) | (retyped & (measures["share_differing"] == 0))
     why = np.where(retyped, DTYPE, np.where(a.scale[rows_a] != b.scale[rows_b], SCALE, SIGN))
-    dead = np.zeros(len(same), bool)
-    dead[~same] = unused(alignment, measures.without(measures.pair[same]))
+    rest = measures.without(measures.pair[same])
+    dead = ~same & unused(alignment, rest)
     why = np.where(dead, UNUSED, why)
     return Benign(measures.pair[same | dead], why[same | dead])
 

@@ -1,12 +1,11 @@
 """Values that differ only in elements on which no loss depends, as what stands at padded places.
 
-The gradient of these elements is zero in both runs. That counts only where no gradient, update or
-optimizer's state differs anywhere: what one run alone computes from such an element would.
+The gradient of these elements is zero in both runs. That counts only where it holds of all that
+differs: no gradient, update or optimizer's state does, and no value without a gradient, which could
+be what an evaluation or a buffer is computed from.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -17,32 +16,29 @@ from anchorlib.errors import StoreError
 
 __all__ = ["unused"]
 
-Array = np.ndarray[Any, Any]
 Site = tuple[str, int, int, int, int, int]
 MOST = 512  # records whose values and gradients are read
 MOST_ELEMENTS = 1 << 22
 
 
-def unused(alignment: Alignment, measures: Measures) -> Array:
-    """For each measured pair, whether it differs in elements alone on which nothing depends."""
+def unused(alignment: Alignment, measures: Measures) -> bool:
+    """Whether all measured pairs differ in elements alone on which nothing depends."""
     a = alignment.a
-    found = np.zeros(len(measures.pair), bool)
     rows = alignment.a_row[measures.pair]
     kinds = np.array([tensor.kind for tensor in a.tensors] or [""])[a.tensor[rows]]
     few = 0 < len(rows) <= MOST and not alignment.merged and alignment.reordered is None
     if not few or (kinds != "value").any() or (a.figures["numel"][rows] > MOST_ELEMENTS).any():
-        return found
+        return False
     gradients = {
         _site(a, row): row
         for row in alignment.a_row[alignment.equal].tolist()
         if a.tensors[a.tensor[row]].kind == "grad"
     }
-    for at, row in enumerate(rows.tolist()):
-        gradient = gradients.get(_site(a, row))
-        partner = int(alignment.b_row[measures.pair[at]])
-        if gradient is not None:
-            found[at] = _is_unused(a, alignment.b, row, partner, gradient)
-    return found
+    for row, pair in zip(rows.tolist(), measures.pair.tolist(), strict=True):
+        gradient, partner = gradients.get(_site(a, row)), int(alignment.b_row[pair])
+        if gradient is None or not _is_unused(a, alignment.b, row, partner, gradient):
+            return False
+    return True
 
 
 def _is_unused(a: Table, b: Table, row: int, partner: int, gradient: int) -> bool:
