@@ -5,13 +5,16 @@
     MulBackward0        other=0.125             a number that a tensor was multiplied by
     MulBackward0        other=tensor(0.125)     a number in a tensor of the program's
     MulBackward0        other=(32 of mean 0, std 1)     any other factor without a gradient
+    HuberLossBackward0  target=(32 of mean 0.2, std 1)  a loss's target, its weights
+    IndexBackward0      indices=(160 from 0 to 47, 1f0c9a2b)    where a tensor was read or added to
     MaskedFillBackward0 mask=6 of 16 (1f0c9a)   how many elements are set, and the mask's digest
     SigmoidBackward0    outputs=(1)             which outputs of the operations before it it takes
 
 torch gives each type of node a getter for each saved argument (`_saved_eps`). The getters are taken
 from the type's own dict, because a custom `torch.autograd.Function` may have attributes with such
 names. A saved tensor is never unpacked: that could run hooks of the user's or change graphs. Only
-numbers, small masks and small factors that need no gradient are read, by `_raw_saved_other`.
+numbers, and small masks, indices, factors and targets that need no gradient, are read, by
+`_raw_saved_other`.
 """
 
 from __future__ import annotations
@@ -33,7 +36,11 @@ _MOST_ITEMS: Final = 8
 _MOST_MASK: Final = 1 << 16
 _MOST_FACTOR: Final = 1 << 16  # bytes
 _MASKS: Final = ("mask", "condition")
+_INDICES: Final = ("index", "indices", "offsets", "target")
+_DIGITS: Final = 8
+"""Of an index's digest: enough to find the record that has the same bits."""
 _PLAIN: Final = {torch.float32: np.float32, torch.float64: np.float64}
+_WHOLE: Final = {torch.int64: np.int64, torch.int32: np.int32}
 _NO_MEAN: Final = 1e-3
 """A mean of less than so many standard deviations is told as 0: rounding decides its digits."""
 
@@ -82,10 +89,15 @@ def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
     raw = getters.get(f"{RAW_SAVED}{short}")
     try:
         if raw is not None:
-            tensor = raw.__get__(node).data  # the tensor as it was packed: no hook runs
+            saved = raw.__get__(node)
+            if type(saved) is tuple:  # one index for each axis, None where an axis is whole
+                return _indices(saved) if short in _INDICES else ""
+            tensor = saved.data  # the tensor as it was packed: no hook runs
             if short in _MASKS:
                 return _mask(tensor)
-            if tensor.dtype in _PLAIN and not _multiplies(node):
+            if short in _INDICES and tensor.dtype in _WHOLE:
+                return _index(tensor)
+            if tensor.dtype in _PLAIN and not _weighs(node):
                 return _number(tensor) if tensor.dtype != torch.float32 else ""  # torch's own
             return _factor(tensor) if tensor.dim() else _number(tensor)
         value = getters[name].__get__(node)
@@ -94,8 +106,10 @@ def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
     return _shown(_UNTOLD.get(short) if value is None else value, _WORDS.get(short, ()))
 
 
-def _multiplies(node: Any) -> bool:
-    return type(node).__name__.startswith(("Mul", "Div"))
+def _weighs(node: Any) -> bool:
+    """Whether a node multiplies by what it saved, or compares with it: a factor, a target."""
+    name = type(node).__name__
+    return name.startswith(("Mul", "Div", "BinaryCrossEntropy")) or "Loss" in name
 
 
 def _number(tensor: Any) -> str:
@@ -116,20 +130,51 @@ def _factor(tensor: Any) -> str:
 
     Three digits of each: a rounding changes none of them, and the factor's own bits do not tell.
     """
-    kind = _PLAIN.get(tensor.dtype)
-    if type(tensor) is not torch.Tensor or tensor.requires_grad or kind is None:
+    raw = _contents(tensor) if tensor.dtype in _PLAIN else b""
+    if not raw:
         return ""
-    size = tensor.numel() * tensor.itemsize
-    if tensor.device.type != "cpu" or not tensor.is_contiguous() or size > _MOST_FACTOR:
-        return ""
-    address = data_address(tensor)  # `data_ptr` would copy a lazy clone
-    if not address:
-        return ""
-    values = np.frombuffer(ctypes.string_at(address, size), kind).astype(np.float64)
+    values = np.frombuffer(raw, _PLAIN[tensor.dtype]).astype(np.float64)
     with np.errstate(all="ignore"):
         mean, spread = float(values.mean()), float(values.std())
     mean = 0.0 if abs(mean) < _NO_MEAN * spread else mean
     return f"({len(values)} of mean {mean:.3g}, std {spread:.3g})"
+
+
+def _indices(saved: tuple[Any, ...]) -> str:
+    """The indices of all axes that are indexed; "" where one of them cannot be told."""
+    told = [_index(one.data) for one in saved if one.data is not None]
+    return "" if not all(told) else told[0] if len(told) == 1 else f"({', '.join(told)})"
+
+
+def _index(index: Any) -> str:
+    """How many elements an index has, from which to which, and its digest; "" if not cheap.
+
+    The digest begins as that of a record of the same elements does.
+    """
+    kind = _WHOLE.get(index.dtype)
+    raw = b"" if kind is None else _contents(index)
+    if not raw:
+        return ""
+    values = np.frombuffer(raw, kind)
+    digest = xxhash.xxh3_128_hexdigest(raw)[:_DIGITS]
+    return f"({len(values)} from {values.min()} to {values.max()}, {digest})"
+
+
+def _contents(tensor: Any) -> bytes:
+    """The elements of a small tensor that needs no gradient, in order; empty where not cheap.
+
+    Axes along which a tensor was expanded are left out.
+    """
+    if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.device.type != "cpu":
+        return b""
+    size, address = tensor.itemsize, data_address(tensor)  # `data_ptr` would copy a lazy clone
+    for length, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if length != 1 and stride and stride * tensor.itemsize != size:
+            return b""
+        size *= length if stride else 1
+    if not address or not tensor.numel() or size > _MOST_FACTOR:
+        return b""
+    return ctypes.string_at(address, size)
 
 
 def _mask(mask: Any) -> str:

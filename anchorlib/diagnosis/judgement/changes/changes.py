@@ -32,10 +32,18 @@ from anchorlib.diagnosis.causes import (
     partings,
 )
 from anchorlib.diagnosis.judgement.changes.absences import absences
+from anchorlib.diagnosis.judgement.changes.detaching import detached
+from anchorlib.diagnosis.judgement.changes.indices import (
+    exchanged,
+    other_targets,
+    said_by_names,
+    without_targets,
+)
 from anchorlib.diagnosis.judgement.changes.leftover import leftover
 from anchorlib.diagnosis.judgement.changes.moves import moved
 from anchorlib.diagnosis.judgement.changes.operations import (
     MOVING,
+    RESHAPED,
     Operation,
     about,
     arguments,
@@ -100,29 +108,45 @@ class Changes:
 
     def of(self, row: int, measure: Measure) -> tuple[str, ...]:
         """What B does otherwise at a row, a clause for each change; none where nothing is known."""
-        a, b = self.operations(row)
+        a, b = self.operations(row, elsewhere=True)
         module = self._module(row)
         # A module and its operation state the same argument: "GELU approximate", "GeluBackward0 …".
-        told_otherwise = [one for one in arguments(a, b) if about(one) not in map(about, module)]
-        told = [*module, *told_otherwise, *(self._counted(row, a, b) or self._arranged(row))]
+        stated = arguments(without_targets(a), without_targets(b))
+        told_otherwise = [one for one in stated if about(one) not in map(about, module)]
+        told = [*module, *self._said_by_names(row, a, b, told_otherwise)]
+        told += self._counted(row, a, b) or self._arranged(row)
         told += self._settings(row)
-        told += self._in_values(row, measure)
+        told += self._in_values(row, measure) or other_targets(a, b)
         if factor := _factor(measure):
             told.append(f"B is {factor:.6g} times A{self._scaled(row, factor)}")
         elif self._kind(row) == "grad" and (factor := _whole_factor(measure)):
             told.append(f"B is {factor:.6g} times A: {measure.value_a:.6g} | {measure.value_b:.6g}")
         return tuple(told)
 
+    def _said_by_names(
+        self, row: int, a: Sequence[Operation], b: Sequence[Operation], clauses: Sequence[str]
+    ) -> list[str]:
+        """Clauses about arguments, in which indices are called by the records that hold them."""
+        alignment = self.frontier.alignment
+        row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+        sides = ((alignment.a, row, a), (alignment.b, row_b, b))
+        return [said_by_names(clause, sides) for clause in clauses]
+
     def _kind(self, row: int) -> str:
         a = self.frontier.alignment.a
         kind: str = a.tensors[a.tensor[row]].kind
         return kind
 
-    def operations(self, row: int) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """The operations of A and of B between a row and its parents, without moves of bits."""
+    def operations(
+        self, row: int, *, elsewhere: bool = False
+    ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+        """The operations of A and of B between a row and its parents, without moves of bits.
+
+        elsewhere: whether to take them from another call where this one states none.
+        """
         both: tuple[list[Operation], list[Operation]] = ([], [])
         for calls in self._calls(row):
-            for run, call in enumerate(calls):
+            for run, call in enumerate(self._followed(calls) if elsewhere else calls):
                 both[run].extend(self._between(run, call, row))
         a, b = (tuple(one for one in ops if not MOVING.match(one.name)) for ops in both)
         return a, b
@@ -165,10 +189,36 @@ class Changes:
                 ),
             )
 
+    def _followed(self, calls: tuple[Call, Call]) -> tuple[Call, Call]:
+        """The calls themselves, or those of one name of which both runs state the operations.
+
+        Under `no_grad` a module's output says that the module made it, and no more; the same module
+        says more where it is called with gradients.
+        """
+        told = [self._edges(run, call) for run, call in enumerate(calls)]
+        if not all(edges is not None and _is_opaque(edges) for edges in told):
+            return calls
+        found = []
+        tables = (self.frontier.alignment.a, self.frontier.alignment.b)
+        for table, call in zip(tables, calls, strict=True):
+            places = (
+                call._replace(
+                    step=edges.step,
+                    pass_index=edges.pass_index,
+                    call=edges.call,
+                    phase=edges.phase,
+                    attempt=edges.attempt,
+                )
+                for edges in table.edges.get(call.rank, ())
+                if edges.name == call.name and edges.ops and not _is_opaque(edges)
+            )
+            found.append(next(places, call))
+        return found[0], found[1]
+
     def _between(self, run: int, call: Call, row: int) -> list[Operation]:
         """The operations of a call that lie between the row's tensor and the call's result."""
         edges = self._edges(run, call)
-        if edges is None or compiled(edges.ops) or any(op.endswith(MODULE) for op in edges.ops):
+        if edges is None or compiled(edges.ops) or _is_opaque(edges):
             return []
         a = self.frontier.alignment.a
         own = a.tensors[a.tensor[row]]
@@ -228,6 +278,19 @@ class Changes:
         alignment = self.frontier.alignment
         value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
         return value and not alignment.merged and other_number(*self.operations(row), computed=True)
+
+    def other_code(self, row: int) -> bool:
+        """Whether both runs state what made a row, and code made it otherwise, whatever the data.
+
+        One run has operations that the other lacks, reads by another of the indices that both
+        have, or cuts the graph behind it.
+        """
+        if detached(self.frontier, row):
+            return True
+        a, b = self.operations(row)
+        if not a or not b or self._cut_elsewhere(row):
+            return False
+        return Counter(one.name for one in a) != Counter(one.name for one in b) or exchanged(a, b)
 
     def _module(self, row: int) -> list[str]:
         """What the module of this output or parameter was made with, where the runs differ."""
@@ -327,7 +390,7 @@ class Changes:
 
     def _in_values(self, row: int, measure: Measure) -> list[str]:
         """What the values of a record tell; of the first few records alone, for reading costs."""
-        far = measure.error_eps > FAR or measure.measured == "summary"
+        far = measure.error_eps > FAR or measure.measured in ("summary", "shape")
         if not far or not self.unread:
             return []
         self.unread -= 1
@@ -355,9 +418,11 @@ class Changes:
         told = []
         for one, two in self._calls(row):
             a, b = self._edges(0, one), self._edges(1, two)
-            if a is None or b is None or a.ops != b.ops or compiled(a.ops):
+            if a is None or b is None or compiled(a.ops):
                 continue
-            if moving := _moving(a, b):
+            if a.ops != b.ops:
+                told += _moved_more(a, b)
+            elif moving := _moving(a, b):
                 told += moving
             elif swapped := taken_otherwise(a, b, self._names):
                 told.append(swapped)
@@ -399,6 +464,20 @@ def _moving(a: Edges, b: Edges) -> list[str]:
         for edges in (a, b)
     ]
     return arguments(*sides)
+
+
+def _moved_more(a: Edges, b: Edges) -> list[str]:
+    """Which moves that reach other elements one run alone has, all that computes being equal."""
+    one, two = (Counter(op for op in edges.ops if not RESHAPED.match(op)) for edges in (a, b))
+    told = [f"B has {nth(name, two[name], count)}" for name, count in (two - one).items()]
+    told += [f"A has {nth(name, one[name], count)}" for name, count in (one - two).items()]
+    told = [f"{clause} (a broadcast?)" if "Expand" in clause else clause for clause in told]
+    moves = (one - two) + (two - one)
+    return told[:SHOWN] if all(map(MOVING.match, moves)) else []
+
+
+def _is_opaque(edges: Edges) -> bool:
+    return any(op.endswith(MODULE) for op in edges.ops)
 
 
 def _names_of(table: Table) -> set[str]:

@@ -56,10 +56,15 @@ def _since(frontier: Frontier, row: int) -> Iterator[str]:
     if start is None or one is None or two is None or not len(start) == len(one) == len(two):
         return
     # A value that is made anew in each pass was not moved.
-    if not np.linalg.norm(one - start) < np.linalg.norm(start):
+    sizes = [float(np.linalg.norm(end - start)) for end in (one, two)]
+    if not max(sizes) < np.linalg.norm(start):
         return
     slack = EPS * float(np.linalg.norm(start))
     since = f"since step {int(a.step[before[-1]])}, pass {int(a.pass_index[before[-1]])}"
+    if 0.0 in sizes:
+        still, other = "AB" if sizes[0] == 0 else "BA"
+        yield f"{still} has not moved it {since}, {other} has"
+        return
     factor = _factor(one - start, two - start, slack)
     if factor is not None:
         if abs(factor - 1) > CLEAR:

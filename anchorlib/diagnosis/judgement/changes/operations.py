@@ -14,12 +14,14 @@ from anchorlib.record import Edges
 
 __all__ = [
     "MOVING",
+    "RESHAPED",
     "Operation",
     "about",
     "arguments",
     "computing",
     "nth",
     "other_number",
+    "plainly",
     "several",
     "taken_otherwise",
 ]
@@ -32,6 +34,11 @@ MOVING = re.compile(
     r"|Unsqueeze|Squeeze|Split\w*|UnsafeSplit|Narrow|Unbind|Alias|Detach|AsStrided|Contiguous"
     r"|Flatten|Diagonal|Movedim|Swapdims)Backward\d*$"
 )
+RESHAPED = re.compile(
+    r"^(View|UnsafeView|ReshapeAlias|Reshape|Clone|Unsqueeze|Squeeze|Alias|Detach|Contiguous|Flatten)"
+    r"Backward\d*$"
+)
+"""Moves after which the same elements stand in the same order."""
 
 
 FORMULA = frozenset(
@@ -139,14 +146,14 @@ def _six_digits(number: re.Match[str]) -> str:
     return f"{float(number[0]):.6g}"
 
 
-def _plain(name: str) -> str:
+def plainly(name: str) -> str:
     """The name of an operation without autograd's ending: "Mul" for "MulBackward0"."""
     return escape(re.sub(r"Backward\d*$", "", name) or name)
 
 
 def several(names: Counter[str]) -> str:
     """The names of the first few operations, as text."""
-    shown = [_plain(name) for name in list(names)[:SHOWN]]
+    shown = [plainly(name) for name in list(names)[:SHOWN]]
     return ", ".join(shown) + ", …" * (len(names) > SHOWN)
 
 
@@ -156,10 +163,10 @@ def nth(name: str, there: int, more: int) -> str:
     there: how many the run has. more: how many of them the other run lacks.
     """
     if more > 1:
-        return f"{more} more {_plain(name)}" if there > more else f"{more} {_plain(name)}"
+        return f"{more} more {plainly(name)}" if there > more else f"{more} {plainly(name)}"
     if there > 1:
-        return f"a {NTH.get(there, f'{there}th')} {_plain(name)}"
-    plain = _plain(name)
+        return f"a {NTH.get(there, f'{there}th')} {plainly(name)}"
+    plain = plainly(name)
     return f"{'an' if plain[:1] in 'AEIOU' else 'a'} {plain} that the other lacks"
 
 
@@ -172,7 +179,7 @@ def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
         one, two = (_taken(edges, at, own) for edges, own in ((a, names), (b, {})))
         if one != two and sorted(one) == sorted(two) and len(set(one)) > 1:
             sides = " | ".join(", ".join(map(escape, side)) for side in (one, two))
-            return f"{_plain(op)} takes the same in another order: {sides}"
+            return f"{plainly(op)} takes the same in another order: {sides}"
     return _outputs_otherwise(a, b)
 
 
@@ -186,7 +193,7 @@ def _outputs_otherwise(a: Edges, b: Edges) -> str:
     if not places or one != two:
         return ""
     own = " | ".join(f"output {side[places[-1]]}" for side in sides)
-    op = _plain(a.ops[places[-1]])
+    op = plainly(a.ops[places[-1]])
     return f"{op} takes outputs of one operation in another order: {own}"
 
 

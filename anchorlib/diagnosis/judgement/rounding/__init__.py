@@ -4,6 +4,7 @@ severity      the error of one operation in eps of its dtype, and how large it m
 conditioning  how many times a normalisation enlarges the rounding of its input
 resummation   a record computed once more in float64 from its recorded inputs
 benign        differences of bits that are no difference of values
+sparse        sparse gradients that hold the same numbers, stored otherwise
 shaken        elements whose gradient is rounding alone
 jumps         where an error leaps: a fault that was hidden below rounding at first
 moments       where a batch norm hides a fault, and its running moments show it

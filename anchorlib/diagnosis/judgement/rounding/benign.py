@@ -3,6 +3,7 @@
 sign   zeros of another sign, or other bits of a NaN
 scale  gradients that are equal once each is divided by the loss scale that its record states
 dtype  equal values in two element types, after both are rounded to the coarser type
+sparse a sparse gradient whose sums at all indices are the same, stored otherwise
 
 A dead end is a scalar, mostly the loss, from which nothing follows: the gradients of its step are
 equal, since they do not depend on the number that the scalar comes to.
@@ -17,17 +18,19 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.judgement.rounding.severity import TOLERANCE
+from anchorlib.diagnosis.judgement.rounding.sparse import stored_otherwise
 from anchorlib.diagnosis.pairing import Alignment, shared_codes
 from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["Benign", "benign", "only_dead_ends"]
 
 Array = np.ndarray[Any, Any]
-SIGN, SCALE, DTYPE = "sign", "scale", "dtype"
+SIGN, SCALE, DTYPE, SPARSE = "sign", "scale", "dtype", "sparse"
 _WORDS = {
     SIGN: "in the sign of zero alone",
     SCALE: "by the loss scale alone that both state",
     DTYPE: "in their element type alone",
+    SPARSE: "in how a sparse gradient is stored alone",
 }
 
 
@@ -35,7 +38,7 @@ _WORDS = {
 class Benign:
     """The measured pairs that differ in no value.
 
-    pairs: indices into the alignment. why: "sign", "scale" or "dtype", one a pair.
+    pairs: indices into the alignment. why: "sign", "scale", "dtype" or "sparse", one a pair.
     """
 
     pairs: Array
@@ -66,7 +69,9 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
     same = (measures["measured"] == "values") & (measures["nonfinite"] == 0)
     same &= (most == 0) | np.isnan(most) | (retyped & (measures["share_differing"] == 0))
     why = np.where(retyped, DTYPE, np.where(a.scale[rows_a] != b.scale[rows_b], SCALE, SIGN))
-    return Benign(measures.pair[same], why[same])
+    stored = stored_otherwise(alignment, measures.pair)
+    why = np.where(stored, SPARSE, why)
+    return Benign(measures.pair[same | stored], why[same | stored])
 
 
 def only_dead_ends(alignment: Alignment, measures: Measures) -> bool:

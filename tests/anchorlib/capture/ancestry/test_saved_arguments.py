@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+import xxhash
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
@@ -38,7 +39,7 @@ def told(y):
         (lambda x: x.softmax(-1), "dim=-1"),
         (lambda x: functional.elu(x, 0.5), "alpha=0.5, input_scale=1, scale=1"),
         (lambda x: torch.add(x, x, alpha=2), "alpha=2"),
-        (lambda x: functional.mse_loss(x, torch.zeros(4, 4)), "reduction=mean"),
+        (lambda x: functional.mse_loss(x, x), "reduction=mean"),
         (
             lambda x: functional.group_norm(x[..., None], 2, eps=0.5),
             "eps=0.5, group=2",
@@ -62,6 +63,49 @@ def test_a_small_factor_that_autograd_does_not_follow_is_told_by_mean_and_spread
     assert told(leaf() * factor) == "other=(4 of mean 0, std 2.24)"
     assert told(leaf() / (factor + 4)) == "other=(4 of mean 4, std 2.24)"
     assert told(leaf() * (factor * (1 + 1e-6))) == told(leaf() * factor)
+
+
+INDEX = torch.tensor([0, 3, 1, 1])
+
+
+READ = {
+    "rows": (lambda x, i: x[i], "indices"),
+    "columns": (lambda x, i: x[:, i], "indices"),
+    "gather": (lambda x, i: x.gather(1, i[:, None]), "index"),
+    "index_add": (lambda x, i: x.index_add(0, i, x), "index"),
+    "scatter_add": (lambda x, i: x.scatter_add(0, i[:, None].expand(4, 4), x), "index"),
+    "embedding": (lambda x, i: functional.embedding(i, x), "indices"),
+    "cross entropy": (functional.cross_entropy, "target"),
+}
+
+
+@pytest.mark.parametrize("one", READ)
+def test_where_a_tensor_is_read_or_added_to_is_told_by_count_bounds_and_digest(one):
+    made, name = READ[one]
+    digest = xxhash.xxh3_128_hexdigest(INDEX.numpy().tobytes())[:8]
+    assert f"{name}=(4 from 0 to 3, {digest})" in told(made(leaf(), INDEX))
+    assert digest in told(made(leaf(), INDEX.clone()))
+    assert digest not in told(made(leaf(), INDEX.roll(1)))
+
+
+def test_indices_of_several_axes_are_told_each_and_none_where_one_is_not_cheap():
+    assert told(leaf()[INDEX, INDEX.roll(1)]).count("from 0 to 3") == 2
+    assert told(leaf()[torch.zeros(1 << 14, dtype=torch.int64)]) == ""
+    assert (
+        told(leaf()[INDEX, torch.zeros(8, dtype=torch.int64)[::2]]) == ""
+    )  # its memory is not in order
+    assert told(leaf()[torch.zeros(0, dtype=torch.int64)]) == ""
+
+
+def test_a_target_and_weights_without_a_gradient_are_told_by_mean_and_spread():
+    target = torch.tensor([1.0, -1.0, 3.0, -3.0])
+    said = "target=(4 of mean 0, std 2.24)"
+    assert said in told(functional.huber_loss(leaf(4), target))
+    assert said in told(functional.huber_loss(leaf(4, 4), target.expand(4, 4)))
+    loss = functional.binary_cross_entropy_with_logits
+    weighed = loss(leaf(4), target.sigmoid(), pos_weight=torch.tensor(3.0))
+    assert "pos_weight=tensor(3)" in told(weighed)
+    assert "target" not in told(functional.huber_loss(leaf(4), leaf(4)))
 
 
 def test_other_tensors_of_the_users_are_not_told():
