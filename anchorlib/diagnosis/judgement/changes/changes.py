@@ -37,6 +37,7 @@ from anchorlib.diagnosis.judgement.changes.indices import (
     exchanged,
     other_targets,
     said_by_names,
+    without_data,
     without_targets,
 )
 from anchorlib.diagnosis.judgement.changes.leftover import leftover
@@ -282,15 +283,17 @@ class Changes:
     def other_code(self, row: int) -> bool:
         """Whether both runs state what made a row, and code made it otherwise, whatever the data.
 
-        One run has operations that the other lacks, reads by another of the indices that both
-        have, or cuts the graph behind it.
+        One run has operations that the other lacks, tells them other arguments or other operands,
+        reads by another of the indices that both have, or cuts the graph behind it.
         """
-        if detached(self.frontier, row):
+        if detached(self.frontier, row) or self.other_settings(row):
             return True
         a, b = self.operations(row)
         if not a or not b or self._cut_elsewhere(row):
             return False
-        return Counter(one.name for one in a) != Counter(one.name for one in b) or exchanged(a, b)
+        if Counter(one.name for one in a) != Counter(one.name for one in b) or exchanged(a, b):
+            return True
+        return bool(arguments(without_data(a), without_data(b)) or self._arranged(row))
 
     def _module(self, row: int) -> list[str]:
         """What the module of this output or parameter was made with, where the runs differ."""
@@ -385,6 +388,7 @@ class Changes:
             for name in told_a
             if name.startswith("optimizer") and told_a[name] != told_b.get(name, told_a[name])
         }
+        told |= _switched(told_a, told_b)
         told |= {one.name: one for one in self._partings if one.step <= step}
         return [_setting(one, told_a) for one in told.values()][:SHOWN]
 
@@ -499,6 +503,17 @@ def _call(table: Table, row: int) -> Call:
         phase=table.phases[table.phase[row]],
         attempt=int(table.attempt[row]),
     )
+
+
+def _switched(told_a: Mapping[str, Any], told_b: Mapping[str, Any]) -> dict[str, Parting]:
+    """The switches of an optimizer that one run has on; one that a run does not list is off."""
+    return {
+        name: Parting(name, 0, name in told_a, name in told_b)
+        for name in told_a.keys() ^ told_b.keys()
+        if name.startswith("optimizer")
+        and name.partition(".")[0] in told_a.keys() & told_b.keys()
+        and (told_a.get(name) or told_b.get(name)) is True
+    }
 
 
 def _setting(one: Parting, header: Mapping[str, Any]) -> str:

@@ -19,10 +19,14 @@ from anchorlib.diagnosis.judgement.changes.operations import Operation, plainly
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
 
-__all__ = ["exchanged", "other_targets", "said_by_names", "without_targets"]
+__all__ = ["exchanged", "other_targets", "said_by_names", "without_data", "without_targets"]
 
 INDEX = re.compile(r"\((\d+) from -?\d+ to -?\d+, ([0-9a-f]{8})\)")
 TARGET = re.compile(r"(?:, )?\btarget=(\([^()]*\)|tensor\([^()]*\)|[^,()]+)")
+DATA = re.compile(
+    r"(?:, )?\b\w+=(?:\(+\d+ (?:from|of) [^)]*\)+|\d+ of \d+ \([^)]*\)|tensor\([^)]*\))"
+)
+"""Arguments that come with the data: indices, masks, factors, numbers in tensors."""
 LOSS = re.compile(r"Loss\w*Backward|^BinaryCrossEntropy")
 
 Side = tuple[Table, int, Sequence[Operation]]
@@ -89,6 +93,11 @@ def without_targets(ops: Sequence[Operation]) -> tuple[Operation, ...]:
         else op
         for op in ops
     )
+
+
+def without_data(ops: Sequence[Operation]) -> tuple[Operation, ...]:
+    """The operations without the arguments that may come with the data."""
+    return tuple(op._replace(arguments=DATA.sub("", op.arguments).removeprefix(", ")) for op in ops)
 
 
 def _losses(ops: Sequence[Operation]) -> list[Operation]:
