@@ -9,7 +9,7 @@ GPU_PYTHON ?= $(BIN)/python
 PYTEST := $(BIN)/pytest -q -n 3 --dist worksteal --durations 20 --durations-min 2
 GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
-.PHONY: demo check check-style test chaos soak diagnosis bench gpu profile screenshots docs wheels matrix fix proto clean
+.PHONY: demo check check-style test test-long chaos soak diagnosis bench gpu profile screenshots docs wheels matrix fix proto clean
 
 demo: .venv/.demo  ## train on real digits, print names and a histogram, write the PNG
 	$(BIN)/python examples/gradient_histogram.py --store anchors --run demo --overwrite
@@ -21,7 +21,7 @@ demo: .venv/.demo  ## train on real digits, print names and a histogram, write t
 	@echo "Look around: .venv/bin/anchor stats demo --tensor loss"
 
 check: check-style  ## what must pass before every commit
-	$(PYTEST) -m "not slow and not wide" --hypothesis-profile check --junit-xml .pytest_cache/$@.xml
+	$(PYTEST) -m "not slow and not long and not wide" --hypothesis-profile check --junit-xml .pytest_cache/$@.xml
 
 check-style: .venv/.ready
 	$(BIN)/ruff format --check .
@@ -29,8 +29,11 @@ check-style: .venv/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: .venv/.ready  ## every test; those of the page want chromium, firefox-esr; of power loss libfuse2
-	$(PYTEST) -m "not wide" --junit-xml .pytest_cache/$@.xml
+test: .venv/.ready  ## before every push: all but the longest tests; those of the page want chromium, firefox-esr; of power loss libfuse2
+	$(PYTEST) -m "not long and not wide" --junit-xml .pytest_cache/$@.xml
+
+test-long: .venv/.ready  ## the tests that `make test` leaves out because they take longest; CI runs both
+	$(PYTEST) -m "long and not wide" --junit-xml .pytest_cache/$@.xml
 
 chaos: .venv/.ready  ## 20 seeds of killed trainers, recorders and collectors on a line that breaks
 	$(BIN)/python -m tests.delivery.chaos --seeds 20 --records 4000

@@ -69,16 +69,16 @@ def noise(
     place = store_of(run, store)
     made = []
     for seed in range(1, runs + 1):
-        told = f"{seed}:{size}"
+        perturbation = f"{seed}:{size}"
         variables = {
             "ANCHOR_RUN": reference.name,
             "ANCHOR_STORE": place,
-            "ANCHOR_PERTURB": told,
+            "ANCHOR_PERTURB": perturbation,
         }
         name = noise_name(reference.name, seed)
         previous = header_of(name, place)
         rerun(words, variables, output)
-        made.append(made_run(name, place, {"perturbed": told}, previous))
+        made.append(made_run(name, place, {"perturbed": perturbation}, previous))
     return made
 
 

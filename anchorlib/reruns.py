@@ -70,15 +70,15 @@ def made_run(
     previous: the header of the run of that name before the command ran; None if there was none.
     Raises CommandError where there is no such run, or only the previous one.
     """
-    told = header_of(name, store)
+    recorded = header_of(name, store)
     if (
-        told is not None
-        and told != previous
-        and all(told.get(key) == value for key, value in header.items())
+        recorded is not None
+        and recorded != previous
+        and all(recorded.get(key) == value for key, value in header.items())
     ):
         return name
     reason = f"no such run is in {escape(store)}"
-    if told is not None:
+    if recorded is not None:
         reason = f"{name} in {escape(store)} is an older run"
     raise CommandError(
         f"the command ran, but recorded no {name}: {reason}; does it name another run or store? A "

@@ -25,7 +25,7 @@ from anchorlib.capture.eager.observer import Observer
 from anchorlib.capture.recording.streams import NO_NOTE
 from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.session import Session
-from anchorlib.capture.sessions.settings import Options, settings
+from anchorlib.capture.sessions.settings import StartArguments, settings
 from anchorlib.sinks import MemorySink
 from anchorlib.summary import compiled, figures_of, summarise
 from anchorlib.torch_private import register_hook
@@ -78,7 +78,7 @@ def many(call: Callable[[], object], after: Callable[[], object] = lambda: None)
 def session() -> Iterator[Session]:
     """A session that records into memory."""
     sink = MemorySink()
-    with open_session(settings(Options(run="twins")), sink) as opened:
+    with open_session(settings(StartArguments(run="twins")), sink) as opened:
         yield opened
 
 

@@ -1,6 +1,7 @@
 """What all tests share: how many cases are drawn, where spools go, and that bytecode is kept.
 
-What takes long says so itself: a test or a file by the marker `slow`, a folder in its conftest.
+What takes long says so itself: a test or a file by the marker `slow` or `long`, a folder of slow
+tests in its conftest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,19 @@ import pytest
 
 from tests.places import own_place
 from tests.seeds import profiles
+from tests.tiers import (
+    pytest_deselected,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+    pytest_testnodedown,
+)
+
+__all__ = [
+    "pytest_deselected",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "pytest_testnodedown",
+]
 
 profiles()
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.session import Session
-from anchorlib.capture.sessions.settings import Options, settings
+from anchorlib.capture.sessions.settings import StartArguments, settings
 from anchorlib.record import Record
 from anchorlib.sinks import MemorySink
 
@@ -61,6 +61,6 @@ def trouble(stderr: str) -> str:
 def recording(**options: Any) -> Iterator[Recording]:
     """A session into memory; `options` as for `anchorlib.start`."""
     sink = MemorySink()
-    session = open_session(settings(Options("memory", **options)), sink)
+    session = open_session(settings(StartArguments("memory", **options)), sink)
     with session:
         yield Recording(session, sink)

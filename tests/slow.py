@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import count
+
 
 def marked_slow(item: pytest.Item) -> None:
     """Mark a test of the folder; for `pytest_itemcollected`."""
@@ -23,4 +25,8 @@ def left_out(collection_path: Path, config: pytest.Config) -> bool | None:
     """
     asked = config.option.markexpr.split()
     alone = "or" not in asked  # "a or b and not slow" takes slow tests that are marked a
-    return True if alone and "not slow" in " ".join(asked).split(" and ") else None
+    if not alone or "not slow" not in " ".join(asked).split(" and "):
+        return None
+    if collection_path.match("test_*.py"):
+        count(config, "files of slow")
+    return True

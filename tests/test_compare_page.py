@@ -67,7 +67,7 @@ def told(text):
     return [one[0] for one in found if one]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_command_of_the_page_runs_and_says_what_the_page_says(ran):
     assert len(ran) == len(sessions(PAGE)) >= 6
     for command, said in sessions(PAGE):
@@ -79,7 +79,7 @@ def test_every_command_of_the_page_runs_and_says_what_the_page_says(ran):
             assert line in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_readmes_commands_are_the_pages(ran):
     commands = [command for command, _ in sessions(PART)]
     assert len(commands) == 5

@@ -102,6 +102,7 @@ def operations(said):
     return re.findall(r"backward +tanh3 +(\S+)", said)
 
 
+@pytest.mark.long
 def test_sam_divergence_tells_where_which_operation_which_formula_and_whether_it_matters(tmp_path):
     plot = tmp_path / "losses.png"
     said = run_example("sam_divergence.py", "--store", tmp_path, "--fast", "--plot", plot)

@@ -12,13 +12,13 @@ from _pytest.mark.expression import Expression
 
 from tests.slow import left_out
 
-OTHERS = ("wide", "gpu", "hypothesis")
-MARKED = [{"slow", *some} for count in range(4) for some in combinations(OTHERS, count)]
+OTHERS = ("long", "wide", "gpu", "hypothesis")
+MARKED = [{"slow", *some} for count in range(5) for some in combinations(OTHERS, count)]
 """Each way in which a slow test may be marked."""
 
 
 def is_left_out(asked: str) -> bool | None:
-    config: Any = SimpleNamespace(option=SimpleNamespace(markexpr=asked))
+    config: Any = SimpleNamespace(option=SimpleNamespace(markexpr=asked), stash=pytest.Stash())
     return left_out(Path("test_any.py"), config)
 
 
@@ -31,6 +31,8 @@ def is_left_out(asked: str) -> bool | None:
         "not slow",
         "not  slow and not wide",
         "not slow and not wide",
+        "not slow and not long and not wide",
+        "long and not wide",
         "wide or hypothesis",
         "gpu or wide and not slow",
         "not (not slow)",
@@ -44,5 +46,5 @@ def test_what_is_left_out_could_not_have_run(asked):
 
 
 def test_check_imports_no_folder_of_slow_tests_and_test_imports_all():
-    assert is_left_out("not slow and not wide")
-    assert is_left_out("not wide") is None
+    assert is_left_out("not slow and not long and not wide")
+    assert is_left_out("not long and not wide") is None

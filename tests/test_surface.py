@@ -9,7 +9,7 @@ import pytest
 
 import anchorlib
 from anchorlib import errors
-from anchorlib.capture.sessions.settings import Options
+from anchorlib.capture.sessions.settings import StartArguments
 
 PUBLIC = [
     "All",
@@ -121,7 +121,7 @@ def test_signatures_are_as_the_contract_says(path):
 def test_what_start_takes_is_what_options_hold():
     taken, held = (
         [(one.name, one.default) for one in inspect.signature(kind).parameters.values()]
-        for kind in (anchorlib.start, Options)
+        for kind in (anchorlib.start, StartArguments)
     )
     assert taken == held
 

@@ -33,8 +33,8 @@ def claimed(shelf: Shelf, sealed: Sealed) -> None:
     Raises RunBusyError where an archiver of other objects has claimed the rank less than a day ago.
     """
     key, mine = claim_key(sealed.rank, sealed.part), hashlib.sha256(sealed.document).hexdigest()
-    told = json.dumps({"sealed": mine, "since_ns": time.time_ns(), "host": os.uname().nodename})
-    if shelf.create(key, told.encode()):
+    claim = json.dumps({"sealed": mine, "since_ns": time.time_ns(), "host": os.uname().nodename})
+    if shelf.create(key, claim.encode()):
         return None
     there = shelf.fetch(key)
     if there is None:  # the other archiver has finished and removed its claim
@@ -43,7 +43,7 @@ def claimed(shelf: Shelf, sealed: Sealed) -> None:
     if theirs == mine:
         return None
     age = (time.time_ns() - since_ns) / 1e9
-    if age > STALE_SECONDS and shelf.swap(key, told.encode(), there[1]):
+    if age > STALE_SECONDS and shelf.swap(key, claim.encode(), there[1]):
         return None
     raise RunBusyError(
         f"rank {sealed.rank} is being archived to {escape(shelf.place)} as other bytes, from other "
@@ -55,7 +55,7 @@ def claimed(shelf: Shelf, sealed: Sealed) -> None:
 def _read(data: bytes) -> tuple[str, int, str]:
     """The digest, the time and the machine of a claim; an unreadable claim counts as stale."""
     try:
-        told: Any = json.loads(data)
-        return str(told["sealed"]), int(told["since_ns"]), str(told["host"])
+        claim: Any = json.loads(data)
+        return str(claim["sealed"]), int(claim["since_ns"]), str(claim["host"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return "", 0, "an unknown machine"

@@ -45,7 +45,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class _Here:
+class _KeptRun:
     note: ArchiveNote
     bytes: int
 
@@ -60,7 +60,7 @@ def leaving(store: Path, place: str, keep: Keep, also: Iterable[str] = ()) -> li
     here = [*_here(store, place)]
     known = {one.note.run for one in here}
     fresh = [
-        _Here(ArchiveNote(run, place, time.time_ns(), {}), disk_bytes(run_directory(store, run)))
+        _KeptRun(ArchiveNote(run, place, time.time_ns(), {}), disk_bytes(run_directory(store, run)))
         for run in also
         if run not in known
     ]
@@ -108,7 +108,7 @@ def _is_confirmed(store: Path, note: ArchiveNote, shelf: Shelf) -> bool:
     return all(is_archived(one, note.parts[one.rank, one.part], folder) for one in readers)
 
 
-def _here(store: Path, place: str) -> Iterable[_Here]:
+def _here(store: Path, place: str) -> Iterable[_KeptRun]:
     """The runs in the archive at `place` whose files are still in this store."""
     for run in noted_runs(store):
         try:
@@ -118,7 +118,7 @@ def _here(store: Path, place: str) -> Iterable[_Here]:
             continue
         folder = run_directory(store, run)
         if note is not None and note.place == place and folder.is_dir() and not folder.is_symlink():
-            yield _Here(note, disk_bytes(folder))
+            yield _KeptRun(note, disk_bytes(folder))
 
 
 def _age(note: ArchiveNote) -> float:

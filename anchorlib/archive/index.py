@@ -45,8 +45,8 @@ def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> 
     """
     marked, keys = {*anew}, set[str]()
     for number in range(_TRIES):
-        found = folder.fetch(INDEX)
-        known = None if found is None else _parsed(found[0])
+        stored = folder.fetch(INDEX)
+        known = None if stored is None else _parsed(stored[0])
         keys |= _named(known)
         if known is not None and marked & {*known.ranks}:
             known = None
@@ -60,10 +60,10 @@ def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> 
             folder.remove(INDEX)
             _remove(folder, keys)
             return
-        if found is None:
+        if stored is None:
             done = folder.create(INDEX, data)
         else:
-            done = found[0] == data or folder.swap(INDEX, data, found[1])
+            done = stored[0] == data or folder.swap(INDEX, data, stored[1])
         if done:
             _remove(folder, keys - _named(merged))
             return
@@ -87,11 +87,11 @@ class _Fresh:
 
     @classmethod
     def of(cls, ranks: Iterable[RankFigures]) -> _Fresh:
-        found, steps = [], StepPool()
+        figures, steps = [], StepPool()
         for one in ranks:
             steps.add(one.by_step)
-            found.append(replace(one, by_step=None))
-        return cls(found, steps)
+            figures.append(replace(one, by_step=None))
+        return cls(figures, steps)
 
     @property
     def numbers(self) -> set[int]:
@@ -120,17 +120,17 @@ def _put_digests(folder: Shelf, known: RunFigures | None, merged: RunFigures, fr
     """
     others = {*merged.ranks} - fresh.numbers
     kept = digests_of_run(folder.location, known)
-    found = {rank: one for rank, one in (kept or {}).items() if rank in others}
-    found |= _digests(fresh.ranks)
+    digests = {rank: one for rank, one in (kept or {}).items() if rank in others}
+    digests |= _digests(fresh.ranks)
     if len(merged.ranks) > 1:
         # The first part of a rank in parts may have digests too, from when it was all there was.
-        lacking = others - {*found} - {rank for rank, _ in merged.parts}
+        lacking = others - {*digests} - {rank for rank, _ in merged.parts}
         later = (read_index(folder.location, rank) for rank in sorted(lacking))
-        found |= _digests(one for one in later if one is not None)
-    if len(found) < 2:
+        digests |= _digests(one for one in later if one is not None)
+    if len(digests) < 2:
         return ""
     try:
-        data = digests_bytes(found)
+        data = digests_bytes(digests)
     except ValueError:  # too large for readers, which then open the ranks
         return ""
     return _put(folder, digests_key, data, known.digests if kept is not None and known else "")

@@ -27,14 +27,14 @@ def lead_elsewhere(store: Path, note: ArchiveNote, shelf: Shelf) -> ArchiveNote:
     recorded anew or noted otherwise meanwhile, StoreError, CollectorError.
     """
     folder = Within(shelf.location, f"{note.run}.zarr")
-    parts = {key: _noted(folder, key, told, note.run, shelf) for key, told in note.parts.items()}
+    parts = {key: _noted(folder, key, old, note.run, shelf) for key, old in note.parts.items()}
     moved = ArchiveNote(note.run, shelf.place, time.time_ns(), parts)
     note_moved(store, note, moved)
     return moved
 
 
-def _noted(run: Location, key: PartKey, told: RankNote, name: str, shelf: Shelf) -> RankNote:
-    """The note of a rank at its new place, after all of it was read and compared with `told`."""
+def _noted(run: Location, key: PartKey, note: RankNote, name: str, shelf: Shelf) -> RankNote:
+    """The note of a rank at its new place, after all of it was read and compared with `note`."""
     sealed = read_sealed(run, *key)
     if sealed is None:
         raise RunNotFoundError(
@@ -42,7 +42,7 @@ def _noted(run: Location, key: PartKey, told: RankNote, name: str, shelf: Shelf)
             "archive there first, all of its objects under the same names"
         )
     reader = RankReader(run, key[0], name, key[1])
-    if (sealed.uid, *reader.version) != told.sealed:
+    if (sealed.uid, *reader.version) != note.sealed:
         raise RunExistsError(
             f"{escape(shelf.place)} has another recording of rank {key[0]} of run {name!r}, and "
             "not the one that was archived from here"
@@ -51,4 +51,4 @@ def _noted(run: Location, key: PartKey, told: RankNote, name: str, shelf: Shelf)
         raise DamagedError(f"in {escape(shelf.place)}, {fault}: copy it there once more")
     held = shelf.held(f"{name}.zarr/{sealed.folder}")
     own = {one.key: held[f"{name}.zarr/{one.key}"] for one in sealed.objects}
-    return RankNote(told.uid, told.records, told.catalogue, listing_hash(own))
+    return RankNote(note.uid, note.records, note.catalogue, listing_hash(own))

@@ -42,8 +42,8 @@ def _keeps_conditions(shelf: Shelf) -> bool:
     key = f"anchor-probe-{os.urandom(8).hex()}"
     try:
         shelf.put(key, b"first")
-        found = shelf.fetch(key)
-        tag = found[1] if found is not None else ""
+        stored = shelf.fetch(key)
+        tag = stored[1] if stored is not None else ""
         if not tag or shelf.create(key, b"second"):
             return False
         if not shelf.swap(key, b"third", tag):

@@ -186,8 +186,8 @@ def _other(there: Sealed, sealed: Sealed, reader: RankReader, shelf: Shelf) -> S
         raise RunExistsError(_taken(reader.rank, shelf))
     held = shelf.held(rank_name(reader.rank, reader.part))
     for one in there.objects:
-        found = shelf.fetch(one.key)
-        if found is None or hashlib.sha256(found[0]).hexdigest() != one.sha256:
+        stored = shelf.fetch(one.key)
+        if stored is None or hashlib.sha256(stored[0]).hexdigest() != one.sha256:
             raise DamagedError(
                 f"{escape(shelf.place)}/{one.key} is damaged, and another version sealed it: "
                 f"remove rank {reader.rank} of the run there, and archive it again"

@@ -88,7 +88,7 @@ def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None =
     sent = _sent(location, run, parts, shelf, lambda: _scratch(store, run), progress)
     notes = {one.key: one.note for one in sent}
     note_archived(store, ArchiveNote(run, shelf.place, time.time_ns(), notes))
-    return _told(run, shelf, sent)
+    return _summary(run, shelf, sent)
 
 
 def archive_served(
@@ -101,7 +101,7 @@ def archive_served(
     """
     parts = _parts_at(location, run)
     scratch = tempfile.TemporaryDirectory
-    return _told(run, shelf, _sent(location, run, parts, shelf, scratch, progress))
+    return _summary(run, shelf, _sent(location, run, parts, shelf, scratch, progress))
 
 
 def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
@@ -115,7 +115,8 @@ def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
     away = {
         one.rank
         for one in parts
-        if (told := noted.get((one.rank, one.part))) is None or not is_archived(one, told, folder)
+        if (rank_note := noted.get((one.rank, one.part))) is None
+        or not is_archived(one, rank_note, folder)
     }
     return _planned(run, parts, away)
 
@@ -175,7 +176,7 @@ def _sent(  # each is another thing's
     return sent
 
 
-def _told(run: str, shelf: Shelf, sent: Sequence[SentRank]) -> Archived:
+def _summary(run: str, shelf: Shelf, sent: Sequence[SentRank]) -> Archived:
     return Archived(
         run,
         shelf.place,

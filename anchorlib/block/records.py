@@ -46,8 +46,8 @@ _UNFIT: Final = (AnchorError, OverflowError, ValueError, TypeError)
 
 def _misfit(record: Record, error: Exception) -> Misfit:
     step = max(-MAX_STEP, min(int(record.coordinates.step), MAX_STEP - 1))
-    told = str(error) if isinstance(error, AnchorError) else f"a figure out of range ({error})"
-    return Misfit(record.name, record.kind, record.mode, step, told[:200])
+    reason = str(error) if isinstance(error, AnchorError) else f"a figure out of range ({error})"
+    return Misfit(record.name, record.kind, record.mode, step, reason[:200])
 
 
 def _block(records: Sequence[Record]) -> RowBlock:

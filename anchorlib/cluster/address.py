@@ -50,10 +50,10 @@ def checked_address(text: str) -> str:
     """
     if text.startswith(_IN_PROCESS):
         return text
-    found = _FORM.fullmatch(text)
-    scheme = "tcp" if found is None else found["scheme"] or "tcp"
+    match = _FORM.fullmatch(text)
+    scheme = "tcp" if match is None else match["scheme"] or "tcp"
     known = sorted(set(distributed().comm.registry.backends) - {"inproc"})
-    if found is None or scheme not in known or not 0 < int(found["port"]) < 1 << 16:
+    if match is None or scheme not in known or not 0 < int(match["port"]) < 1 << 16:
         raise OptionError(
             f"{quoted(text.rpartition('@')[2][:200])} is no address of a dask scheduler: write "
             f"tcp://host:port, as `dask scheduler` tells it (or {', '.join(known)})"
@@ -65,4 +65,4 @@ def checked_address(text: str) -> str:
             "tls:// needs certificates, which dask's configuration names: set "
             "DASK_DISTRIBUTED__COMM__TLS__CA_FILE, …__CLIENT__CERT and …__CLIENT__KEY"
         )
-    return f"{scheme}://{found['host']}:{found['port']}"
+    return f"{scheme}://{match['host']}:{match['port']}"

@@ -36,7 +36,7 @@ class Cluster:
         where no scheduler answers.
         """
         self.address = checked_address(address)
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._client = self._connected()
 
     def _connected(self) -> Any:
@@ -55,7 +55,7 @@ class Cluster:
     def map(self, function: Callable[[Part], Answer], parts: Iterable[Part]) -> Iterator[Answer]:
         """The answers of `map(function, parts)`, computed by the workers.
 
-        parts: each has the methods of `Near`, as a `reading.Block` has.
+        parts: each has the methods of `Near`, as a `reading.TaskBlock` has.
         function: pure, because a task whose worker died is computed again, and importable by the
             workers.
         Raises the errors of `function` (of several the first in order), and ClusterError where the
@@ -121,12 +121,12 @@ class Cluster:
         """Whether the cluster has workers. Raises ClusterError where the scheduler is silent."""
         client = self._client
         try:
-            told = client.sync(client.scheduler.identity, callback_timeout=PATIENCE_SECONDS)
+            identity = client.sync(client.scheduler.identity, callback_timeout=PATIENCE_SECONDS)
         except (OSError, AttributeError) as error:  # a scheduler that is gone has no identity
             raise ClusterError(
                 f"the dask scheduler at {self.address} does not answer any more: {_line(error)}"
             ) from None
-        return bool(told["workers"])
+        return bool(identity["workers"])
 
     def _failed(self, error: Exception) -> ClusterError:
         """The error of a task that failed for another reason than the run that it read."""
@@ -150,12 +150,12 @@ class Cluster:
     def _compare(self, ours: dict[str, str], theirs: dict[str, str]) -> None:
         """Logs in one line which versions of a worker differ from this process's, each one once."""
         other = {(name, theirs[name]) for name in ours if theirs.get(name) != ours[name]}
-        if fresh := sorted(other - self._told):
-            self._told |= other
+        if fresh := sorted(other - self._logged):
+            self._logged |= other
             _log.warning(
                 "workers of %s have %s",
                 self.address,
-                ", ".join(f"{name} {found} (here {ours[name]})" for name, found in fresh),
+                ", ".join(f"{name} {version} (here {ours[name]})" for name, version in fresh),
             )
 
     def _forget(self, futures: list[Any]) -> None:

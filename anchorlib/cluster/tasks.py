@@ -79,10 +79,10 @@ def answered(
     ours: the version of anchorlib in the process that asks.
     Raises ClusterError where this worker cannot answer, and the errors of `function`.
     """
-    found = versions()
-    if found["anchorlib"] != ours:
+    installed = versions()
+    if installed["anchorlib"] != ours:
         raise ClusterError(
-            f"the worker at {_here()} has anchorlib {found['anchorlib']}, this process {ours}: "
+            f"the worker at {_here()} has anchorlib {installed['anchorlib']}, this process {ours}: "
             "their answers may differ; install the same version there"
         )
     try:
@@ -93,7 +93,7 @@ def answered(
             f"the worker at {_here()} cannot open a run: {error}; workers open runs themselves, so "
             "give a store that they reach under the same name, and them the credentials for it"
         ) from None
-    return [function(part.near()) for part in parts], found
+    return [function(part.near()) for part in parts], installed
 
 
 def versions() -> dict[str, str]:

@@ -42,7 +42,7 @@ class Attention(NamedTuple):
     mask: int | None = None
     scale: float | None = None
 
-    def told(self) -> str:
+    def suffix(self) -> str:
         """What is to be said behind the name of the function, from the first comma on."""
         which = "".join("qkv"[self.order.index(at)] for at in range(3))
         said = [", causal"] * self.causal + [", masked"] * (self.mask is not None)
@@ -79,8 +79,8 @@ def attention(how: Attention) -> Function:
 
     def form(way: _Way) -> Callable[..., Rounded]:
         def compute(lib: Library, *given: Rounded) -> Rounded:
-            told = _weights(lib, how, way, given)
-            return way.times(told.p, told.v)
+            weights = _weights(lib, how, way, given)
+            return way.times(weights.p, weights.v)
 
         return compute
 
@@ -96,7 +96,7 @@ def attention(how: Attention) -> Function:
         for text, early in (("q·kᵀ/√d", False), ("(q/√d)·kᵀ", True))
         for name, times in _ORDERS
     ]
-    return Function(f"attention{how.told()}", tuple(forms), tuple(map(library, _KERNELS)))
+    return Function(f"attention{how.suffix()}", tuple(forms), tuple(map(library, _KERNELS)))
 
 
 def attention_backward(how: Attention, part: str) -> Function:
@@ -112,14 +112,14 @@ def attention_backward(how: Attention, part: str) -> Function:
 
     def form(way: _Way, *, of_output: bool) -> Callable[..., Rounded]:
         def compute(lib: Library, *given: Rounded) -> Rounded:
-            told, g = _weights(lib, how, way, given[:-1]), given[-1]
+            weights, g = _weights(lib, how, way, given[:-1]), given[-1]
             if part == "v":
-                return _shared(way.times(_turned(told.p), g), given[how.order[2]])
-            slope = _slope(told, way, g, of_output=of_output)
-            slope = slope * told.root if way.early else slope
-            left, right = (slope, told.k) if part == "q" else (_turned(slope), told.q)
+                return _shared(way.times(_turned(weights.p), g), given[how.order[2]])
+            slope = _slope(weights, way, g, of_output=of_output)
+            slope = slope * weights.root if way.early else slope
+            left, right = (slope, weights.k) if part == "q" else (_turned(slope), weights.q)
             made = way.times(left, right)
-            made = made if way.early else made * told.root
+            made = made if way.early else made * weights.root
             return _shared(made, given[how.order["qkv".index(part)]])
 
         return compute
@@ -144,7 +144,7 @@ def attention_backward(how: Attention, part: str) -> Function:
         for of_output, row in ways
         for name, times in _ORDERS
     ]
-    name = f"attention_backward, {part}{how.told()}"
+    name = f"attention_backward, {part}{how.suffix()}"
     return Function(name, tuple(forms), tuple(map(library, _KERNELS)))
 
 
@@ -154,8 +154,8 @@ def _mask_backward(how: Attention) -> Function:
 
     def form(way: _Way, *, of_output: bool) -> Callable[..., Rounded]:
         def compute(lib: Library, *given: Rounded) -> Rounded:
-            told = _weights(lib, how, way, given[:-1])
-            slope = _slope(told, way, given[-1], of_output=of_output)
+            weights = _weights(lib, how, way, given[:-1])
+            slope = _slope(weights, way, given[-1], of_output=of_output)
             return _added_up(slope, given[mask].values.shape)
 
         return compute
@@ -177,15 +177,15 @@ def _mask_backward(how: Attention) -> Function:
         for of_output, row in ((False, "p*(g·vᵀ)"), (True, "g*o"))
         for name, times in _ORDERS
     ]
-    name = f"attention_backward, mask{how.told()}"
+    name = f"attention_backward, mask{how.suffix()}"
     return Function(name, tuple(forms), tuple(map(library, _KERNELS)))
 
 
-def _slope(told: _Weights, way: _Way, g: Rounded, *, of_output: bool) -> Rounded:
+def _slope(weights: _Weights, way: _Way, g: Rounded, *, of_output: bool) -> Rounded:
     """The gradient of the scores from which the softmax was taken."""
-    arrived = way.times(g, _turned(told.v))
-    terms = g * way.times(told.p, told.v) if of_output else told.p * arrived
-    return told.p * (arrived - terms.sum())
+    arrived = way.times(g, _turned(weights.v))
+    terms = g * way.times(weights.p, weights.v) if of_output else weights.p * arrived
+    return weights.p * (arrived - terms.sum())
 
 
 def _added_up(x: Rounded, shape: tuple[int, ...]) -> Rounded:

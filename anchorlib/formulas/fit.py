@@ -59,11 +59,11 @@ def fit(
     inputs, output: values of `precision` (float32, float64, bfloat16 or float16), decoded.
     part: takes from the output the elements that the functions compute; None takes all of them.
     """
-    told = nearest(output if part is None else part(output), precision)
+    recorded = nearest(output if part is None else part(output), precision)
     with np.errstate(all="ignore"):
-        errors = [_error(told, _truth(one, inputs), precision) for one in functions]
+        errors = [_error(recorded, _truth(one, inputs), precision) for one in functions]
         best = min(range(len(functions)), key=lambda at: (np.isnan(errors[at]), errors[at]))
-        shares = dict(_shares(functions[best], inputs, told, precision))
+        shares = dict(_shares(functions[best], inputs, recorded, precision))
     top = max(shares, key=lambda name: shares[name])
     return Fit(
         function=functions[best].name,
@@ -71,7 +71,7 @@ def fit(
         nearest=top,
         share=shares[top],
         error=errors[best],
-        elements=told.size,
+        elements=recorded.size,
     )
 
 
@@ -91,11 +91,11 @@ def _shares(
 ) -> Iterator[tuple[str, float]]:
     """(name, share of the elements whose bits it gives) for each formula, precision and library."""
     for formula in function.formulas:
-        for computed_in, told in _roundings(precision):
+        for computed_in, rounding in _roundings(precision):
             arguments = [Rounded(one, computed_in) for one in inputs]
             for library, suffix in _libraries(formula):
                 values = nearest(formula.compute(library, *arguments).values, precision)
-                yield f"{formula.name}{told}{suffix}", _equal(values, output)
+                yield f"{formula.name}{rounding}{suffix}", _equal(values, output)
     for kernel in function.kernels:
         values = nearest(kernel.compute(inputs, precision), precision)
         yield kernel.name, _equal(values, output)

@@ -156,10 +156,15 @@ def cross_entropy_backward() -> Function:
 
 def _entropy_kernels(inputs: Sequence[Array], precision: str) -> Array:
     g, x, t = inputs
-    told = kernel("_log_softmax", [x, -1, False], precision)
+    log_probabilities = kernel("_log_softmax", [x, -1, False], precision)
     per_row = kernel("div", [g.reshape(()), float(t.sum())], precision)
-    grad = np.where(t > 0, -per_row, np.zeros_like(told))
-    return kernel("_log_softmax_backward_data", [grad, told, -1], precision, input_dtype=precision)
+    grad = np.where(t > 0, -per_row, np.zeros_like(log_probabilities))
+    return kernel(
+        "_log_softmax_backward_data",
+        [grad, log_probabilities, -1],
+        precision,
+        input_dtype=precision,
+    )
 
 
 def _most(x: Rounded) -> Rounded:

@@ -8,7 +8,7 @@ A node is an operation, an edge leads from the operation that made a tensor to o
 Names are paths (stage, then module by module), so that viewers fold them.
 """
 
-from anchorlib.graphs.graph import Graph, InputSource, Node, graph_of
+from anchorlib.graphs.graph import Graph, graph_of
 from anchorlib.graphs.graph_files import SUFFIXES, write_graphs
 from anchorlib.graphs.marking import Marks, marks_of
 from anchorlib.graphs.neighbours import around
@@ -16,9 +16,7 @@ from anchorlib.graphs.neighbours import around
 __all__ = [
     "SUFFIXES",
     "Graph",
-    "InputSource",
     "Marks",
-    "Node",
     "around",
     "graph_of",
     "marks_of",

@@ -67,9 +67,9 @@ class _Clusters:
     def lines(self, scope: tuple[str, ...] = ()) -> Iterator[str]:
         pad = "  " * (len(scope) + 1)
         for node in self._nodes.get(scope, ()):
-            told_before = node.mark in self._marks
+            marked_before = node.mark in self._marks
             self._marks.add(node.mark)
-            yield f"{pad}{_quoted(node.name)} [{_shown(node, told_before=told_before)}];"
+            yield f"{pad}{_quoted(node.name)} [{_shown(node, marked_before=marked_before)}];"
         for inner in self._inside.get(scope, ()):
             yield f"{pad}subgraph cluster_{next(self._numbers)} {{"
             yield f"{pad}  label={_quoted(inner[-1])};"
@@ -77,14 +77,14 @@ class _Clusters:
             yield f"{pad}}}"
 
 
-def _shown(node: Node, *, told_before: bool) -> str:
-    """The attributes of a node. told_before: whether another node already shows the same mark."""
-    told = [f"{key}: {text}" for key, text in node.told.items()][:_MOST]
+def _shown(node: Node, *, marked_before: bool) -> str:
+    """The attributes of a node. marked_before: whether another node already shows the same mark."""
+    lines = [f"{key}: {text}" for key, text in node.attributes.items()][:_MOST]
     color = f' fillcolor="{_STAGES.get(node.stage, _OTHER)}"'
     look = _MARKED if node.mark else color
-    if node.mark and not told_before:
+    if node.mark and not marked_before:
         look += f" xlabel={_quoted(node.mark.partition(';')[0][:_BESIDE])}"
-    tooltip = _quoted("; ".join([node.name, *told]))
+    tooltip = _quoted("; ".join([node.name, *lines]))
     return f"label={_quoted(node.label)} tooltip={tooltip}{look}"
 
 

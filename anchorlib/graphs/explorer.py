@@ -37,7 +37,7 @@ def _written(place: int, node: Node) -> dict[str, Any]:
         "id": str(place),
         "label": node.label,
         "namespace": "/".join(node.scope),
-        "attrs": _pairs({"name": node.name, **node.told}),
+        "attrs": _pairs({"name": node.name, **node.attributes}),
         "incomingEdges": [
             {
                 "sourceNodeId": str(one.maker),
@@ -63,5 +63,5 @@ def _tensors(tensors: Sequence[GraphTensor]) -> list[dict[str, Any]]:
     ]
 
 
-def _pairs(told: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"key": key, "value": text} for key, text in told.items()]
+def _pairs(attributes: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "value": text} for key, text in attributes.items()]

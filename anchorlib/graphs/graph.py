@@ -69,7 +69,7 @@ class Node:
 
     name: its path, unique among all graphs of a file: "backward/fc1/mm_28".
     scope: the parts of that path before the last. label: as "mm". domain: as "aten".
-    told: further facts, by name, as printable and short texts.
+    attributes: further facts, by name, as printable and short texts.
     mark: how the other run differs here; "" where it does not differ or there is no other run.
     """
 
@@ -80,7 +80,7 @@ class Node:
     stage: str
     inputs: tuple[InputSource, ...]
     outputs: tuple[GraphTensor, ...]
-    told: Mapping[str, str]
+    attributes: Mapping[str, str]
     mark: str = ""
 
 
@@ -137,10 +137,10 @@ def graph_of(
     # Keyed by place: a log from elsewhere may state an operation twice.
     kept = list(islice({place_of(op): op for op in drawn}.values(), most))
     sources = _Sources(kept)
-    told = marks if marks is not None else MappingProxyType({})
+    mark_of = marks if marks is not None else MappingProxyType({})
     around = tuple(map(part, scope))
     nodes = tuple(
-        _node(op, (*around, *scope_of(op, step=several)), sources, told.get(place_of(op), ""))
+        _node(op, (*around, *scope_of(op, step=several)), sources, mark_of.get(place_of(op), ""))
         for op in kept
     )
     return Graph(cut(name), nodes, len(ops) - len(drawn), len(drawn) - len(kept), marks is not None)
@@ -185,9 +185,9 @@ def _output(maker: Op, taken: Operand) -> int:
         lambda one: (one.dtype, one.shape) == (taken.dtype, taken.shape),
     ):
         if (
-            found := next((n for n, one in enumerate(maker.outputs) if alike(one)), None)
+            number := next((n for n, one in enumerate(maker.outputs) if alike(one)), None)
         ) is not None:
-            return found
+            return number
     return 0
 
 
@@ -201,12 +201,12 @@ def _node(op: Op, scope: tuple[str, ...], sources: _Sources, mark: str) -> Node:
         op.stage,
         sources.of(op),
         tuple(map(_tensor, op.outputs)),
-        {name: text for name, text in _told(op, mark) if text},
+        {name: text for name, text in _attributes(op, mark) if text},
         mark,
     )
 
 
-def _told(op: Op, mark: str) -> list[tuple[str, str]]:
+def _attributes(op: Op, mark: str) -> list[tuple[str, str]]:
     digests = " ".join(one.digest or "-" for one in op.outputs[:_MOST_TOLD])
     numbers = [
         ("sequence", "" if op.seq is None else str(op.seq)),
@@ -235,9 +235,9 @@ def _told(op: Op, mark: str) -> list[tuple[str, str]]:
 
 
 def _listed(operands: Sequence[Operand]) -> str:
-    told = [f"{one.argument} {_tensor(one)}" for one in operands[:_MOST_TOLD]]
-    more = len(operands) - len(told)
-    return "; ".join([*told, *([f"{more} more"] if more else [])])
+    tensors = [f"{one.argument} {_tensor(one)}" for one in operands[:_MOST_TOLD]]
+    more = len(operands) - len(tensors)
+    return "; ".join([*tensors, *([f"{more} more"] if more else [])])
 
 
 def _tensor(operand: Operand) -> GraphTensor:

@@ -43,12 +43,12 @@ def _escaped(letter: str) -> str:
 
 
 def _written(node: Node, names: Sequence[str], *, against: bool) -> Any:
-    told = [
+    attributes = [
         message("graph.Attribute", key=key, value=message("graph.Value", s=text.encode()))
-        for key, text in node.told.items()
+        for key, text in node.attributes.items()
     ]
     shapes = message("graph.List", shape=[_shape(one) for one in node.outputs])
-    told.append(
+    attributes.append(
         message("graph.Attribute", key="_output_shapes", value=message("graph.Value", list=shapes))
     )
     return message(
@@ -61,7 +61,7 @@ def _written(node: Node, names: Sequence[str], *, against: bool) -> Any:
             if one.maker is not None
         ],
         device=("/device:DIFFERS:0" if node.mark else "/device:SAME:0") if against else "",
-        attr=told,
+        attr=attributes,
     )
 
 

@@ -78,7 +78,7 @@ def _written(node: Node, inputs: list[str]) -> Any:
         domain=node.domain,
         attribute=[
             message("onnx.Attribute", name=name, s=text.encode(), type=_STRING)
-            for name, text in node.told.items()
+            for name, text in node.attributes.items()
         ],
     )
 

@@ -21,12 +21,11 @@ Python that `anchor run` starts.
 
 from __future__ import annotations
 
-from anchorlib.launch.command import Launch, launch
+from anchorlib.launch.command import launch
 from anchorlib.launch.noticing import observe_trainers
 from anchorlib.launch.request import Request, selectors_of_environment
 
 __all__ = [
-    "Launch",
     "Request",
     "launch",
     "observe_trainers",

@@ -48,9 +48,9 @@ def observe_trainers() -> None:
     from torch.optim.optimizer import Optimizer
 
     torch.compile = _compiling(torch.compile)
-    Optimizer.__init__ = _followed(Optimizer.__init__, told=True)  # type: ignore[method-assign]
+    Optimizer.__init__ = _followed(Optimizer.__init__, constructs=True)  # type: ignore[method-assign]
     Optimizer.add_param_group = _followed(  # type: ignore[method-assign]
-        Optimizer.add_param_group, told=False
+        Optimizer.add_param_group, constructs=False
     )
 
 
@@ -69,17 +69,17 @@ def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
     return compile
 
 
-def _followed(original: Callable[..., Any], *, told: bool) -> Callable[..., Any]:
+def _followed(original: Callable[..., Any], *, constructs: bool) -> Callable[..., Any]:
     """`original`, a method of Optimizer, wrapped so that the trainer is told of the optimizer.
 
-    told: whether it is the constructor; else it adds parameters, as a constructor does, too.
+    constructs: whether it is the constructor; else it adds parameters, as a constructor does, too.
     """
 
     @functools.wraps(original)
     def followed(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(optimizer, *args, **kwargs)
         frame = sys._getframe(1)  # noqa: SLF001  # no public way to the caller's frame
-        if told:
+        if constructs:
             _harmlessly(lambda: _this_trainer().constructed(optimizer, frame))
         elif (trainer := _trainer) is not None:
             _harmlessly(lambda: trainer.grown(optimizer, frame))

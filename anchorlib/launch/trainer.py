@@ -154,12 +154,12 @@ class Trainer:
             return
         held = {id(p) for one in waiting for group in one.param_groups for p in group["params"]}
         begun = has_begun(session)
-        told = [model for model in self._models if not begun or held & model.own()]
-        for model in told:
+        models = [model for model in self._models if not begun or held & model.own()]
+        for model in models:
             root = model.root()
             if root is not None:
                 forget_choices(session, root)
-        for model in self._last_first(told):
+        for model in self._last_first(models):
             self._choose(session, model)
 
     def _new_models(self, optimizer: Optimizer, frame: FrameType | None) -> list[Model]:

@@ -41,12 +41,12 @@ def near(text: str, choices: Iterable[str]) -> list[str]:
 def _same_path(text: str, pool: list[str]) -> list[str]:
     if not text:
         return []
-    found = [
+    choices = [
         choice
         for choice in pool
         if choice.endswith(f".{text}") or (choice and text.endswith(f".{choice}"))
     ]
-    return sorted(found, key=lambda choice: abs(len(choice) - len(text)))
+    return sorted(choices, key=lambda choice: abs(len(choice) - len(text)))
 
 
 def _same_spelling(folded: str, pool: list[str]) -> list[str]:
@@ -57,7 +57,7 @@ def _same_spelling(folded: str, pool: list[str]) -> list[str]:
     close = difflib.get_close_matches(folded, candidates, n=_LIMIT)
     # Swapped letters are the likelier slip: 'bsae' means 'base', not 'same'.
     close.sort(key=lambda choice: sorted(choice) != sorted(folded))
-    return [by_folded[found] for found in close[:1]]
+    return [by_folded[spelling] for spelling in close[:1]]
 
 
 def _most_alike(text: str, pool: list[str]) -> list[str]:

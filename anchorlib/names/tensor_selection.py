@@ -107,9 +107,11 @@ class _Known:
 
 def _unknown(selector: Selector, known: _Known, where: str) -> UnknownTensorError:
     wild = any(reading.pattern for reading in selector.readings)
-    told = f"no tensor {'matches' if wild else 'is named'} {quoted(selector.text)}{where}"
+    sentence = f"no tensor {'matches' if wild else 'is named'} {quoted(selector.text)}{where}"
     meant, instead = _hint(selector, known)
-    error = UnknownTensorError(f"{told}; {f'did you mean {one_of(meant)}?' if meant else instead}")
+    error = UnknownTensorError(
+        f"{sentence}; {f'did you mean {one_of(meant)}?' if meant else instead}"
+    )
     error.suggested = bool(meant)
     return error
 

@@ -117,7 +117,7 @@ def _differences(part: Part, bits: Boundaries) -> Iterator[OpDifference]:
         yield _difference(group, block.a, block.b, "", bits)
         return
     for one, two in _pairs(block):
-        if arguments := _told_otherwise(one, two):
+        if arguments := _other_arguments(one, two):
             yield _difference(group, (one,), (two,), arguments, bits)
 
 
@@ -135,7 +135,7 @@ def _difference(
     )
 
 
-def _told_otherwise(one: Op, two: Op) -> str:
+def _other_arguments(one: Op, two: Op) -> str:
     """The arguments and output dtypes in which two operations of one name differ; "" for none."""
     if one.op != two.op:
         # Two overloads (mul by a tensor, mul by a number) have other arguments, which are not
@@ -146,9 +146,9 @@ def _told_otherwise(one: Op, two: Op) -> str:
         )
     a, b = settings_of(one), settings_of(two)
     names = [name for name in dict.fromkeys([*a, *b]) if not is_alike(a.get(name), b.get(name))]
-    told = [f"{name} {a.get(name, 'default')} | {b.get(name, 'default')}" for name in names]
+    differences = [f"{name} {a.get(name, 'default')} | {b.get(name, 'default')}" for name in names]
     types = [tuple(operand.dtype for operand in op.outputs) for op in (one, two)]
     if types[0] != types[1] and "dtype" not in names:
         shown = (", ".join(dict.fromkeys(side)) for side in types)
-        told.append(f"dtype {' | '.join(shown)}")
-    return ", ".join(told)
+        differences.append(f"dtype {' | '.join(shown)}")
+    return ", ".join(differences)

@@ -58,8 +58,8 @@ def check_entry(entry: Any) -> Entry:
 
 def gap_entry(reason: str, count: int, first_step: int, last_step: int) -> Entry:
     """The entry that says how many operations could not be traced so far for one reason."""
-    told = {"reason": reason, "count": count, "first_step": first_step, "last_step": last_step}
-    return {"gap": told}
+    gap = {"reason": reason, "count": count, "first_step": first_step, "last_step": last_step}
+    return {"gap": gap}
 
 
 def whole(value: Any, least: int = 0) -> int:

@@ -78,9 +78,9 @@ class OpLog:
             forms = tuple(one.form for one in block)
             key = self._known.get(forms)
             if key is None:
-                told = [_told(form) for form in forms]
+                forms_as_json = [_form_fields(form) for form in forms]
                 key = self._known[forms] = _hash_of(forms)
-                yield {"structure": key, "ops": told}
+                yield {"structure": key, "ops": forms_as_json}
             yield {"row": _row(step, first, key, block)}
             first += len(block)
 
@@ -124,10 +124,10 @@ def _row(step: int, first: int, key: str, block: Iterable[TracedOp]) -> dict[str
     }
 
 
-def _told(form: OpForm) -> dict[str, Any]:
+def _form_fields(form: OpForm) -> dict[str, Any]:
     """A form as JSON, without its empty fields."""
-    told = zip(OpForm._fields, form, strict=True)
-    return {name: value for name, value in told if value not in ((), "", None)}
+    fields = zip(OpForm._fields, form, strict=True)
+    return {name: value for name, value in fields if value not in ((), "", None)}
 
 
 def _hash_of(forms: tuple[OpForm, ...]) -> str:

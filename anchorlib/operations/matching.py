@@ -49,34 +49,34 @@ def matches(
     marks: for each entry of either list what tells it apart from entries that are equal to it; None
         for an entry without a mark.
     """
-    found: list[Match] = []
+    stretches: list[Match] = []
     waiting = [Piece(0, len(a), 0, len(b))]
     while waiting:
-        piece = _trimmed(a, b, waiting.pop(), found)
+        piece = _trimmed(a, b, waiting.pop(), stretches)
         rows, columns = piece.j - piece.i, piece.m - piece.k
         if rows * columns <= SMALL:
-            found += _each_with_each(a, b, piece) if rows and columns else ()
+            stretches += _each_with_each(a, b, piece) if rows and columns else ()
         elif common := _common_marks(a, b, piece, marks):
             waiting += _divided(piece, common)
         elif (edited := _few_edits(a, b, piece)) is not None:
-            found += edited
+            stretches += edited
         else:
             middle = Match((piece.i + piece.j) // 2, (piece.k + piece.m) // 2, 0)
             waiting += _divided(piece, [middle])
-    return sorted(found)
+    return sorted(stretches)
 
 
 def _trimmed(
-    a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece, found: list[Match]
+    a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece, stretches: list[Match]
 ) -> Piece:
-    """The piece without its equal ends; the matches of the ends are appended to `found`."""
+    """The piece without its equal ends; the matches of the ends are appended to `stretches`."""
     i, j, k, m = piece
     while i < j and k < m and a[i] == b[k]:
         i, k = i + 1, k + 1
     while i < j and k < m and a[j - 1] == b[m - 1]:
         j, m = j - 1, m - 1
     ends = Match(piece.i, piece.k, i - piece.i), Match(j, m, piece.j - j)
-    found += [one for one in ends if one.size]
+    stretches += [one for one in ends if one.size]
     return Piece(i, j, k, m)
 
 

@@ -76,7 +76,7 @@ def _ops(forms: list[Any], row: Mapping[str, Any], rank: int, attempt: int) -> I
         )
 
 
-def _operands(told: Iterable[Any], digests: Iterator[str]) -> tuple[Operand, ...]:
+def _operands(operands: Iterable[Any], digests: Iterator[str]) -> tuple[Operand, ...]:
     return tuple(
         Operand(
             _text(argument),
@@ -85,7 +85,7 @@ def _operands(told: Iterable[Any], digests: Iterator[str]) -> tuple[Operand, ...
             tuple(int(step) for step in stride),
             _next(digests) if has_digest else None,
         )
-        for argument, dtype, shape, stride, has_digest in told
+        for argument, dtype, shape, stride, has_digest in operands
     )
 
 

@@ -88,8 +88,8 @@ def moved(op: Op) -> int | None:
 
 def settings_of(op: Op) -> dict[str, str]:
     """The values of an operation's other arguments, by name, without those that place tensors."""
-    told = (part.partition("=") for part in _parts(op.args))
-    return {name: value for name, _, value in told if name not in _PLACING}
+    settings = (part.partition("=") for part in _parts(op.args))
+    return {name: value for name, _, value in settings if name not in _PLACING}
 
 
 def is_alike(a: str | None, b: str | None) -> bool:
@@ -109,11 +109,11 @@ def subtraction(op: Op) -> str:
     """
     if base_name(op.op) != "sub" or len(op.inputs) != 1:
         return ""
-    told = settings_of(op)
-    first = told.get("other" if op.op.startswith("aten.rsub.") else "self")
+    settings = settings_of(op)
+    first = settings.get("other" if op.op.startswith("aten.rsub.") else "self")
     if first is not None:
         return f"{first} - x"
-    return f"x - {told['other']}" if "other" in told else ""
+    return f"x - {settings['other']}" if "other" in settings else ""
 
 
 def _parts(text: str) -> Iterator[str]:

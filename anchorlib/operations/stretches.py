@@ -57,9 +57,9 @@ def blocks(
     """
     for equal, i, j, k, m in _merged(_spans(a, b)):
         one, two = tuple(a[i:j]), tuple(b[k:m])
-        told = list(map(signatures[0], one)), list(map(signatures[1], two))
-        if not equal and Counter(told[0]) == Counter(told[1]):
-            yield Stretch(one, _ordered(two, told[1], told[0]), True)
+        names = list(map(signatures[0], one)), list(map(signatures[1], two))
+        if not equal and Counter(names[0]) == Counter(names[1]):
+            yield Stretch(one, _ordered(two, names[1], names[0]), True)
         else:
             yield Stretch(one, two, equal)
 

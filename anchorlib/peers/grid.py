@@ -156,10 +156,10 @@ def _shared(labels: list[_Labels]) -> list[_Labels]:
 
 def _codes(keys: Array, levels: list[Array]) -> Array:
     """One number for each column of keys; the numbers sort as the keys do."""
-    found = np.zeros(keys.shape[1], np.int64)
+    codes = np.zeros(keys.shape[1], np.int64)
     for values, level in zip(keys, levels, strict=True):
-        found = found * max(len(level), 1) + np.searchsorted(level, values)
-    return found
+        codes = codes * max(len(level), 1) + np.searchsorted(level, values)
+    return codes
 
 
 def _empty(ranks: int, places: int) -> dict[str, Array]:
@@ -177,8 +177,8 @@ def _empty(ranks: int, places: int) -> dict[str, Array]:
 def _fill(grid: RankGrid, rank: int, rows: Array, at: Array, reader: RankReader) -> None:
     """Writes a rank's records onto the grid; of several records of one place, the first."""
     numel = _numel(*reader.shape_codes(rows))
-    told = np.flatnonzero(numel > 0)[::-1]
-    rows, at, numel = rows[told], at[told], numel[told]
+    with_elements = np.flatnonzero(numel > 0)[::-1]
+    rows, at, numel = rows[with_elements], at[with_elements], numel[with_elements]
 
     def column(name: str) -> Array:
         # As a span, which the reader does not keep: thousands of ranks would fill the memory.
@@ -196,5 +196,5 @@ def _fill(grid: RankGrid, rank: int, rows: Array, at: Array, reader: RankReader)
 
 
 def _numel(shapes: list[tuple[int, ...]], codes: Array) -> Array:
-    found: Array = np.array([prod(shape) for shape in shapes], np.float64)[codes]
-    return found
+    numel: Array = np.array([prod(shape) for shape in shapes], np.float64)[codes]
+    return numel

@@ -55,11 +55,11 @@ def departures_of_norms(grid: RankGrid, replicated: list[bool]) -> Iterator[Depa
             apart = _apart(grid.rms[:, places])
             own = _Sizes(places.start, grid.step[places], apart, _change(apart))
             kinds.setdefault(key.kind, []).append(own)
-    for found in kinds.values():
-        together = _together(found)
-        for one in found:
+    for of_kind in kinds.values():
+        together = _together(of_kind)
+        for one in of_kind:
             yield from _jumps(one, together)
-        yield from _levels([(one.start, *_level(one.apart)) for one in found], grid)
+        yield from _levels([(one.start, *_level(one.apart)) for one in of_kind], grid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ def _apart(rms: Array) -> Array:
     with np.errstate(all="ignore"):
         size = np.log2(rms)
     size[:, np.isfinite(size).sum(axis=0) < FEWEST_RANKS] = np.nan
-    found: Array = size - _median(size, axis=0)
-    return found
+    apart: Array = size - _median(size, axis=0)
+    return apart
 
 
 def _change(apart: Array) -> Array:
@@ -95,12 +95,12 @@ def _change(apart: Array) -> Array:
     return apart - base
 
 
-def _together(found: list[_Sizes]) -> dict[int, Array]:
+def _together(sizes: list[_Sizes]) -> dict[int, Array]:
     """By step, what most series of each rank did; without an entry where series are few."""
-    if len(found) < TOGETHER:
+    if len(sizes) < TOGETHER:
         return {}
-    steps = np.concatenate([one.steps for one in found])
-    changes = np.concatenate([one.change for one in found], axis=1)
+    steps = np.concatenate([one.steps for one in sizes])
+    changes = np.concatenate([one.change for one in sizes], axis=1)
     order = np.argsort(steps, kind="stable")
     known, first = np.unique(steps[order], return_index=True)
     parts = np.split(order, first[1:])
@@ -141,30 +141,30 @@ def _level(apart: Array) -> tuple[Array, Array]:
     return level, level / unit
 
 
-def _levels(found: list[tuple[int, Array, Array]], grid: RankGrid) -> Iterator[Departure]:
-    if len(found) < LEVEL_SERIES:
+def _levels(series: list[tuple[int, Array, Array]], grid: RankGrid) -> Iterator[Departure]:
+    if len(series) < LEVEL_SERIES:
         return
-    levels, units = (np.array([one[part] for one in found]) for part in (1, 2))
+    levels, units = (np.array([one[part] for one in series]) for part in (1, 2))
     with np.errstate(invalid="ignore"):
         for sign in (1, -1):
             out = (sign * units > LEVEL) & (sign * levels > LEVEL_AT_LEAST)
-            told = np.isfinite(levels).sum(axis=0)
-            faulty = (out.sum(axis=0) >= LEVEL_SERIES) & (2 * out.sum(axis=0) >= told)
+            measured = np.isfinite(levels).sum(axis=0)
+            faulty = (out.sum(axis=0) >= LEVEL_SERIES) & (2 * out.sum(axis=0) >= measured)
             for rank in np.flatnonzero(faulty).tolist():
-                yield _lasting(found, out[:, rank], rank, grid)
+                yield _lasting(series, out[:, rank], rank, grid)
 
 
 def _lasting(
-    found: list[tuple[int, Array, Array]], out: Array, rank: int, grid: RankGrid
+    series: list[tuple[int, Array, Array]], out: Array, rank: int, grid: RankGrid
 ) -> Departure:
     """The departure of a rank whose norms leave those of its peers throughout some series.
 
     It begins at the first record of these series.
     """
-    starts = {found[number][0]: number for number in np.flatnonzero(out).tolist()}
+    starts = {series[number][0]: number for number in np.flatnonzero(out).tolist()}
     first = {_first(grid, rank, start): number for start, number in starts.items()}
     place = min(first, key=lambda at: (int(grid.step[at]), grid.order(rank, at)))
-    level = found[first[place]][1]
+    level = series[first[place]][1]
     peers = np.isfinite(level)
     peers[rank] = False
     owners = {int(grid.owner[at]) for at in first}
@@ -182,5 +182,5 @@ def _median(values: Array, axis: int | None = None) -> Array:
     """The median of the values that are not NaN; NaN where all are."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # numpy says that a slice is all NaN
-        found: Array = np.nanmedian(values, axis=axis)
-    return found
+        median: Array = np.nanmedian(values, axis=axis)
+    return median

@@ -38,15 +38,15 @@ def outliers(
     asked = () if tensors == "*" else (tensors,) if isinstance(tensors, str) else tuple(tensors)
     named = {(info.name, info.kind) for info in opened.tensors(*asked)} if asked else None
     grid = grid_of(opened, named)
-    found = settled(classes(grid))
-    alike = [one.typical > 1 for one in found]
-    left = [one for series in found for one in departures(series)]
+    digest_classes = settled(classes(grid))
+    alike = [one.typical > 1 for one in digest_classes]
+    left = [one for series in digest_classes for one in departures(series)]
     left += departures_of_nan(grid)
     left += departures_of_norms(grid, alike)
     return RankAnswer(
         run=opened.name,
         ranks=tuple(grid.ranks),
-        series=len(found),
+        series=len(digest_classes),
         replicated=sum(alike),
         outliers=_ordered(grid, left),
         missing=missing_ranks(opened, grid.ranks),
@@ -59,9 +59,9 @@ def _ordered(grid: RankGrid, left: Iterable[Departure]) -> tuple[Outlier, ...]:
     groups: dict[tuple[int, str], list[Departure]] = {}
     for one in left:
         groups.setdefault((one.rank, one.evidence), []).append(one)
-    found = [_first(grid, ones) for ones in groups.values()]
-    found.sort(key=lambda item: item[0])
-    return folded([one for _, one in found])
+    outliers_by_order = [_first(grid, ones) for ones in groups.values()]
+    outliers_by_order.sort(key=lambda item: item[0])
+    return folded([one for _, one in outliers_by_order])
 
 
 def _first(grid: RankGrid, ones: list[Departure]) -> tuple[tuple[int, int, int], Outlier]:

@@ -50,21 +50,21 @@ def _classes(grid: RankGrid, kind: str, places: slice) -> DigestClasses:
     sizes = _sizes(digest, present)
     usual = _usual(sizes)
     varied = (grid.varied[:, places] & (sizes == usual)).any(axis=0)
-    plain, told = not varied.any(), varied & (usual > 1)
+    plain, judged = not varied.any(), varied & (usual > 1)
     if plain and _changes(sizes, digest) >= (CHANGES if len(sizes) < MANY else 1):
         return DigestClasses(kind, places.start, digest, sizes, int(usual.max()), plain=False)
-    typical = int(usual[told].max()) if told.any() else 0
+    typical = int(usual[judged].max()) if judged.any() else 0
     return DigestClasses(kind, places.start, digest, sizes, typical, plain)
 
 
-def settled(found: list[DigestClasses]) -> list[DigestClasses]:
+def settled(every: list[DigestClasses]) -> list[DigestClasses]:
     """The classes, where series that say nothing are replicated if the others of their kind are.
 
     A bias of zeros, or a scale that never moves, is held alike where nearly all series of its kind
     are. A loss is not held alike: ranks differ in it from the first record on.
     """
     kinds: dict[str, list[int]] = {}
-    for one in found:
+    for one in every:
         if not one.plain:
             kinds.setdefault(one.kind, []).append(one.typical)
     sure = {
@@ -76,7 +76,7 @@ def settled(found: list[DigestClasses]) -> list[DigestClasses]:
         one
         if not one.plain or one.kind not in sure or one.typical or not _agree_at_first(one.sizes)
         else DigestClasses(one.kind, one.first, one.digest, one.sizes, sure[one.kind], plain=False)
-        for one in found
+        for one in every
     ]
 
 
@@ -138,8 +138,8 @@ def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array,
     The place is None where a majority comes back after the places without: ranks that all part and
     meet again (local steps between two averages) do nothing wrong.
     """
-    told = present.any(axis=0)
-    home = np.flatnonzero(told & ~nowhere)
+    recorded = present.any(axis=0)
+    home = np.flatnonzero(recorded & ~nowhere)
     first = int(np.flatnonzero(nowhere)[0])
     ends = len(home) > 0 and first > home[-1]
     return away & ~nowhere, first if ends else None
@@ -169,9 +169,9 @@ def _sizes(digest: Array, present: Array) -> Array:
         group[1:] = np.cumsum(ascending[1:] != ascending[:-1], axis=0)
         group += ranks * np.arange(len(other))
         counts = np.bincount(group.ravel(), minlength=ranks * len(other))
-        found = np.empty_like(group)
-        np.put_along_axis(found, order, counts[group], axis=0)
-        sizes[:, other] = found
+        counts_of_group = np.empty_like(group)
+        np.put_along_axis(counts_of_group, order, counts[group], axis=0)
+        sizes[:, other] = counts_of_group
     return np.where(present, sizes, 0)
 
 
@@ -193,5 +193,5 @@ def _usual(sizes: Array) -> Array:
     ascending = np.sort(sizes, axis=0)
     absent = (ascending == 0).sum(axis=0)
     middle = np.minimum((absent + len(sizes) - 1) // 2, len(sizes) - 1)
-    found: Array = np.take_along_axis(ascending, middle[None], axis=0)[0]
-    return found
+    usual: Array = np.take_along_axis(ascending, middle[None], axis=0)[0]
+    return usual

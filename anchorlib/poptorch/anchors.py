@@ -16,7 +16,7 @@ from anchorlib.poptorch.enums import OutputMode
 from anchorlib.poptorch.errors import Error, MisuseError, UnknownAnchorError
 from anchorlib.poptorch.modes import Window, mode_for
 
-__all__ = ["LOSS", "Anchor", "Anchors", "Wanted", "names_its_loss", "resolve"]
+__all__ = ["LOSS", "Anchor", "AnchorArguments", "ModelAnchors", "names_its_loss", "resolve"]
 
 _log = logging.getLogger("anchorlib")
 
@@ -27,7 +27,7 @@ _STATE_KINDS = ("opt.exp_avg", "opt.exp_avg_sq", "opt.momentum_buffer")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AnchorArguments:
     """The arguments of one `Options.anchorTensor`; mode None stands for the mode of the outputs."""
 
     long_name: str
@@ -55,7 +55,7 @@ def names_its_loss(model: nn.Module) -> bool:
 
 
 def resolve(
-    wanted: Mapping[str, Wanted],
+    wanted: Mapping[str, AnchorArguments],
     model: nn.Module,
     optimizer: object,
     window: Window,
@@ -86,7 +86,7 @@ def resolve(
     return anchors
 
 
-class Anchors:
+class ModelAnchors:
     """The anchors of one model. Its options may be given further anchors at any time.
 
     wanted: the anchors of the options, a mapping that may grow. default: as `resolve` takes it.
@@ -96,7 +96,7 @@ class Anchors:
 
     def __init__(
         self,
-        wanted: Mapping[str, Wanted],
+        wanted: Mapping[str, AnchorArguments],
         model: nn.Module,
         optimizer: object,
         window: Window,
@@ -150,15 +150,15 @@ def _meant(
     text: str, pairs: list[tuple[str, str]], parameters: Collection[str], what: str
 ) -> tuple[str, str]:
     try:
-        found = select([text], pairs, open_kinds=("opt.*",), open_outputs=True)
+        pairs_meant = select([text], pairs, open_kinds=("opt.*",), open_outputs=True)
     except UnknownTensorError as fault:
         raise UnknownAnchorError(f"{what}: {fault}{_why_no_gradient(text, pairs)}") from None
-    found = found or _to_come(text, parameters)
-    if len({name for name, _ in found}) != 1:
-        names = ", ".join(sorted({quoted(name) for name, _ in found})[:3])
+    pairs_meant = pairs_meant or _to_come(text, parameters)
+    if len({name for name, _ in pairs_meant}) != 1:
+        names = ", ".join(sorted({quoted(name) for name, _ in pairs_meant})[:3])
         raise MisuseError(f"{what}: {quoted(text)} names several tensors ({names}, …), not one")
-    kinds = [kind for _, kind in found]
-    return found[0][0], "value" if "value" in kinds else kinds[0]
+    kinds = [kind for _, kind in pairs_meant]
+    return pairs_meant[0][0], "value" if "value" in kinds else kinds[0]
 
 
 def _to_come(text: str, parameters: Collection[str]) -> list[tuple[str, str]]:

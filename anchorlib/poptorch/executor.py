@@ -21,7 +21,7 @@ from torch import nn
 
 from anchorlib.capture import paused
 from anchorlib.names import quoted
-from anchorlib.poptorch.anchors import LOSS, Anchor, Anchors, names_its_loss
+from anchorlib.poptorch.anchors import LOSS, Anchor, ModelAnchors, names_its_loss
 from anchorlib.poptorch.batching import MicroBatch, Outputs, flattened, micro_batches
 from anchorlib.poptorch.enums import OutputMode, ReductionType
 from anchorlib.poptorch.errors import Error, MisuseError
@@ -83,7 +83,7 @@ class PoplarExecutor:
         self._window = window
         self._output_mode = mode_for(mode, period, window, what="outputMode")
         wanted = self._options.anchored_tensors
-        self._anchors = Anchors(wanted, model, optimizer, window, (mode, period))
+        self._anchors = ModelAnchors(wanted, model, optimizer, window, (mode, period))
         self._recording = Recording(model, self._anchors.known.values(), window)
         self._traced: Traced | None = None
         self._flags: dict[nn.Module, bool] = {}

@@ -18,8 +18,8 @@ from anchorlib.poptorch.errors import Error, FrozenOptionsError, MisuseError
 
 __all__ = [
     "Distributed",
-    "Group",
     "Jit",
+    "OptionGroup",
     "Popart",
     "Precision",
     "TensorLocations",
@@ -30,7 +30,7 @@ __all__ = [
 _log = logging.getLogger("anchorlib")
 
 
-class Group:
+class OptionGroup:
     """A part of the options; `owner` is its name in messages."""
 
     owner: ClassVar[str] = "Options"
@@ -107,7 +107,7 @@ class Group:
         return set_nothing
 
 
-class Training(Group):
+class Training(OptionGroup):
     """`Options.Training`."""
 
     owner = "Options.Training"
@@ -139,7 +139,7 @@ class Training(Group):
         return self.set_all(reduction=reduction_type)
 
 
-class Precision(Group):
+class Precision(OptionGroup):
     """`Options.Precision`."""
 
     owner = "Options.Precision"
@@ -155,7 +155,7 @@ class Precision(Group):
     )
 
 
-class Distributed(Group):
+class Distributed(OptionGroup):
     """`Options.Distributed`."""
 
     owner = "Options.Distributed"
@@ -171,7 +171,7 @@ class Distributed(Group):
         return self
 
 
-class TensorLocations(Group):
+class TensorLocations(OptionGroup):
     """`Options.TensorLocations`."""
 
     owner = "Options.TensorLocations"
@@ -186,14 +186,14 @@ class TensorLocations(Group):
     )
 
 
-class Jit(Group):
+class Jit(OptionGroup):
     """`Options.Jit`."""
 
     owner = "Options.Jit"
     ignored = frozenset({"traceModel"})
 
 
-class Popart(Group):
+class Popart(OptionGroup):
     """`Options._Popart`."""
 
     owner = "Options._Popart"

@@ -86,11 +86,15 @@ def mode_for(
 
 def _check_period(period: int, window: Window, what: str) -> None:
     batches = window.batches
-    told = f"the {batches} micro-batches of a call (deviceIterations × gradientAccumulation)"
+    batches_of_call = (
+        f"the {batches} micro-batches of a call (deviceIterations × gradientAccumulation)"
+    )
     if period > batches:
-        raise MisuseError(f"{what}: a return period of {period} has to be at most {told}")
+        raise MisuseError(
+            f"{what}: a return period of {period} has to be at most {batches_of_call}"
+        )
     if batches % period:
         raise MisuseError(
-            f"{what}: a return period of {period} has to be a factor of {told}; otherwise every "
-            "call would give back other micro-batches"
+            f"{what}: a return period of {period} has to be a factor of {batches_of_call}; "
+            "otherwise every call would give back other micro-batches"
         )

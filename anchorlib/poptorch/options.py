@@ -12,13 +12,13 @@ from typing import Any, Self
 import torch
 
 from anchorlib.names import quoted
-from anchorlib.poptorch.anchors import Wanted
+from anchorlib.poptorch.anchors import AnchorArguments
 from anchorlib.poptorch.enums import OutputMode
 from anchorlib.poptorch.errors import Error, MisuseError
 from anchorlib.poptorch.groups import (
     Distributed,
-    Group,
     Jit,
+    OptionGroup,
     Popart,
     Precision,
     TensorLocations,
@@ -30,7 +30,7 @@ from anchorlib.poptorch.modes import Window, check_mode
 __all__ = ["Options"]
 
 
-class Options(Group):
+class Options(OptionGroup):
     """How a model runs, and which of its tensors are anchored.
 
     opts = Options()
@@ -75,7 +75,7 @@ class Options(Group):
         self.random_seed: int | None = None
         self.output_mode = OutputMode.Default
         self.output_return_period = 1
-        self.anchored_tensors: dict[str, Wanted] = {}
+        self.anchored_tensors: dict[str, AnchorArguments] = {}
         self.Training = Training()
         self.Precision = Precision()
         self.Distributed = Distributed()
@@ -145,7 +145,7 @@ class Options(Group):
         what = f"anchor {quoted(short_name)}"
         mode = _renamed("anchorTensor", renamed, "anchor_mode", output_mode)
         period = _renamed("anchorTensor", renamed, "anchor_return_period", output_return_period)
-        wanted = Wanted(long_name, mode, check_mode(mode, period, what=what))
+        wanted = AnchorArguments(long_name, mode, check_mode(mode, period, what=what))
         known = self.anchored_tensors.get(short_name)
         if known is not None and known.long_name != long_name:
             raise MisuseError(f"{what} is {quoted(known.long_name)} already")
@@ -163,7 +163,7 @@ class Options(Group):
             group.freeze()
         return mine
 
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[OptionGroup, ...]:
         """The parts that a model may depend on, these options among them."""
         return (self, self.Training, self.Precision, self.Distributed)
 

@@ -6,7 +6,7 @@ run["fc2.bias@grad"].values()    (record, *shape)
 """
 
 from anchorlib.reading.blocks import Over, spread
-from anchorlib.reading.histogram import TensorHistogram, gradients_first
+from anchorlib.reading.histogram import gradients_first
 from anchorlib.reading.run import Run, open_run
 from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.tables import as_frame, html_table, html_text
@@ -16,7 +16,6 @@ __all__ = [
     "Over",
     "Run",
     "Series",
-    "TensorHistogram",
     "as_frame",
     "as_tensor",
     "gradients_first",

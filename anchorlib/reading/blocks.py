@@ -1,6 +1,6 @@
 """Blocks: a block is what one task of a query reads, some records of one series.
 
-    plan(series) ─▶ [Block, …]         made from columns alone
+    plan(series) ─▶ [TaskBlock, …]     made from columns alone
     f(series)    ─▶ an answer          pure: it depends on the records of the block alone
     over         ─▶ runs the tasks     `map` in this process, or the map of a cluster
 
@@ -21,7 +21,7 @@ import numpy as np
 from anchorlib.reading.series import Series, series_at
 from anchorlib.store import Pin, packed_rows, pin_of, told_rows
 
-__all__ = ["Block", "FarBlock", "Over", "plan", "spread"]
+__all__ = ["FarBlock", "Over", "TaskBlock", "plan", "spread"]
 
 Answer = TypeVar("Answer")
 Part = TypeVar("Part")
@@ -43,7 +43,7 @@ class FarBlock:
     """A block as another process can be told of it: names and numbers instead of open files.
 
     pin: how the process finds the rank. number: of the series in its rank's catalogue.
-    rows: row numbers in the rank's table, packed. weight: see `Block`.
+    rows: row numbers in the rank's table, packed. weight: see `TaskBlock`.
     """
 
     pin: Pin
@@ -56,13 +56,15 @@ class FarBlock:
         """The ranks that the block reads: one."""
         return (self.pin,)
 
-    def near(self) -> Block:
+    def near(self) -> TaskBlock:
         """The block with its records opened in this process; raises as `Pin.reader`."""
-        return Block(series_at(self.pin.reader(), self.number, told_rows(self.rows)), self.weight)
+        return TaskBlock(
+            series_at(self.pin.reader(), self.number, told_rows(self.rows)), self.weight
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TaskBlock:
     """Records of one series that one task reads.
 
     weight: about how much work that is, in bytes to read.
@@ -77,13 +79,13 @@ class Block:
         return FarBlock(pin_of(reader), number, packed_rows(rows), self.weight)
 
 
-def plan(series: Series) -> list[Block]:
+def plan(series: Series) -> list[TaskBlock]:
     """Cuts a series, in its order, into blocks of about 256 MiB; there is one block at least."""
     costs = np.cumsum(series.sizes + ROW_BYTES, dtype=np.int64)
     cuts = (np.flatnonzero(np.diff(costs // BLOCK_BYTES)) + 1).tolist()
     ends = [0, *costs.tolist()]
     return [
-        Block(series.between(start, stop), ends[stop] - ends[start] + OPEN_BYTES)
+        TaskBlock(series.between(start, stop), ends[stop] - ends[start] + OPEN_BYTES)
         for start, stop in zip([0, *cuts], [*cuts, len(series)], strict=True)
     ]
 
@@ -97,5 +99,5 @@ def spread(
     return [list(islice(answers, len(blocks))) for blocks in plans]
 
 
-def _asked(function: Callable[[Series], Answer], block: Block) -> Answer:
+def _asked(function: Callable[[Series], Answer], block: TaskBlock) -> Answer:
     return function(block.series)

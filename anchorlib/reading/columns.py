@@ -74,8 +74,8 @@ class Columns(Mapping[str, Array]):
     def _flags(self) -> Array:
         codes: Array = self._reader.column("flags")[self._rows]
         # Few combinations occur, so each is spelled once.
-        found, places = np.unique(codes, return_inverse=True)
-        texts = np.array([flag_text(code) for code in found.tolist()], dtype=np.str_)
+        different, places = np.unique(codes, return_inverse=True)
+        texts = np.array([flag_text(code) for code in different.tolist()], dtype=np.str_)
         spelled: Array = texts[places] if len(codes) else np.empty(0, "U1")
         return spelled
 

@@ -43,8 +43,8 @@ def gradients_first(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     has a gradient, each name's first kind. A gradient and a value are never pooled.
     """
     for kinds in (GRADIENTS, tuple(dict.fromkeys(kind for _, kind in pairs))):
-        found = [_first_kind(name, kinds, pairs) for name in dict.fromkeys(n for n, _ in pairs)]
-        if chosen := [pair for pair in found if pair is not None]:
+        gradients = [_first_kind(name, kinds, pairs) for name in dict.fromkeys(n for n, _ in pairs)]
+        if chosen := [pair for pair in gradients if pair is not None]:
             return chosen
     return []
 

@@ -50,8 +50,8 @@ class LazyValues:
         if not rows.size:
             return np.empty((0, *self.shape[1:]), self.dtype)[(slice(None), *rest)]
         raw = self.pin.reader().stack(np.atleast_1d(rows))
-        found: Array = dtypes.decode(raw, self.element)
-        return found[(slice(None) if rows.ndim else 0, *rest)]
+        values: Array = dtypes.decode(raw, self.element)
+        return values[(slice(None) if rows.ndim else 0, *rest)]
 
 
 def lazy_values(
@@ -74,12 +74,14 @@ def lazy_values(
     stored = (rows_together(len(rows), nbytes), *own)
     asked = _by_axis(chunks, stored)
     try:
-        told = dask.array.core.normalize_chunks(asked, shape, dtype=dtype, previous_chunks=stored)
+        chunk_sizes = dask.array.core.normalize_chunks(
+            asked, shape, dtype=dtype, previous_chunks=stored
+        )
     except (ValueError, TypeError) as error:
         raise OptionError(f"chunks={chunks!r} do not fit {shape}: {error}") from None
     values = LazyValues(pin_of(reader), packed_rows(rows), name, shape, dtype)
     meta = np.empty((0,) * len(shape), dtype)
-    return dask.array.from_array(values, chunks=told, name=False, meta=meta)
+    return dask.array.from_array(values, chunks=chunk_sizes, name=False, meta=meta)
 
 
 def _by_axis(chunks: Chunks, stored: tuple[int, ...]) -> Any:

@@ -49,8 +49,8 @@ def open_run(run: str | Path, store: str | Path | None = None) -> Run:
     store: a directory or a collector's URL; None means ANCHOR_STORE, else "anchors".
     Raises RunNotFoundError (with what may have been meant), OptionError, CollectorError.
     """
-    found = find_run(run, store)
-    return Run(RunReader(found.location, found.name, asked(run, store)))
+    stored_run = find_run(run, store)
+    return Run(RunReader(stored_run.location, stored_run.name, asked(run, store)))
 
 
 class Run:
@@ -89,8 +89,8 @@ class Run:
 
         A run that is open and not live was left behind by a process that died.
         """
-        found = [self._reader.is_live(rank) for rank in self.ranks]
-        return None if None in found else any(found)
+        states = [self._reader.is_live(rank) for rank in self.ranks]
+        return None if None in states else any(states)
 
     @property
     def is_copy(self) -> bool:
@@ -103,8 +103,8 @@ class Run:
         """The steps that have records, ascending."""
         if self._figures is not None:
             return list(self._figures.steps)
-        found = {step for index in self._all() for step in np.unique(index.reader.column("step"))}
-        return sorted(map(int, found))
+        steps = {step for index in self._all() for step in np.unique(index.reader.column("step"))}
+        return sorted(map(int, steps))
 
     @property
     def bytes(self) -> int:
@@ -173,8 +173,8 @@ class Run:
 
         Raises OptionError for an unknown stage or rank, DamagedError for a damaged log.
         """
-        found = [op for at in self._ranks_of(rank) for op in self._traced(at)]
-        return select_ops(found, stage, module, step)
+        ops = [op for at in self._ranks_of(rank) for op in self._traced(at)]
+        return select_ops(ops, stage, module, step)
 
     def op_gaps(self, rank: int | None = None) -> list[OpGap]:
         """The gaps in the log of operations: what could not be traced, and why; raises as `ops`."""
@@ -237,12 +237,12 @@ class Run:
 
         Raises UnknownTensorError for a selector that names none, with suggestions.
         """
-        found = self._listing()
+        infos = self._listing()
         if not selectors:
-            return found
-        pairs = list(dict.fromkeys((info.name, info.kind) for info in found))
+            return infos
+        pairs = list(dict.fromkeys((info.name, info.kind) for info in infos))
         named = set(select(selectors, pairs, where=f" in {self.name}"))
-        return [info for info in found if (info.name, info.kind) in named]
+        return [info for info in infos if (info.name, info.kind) in named]
 
     def __getitem__(self, selector: str) -> Series:
         """The one series that a selector names.
@@ -279,20 +279,22 @@ class Run:
             self._checked_rank(rank)
         wanted = None if mode is None else str(parse_mode(mode))
         self._reader.refresh()
-        found = self._find(name, kind, attempts=attempts)
-        if not found:
+        candidates = self._find(name, kind, attempts=attempts)
+        if not candidates:
             self.tensors(join(name, kind))
             raise UnknownTensorError(
                 f"no tensor is named {quoted(join(name, kind))} in {self.name}"
             )
         chosen = [
             one
-            for one in found
+            for one in candidates
             if (rank is None or one.rank == rank) and (wanted is None or one.mode == wanted)
         ]
         if len(chosen) == 1:
             return chosen[0]
-        have = ", ".join(f"rank={one.rank}, mode={quoted(one.mode)}" for one in chosen or found)
+        have = ", ".join(
+            f"rank={one.rank}, mode={quoted(one.mode)}" for one in chosen or candidates
+        )
         if not chosen:
             raise UnknownTensorError(
                 f"{quoted(join(name, kind))} in {self.name} was not recorded so; it has: {have}"
@@ -333,15 +335,15 @@ class Run:
         wanted = None if mode is None else str(parse_mode(mode))
         if self._figures is not None and rank is None and wanted is None and not where:
             return [self._whole(pair, self._figures) for pair in pairs]
-        found = []
+        histograms = []
         for pair in pairs:
             series = [
                 one
                 for one in self._find(*pair)
                 if (rank is None or one.rank == rank) and (wanted is None or one.mode == wanted)
             ]
-            found.append(self._histogram(pair, series, where))
-        return [part for part in found if part is not None]
+            histograms.append(self._histogram(pair, series, where))
+        return [part for part in histograms if part is not None]
 
     def _whole(self, pair: tuple[str, str], figures: RunFigures) -> TensorHistogram:
         """The histogram of all records of one tensor, from the index of an archived run."""
@@ -447,14 +449,14 @@ class Run:
 
     def _find(self, name: str, kind: str, *, attempts: bool = False) -> list[Series]:
         """The series of a tensor and kind, as of the last look at the run."""
-        found = []
+        matches = []
         for rank in self._reader.ranks:
             index = self._index(rank, attempts=attempts)
-            found += [
+            matches += [
                 Series(index.reader, entry, index.rows(entry))
                 for entry in index.of_tensor(name, kind)
             ]
-        return found
+        return matches
 
     @property
     def _figures(self) -> RunFigures | None:

@@ -156,16 +156,16 @@ class Series:
         not kept, UnknownTensorError where there is no record.
         """
         self._check_kept()
-        found = self._reader.forms(self._rows)
-        if len(found) > 1:
-            some = ", ".join(f"{dtype} {list(shape)}" for dtype, shape in sorted(found)[:3])
+        forms = self._reader.forms(self._rows)
+        if len(forms) > 1:
+            some = ", ".join(f"{dtype} {list(shape)}" for dtype, shape in sorted(forms)[:3])
             raise RaggedError(
-                f"the records of {self} have {len(found)} shapes ({some}, …): go through them with "
+                f"the records of {self} have {len(forms)} shapes ({some}, …): go through them with "
                 ".records(), or narrow them with .where()"
             )
-        if not found:
+        if not forms:
             raise UnknownTensorError(f"{self} has no record here: there are no values to stack")
-        return found.pop()
+        return forms.pop()
 
     def at(
         self, *, step: int, pass_index: int = 0, call: int = 0, phase: str | None = None
@@ -175,16 +175,16 @@ class Series:
         Raises UnknownTensorError where there is none, AmbiguousTensorError where several phases
         have one.
         """
-        found = self.where(steps=[step], pass_index=pass_index, call=call, phase=phase)
-        if not len(found):
+        records = self.where(steps=[step], pass_index=pass_index, call=call, phase=phase)
+        if not len(records):
             raise UnknownTensorError(self._nothing_at(step, pass_index, call, phase))
-        phases = sorted(set(found.columns["phase"].tolist()))
+        phases = sorted(set(records.columns["phase"].tolist()))
         if len(phases) > 1:
             names = ", ".join(escape(p) for p in phases)
             raise AmbiguousTensorError(
                 f"{self} has several phases at step {step}: {names}; give phase="
             )
-        return found.record(len(found) - 1)
+        return records.record(len(records) - 1)
 
     def records(self, *, summaries: bool = False) -> Iterator[Record]:
         """Each record; its values are read when the iteration comes to it.

@@ -56,8 +56,8 @@ class RankIndex:
         """The rows of a series in order of execution."""
         if entry.id >= len(self._entries):
             return self._rows[:0]
-        found: Array = self._rows[self._starts[entry.id] : self._starts[entry.id + 1]]
-        return found
+        rows: Array = self._rows[self._starts[entry.id] : self._starts[entry.id + 1]]
+        return rows
 
     def laid_out(self) -> tuple[Array, Array]:
         """The rows of all `series`, one series after the other, and where each series begins."""
@@ -99,16 +99,16 @@ class _Sum:
 
 def listing(indexes: Iterable[RankIndex]) -> list[TensorInfo]:
     """All tensors, kinds and modes of all ranks, in order of execution."""
-    found: dict[Key, _Sum] = {}
+    sums: dict[Key, _Sum] = {}
     gaps: list[Gap] = []
     for index in indexes:
         gaps += index.reader.gaps()
         for entry, one in zip(index.series, _described(index), strict=True):
             key = (entry.name, entry.kind, entry.mode)
-            if key in found:
-                found[key].add(one, index.reader.rank)
+            if key in sums:
+                sums[key].add(one, index.reader.rank)
             else:
-                found[key] = _Sum(one, index.reader.rank)
+                sums[key] = _Sum(one, index.reader.rank)
     missing = _missing(summed_gaps(gaps))
     return [
         TensorInfo(
@@ -124,7 +124,7 @@ def listing(indexes: Iterable[RankIndex]) -> list[TensorInfo]:
             bytes=one.figures[4],
             gaps=missing.get(key, 0),
         )
-        for key, one in sorted(found.items(), key=lambda item: item[1].figures[0])
+        for key, one in sorted(sums.items(), key=lambda item: item[1].figures[0])
     ]
 
 
@@ -150,11 +150,11 @@ def listed_figures(figures: RunFigures) -> list[TensorInfo]:
 
 
 def _missing(gaps: Iterable[Gap]) -> dict[Key, int]:
-    found: dict[Key, int] = {}
+    counts: dict[Key, int] = {}
     for gap in gaps:
         key = (gap.name, gap.kind, gap.mode)
-        found[key] = found.get(key, 0) + gap.count
-    return found
+        counts[key] = counts.get(key, 0) + gap.count
+    return counts
 
 
 class _Described(NamedTuple):
@@ -189,13 +189,13 @@ def _described(index: RankIndex) -> list[_Described]:
     forms = _different(reader.column("form")[rows], starts)
     known = [form.dtype for form in reader.catalogue.forms]
     common: dict[tuple[int, ...], Shape] = {}
-    found = []
+    descriptions = []
     for own, alike, one in zip(forms, _different(codes, starts), figures, strict=True):
         if alike not in common:
             common[alike] = common_shape([shapes[code] for code in alike])
         dtypes = tuple(dict.fromkeys(known[at] for at in own))
-        found.append(_Described(dtypes, common[alike], one))
-    return found
+        descriptions.append(_Described(dtypes, common[alike], one))
+    return descriptions
 
 
 def _different(values: Array, starts: Array) -> list[tuple[int, ...]]:

@@ -21,5 +21,5 @@ def stored_sizes(reader: RankReader, rows: Array) -> Array:
     numel = np.array([prod(shape) for shape in shapes] or [0], np.int64)[codes]
     forms = [dtypes.dtype(form.dtype) for form in reader.catalogue.forms]
     widths = np.array([kind.storage.itemsize for kind in forms] or [0], np.int64)
-    found: Array = numel * widths[reader.column("form")[rows]] * reader.kept(rows)
-    return found
+    sizes: Array = numel * widths[reader.column("form")[rows]] * reader.kept(rows)
+    return sizes

@@ -73,7 +73,7 @@ class Later:
     fields: tuple[tuple[Any, int], ...] = ()
 
 
-class _Place(NamedTuple):
+class _Destination(NamedTuple):
     """Where the values of a slot are to be written.
 
     number: the slot's. owner: keeps the memory at `address` alive where it is not the ring's.
@@ -88,18 +88,18 @@ class _Place(NamedTuple):
 class Copies:
     """The slots of a ring that are published and wait for their values.
 
-    told: called with the fault of each copy that failed.
+    on_fault: called with the fault of each copy that failed.
     """
 
-    def __init__(self, ring: Ring, told: Callable[[Exception], None]) -> None:
-        self._ring, self._told = ring, told
-        self._places: dict[int, deque[_Place]] = {}  # by thread: each fills its own
+    def __init__(self, ring: Ring, on_fault: Callable[[Exception], None]) -> None:
+        self._ring, self._on_fault = ring, on_fault
+        self._places: dict[int, deque[_Destination]] = {}  # by thread: each fills its own
         self._running: deque[tuple[int, Lane]] = deque()
         self._guard = threading.RLock()
 
     def reserve(self, source: Later, address: int, owner: object = None) -> None:
         """Note that the next published slot is for `source`; the queue's lock is held."""
-        place = _Place(self._ring[Word.PUBLISHED], address, source, owner)
+        place = _Destination(self._ring[Word.PUBLISHED], address, source, owner)
         self._places.setdefault(threading.get_ident(), deque()).append(place)
 
     def cancel(self) -> None:
@@ -120,7 +120,7 @@ class Copies:
             for place in places or ():  # left over where an exception, as Ctrl-C, came in between
                 self._ring.void(place.number)
 
-    def _begin(self, places: deque[_Place]) -> None:
+    def _begin(self, places: deque[_Destination]) -> None:
         number, address, source, _ = places[0]
         slot = self._ring.slot_address(number)
         writes = [(source.x, address), *((x, slot + at) for x, at in source.fields)]
@@ -133,7 +133,7 @@ class Copies:
             lane = None
             self._ring.void(number)
             self.settle()
-            self._told(fault)
+            self._on_fault(fault)
         finally:
             if lane is not None:
                 self._await(number, lane)

@@ -51,13 +51,13 @@ class Known:
         self._of_streams = np.zeros((3, _FIRST), np.int64)
         self.tables = Tables(self._series.keys, self._layouts, self._sizes, self._phases.keys)
 
-    def define(self, told: Mapping[str, Any]) -> bool:
-        """Add the definition in `told`; returns False where `told` is no definition."""
-        if "stream" in told:
-            *key, keeps = told["stream"]
+    def define(self, definition: Mapping[str, Any]) -> bool:
+        """Add the definition; returns False where it is a statement."""
+        if "stream" in definition:
+            *key, keeps = definition["stream"]
             self._stream(*key, keeps=keeps)
-        elif "layout" in told:
-            self._layout(*told["layout"])
+        elif "layout" in definition:
+            self._layout(*definition["layout"])
         else:
             return False
         return True

@@ -206,15 +206,15 @@ class Drain:
         return values
 
     def _hear(self, text: Buffer) -> None:
-        told = json.loads(bytes(text))
-        if self._known.define(told):
+        statement = json.loads(bytes(text))
+        if self._known.define(statement):
             return
-        for gap in gaps_of(told):
+        for gap in gaps_of(statement):
             self._statements.total(gap)
-        for edges in edges_of(told):
+        for edges in edges_of(statement):
             self._statements.edges(edges)
-        self._statements.header(told["header"])
-        self._statements.operations(operations_of(told))
+        self._statements.header(statement["header"])
+        self._statements.operations(operations_of(statement))
 
     def _deliver(self, heads: Array) -> None:
         if self._is_late():
@@ -311,10 +311,10 @@ class Drain:
 
     def _tell(self, *, again: bool) -> None:
         telling = self._statements.take(again=again)
-        if not telling.tell(self._sink, self._not_told):
+        if not telling.tell(self._sink, self._not_kept):
             self._statements.again(telling)
 
-    def _not_told(self, lost: str, fault: Exception) -> None:
+    def _not_kept(self, lost: str, fault: Exception) -> None:
         if not self._revoked:  # after `revoke`, the count that `close` returns tells of the loss
             self._losses.warn_once(lost, f"{lost}: {fault}")
 

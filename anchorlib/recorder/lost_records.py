@@ -31,7 +31,7 @@ class LostRecords:
         self.records = self.bare = self.nbytes = 0
         self._statements = statements
         self._warn = warn
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def lose(self, series: Series, step: int, nbytes: int, reason: str) -> None:
         """Count a record that is lost altogether, and the bytes of values that it would keep."""
@@ -68,8 +68,8 @@ class LostRecords:
 
     def warn_once(self, key: str, message: str) -> None:
         """Log the first message of each key."""
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._logged:
+            self._logged.add(key)
             self._warn(message)
 
     def _count(self, series: Series, step: int, nbytes: int, reason: str) -> None:

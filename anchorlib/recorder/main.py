@@ -23,7 +23,7 @@ from typing import Any, Final
 from anchorlib.errors import StoreError
 from anchorlib.recorder.asks import Ask
 from anchorlib.recorder.drain import Drain
-from anchorlib.recorder.process_messages import MOST_TEXT, Talk, fault_told
+from anchorlib.recorder.process_messages import MOST_TEXT, Talk, encoded_fault
 from anchorlib.recorder.recorder_plan import RecorderPlan, open_plan
 from anchorlib.recorder.ring import WARM_BYTES, Ring
 from anchorlib.recorder.thread import LINGER
@@ -52,11 +52,11 @@ class Process:
 
     def answer(self, ask: Ask, answer: int | Exception) -> None:
         """Send an answer to the trainer."""
-        told: dict[str, Any] = {"answer": ask.number}
+        message: dict[str, Any] = {"answer": ask.number}
         if isinstance(answer, Exception):
-            self._talk.send(told | {"fault": fault_told(answer)})
+            self._talk.send(message | {"fault": encoded_fault(answer)})
         else:
-            self._talk.send(told | {"value": answer})
+            self._talk.send(message | {"value": answer})
 
     def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:
         """Answer `ask` once its flush is done; waits on a thread, so that the drain goes on."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from anchorlib import errors
 from anchorlib.errors import AnchorError, CollectorError, StoreError
 
-__all__ = ["MOST_TEXT", "Talk", "fault_of", "fault_told"]
+__all__ = ["MOST_TEXT", "Talk", "encoded_fault", "fault_of"]
 
 _MOST_BYTES: Final = 1 << 16
 MOST_TEXT: Final = 4096
@@ -52,16 +52,16 @@ class Talk:
         self._end.close()
 
 
-def fault_told(fault: Exception) -> list[str]:
+def encoded_fault(fault: Exception) -> list[str]:
     """A fault as JSON can hold it: its class ("" if not ours), its message, its kind."""
     ours = type(fault).__name__ if isinstance(fault, AnchorError) else ""
     said = str(fault) if ours else f"{type(fault).__name__}: {fault}"
     return [ours, said[:MOST_TEXT], str(getattr(fault, "kind", ""))]
 
 
-def fault_of(told: Sequence[str]) -> Exception:
-    """The fault that `fault_told` encoded; a fault of no class of ours becomes a StoreError."""
-    name, said, kind = told
+def fault_of(encoded: Sequence[str]) -> Exception:
+    """The fault that `encoded_fault` encoded; a fault of no class of ours becomes a StoreError."""
+    name, said, kind = encoded
     fault: Exception = getattr(errors, name, StoreError)(said) if name else StoreError(said)
     if isinstance(fault, CollectorError):
         fault.kind = kind

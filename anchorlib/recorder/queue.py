@@ -400,9 +400,9 @@ class RecordQueue:
         except AnchorError:
             raise
         except (Late, CancelledError):
-            told = "the session closed" if timeout is None else f"{timeout:g} s"
+            ended = "the session closed" if timeout is None else f"{timeout:g} s"
             raise FlushTimeoutError(
-                f"{target - self._ring[Word.RECORDS]} records still wait after {told}; "
+                f"{target - self._ring[Word.RECORDS]} records still wait after {ended}; "
                 "flush again, or give it more time"
             ) from None
         except Exception as fault:  # noqa: BLE001  # a store's fault must not end training

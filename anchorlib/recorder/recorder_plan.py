@@ -46,10 +46,10 @@ class RecorderPlan:
     def read(cls, descriptor: int) -> RecorderPlan:
         """The plan in the memory of `descriptor`, which this closes."""
         with os.fdopen(descriptor, "rb") as file:
-            told: dict[str, Any] = json.load(file)
-        told["options"] = RunOptions(**told["options"])
-        told |= {name: tuple(told[name]) for name in ("writers", "definitions")}
-        return cls(**told)
+            fields: dict[str, Any] = json.load(file)
+        fields["options"] = RunOptions(**fields["options"])
+        fields |= {name: tuple(fields[name]) for name in ("writers", "definitions")}
+        return cls(**fields)
 
 
 class Unopened(MemorySink):

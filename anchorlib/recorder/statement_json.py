@@ -32,12 +32,12 @@ def stream_definition(number: int, key: tuple[str, str, str, str], *, keeps: boo
 
     key: name, kind, mode, phase. keeps: whether the mode keeps values.
     """
-    return _told({"stream": [number, *key, keeps]})
+    return _encoded({"stream": [number, *key, keeps]})
 
 
 def layout_definition(number: int, dtype: str, shape: Sequence[int]) -> bytes:
     """The definition of a layout's number: it stands for a dtype, by torch's name, and a shape."""
-    return _told({"layout": [number, dtype, list(shape)]})
+    return _encoded({"layout": [number, dtype, list(shape)]})
 
 
 def statement(
@@ -47,7 +47,7 @@ def statement(
     operations: Sequence[Entry] = (),
 ) -> bytes:
     """A statement: gaps, lineage, header entries and traced operations."""
-    return _told(
+    return _encoded(
         {
             "gaps": [_fields(gap, _GAP) for gap in gaps],
             "edges": [
@@ -60,19 +60,19 @@ def statement(
     )
 
 
-def gaps_of(told: Mapping[str, Any]) -> list[Gap]:
+def gaps_of(stated: Mapping[str, Any]) -> list[Gap]:
     """The gaps of a statement."""
-    return [Gap(**fields) for fields in told["gaps"]]
+    return [Gap(**fields) for fields in stated["gaps"]]
 
 
-def edges_of(told: Mapping[str, Any]) -> list[Edges]:
+def edges_of(stated: Mapping[str, Any]) -> list[Edges]:
     """The lineage of a statement."""
-    return [_edges(fields) for fields in told["edges"]]
+    return [_edges(fields) for fields in stated["edges"]]
 
 
-def operations_of(told: Mapping[str, Any]) -> list[Entry]:
+def operations_of(stated: Mapping[str, Any]) -> list[Entry]:
     """The entries of the operations' log in a statement."""
-    return list(told["operations"])
+    return list(stated["operations"])
 
 
 def _fields(one: Gap | Edges | Parent, names: Sequence[str]) -> dict[str, Any]:
@@ -80,12 +80,12 @@ def _fields(one: Gap | Edges | Parent, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(one, name) for name in names}
 
 
-def _told(what: Mapping[str, Any]) -> bytes:
+def _encoded(what: Mapping[str, Any]) -> bytes:
     return _encode(what).encode()
 
 
-def _edges(told: dict[str, Any]) -> Edges:
-    told |= {name: tuple(told[name]) for name in ("shape", "ops", "missing", "arguments")}
-    told["inputs"] = tuple(map(tuple, told["inputs"]))
-    told["parents"] = tuple(Parent(**parent) for parent in told["parents"])
-    return Edges(**told)
+def _edges(values: dict[str, Any]) -> Edges:
+    values |= {name: tuple(values[name]) for name in ("shape", "ops", "missing", "arguments")}
+    values["inputs"] = tuple(map(tuple, values["inputs"]))
+    values["parents"] = tuple(Parent(**parent) for parent in values["parents"])
+    return Edges(**values)

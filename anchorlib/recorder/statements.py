@@ -104,11 +104,11 @@ class Telling:
 
         failed: called with a sentence and the fault for each kind of statement that was not kept.
         """
-        told = _said(sink.gap, self.gaps, "what was not recorded could not be noted", failed)
+        taken = _said(sink.gap, self.gaps, "what was not recorded could not be noted", failed)
         _said(sink.edges, self.edges, "what values were computed from was not kept", failed)
         _said(sink.header, self.header, "what the run's header gained was not kept", failed)
         _said(sink.operations, self.operations, "what was traced was not kept", failed)
-        return told
+        return taken
 
 
 def _said(

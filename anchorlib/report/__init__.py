@@ -9,9 +9,8 @@ a run has too many steps, adjacent steps share a column, their figures are added
 says so.
 """
 
-from anchorlib.diagnosis import Shown
 from anchorlib.report.notebook import show
 from anchorlib.report.rendering import page, write_page
 from anchorlib.report.serving import Source, application
 
-__all__ = ["Shown", "Source", "application", "page", "show", "write_page"]
+__all__ = ["Source", "application", "page", "show", "write_page"]

@@ -16,7 +16,7 @@ from anchorlib.diagnosis.sizes import Measures
 from anchorlib.names import escape, join
 from anchorlib.report.footprint import Footprint, footprints
 from anchorlib.report.nearby import nearby_values
-from anchorlib.report.run_view import Budget, Line, RunView
+from anchorlib.report.run_view import Line, PageBudget, RunView
 from anchorlib.report.structure import structure
 from anchorlib.report.vicinity import vicinities
 
@@ -67,10 +67,10 @@ class Contrast:
 
 
 def contrast(
-    comparison: Comparison, a: RunView, b: RunView, number: int, *, budget: Budget | None = None
+    comparison: Comparison, a: RunView, b: RunView, number: int, *, budget: PageBudget | None = None
 ) -> Contrast:
     """The comparison of run 0 with run `number` of the page, whose views are `a` and `b`."""
-    budget = budget or Budget()
+    budget = budget or PageBudget()
     grid = np.full((len(a.lines), len(a.columns)), np.nan)
     cells: dict[str, Array] = _no_cells()
     nearby: list[dict[str, Any]] = []
@@ -193,19 +193,19 @@ def _is_of(place: Place, line: Line) -> bool:
 def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[str, Any]:
     first = comparison.first
     losses = comparison.losses
-    told = sections(comparison)
+    every = sections(comparison)
     return {
         "run": number,
         "a": escape(comparison.a),
         "b": escape(comparison.b),
         "verdict": comparison.verdict,
-        "sections": [_section(one, a) for one in told if one.key in READ],
+        "sections": [_section(one, a) for one in every if one.key in READ],
         "first": None
         if first is None
-        else {**_told(first.place, a), "identical_before": first.identical_before},
+        else {**_place_fields(first.place, a), "identical_before": first.identical_before},
         "origins": [
             {
-                **_told(origin.place, a),
+                **_place_fields(origin.place, a),
                 "class": origin.cls,
                 "ops": [escape(op) for op in origin.ops],
                 "parents": [escape(parent) for parent in origin.parents],
@@ -220,7 +220,7 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
         ],
         "config": [
             [entry.name, *(entry.sides or ())]
-            for one in told
+            for one in every
             if one.key == "config"
             for entry in one.entries
             if not entry.name.startswith(MODULE)  # modules are shown in the structure
@@ -258,7 +258,7 @@ def _entry(entry: Entry, a: RunView) -> dict[str, Any]:
     return {**said, "sides": list(entry.sides or ()), "line": line, "column": column}
 
 
-def _told(place: Place, a: RunView) -> dict[str, Any]:
+def _place_fields(place: Place, a: RunView) -> dict[str, Any]:
     row, column = _spot(place, a)
     return {
         "line": row,

@@ -13,7 +13,7 @@ from anchorlib.report.comparison_view import Contrast
 from anchorlib.report.footprint import Footprint
 from anchorlib.report.formats import format_limits
 from anchorlib.report.noteworthy import attention
-from anchorlib.report.packing import Packer
+from anchorlib.report.packing import ArrayPacker
 from anchorlib.report.run_view import Bins, Line, RunView, Unclipped
 
 __all__ = ["document_text"]
@@ -40,7 +40,7 @@ def document_text(
     tag: names this state of the data, so that the page can ask for anything newer.
     trouble: a sentence about what could not be made, shown on top of the page.
     """
-    packer = Packer()
+    packer = ArrayPacker()
     return packer.text(
         {
             "version": 1,
@@ -54,7 +54,7 @@ def document_text(
     )
 
 
-def _run(view: RunView, packer: Packer) -> dict[str, Any]:
+def _run(view: RunView, packer: ArrayPacker) -> dict[str, Any]:
     exact = "f8" if len(view.lines) * len(view.columns) <= EXACT_CELLS else "f4"
     return {
         "name": view.name,
@@ -97,7 +97,7 @@ def _line(line: Line) -> dict[str, Any]:
     }
 
 
-def _bins(bins: Bins, packer: Packer) -> dict[str, Any]:
+def _bins(bins: Bins, packer: ArrayPacker) -> dict[str, Any]:
     return {
         "width": bins.width,
         "windows": bins.windows,
@@ -108,14 +108,14 @@ def _bins(bins: Bins, packer: Packer) -> dict[str, Any]:
     }
 
 
-def _unclipped(unclipped: Unclipped | None, packer: Packer) -> dict[str, Any] | None:
+def _unclipped(unclipped: Unclipped | None, packer: ArrayPacker) -> dict[str, Any] | None:
     if unclipped is None:
         return None
     norms, bad = packer.array(unclipped.norms, "f8"), packer.array(unclipped.bad, "u1")
     return {"tensors": unclipped.tensors, "norms": norms, "bad": bad}
 
 
-def _contrast(one: Contrast, packer: Packer) -> dict[str, Any]:
+def _contrast(one: Contrast, packer: ArrayPacker) -> dict[str, Any]:
     cells: Mapping[str, Array] = one.cells
     exact = len(cells["cell"]) <= EXACT_CELLS
     return {
@@ -133,7 +133,7 @@ def _contrast(one: Contrast, packer: Packer) -> dict[str, Any]:
     }
 
 
-def _footprint(one: Footprint, packer: Packer) -> dict[str, Any]:
+def _footprint(one: Footprint, packer: ArrayPacker) -> dict[str, Any]:
     rows, columns = one.picture.shape
     return {
         "cell": one.cell,
@@ -145,7 +145,7 @@ def _footprint(one: Footprint, packer: Packer) -> dict[str, Any]:
     }
 
 
-def _detail(name: str, values: Array, packer: Packer, *, exact: bool) -> dict[str, list[Any]]:
+def _detail(name: str, values: Array, packer: ArrayPacker, *, exact: bool) -> dict[str, list[Any]]:
     if name in WHOLE:
         return packer.whole(values)
     return packer.array(values, "f8") if exact else packer.rough(values)

@@ -14,7 +14,7 @@ from anchorlib.report.binning import BinCache
 from anchorlib.report.document import document_text
 from anchorlib.report.gathering import gather
 from anchorlib.report.rendering import contrasted
-from anchorlib.report.run_view import Budget
+from anchorlib.report.run_view import PageBudget
 
 __all__ = ["Followed"]
 
@@ -54,7 +54,7 @@ class Followed:
         tag = hashlib.sha256(repr([_state(run) for run in self._runs]).encode()).hexdigest()[:16]
         if tag == self._tag:
             return
-        budget = Budget()
+        budget = PageBudget()
         views = [
             gather(run, budget=budget, cache=cache)
             for run, cache in zip(self._runs, self._caches, strict=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.diagnosis.sizes import EQUAL, NONFINITE, apart, read, where
-from anchorlib.report.run_view import Budget
+from anchorlib.report.run_view import PageBudget
 
 __all__ = ["Footprint", "footprints"]
 
@@ -44,7 +44,7 @@ def footprints(
     cells: Mapping[str, Array],
     pairs: Array,
     wanted: Sequence[int],
-    budget: Budget,
+    budget: PageBudget,
 ) -> list[Footprint]:
     """The footprints of the `wanted` cells (first divergence, origins), as far as the budget goes.
 

@@ -17,7 +17,7 @@ from anchorlib.report.binning import BinCache, binned
 from anchorlib.report.line_records import LineRecords
 from anchorlib.report.pooled import pooled_view
 from anchorlib.report.run_lines import gaps_of, header_of, line_of, parameters_of
-from anchorlib.report.run_view import Budget, Line, Nonfinite, RunView
+from anchorlib.report.run_view import Line, Nonfinite, PageBudget, RunView
 from anchorlib.report.unclipped import unclipped_norm
 from anchorlib.summary import ExactSums
 
@@ -32,7 +32,7 @@ ADDED = ("zero", "nan", "inf", "subnormal")
 def gather(
     run: Run,
     *,
-    budget: Budget | None = None,
+    budget: PageBudget | None = None,
     cache: BinCache | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> RunView:
@@ -41,9 +41,9 @@ def gather(
     cache: the histograms counted so far, for a page that is made again while the run grows.
     progress: called with (series read, all series): counting exponents may have to read all values.
     """
-    budget = budget or Budget()
-    if (found := pooled_view(run, budget)) is not None:
-        return found
+    budget = budget or PageBudget()
+    if (view := pooled_view(run, budget)) is not None:
+        return view
     parts, parameters = list(_parts(run)), parameters_of(run)
     lines, places = _lines(parts, parameters)
     steps = np.unique(np.concatenate([np.empty(0, np.int64), *(p.columns["step"] for p in parts)]))

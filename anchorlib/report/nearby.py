@@ -9,7 +9,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing import Alignment, Table
-from anchorlib.report.run_view import Budget
+from anchorlib.report.run_view import PageBudget
 
 __all__ = ["nearby_values"]
 
@@ -23,7 +23,7 @@ def nearby_values(
     cells: Mapping[str, Array],
     pairs: Array,
     wanted: Sequence[int],
-    budget: Budget,
+    budget: PageBudget,
 ) -> list[dict[str, Any]]:
     """For the cells that matter most, the elements within RADIUS of the worst one, in C order.
 

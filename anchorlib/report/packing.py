@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Packer"]
+__all__ = ["ArrayPacker"]
 
 ALIGNMENT = 8  # bytes; a browser's Float64Array begins at a multiple of them
 LEVEL = 6
 SPLIT = "\n"
 
 
-class Packer:
+class ArrayPacker:
     """Collects arrays while a document is made."""
 
     def __init__(self) -> None:

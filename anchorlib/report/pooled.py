@@ -13,7 +13,7 @@ import numpy as np
 from anchorlib.reading import Run
 from anchorlib.record import TensorInfo
 from anchorlib.report.run_lines import gaps_of, header_of, line_of, parameters_of
-from anchorlib.report.run_view import Bins, Budget, Line, Nonfinite, RunView
+from anchorlib.report.run_view import Bins, Line, Nonfinite, PageBudget, RunView
 from anchorlib.store import OFFSET, SPAN, StepFigures
 
 __all__ = ["OPENED", "pooled_view"]
@@ -23,24 +23,25 @@ OPENED: Final = 64
 """Of so many ranks all are opened: then the page also says which of them leave their peers."""
 
 
-def pooled_view(run: Run, budget: Budget) -> RunView | None:
+def pooled_view(run: Run, budget: PageBudget) -> RunView | None:
     """What the page shows of a run of more than OPENED ranks.
 
     None for a run of fewer, and where its index leads to no such figures: then ranks are read.
     """
-    found = run.by_step() if len(run.ranks) > OPENED else None
-    if found is None or len(found.lines) * len(found.stretches) > min(
+    by_step = run.by_step() if len(run.ranks) > OPENED else None
+    if by_step is None or len(by_step.lines) * len(by_step.stretches) > min(
         budget.cells, budget.bin_cells
     ):
         return None
     infos = {(one.name, one.kind, one.mode): one for one in run.tensors()}
-    if any(line.key[:3] not in infos for line in found.lines):
+    if any(line.key[:3] not in infos for line in by_step.lines):
         return None
     order = sorted(
-        range(len(found.lines)), key=lambda at: (found.lines[at].first_order, found.lines[at].key)
+        range(len(by_step.lines)),
+        key=lambda at: (by_step.lines[at].first_order, by_step.lines[at].key),
     )
-    figures = _figures(found, order)
-    lines = _lines(found, order, infos, parameters_of(run), figures["records"])
+    figures = _figures(by_step, order)
+    lines = _lines(by_step, order, infos, parameters_of(run), figures["records"])
     bad = figures["nan"] + figures["inf"] > 0
     return RunView(
         name=run.name,
@@ -49,15 +50,15 @@ def pooled_view(run: Run, budget: Budget) -> RunView | None:
         started_ns=run.started_ns,
         ranks=tuple(run.ranks),
         bytes=run.bytes,
-        steps=len(found.steps),
-        columns=found.steps[np.searchsorted(found.steps, found.stretches * found.width)],
-        width=found.width,
+        steps=len(by_step.steps),
+        columns=by_step.steps[np.searchsorted(by_step.steps, by_step.stretches * by_step.width)],
+        width=by_step.width,
         lines=lines,
         figures=figures,
-        bins=_bins(found, order),
+        bins=_bins(by_step, order),
         header=header_of(run),
         gaps=gaps_of(run),
-        nonfinite=_nonfinite(found, order),
+        nonfinite=_nonfinite(by_step, order),
         nonfinite_lines=int(np.count_nonzero(bad.any(axis=1))),
         unclipped=None,
         apart=(),
@@ -65,22 +66,22 @@ def pooled_view(run: Run, budget: Budget) -> RunView | None:
     )
 
 
-def _figures(found: StepFigures, order: list[int]) -> dict[str, Array]:
-    shape = (len(found.lines), len(found.stretches))
+def _figures(by_step: StepFigures, order: list[int]) -> dict[str, Array]:
+    shape = (len(by_step.lines), len(by_step.stretches))
     size = shape[0] * shape[1]
-    values = {name: one.astype(np.float64) for name, one in found.counts.items()}
-    values |= {"sum": found.sums.rounded(size), "l2": found.squares.roots(size)}
+    values = {name: one.astype(np.float64) for name, one in by_step.counts.items()}
+    values |= {"sum": by_step.sums.rounded(size), "l2": by_step.squares.roots(size)}
     for name in ("sum", "l2"):
-        values[name][np.isnan(found.low)] = np.nan
-    empty = found.counts["records"] == 0
+        values[name][np.isnan(by_step.low)] = np.nan
+    empty = by_step.counts["records"] == 0
     for one in values.values():
         one[empty] = np.nan
-    values |= {"min": found.low, "max": found.high}
+    values |= {"min": by_step.low, "max": by_step.high}
     return {name: one.reshape(shape)[order] for name, one in values.items()}
 
 
 def _lines(
-    found: StepFigures,
+    by_step: StepFigures,
     order: list[int],
     infos: Mapping[tuple[str, str, str], TensorInfo],
     parameters: set[str],
@@ -88,7 +89,7 @@ def _lines(
 ) -> list[Line]:
     lines = []
     for place, at in enumerate(order):
-        one = found.lines[at]
+        one = by_step.lines[at]
         lines.append(
             line_of(
                 one.key,
@@ -104,22 +105,22 @@ def _lines(
     return lines
 
 
-def _bins(found: StepFigures, order: list[int]) -> Bins:
-    windows = len(found.stretches)
+def _bins(by_step: StepFigures, order: list[int]) -> Bins:
+    windows = len(by_step.stretches)
     cells = len(order) * windows
-    bounds = np.searchsorted(found.bins // SPAN, np.arange(cells + 1))
+    bounds = np.searchsorted(by_step.bins // SPAN, np.arange(cells + 1))
     moved = (np.array(order, np.int64)[:, None] * windows + np.arange(windows)).reshape(-1)
     lengths = np.diff(bounds)[moved]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     every = np.repeat(bounds[:-1][moved] - starts[:-1], lengths) + np.arange(starts[-1])
-    exponents, counts = found.bins[every] % SPAN - OFFSET, found.bin_counts[every]
-    return Bins(found.width, windows, starts, exponents, counts, found.counts["inf"][moved])
+    exponents, counts = by_step.bins[every] % SPAN - OFFSET, by_step.bin_counts[every]
+    return Bins(by_step.width, windows, starts, exponents, counts, by_step.counts["inf"][moved])
 
 
-def _nonfinite(found: StepFigures, order: list[int]) -> Nonfinite | None:
-    first = found.first
+def _nonfinite(by_step: StepFigures, order: list[int]) -> Nonfinite | None:
+    first = by_step.first
     if first is None:
         return None
-    keys = [found.lines[at].key for at in order]
-    told = ("step", "rank", "pass_index", "call", "nan", "inf", "numel", "skipped", "before")
-    return Nonfinite(line=keys.index(first.key), **{name: getattr(first, name) for name in told})
+    keys = [by_step.lines[at].key for at in order]
+    fields = ("step", "rank", "pass_index", "call", "nan", "inf", "numel", "skipped", "before")
+    return Nonfinite(line=keys.index(first.key), **{name: getattr(first, name) for name in fields})

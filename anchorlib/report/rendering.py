@@ -17,7 +17,7 @@ from anchorlib.reading import Run
 from anchorlib.report.comparison_view import Contrast, contrast
 from anchorlib.report.document import document_text
 from anchorlib.report.gathering import gather
-from anchorlib.report.run_view import Budget, RunView
+from anchorlib.report.run_view import PageBudget, RunView
 
 __all__ = ["assembled", "contrasted", "hashed", "page", "policy", "style", "write_page"]
 
@@ -53,7 +53,7 @@ def page(
     runs: Sequence[Run],
     comparisons: Sequence[Comparison] | None = None,
     *,
-    budget: Budget | None = None,
+    budget: PageBudget | None = None,
     progress: Progress | None = None,
 ) -> str:
     """One self-contained HTML page about `runs`; the first is the reference.
@@ -61,7 +61,7 @@ def page(
     comparisons: of the first run with each other run, in their order; None for a page without them.
     progress: called with (done, all) while histograms are counted.
     """
-    budget = budget or Budget()
+    budget = budget or PageBudget()
     views = [gather(run, budget=budget, progress=progress) for run in runs]
     contrasts = contrasted(views, comparisons or (), budget)
     return assembled([run.name for run in runs], document_text(views, contrasts))
@@ -72,7 +72,7 @@ def write_page(
     runs: Sequence[Run],
     comparisons: Sequence[Comparison] | None = None,
     *,
-    budget: Budget | None = None,
+    budget: PageBudget | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Write the page to a file, whole or not at all; the arguments are those of `page`.
@@ -91,7 +91,7 @@ def write_page(
 
 
 def contrasted(
-    views: Sequence[RunView], comparisons: Sequence[Comparison], budget: Budget
+    views: Sequence[RunView], comparisons: Sequence[Comparison], budget: PageBudget
 ) -> list[Contrast]:
     """The comparisons as the page draws them.
 

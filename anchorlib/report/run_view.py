@@ -17,10 +17,10 @@ from anchorlib.names import escape, join
 
 __all__ = [
     "Bins",
-    "Budget",
     "Finding",
     "Line",
     "Nonfinite",
+    "PageBudget",
     "RunView",
     "Section",
     "section_of",
@@ -31,7 +31,7 @@ Section = Literal["forward", "backward", "update"]
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class PageBudget:
     """How much goes into one page.
 
     cells: lines × columns of figures; where a run has more, adjacent steps share a column.

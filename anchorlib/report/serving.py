@@ -152,10 +152,10 @@ class _Site:
         only = f"only in {visible(archive)}" if archive else ""
         try:
             run = self._source.opened(name)
-            told = f"{in_units(run.bytes)}, last written {ago(run.written_ns)}"
+            size_and_age = f"{in_units(run.bytes)}, last written {ago(run.written_ns)}"
         except AnchorError:
-            told = "cannot be read now"
-        return ", ".join(filter(None, (told, only)))
+            size_and_age = "cannot be read now"
+        return ", ".join(filter(None, (size_and_age, only)))
 
     def view(self, request: Request) -> Response:
         try:

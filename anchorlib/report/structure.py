@@ -24,7 +24,7 @@ from anchorlib.names import escape
 from anchorlib.record import Edges
 from anchorlib.report.run_view import RunView
 
-__all__ = ["Node", "structure"]
+__all__ = ["StructureNode", "structure"]
 
 Change = Literal["equal", "added", "removed", "other"]
 Fact = tuple[str, str, str]
@@ -36,7 +36,7 @@ NAMES_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class StructureNode:
     """A module or a tensor of either run.
 
     path: its name. names: how many recorded names the node stands for, its own included.
@@ -55,17 +55,17 @@ def structure(comparison: Comparison, a: RunView, b: RunView) -> dict[str, Any]:
     Nodes that changed are listed before equal ones are.
     """
     nodes = _rolled(_compared(comparison, a, b))
-    told = sorted(nodes, key=lambda one: one.change == "equal")[:MOST_NODES]
+    listed = sorted(nodes, key=lambda one: one.change == "equal")[:MOST_NODES]
     return {
         "nodes": [
             [escape(one.path), one.change, one.names, [[escape(t) for t in f] for f in one.facts]]
-            for one in sorted(told, key=lambda one: _by_number(one.path))
+            for one in sorted(listed, key=lambda one: _by_number(one.path))
         ],
-        "more": len(nodes) - len(told),
+        "more": len(nodes) - len(listed),
     }
 
 
-def _compared(comparison: Comparison, a: RunView, b: RunView) -> list[Node]:
+def _compared(comparison: Comparison, a: RunView, b: RunView) -> list[StructureNode]:
     """A node for every recorded name of either run; a renamed tensor has its name in A."""
     names = {one.b: one.a for one in comparison.renamed}
     told_a, told_b = _looks(a, {}), _looks(b, names)
@@ -75,13 +75,13 @@ def _compared(comparison: Comparison, a: RunView, b: RunView) -> list[Node]:
     nodes = []
     for name in dict.fromkeys([*told_a, *told_b]):
         if name not in told_b or name not in told_a:
-            nodes.append(Node(name, "added" if name in told_b else "removed"))
+            nodes.append(StructureNode(name, "added" if name in told_b else "removed"))
             continue
         pairs = zip(("shape", "dtype"), told_a[name], told_b[name], strict=True)
         facts = [(what, one, two) for what, one, two in pairs if one != two]
         facts += _other_module(comparison, name, names)
         facts += _other_ways(ways_a.get(name, []), ways_b.get(name, []))
-        nodes.append(Node(name, "other" if facts else "equal", facts=facts))
+        nodes.append(StructureNode(name, "other" if facts else "equal", facts=facts))
     return nodes
 
 
@@ -148,12 +148,12 @@ def _other_ways(a: Sequence[Way], b: Sequence[Way]) -> list[Fact]:
 
 def _listed(names: Counter[str]) -> str:
     """Names as text, each once with how often it occurs; "–" for no names."""
-    told = [f"{name} ×{count}" if count > 1 else name for name, count in names.items()]
-    more = len(told) - NAMES_SHOWN
-    return ", ".join(told[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "") or "–"
+    texts = [f"{name} ×{count}" if count > 1 else name for name, count in names.items()]
+    more = len(texts) - NAMES_SHOWN
+    return ", ".join(texts[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "") or "–"
 
 
-def _rolled(nodes: Sequence[Node]) -> list[Node]:
+def _rolled(nodes: Sequence[StructureNode]) -> list[StructureNode]:
     """The nodes, with one node in place of all those of a module whose names all changed alike.
 
     Where such modules lie in each other, the outermost takes their place.
@@ -162,12 +162,12 @@ def _rolled(nodes: Sequence[Node]) -> list[Node]:
     for node in nodes:
         for lead in _leads(node.path):
             changes.setdefault(lead, Counter())[node.change] += 1
-    rolled: dict[str, Node] = {}
+    rolled: dict[str, StructureNode] = {}
     for node in nodes:
         leads = _leads(node.path) if node.change != "other" else ()
         top = next((lead for lead in leads if len(changes[lead]) == 1), "")
         if top:
-            rolled[top] = Node(top, node.change, changes[top].total())
+            rolled[top] = StructureNode(top, node.change, changes[top].total())
         else:
             rolled[node.path] = node
     return list(rolled.values())

@@ -36,8 +36,8 @@ def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
         drawn = [] if origin.evidence is None else traced.around(*_pair(origin.evidence))
         if len(drawn) == BOTH:
             sides = zip(drawn, _names(comparison), strict=True)
-            told = [_drawn(graph, end, name) for (graph, end), name in sides]
-            drawings.append({"origin": number, "sides": told})
+            both = [_drawn(graph, end, name) for (graph, end), name in sides]
+            drawings.append({"origin": number, "sides": both})
     return drawings
 
 
@@ -113,9 +113,9 @@ def _drawn(graph: Graph, end: int, run: str) -> dict[str, Any]:
         "nodes": [
             {
                 "label": node.label,
-                "stage": node.told.get("stage", ""),
-                "module": node.told.get("module", ""),
-                "told": list(_told(node.told)),
+                "stage": node.attributes.get("stage", ""),
+                "module": node.attributes.get("module", ""),
+                "told": list(_attribute_lines(node.attributes)),
                 "differs": node.mark,
                 "end": place == end,
             }
@@ -126,7 +126,7 @@ def _drawn(graph: Graph, end: int, run: str) -> dict[str, Any]:
     }
 
 
-def _told(told: Mapping[str, str]) -> Iterator[str]:
+def _attribute_lines(facts: Mapping[str, str]) -> Iterator[str]:
     for name in ("arguments", "takes", "makes", "where"):
-        if name in told:
-            yield f"{name} {told[name]}"
+        if name in facts:
+            yield f"{name} {facts[name]}"

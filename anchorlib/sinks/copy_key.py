@@ -29,8 +29,8 @@ def copy_secret(what: tuple[object, ...]) -> bytes:
 
     what: the values that identify the attempt. Raises StoreError where no key can be kept.
     """
-    told = repr(what).encode()
-    return hmac.new(_key(), told, hashlib.sha256).digest()[:SECRET_BYTES]
+    identity = repr(what).encode()
+    return hmac.new(_key(), identity, hashlib.sha256).digest()[:SECRET_BYTES]
 
 
 def _key() -> bytes:

@@ -53,7 +53,7 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _CopiedAttempt:
     """One attempt at one rank that is copied.
 
     number: the attempt's. rows: its rows in the table of the rank.
@@ -72,7 +72,9 @@ class _Part:
         return dict(self.reader.catalogue.attempts[self.number].header)
 
 
-def copy_run(found: FoundRun, to: str, name: str, *, patience: float, progress: Progress) -> Copied:
+def copy_run(
+    stored_run: FoundRun, to: str, name: str, *, patience: float, progress: Progress
+) -> Copied:
     """Copy every rank of a run into the store at `to`, where it is called `name`.
 
     patience: seconds that a collector may take to confirm what was sent.
@@ -80,7 +82,7 @@ def copy_run(found: FoundRun, to: str, name: str, *, patience: float, progress: 
     Raises RunExistsError where that store has another recording under this name, RunBusyError,
     StoreError, CollectorError.
     """
-    run = RunReader(found.location, found.name)
+    run = RunReader(stored_run.location, stored_run.name)
     run.refresh()
     readers = [run.rank(rank) for rank in run.ranks]
     total = sum(reader.committed for reader in readers)
@@ -98,12 +100,12 @@ def copy_run(found: FoundRun, to: str, name: str, *, patience: float, progress: 
     return Copied(name, run.ranks, total, already)
 
 
-def _parts(reader: RankReader, name: str, to: str) -> Iterator[_Part]:
+def _parts(reader: RankReader, name: str, to: str) -> Iterator[_CopiedAttempt]:
     attempts = reader.catalogue.attempts
     starts = [*(attempt.first_row for attempt in attempts), reader.committed]
     for attempt, (first, end) in zip(attempts, pairwise(starts), strict=True):
         what = (reader.catalogue.uid, attempt.number, attempt.started_ns, to, name)
-        yield _Part(reader, attempt.number, name, copy_secret(what), range(first, end))
+        yield _CopiedAttempt(reader, attempt.number, name, copy_secret(what), range(first, end))
 
 
 def _there(run: str, rank: int, to: str) -> RankReader | None:
@@ -117,7 +119,7 @@ def _there(run: str, rank: int, to: str) -> RankReader | None:
         return None
 
 
-def _already(part: _Part, there: RankReader | None) -> int:
+def _already(part: _CopiedAttempt, there: RankReader | None) -> int:
     """How many records of an attempt the other store has.
 
     Raises RunExistsError where it has other records, or ones that this user cannot continue.
@@ -147,7 +149,7 @@ def _already(part: _Part, there: RankReader | None) -> int:
     return records
 
 
-def _are_equal(part: _Part, there: RankReader, records: int) -> bool:
+def _are_equal(part: _CopiedAttempt, there: RankReader, records: int) -> bool:
     spans = ((start, min(start + _ROWS, records)) for start in range(0, records, _ROWS))
     return all(
         stored_fingerprint(part.reader, part.number, *span)
@@ -156,7 +158,7 @@ def _are_equal(part: _Part, there: RankReader, records: int) -> bool:
     )
 
 
-def _is_open(part: _Part, have: int, there: RankReader | None) -> bool:
+def _is_open(part: _CopiedAttempt, have: int, there: RankReader | None) -> bool:
     """Whether the other store may lack records, gaps, lineage or operations of the attempt."""
     attempts = [] if there is None else there.catalogue.attempts
     if have < len(part.rows) or part.number >= len(attempts):
@@ -165,7 +167,7 @@ def _is_open(part: _Part, have: int, there: RankReader | None) -> bool:
     return mine and part.number == len(attempts) - 1
 
 
-def _copy(part: _Part, have: int, to: str, patience: float) -> None:
+def _copy(part: _CopiedAttempt, have: int, to: str, patience: float) -> None:
     sink = _sink(part, have, to)
     catalogue = part.reader.catalogue
     wait = 0.0
@@ -184,7 +186,7 @@ def _copy(part: _Part, have: int, to: str, patience: float) -> None:
         sink.close(wait)
 
 
-def _sink(part: _Part, have: int, to: str) -> Sink:
+def _sink(part: _CopiedAttempt, have: int, to: str) -> Sink:
     rank = part.reader.rank
     options = RunOptions(part.run, rank, part.header, resume=part.number > 0, on_full="block")
     if is_address(to):
@@ -200,7 +202,7 @@ def _sink(part: _Part, have: int, to: str) -> Sink:
     return EmbeddedSink(writer)
 
 
-def _batches(part: _Part, have: int) -> Iterator[list[Record]]:
+def _batches(part: _CopiedAttempt, have: int) -> Iterator[list[Record]]:
     batch: list[Record] = []
     size = 0
     for start in range(part.rows.start + have, part.rows.stop, _ROWS):

@@ -98,15 +98,15 @@ def _write(load: Load, writer: Writer, progress: Progress) -> None:
     frames.rewind()
     frames.commit(writer.committed)
     frames.tidy()
-    told = 0
+    defined = 0
     next_record = writer.committed
     while (frame := frames.first()) is not None:
-        while told < frame.definitions:
-            request = parse_request(frames.definitions[told])
+        while defined < frame.definitions:
+            request = parse_request(frames.definitions[defined])
             if isinstance(request, Framed):
                 raise FrameError("a frame stands where definitions are")
             decoder.define(request.define)
-            told += 1
+            defined += 1
         next_record = _write_frame(frame, next_record, decoder, writer)
         frames.advance()
         progress(writer.committed, max(frames.end, writer.committed))
@@ -126,7 +126,7 @@ def _write_frame(frame: Encoded, due: int, decoder: Decoder, writer: Writer) -> 
 
 def _header(hello: Hello) -> dict[str, object]:
     try:
-        told = json.loads(hello.header or "{}")
+        header = json.loads(hello.header or "{}")
     except (ValueError, RecursionError):
         raise FrameError("the run header in the spool is no JSON object") from None
-    return dict(told) if isinstance(told, dict) else {}
+    return dict(header) if isinstance(header, dict) else {}

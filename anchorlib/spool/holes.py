@@ -79,11 +79,11 @@ class Holes:
             return
         for line in lines:
             with contextlib.suppress(*_UNREADABLE):
-                told = json.loads(line)
-                hole = int(told["first"]), int(told["end"])
-                if told["to"] == self._to:
+                entry = json.loads(line)
+                hole = int(entry["first"]), int(entry["end"])
+                if entry["to"] == self._to:
                     self._elsewhere.add(hole)
-                if told["to"] in (None, self._to):
+                if entry["to"] in (None, self._to):
                     yield hole
 
 

@@ -28,16 +28,16 @@ def limit_of(free: int, environ: Mapping[str, str] = os.environ) -> int:
 
     Raises OptionError where the variable holds no size.
     """
-    told = environ.get("ANCHOR_SPOOL_LIMIT")
-    if not told:
+    variable = environ.get("ANCHOR_SPOOL_LIMIT")
+    if not variable:
         return min(DEFAULT_LIMIT, free // _FREE_SHARE)
-    return parse_bytes(told, "ANCHOR_SPOOL_LIMIT")
+    return parse_bytes(variable, "ANCHOR_SPOOL_LIMIT")
 
 
 def parse_bytes(text: str, what: str) -> int:
     """A size: `10GiB`, `500 MB`, `1048576`. Raises OptionError, which names `what`."""
-    found = _SIZE.fullmatch(text)
-    unit = _UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None or not math.isfinite(float(found[1]) * unit):
+    match = _SIZE.fullmatch(text)
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None or not math.isfinite(float(match[1]) * unit):
         raise OptionError(f"{what}='{escape(text[:80])}' is no size; write 10GiB, 500MB or 1048576")
-    return int(float(found[1]) * unit)
+    return int(float(match[1]) * unit)

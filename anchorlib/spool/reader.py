@@ -118,13 +118,13 @@ class FrameReader:
         self._suspect = False
 
     def _find(self) -> Encoded | None:
-        while (found := self._next()) is not None:
-            if isinstance(found, Damaged):
+        while (entry := self._next()) is not None:
+            if isinstance(entry, Damaged):
                 self._after_damage()
-            elif kind_of(found.message) == "define":
-                self._define(found)
-            elif kind_of(found.message) == "frame":
-                frame = self._frame(found)
+            elif kind_of(entry.message) == "define":
+                self._define(entry)
+            elif kind_of(entry.message) == "frame":
+                frame = self._frame(entry)
                 if frame is not None:
                     return frame
         return None
@@ -136,9 +136,9 @@ class FrameReader:
                 return None
             self._enter(self._segments.oldest)
         while self._at is not None:
-            found = self._at.next()
-            if found is not None or self._at.segment.following is None:
-                return found
+            entry = self._at.next()
+            if entry is not None or self._at.segment.following is None:
+                return entry
             self._enter(self._at.segment.following)
         return None
 
@@ -203,10 +203,10 @@ class FrameReader:
             ahead = SegmentReader(segment)
             ahead.offset = offset
             try:
-                while (found := ahead.next()) is not None:
-                    if isinstance(found, Damaged) or found.last != entry.last:
+                while (later := ahead.next()) is not None:
+                    if isinstance(later, Damaged) or later.last != entry.last:
                         return False
-                    if not found.seq & OPEN:
+                    if not later.seq & OPEN:
                         return True
             finally:
                 ahead.close()
@@ -239,9 +239,9 @@ def read_notes(segments: Segments) -> SpoolNotes:
     for segment in reversed(segments.listed):
         chosen.insert(0, segment)
         first = SegmentReader(segment)
-        found = first.next()
+        entry = first.next()
         first.close()
-        if isinstance(found, Stored) and kind_of(found.message) == "hello":
+        if isinstance(entry, Stored) and kind_of(entry.message) == "hello":
             break
     return _gathered(chosen)
 
@@ -257,8 +257,8 @@ def _gathered(segments: list[Segment]) -> SpoolNotes:
             if kind == "frame":
                 end = max(end, entry.last - bool(entry.seq & OPEN))
             elif kind == "gaps":
-                told = read_gaps(_request(entry.message).gaps)
-                gaps |= {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in told}
+                stated = read_gaps(_request(entry.message).gaps)
+                gaps |= {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in stated}
             elif kind == "lineage":
                 # Entries of the header may be stated again: the last statement has to stay last.
                 lineage.pop(entry.message, None)
@@ -273,9 +273,9 @@ def _gathered(segments: list[Segment]) -> SpoolNotes:
 def _good(segment: Segment) -> Iterator[Stored]:
     reader = SegmentReader(segment)
     try:
-        while (found := reader.next()) is not None:
-            if isinstance(found, Stored):
-                yield found
+        while (entry := reader.next()) is not None:
+            if isinstance(entry, Stored):
+                yield entry
     finally:
         reader.close()
 

@@ -58,7 +58,7 @@ class Segments:
         self._gone: deque[Segment] = deque()
 
     @classmethod
-    def found(cls, folder: Path, disk: Disk | None = None) -> Segments:
+    def of_folder(cls, folder: Path, disk: Disk | None = None) -> Segments:
         """The segments that a writer left in `folder`; their content is not read yet."""
         segments = cls(folder, disk)
         names = (path.name for path in folder.iterdir())

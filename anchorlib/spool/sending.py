@@ -113,7 +113,7 @@ class Sender:
 
     def _send(self) -> None:
         failures = stuck = 0
-        doubted = told = None
+        doubted = logged = None
         warned = False
         mark = self._outbox.committed
         while not self._over:
@@ -130,15 +130,15 @@ class Sender:
             self.retries += 1
             refused = fault.kind.permanent and not self._may_pass(fault)
             # A flipped bit can turn any answer into a refusal, but hardly twice into the same one.
-            doubtful = refused and fault.kind.told and fault.kind is not doubted
+            doubtful = refused and fault.kind.remote and fault.kind is not doubted
             doubted = fault.kind
             if (refused and not doubtful) or stuck >= _HOPELESS:
                 self._refuse(fault)
                 return
             # A stream above the rate makes progress before each refusal, and would warn each time.
-            known = fault.kind is Kind.RATE is told
+            known = fault.kind is Kind.RATE is logged
             if not (warned or doubtful or known or fault.kind is Kind.IDLE or self._over):
-                warned, told = True, fault.kind
+                warned, logged = True, fault.kind
                 self._on_trouble(fault.sentence)
             failures = self._pause_or_move(failures, fault)
 

@@ -86,15 +86,15 @@ class SpoolLabel:
         A lost label loses no records: segments say themselves which run they are of.
         """
         try:
-            told: dict[str, Any] = json.loads((folder / LABEL).read_text(encoding="utf-8"))
+            fields: dict[str, Any] = json.loads((folder / LABEL).read_text(encoding="utf-8"))
             return cls(
-                str(told["run"]),
-                int(told["rank"]),
-                str(told["writer_id"]),
-                str(told["to"]),
-                int(told["created_ns"]),
-                bool(told.get("power")),
-                str(told.get("among", "")),
+                str(fields["run"]),
+                int(fields["rank"]),
+                str(fields["writer_id"]),
+                str(fields["to"]),
+                int(fields["created_ns"]),
+                bool(fields.get("power")),
+                str(fields.get("among", "")),
             )
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
@@ -102,8 +102,8 @@ class SpoolLabel:
 
 def spool_place(environ: Mapping[str, str] = os.environ) -> Path:
     """The directory for spools: ANCHOR_SPOOL, else the job's or the user's own on this machine."""
-    if told := environ.get("ANCHOR_SPOOL"):
-        return Path(told)
+    if variable := environ.get("ANCHOR_SPOOL"):
+        return Path(variable)
     if scratch := environ.get("SLURM_TMPDIR"):
         return Path(scratch) / "anchorlib" / "spool"
     cache = environ.get("XDG_CACHE_HOME") or (

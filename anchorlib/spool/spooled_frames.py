@@ -32,7 +32,7 @@ _RETRY_SECONDS: Final = 1.0
 _DAMAGE: Final = "damaged on the trainer's disk"
 
 
-class _Kept(NamedTuple):
+class _HeldFrame(NamedTuple):
     """A frame in memory, with the arguments that `SpoolWriter.frame` takes beside it."""
 
     frame: Encoded
@@ -70,7 +70,7 @@ class SpoolFrames:
         self._reader = FrameReader(segments, holes, definitions, live=writer is not None)
         self._end = end
         self._last = end  # the end of the last frame that was given to `store`
-        self._kept: deque[_Kept] = deque()
+        self._kept: deque[_HeldFrame] = deque()
         self._kept_bytes = 0
         self._sent_kept = 0
         self._retry_at = 0.0
@@ -218,7 +218,7 @@ class SpoolFrames:
         """
         first = min(self._last, frame.end - 1)
         self._last = frame.end
-        one = _Kept(frame, first, more)
+        one = _HeldFrame(frame, first, more)
         if (self._kept and not self._spill()) or not self._write(one):
             one = one._replace(frame=frame.joined())
             with self._changed:
@@ -234,7 +234,7 @@ class SpoolFrames:
         """Close the spool's files."""
         self._reader.close()
 
-    def _write(self, one: _Kept) -> bool:
+    def _write(self, one: _HeldFrame) -> bool:
         if self._writer is None or time.monotonic() < self._retry_at:
             return False
         try:
@@ -257,7 +257,7 @@ class SpoolFrames:
             with self._changed:
                 self._moved(one)
 
-    def _moved(self, one: _Kept) -> None:
+    def _moved(self, one: _HeldFrame) -> None:
         """Forget a frame in memory that is on disk now, so that it is not sent from both places."""
         assert self._writer is not None
         here = bool(self._kept) and self._kept[0] is one

@@ -62,7 +62,7 @@ class OwnedSpool:
 
     def segments(self) -> Segments:
         """The spool's segments, as they are on disk."""
-        return Segments.found(self.folder)
+        return Segments.of_folder(self.folder)
 
     def holes(self, to: str) -> Holes:
         """The records that are missing, as the store at `to` counts them."""
@@ -118,8 +118,8 @@ class WrittenSpool:
         fit = (min(size, share) for size in SEGMENT_SIZE)
         self._size = SegmentSize(*((segment_bytes,) * 2 if segment_bytes else fit))
         self._segments = Segments(folder, disk)
-        self._told_at = 0.0
-        self._told_every = 1.0
+        self._logged_at = 0.0
+        self._logged_every = 1.0
 
     def connect(
         self, encoder: Encoder, lineage: list[bytes], changed: threading.Condition
@@ -168,9 +168,9 @@ class WrittenSpool:
         They are written with the next frame otherwise, and a full spool takes no frame for long.
         """
         now = time.monotonic()
-        if now < self._told_at + self._told_every:
+        if now < self._logged_at + self._logged_every:
             return
-        self._told_at, self._told_every = now, min(60.0, 2 * self._told_every)
+        self._logged_at, self._logged_every = now, min(60.0, 2 * self._logged_every)
         with contextlib.suppress(OSError):
             self.writer.notes()
 
@@ -280,5 +280,5 @@ def spooled_by(place: Path, run: str, rank: int, writer: str) -> int | None:
     for folder in spools_of(place, run, rank):
         label = SpoolLabel.read(folder)
         if label is not None and label.writer_id == writer:
-            return read_notes(Segments.found(folder)).end
+            return read_notes(Segments.of_folder(folder)).end
     return None

@@ -104,9 +104,9 @@ class SpoolWriter:
         They are written with the next frame, or by `notes`.
         """
         with self._lock:
-            told = {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in gaps}
-            self._gaps |= told
-            self._untold |= told
+            stated = {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in gaps}
+            self._gaps |= stated
+            self._untold |= stated
 
     def notes(self, *, closed: bool = False) -> None:
         """Write the gap statements and lineage that came since the last frame.

@@ -38,7 +38,7 @@ from anchorlib.store.disk import (
     waiting_removals,
 )
 from anchorlib.store.format import INDEX as RUN_INDEX
-from anchorlib.store.format import Part, SeriesEntry, part_of, rank_of, run_directory
+from anchorlib.store.format import Part, SeriesEntry, run_directory
 from anchorlib.store.locations import (
     CollectorLocation,
     LocalLocation,
@@ -101,7 +101,6 @@ from anchorlib.store.seal import (
     RankDigests,
     Sealed,
     StepFigures,
-    Target,
     is_unfinished,
     rank_location,
     read_index,
@@ -143,7 +142,6 @@ __all__ = [
     "SeriesEntry",
     "SeveralCollectors",
     "StepFigures",
-    "Target",
     "TensorTree",
     "Within",
     "Writer",
@@ -183,11 +181,9 @@ __all__ = [
     "open_beneath",
     "open_parts",
     "packed_rows",
-    "part_of",
     "pin_of",
     "place_run",
     "rank_location",
-    "rank_of",
     "read_index",
     "read_sealed",
     "remove_rank",

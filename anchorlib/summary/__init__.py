@@ -22,12 +22,12 @@ flushes subnormals (`torch.set_flush_denormal(True)`).
 """
 
 from anchorlib.summary.arrays import as_storage, log2_histogram
-from anchorlib.summary.columns import Figures, figures_of
+from anchorlib.summary.columns import figures_of
 from anchorlib.summary.compiled import SCANS
 from anchorlib.summary.exact_sums import LIMBS, ExactSums, added_up
 from anchorlib.summary.histogram import Log2Histogram
 from anchorlib.summary.rows import Summary, digest, summarise
-from anchorlib.summary.scales import ScaleRange, scales_for
+from anchorlib.summary.scales import scales_for
 from anchorlib.summary.shares import FORMATS, Shares, shares_as
 
 __all__ = [
@@ -35,9 +35,7 @@ __all__ = [
     "LIMBS",
     "SCANS",
     "ExactSums",
-    "Figures",
     "Log2Histogram",
-    "ScaleRange",
     "Shares",
     "Summary",
     "added_up",

@@ -146,29 +146,29 @@ class _Made:
         summarised singly.
         """
         flat, real = parts(np.frombuffer(b"".join(values), kind.storage), kind)
-        found = (SCANS.pieces or _pieces)(
+        pieces = (SCANS.pieces or _pieces)(
             elements(flat, real), np.concatenate([[0], sizes.cumsum()])
         )
         digests = b"".join(map(xxhash.xxh3_128_digest, values))
         self._digests[places] = np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)
         columns = self._columns
-        for name, end in (("min", found.low), ("max", found.high)):
+        for name, end in (("min", pieces.low), ("max", pieces.high)):
             columns[name][places] = _ordered(end).view(SINGLE.floating)
-        columns["sum"][places] = 0.0 + found.sums
-        columns["l2"][places] = np.sqrt(found.squares)
-        columns["zero"][places] = found.counts[:, 0]
-        self._add_histograms(places, found, real)
-        return places[found.odd]
+        columns["sum"][places] = 0.0 + pieces.sums
+        columns["l2"][places] = np.sqrt(pieces.squares)
+        columns["zero"][places] = pieces.counts[:, 0]
+        self._add_histograms(places, pieces, real)
+        return places[pieces.odd]
 
-    def _add_histograms(self, places: Array, found: Pieces, kind: DType) -> None:
+    def _add_histograms(self, places: Array, pieces: Pieces, kind: DType) -> None:
         """Add the histograms of the arrays, whose exponent field 0 counts zeros alone."""
-        if found.odd.any():
-            found.counts[found.odd] = 0
-        used = np.flatnonzero(found.counts)
+        if pieces.odd.any():
+            pieces.counts[pieces.odd] = 0
+        used = np.flatnonzero(pieces.counts)
         rows, fields = np.divmod(used, SINGLE.fields)
         binned = (fields > 0) & (fields < SINGLE.fields - 1)
         rows, exponents = rows[binned], fields[binned] - SINGLE.bias
-        numbers = found.counts.reshape(-1)[used[binned]]
+        numbers = pieces.counts.reshape(-1)[used[binned]]
         self._columns["bins"][places] = np.bincount(rows, minlength=len(places))
         self._pairs.append((places[rows], exponents, numbers))
         limit = kind.smallest_normal_exponent

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anchorlib.dtypes import DType
-    from anchorlib.summary.float_bits import Layout
+    from anchorlib.summary.float_bits import BitLayout
     from anchorlib.summary.moments import Moments
     from anchorlib.summary.object_file import Function
 
@@ -49,7 +49,7 @@ LAYOUTS: Final = {"single": SINGLE, "double": DOUBLE}
 class _Room(threading.local):
     """The counters and sums of one layout that a thread's scans add to."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: BitLayout) -> None:
         self.counts = np.zeros((4, 2 * layout.fields), np.int64)
         self.counted = np.zeros(layout.mantissa + 1, np.int64)
         self.ends = np.zeros(3, np.int64)
@@ -71,7 +71,7 @@ class _Room(threading.local):
 class Scan:
     """The compiled scan of one layout; its results equal those of FloatTally and FloatMoments."""
 
-    def __init__(self, layout: Layout, function: Function) -> None:
+    def __init__(self, layout: BitLayout, function: Function) -> None:
         self._layout = layout
         self._function = function
         self._room = _Room(layout)
@@ -165,7 +165,7 @@ class Scans:
         self._compiling: Compiling | None = None
         self.fault: str | None = None
 
-    def get(self, layout: Layout, flat: Array) -> Scan | None:
+    def get(self, layout: BitLayout, flat: Array) -> Scan | None:
         """The scan for array `flat` of `layout`; None where none is linked, or numpy is faster."""
         if self._ready:
             name = "double" if layout is DOUBLE else "single"
@@ -221,7 +221,7 @@ def compared(code: bytes) -> None:
         raise ArithmeticError(ORDER)
 
 
-def _agree(scan: Scan, values: Array, kind: DType, layout: Layout) -> None:
+def _agree(scan: Scan, values: Array, kind: DType, layout: BitLayout) -> None:
     tally, moments = FloatTally(layout), FloatMoments(layout)
     with np.errstate(all="ignore"):
         for finite in tally.add(values, kind):

@@ -80,20 +80,20 @@ class ExactSums:
 
     def rounded(self, cells: int) -> Array:
         """The sum of each of so many cells, rounded once: float64."""
-        found = np.zeros(cells)
-        for cell, number in self._numbers(found):
-            found[cell] = _float(number, -_SHIFT)
-        return found
+        sums = np.zeros(cells)
+        for cell, number in self._numbers(sums):
+            sums[cell] = _float(number, -_SHIFT)
+        return sums
 
     def roots(self, cells: int) -> Array:
         """The square root of the sum of each of so many cells, rounded once: float64."""
-        found = np.zeros(cells)
-        for cell, number in self._numbers(found):
-            found[cell] = _root(number)
-        return found
+        roots = np.zeros(cells)
+        for cell, number in self._numbers(roots):
+            roots[cell] = _root(number)
+        return roots
 
-    def _numbers(self, found: Array) -> list[tuple[int, int]]:
-        """Each cell with its sum times 2^_SHIFT; sums that are not finite are put into `found`."""
+    def _numbers(self, not_finite: Array) -> list[tuple[int, int]]:
+        """Each cell with its sum times 2^_SHIFT; those not finite go into `not_finite`."""
         numbers: dict[int, int] = {}
         odd: dict[int, set[int]] = {}
         for key, count in zip(self.keys.tolist(), self.counts.tolist(), strict=True):
@@ -104,9 +104,9 @@ class ExactSums:
                 numbers[cell] = numbers.get(cell, 0) + (count << (_BITS * limb))
         for cell, limbs in odd.items():
             numbers.pop(cell, None)
-            found[cell] = math.inf if limbs == {_POSITIVE} else -math.inf
+            not_finite[cell] = math.inf if limbs == {_POSITIVE} else -math.inf
             if limbs not in ({_POSITIVE}, {_NEGATIVE}):
-                found[cell] = math.nan
+                not_finite[cell] = math.nan
         return list(numbers.items())
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from anchorlib.dtypes import DType
-    from anchorlib.summary.float_bits import Layout
+    from anchorlib.summary.float_bits import BitLayout
 
 __all__ = ["Finite", "FloatTally", "IntegerTally", "magnitudes"]
 
@@ -39,7 +39,7 @@ class FloatTally:
 
     __slots__ = ("_inf", "_layout", "_low", "_signed_fields")
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: BitLayout) -> None:
         self._layout = layout
         # One counter for each sign and exponent field: masking the sign off takes another pass.
         self._signed_fields = np.zeros(2 * layout.fields, np.int64)
@@ -49,7 +49,7 @@ class FloatTally:
     @classmethod
     def of(
         cls,
-        layout: Layout,
+        layout: BitLayout,
         signed_fields: np.ndarray[Any, Any],
         low: np.ndarray[Any, Any] | None,
         inf: int,

@@ -26,7 +26,7 @@ __all__ = [
     "DOUBLE",
     "SCRATCH",
     "SINGLE",
-    "Layout",
+    "BitLayout",
     "blocks",
     "elements",
     "layout_of",
@@ -41,7 +41,7 @@ CHUNK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BitLayout:
     """The bit layout of an IEEE binary format: sign, exponent field, mantissa.
 
     floating, unsigned, signed: the numpy dtypes of its width.
@@ -82,11 +82,11 @@ class Layout:
         return self.value(number if number >= 0 else self.sign - 1 - number)
 
 
-def _layout(bits: int, mantissa: int) -> Layout:
+def _layout(bits: int, mantissa: int) -> BitLayout:
     floating, unsigned, signed = (np.dtype(f"<{code}{bits // 8}") for code in "fui")
     fields = 1 << (bits - 1 - mantissa)
     infinity = (fields - 1) << mantissa
-    return Layout(
+    return BitLayout(
         floating, unsigned, signed, mantissa, fields // 2 - 1, fields, infinity, 1 << (bits - 1)
     )
 
@@ -113,7 +113,7 @@ SCRATCH = _Scratch()
 _REAL = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
 
-def layout_of(kind: DType) -> Layout | None:
+def layout_of(kind: DType) -> BitLayout | None:
     """The layout that elements of this type are scanned in; None for integers and bool."""
     if kind.family in ("int", "bool"):
         return None

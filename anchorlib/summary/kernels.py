@@ -132,10 +132,10 @@ def count_of(bits: Bits) -> Any:
 
     @numba.njit(error_model="numpy")
     def outer(counts: Any) -> int:
-        found = 0
+        count = 0
         for half in range(8):
-            found += counts[half * fields] + counts[half * fields + fields - 1]
-        return found
+            count += counts[half * fields] + counts[half * fields + fields - 1]
+        return count
 
     @numba.njit(error_model="numpy")
     def count(patterns: Any, start: int, stop: int, counts: Any) -> bool:

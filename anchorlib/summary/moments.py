@@ -19,7 +19,7 @@ from anchorlib.summary.float_bits import DOUBLE, SCRATCH
 
 if TYPE_CHECKING:
     from anchorlib.summary.exponent_counts import Finite
-    from anchorlib.summary.float_bits import Layout
+    from anchorlib.summary.float_bits import BitLayout
 
 __all__ = ["NONE", "SAFE", "FloatMoments", "IntegerMoments", "Moments"]
 
@@ -37,7 +37,7 @@ class FloatMoments:
 
     __slots__ = ("_high", "_layout", "_low", "_squares", "_sums")
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: BitLayout) -> None:
         self._layout = layout
         self._low: int | None = None  # the extremes, as integers that are ordered as the floats are
         self._high = 0

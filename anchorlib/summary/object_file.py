@@ -48,13 +48,13 @@ class Compiling:
             raise ChildProcessError("it was begun by the process that this one was forked from")
         if not wait and self._process.poll() is None:
             return None
-        printed, told = self._process.communicate()
+        printed, errors = self._process.communicate()
         atexit.unregister(self._stop)
         # A site's start-up files may print, too: the object file follows the last mark.
         sealed = printed.rpartition(MARK)[2]
         seal, code = sealed[:SEAL], sealed[SEAL:]
         if self._process.returncode or sha256(code).digest() != seal:
-            last_line = told.decode(errors="replace").strip().rpartition("\n")[2]
+            last_line = errors.decode(errors="replace").strip().rpartition("\n")[2]
             raise ChildProcessError(last_line or "nothing was compiled")
         return code
 

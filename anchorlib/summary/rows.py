@@ -17,7 +17,7 @@ from anchorlib.summary.moments import FloatMoments, IntegerMoments
 
 if TYPE_CHECKING:
     from anchorlib.dtypes import DType
-    from anchorlib.summary.float_bits import Layout
+    from anchorlib.summary.float_bits import BitLayout
     from anchorlib.summary.histogram import Log2Histogram
 
 __all__ = ["Summary", "digest", "summarise"]
@@ -102,7 +102,7 @@ def digest(raw: np.ndarray[Any, Any]) -> bytes:
     return xxhash.xxh3_128_digest(np.ascontiguousarray(raw).data)
 
 
-def _of_floats(flat: np.ndarray[Any, Any], kind: DType, layout: Layout) -> Summary:
+def _of_floats(flat: np.ndarray[Any, Any], kind: DType, layout: BitLayout) -> Summary:
     scan = SCANS.get(layout, flat)
     scanned = None if scan is None else scan.both(flat, kind)
     if scanned is not None:

@@ -38,7 +38,7 @@ from anchorlib.summary.histogram import Log2Histogram
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from anchorlib.summary.float_bits import Layout
+    from anchorlib.summary.float_bits import BitLayout
 
 __all__ = ["FORMATS", "Shares", "shares_as"]
 
@@ -169,7 +169,7 @@ def _of_values(raw: np.ndarray[Any, Any], name: str, limits: tuple[_Limit, ...])
     return Shares(count, below[0], below[1] - below[0], count - below[2])
 
 
-def _magnitudes(values: np.ndarray[Any, Any], layout: Layout | None) -> np.ndarray[Any, Any]:
+def _magnitudes(values: np.ndarray[Any, Any], layout: BitLayout | None) -> np.ndarray[Any, Any]:
     """|x| of the elements that are neither zero nor nan: of floats their bits, of integers |x|."""
     if layout is None:
         numbers = magnitudes(values)
@@ -178,7 +178,7 @@ def _magnitudes(values: np.ndarray[Any, Any], layout: Layout | None) -> np.ndarr
     return numbers[(numbers - 1) < layout.infinity]  # zero less one is the largest number
 
 
-def _last_pattern(limit: _Limit, layout: Layout | None) -> int:
+def _last_pattern(limit: _Limit, layout: BitLayout | None) -> int:
     """The largest magnitude below the limit: as float bits, which are ordered as values, or as |x|.
 
     It may be larger than any in the format: then every element is below the limit.

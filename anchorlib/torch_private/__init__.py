@@ -66,8 +66,6 @@ from anchorlib.torch_private.dispatch_modes import (
 from anchorlib.torch_private.door import (
     DOORS,
     AffectedPrograms,
-    Door,
-    MovedError,
     tell_moved,
 )
 from anchorlib.torch_private.dynamo import (
@@ -158,9 +156,7 @@ __all__ = [
     "AffectedPrograms",
     "CompileContext",
     "DispatchMode",
-    "Door",
     "MemoryRef",
-    "MovedError",
     "NodeContext",
     "Overload",
     "StorageRef",

@@ -132,7 +132,7 @@ DOORS: dict[str, Door] = {}
 """Every private name of torch that this project uses."""
 
 _moved: dict[AffectedPrograms, list[Door]] = {}
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 def private(  # noqa: PLR0913  # the fields of a door
@@ -214,6 +214,6 @@ def _version(text: str) -> tuple[int, ...]:
 
 def tell(door: Door) -> None:
     """Warn that a door is gone, once in a process."""
-    if door.name not in _told:
-        _told.add(door.name)
+    if door.name not in _logged:
+        _logged.add(door.name)
         _log.warning("anchorlib: %s", door.said)

@@ -67,12 +67,12 @@ def archives_in(store: Path) -> list[ArchiveState]:
             continue
         if note is not None:
             notes.append(note)
-    found = [ArchiveState(str(store), "", 0, (), failing=damaged)] if damaged else []
+    states = [ArchiveState(str(store), "", 0, (), failing=damaged)] if damaged else []
     for place in sorted({note.place for note in notes}):
         runs = [note.run for note in notes if note.place == place]
         alone = tuple(run for run in runs if not run_directory(store, run).is_dir())
-        found.append(ArchiveState(str(store), place, len(runs), alone))
-    return found
+        states.append(ArchiveState(str(store), place, len(runs), alone))
+    return states
 
 
 def archives_at(client: KeeperClient) -> list[ArchiveState]:
@@ -80,19 +80,19 @@ def archives_at(client: KeeperClient) -> list[ArchiveState]:
 
     Raises CollectorError.
     """
-    told = client.archive()
-    if told is None:
+    answer = client.archive()
+    if answer is None:
         return []
     return [
         ArchiveState(
             str(client.address),
-            told.place,
-            told.archived,
-            tuple(told.alone),
-            told.bytes,
-            tuple(told.waiting),
-            {one.run: one.problem for one in told.failing},
-            told.problem,
+            answer.place,
+            answer.archived,
+            tuple(answer.alone),
+            answer.bytes,
+            tuple(answer.waiting),
+            {one.run: one.problem for one in answer.failing},
+            answer.problem,
         )
     ]
 

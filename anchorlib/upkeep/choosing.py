@@ -70,11 +70,11 @@ def _fitting(
     The further ones are the oldest closed runs.
     """
     left = sum(run.bytes for run in idle) - sum(run.bytes for run in going)
-    found = set(going)
+    leaving = set(going)
     for run in free:
         if left <= most:
             break
-        if run.closed and run not in found:
-            found.add(run)
+        if run.closed and run not in leaving:
+            leaving.add(run)
             left -= run.bytes
-    return [run for run in free if run in found]
+    return [run for run in free if run in leaving]

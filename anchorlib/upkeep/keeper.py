@@ -31,6 +31,11 @@ class Standing:
 class Keeper(Protocol):
     """Removes and renames whole runs, which nobody may do while a process writes them."""
 
+    @property
+    def place(self) -> str:
+        """The store: the same text however users name it, so that a run of two names is known."""
+        ...
+
     def writings(self) -> list[Writing]:
         """The ranks that are being written now. Raises StoreError, CollectorError."""
         ...

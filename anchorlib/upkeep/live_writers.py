@@ -63,7 +63,7 @@ def writings_at(client: KeeperClient) -> list[Writing]:
 
     Raises CollectorError.
     """
-    return [_told(one) for one in client.status()]
+    return [_writing(one) for one in client.status()]
 
 
 def _local(store: Path, held: HeldRank) -> Writing:
@@ -83,7 +83,7 @@ def _last_record_ns(store: Path, held: HeldRank) -> int | None:
     return min(int(last[0]), time.time_ns())
 
 
-def _told(one: Told) -> Writing:
+def _writing(one: Told) -> Writing:
     return Writing(
         run=one.run,
         rank=one.rank,

@@ -198,11 +198,11 @@ def _lost(one: Examined, attempt: int) -> list[Gap]:
     """The losses of one attempt as gaps: values by their series, rows as of an unknown tensor."""
     reader, rows = one.reader, np.arange(len(one.sound))
     own = _clamped(reader.column("attempt"), len(reader.catalogue.attempts)) == attempt
-    found = []
+    gaps = []
     if count := int((~one.sound & own).sum()):
         steps = reader.column("step")[one.sound & own]
         span = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
-        found.append(Gap(UNKNOWN, "value", "all", ROWS_LOST, count, *span))
+        gaps.append(Gap(UNKNOWN, "value", "all", ROWS_LOST, count, *span))
     bare = rows[one.sound & own & ~one.kept]
     bare = bare[reader.kept(bare)]
     of = reader.column("series")[bare]
@@ -211,8 +211,8 @@ def _lost(one: Examined, attempt: int) -> list[Gap]:
         steps = reader.column("step")[bare[of == number]]
         span = (int(steps.min()), int(steps.max()))
         named = (series.name, series.kind, series.mode)
-        found.append(Gap(*named, VALUES_LOST, len(steps), *span))
-    return found
+        gaps.append(Gap(*named, VALUES_LOST, len(steps), *span))
+    return gaps
 
 
 def _clamped(numbers: Array, count: int) -> Array:

@@ -47,10 +47,15 @@ class SpreadKeeper:
     def __init__(self, keepers: Mapping[str, Keeper]) -> None:
         self._keepers = keepers
 
+    @property
+    def place(self) -> str:
+        """The addresses of the collectors, in one order however they were given."""
+        return ",".join(sorted(keeper.place for keeper in self._keepers.values()))
+
     def writings(self) -> list[Writing]:
         """The ranks that are being written now, at any of the collectors."""
-        found = [one for keeper in self._keepers.values() for one in keeper.writings()]
-        return sorted(found, key=lambda one: (one.run, one.rank))
+        writings = [one for keeper in self._keepers.values() for one in keeper.writings()]
+        return sorted(writings, key=lambda one: (one.run, one.rank))
 
     def archives(self) -> list[ArchiveState]:
         """What became of closed runs, for each collector by itself."""
@@ -65,8 +70,10 @@ class SpreadKeeper:
             for run in (keeper.runs() if any(at.values()) else ())
             if run not in at[place]
         }
-        found = {run: archive for alone in reversed(at.values()) for run, archive in alone.items()}
-        return {run: archive for run, archive in found.items() if run not in here}
+        archives = {
+            run: archive for alone in reversed(at.values()) for run, archive in alone.items()
+        }
+        return {run: archive for run, archive in archives.items() if run not in here}
 
     def runs(self) -> list[str]:
         """The names of all runs, at whichever collector, sorted."""
@@ -185,17 +192,17 @@ class SpreadKeeper:
         return list(holders)
 
     def _holders(self, run: str, *, alone_too: bool = True) -> dict[str, Standing]:
-        found = self._held(run, alone_too=alone_too)
-        if not found:
+        standings = self._held(run, alone_too=alone_too)
+        if not standings:
             raise RunNotFoundError(f"no run {escape(run)!r} at any of these collectors")
-        return found
+        return standings
 
     def _held(self, run: str, *, alone_too: bool = False) -> dict[str, Standing]:
         """What each collector that has a run says of its part.
 
         Raises OptionError where a part is in an archive alone, unless `alone_too`.
         """
-        found = {}
+        standings = {}
         for place, keeper in self._keepers.items():
             try:
                 one = keeper.standing(run)
@@ -206,8 +213,8 @@ class SpreadKeeper:
                     f"run {escape(run)!r} of {place} is in its archive alone, where a collector "
                     "changes nothing"
                 )
-            found[place] = one
-        return found
+            standings[place] = one
+        return standings
 
 
 def _refused(run: str, parts: Mapping[str, Standing]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +45,10 @@ _SUFFIX = ".zarr"
 class _LocalKeeper:
     def __init__(self, store: Path) -> None:
         self._store = store
+
+    @property
+    def place(self) -> str:
+        return os.path.realpath(self._store)
 
     def writings(self) -> list[Writing]:
         return writings_in(self._store)
@@ -87,6 +93,10 @@ class _RemoteKeeper:
         self._client = client
         self._location = location
 
+    @property
+    def place(self) -> str:
+        return str(replace(self._client.address, run=None))
+
     def writings(self) -> list[Writing]:
         return writings_at(self._client)
 
@@ -103,8 +113,8 @@ class _RemoteKeeper:
         return self._client.measure(run)
 
     def standing(self, run: str) -> Standing:
-        told = self._client.standing(run)
-        return Standing(told.bytes, told.written, told.alone, told.stays)
+        answer = self._client.standing(run)
+        return Standing(answer.bytes, answer.written, answer.alone, answer.stays)
 
     def remove(
         self,
@@ -137,30 +147,30 @@ def keepers_at(store: str) -> list[Keeper]:
     return [_keeper(one) for one in several]
 
 
-def keeper_of(found: FoundRun) -> tuple[Keeper, str]:
+def keeper_of(stored_run: FoundRun) -> tuple[Keeper, str]:
     """The keeper of the store that holds a run, and the run's name there.
 
     Raises RunNotFoundError for a folder that has no run's name.
     """
-    _check_here(found)
-    if isinstance(found.location, Within):
-        return _keeper(found.location.outer), found.name
-    store, run = local_run(found)
+    _check_here(stored_run)
+    if isinstance(stored_run.location, Within):
+        return _keeper(stored_run.location.outer), stored_run.name
+    store, run = local_run(stored_run)
     return _LocalKeeper(store), run
 
 
-def local_run(found: FoundRun) -> tuple[Path, str]:
+def local_run(stored_run: FoundRun) -> tuple[Path, str]:
     """The directory of the store that holds a run, and the run's name there.
 
     Raises OptionError for a collector's run, RunNotFoundError for a folder that has no run's name.
     """
-    _check_here(found)
-    if not isinstance(found.location, LocalLocation):
+    _check_here(stored_run)
+    if not isinstance(stored_run.location, LocalLocation):
         raise OptionError(
-            f"{found.name} is a collector's: do this on its machine, with --store DIR of the "
+            f"{stored_run.name} is a collector's: do this on its machine, with --store DIR of the "
             "collector's directory"
         )
-    folder = found.location.root
+    folder = stored_run.location.root
     if folder.suffix != _SUFFIX:
         raise RunNotFoundError(
             f"{escape(str(folder))} is a run outside a store: those of a store are called "
@@ -169,12 +179,12 @@ def local_run(found: FoundRun) -> tuple[Path, str]:
     return folder.parent, folder.name.removesuffix(_SUFFIX)
 
 
-def _check_here(found: FoundRun) -> None:
+def _check_here(stored_run: FoundRun) -> None:
     """Raises OptionError for a run that is in its archive alone."""
-    if found.archive:
+    if stored_run.archive:
         raise OptionError(
-            f"{found.name} is in its archive alone, {escape(found.archive)}, where nothing is "
-            "changed from here: read it, or remove it there"
+            f"{stored_run.name} is in its archive alone, {escape(stored_run.archive)}, where "
+            "nothing is changed from here: read it, or remove it there"
         )
 
 
@@ -183,10 +193,10 @@ def read_facts(keeper: Keeper, run: str, store: str) -> RunFacts:
 
     Raises as `find_run` and as `Keeper.measure`.
     """
-    found = find_run(run, store)
+    stored_run = find_run(run, store)
     # In this order: a session that ends between the two calls counts as still writing.
     nbytes, written = keeper.measure(run)
-    reader = RunReader(found.location, found.name)
+    reader = RunReader(stored_run.location, stored_run.name)
     reader.refresh()
     return RunFacts(run, reader.state == "closed", written, nbytes, written_ns(reader))
 

@@ -98,7 +98,7 @@ if TYPE_CHECKING:
         renumbered,
         sealed,
     )
-    from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
+    from anchorlib.wire.outbox import MemoryFrames, Outbox, close_request, gap_requests
     from anchorlib.wire.rendezvous import Route, by_hash, failover_seconds
     from anchorlib.wire.secret_files import check_private
     from anchorlib.wire.v1.collector_pb2 import (
@@ -176,7 +176,6 @@ __all__ = [
     "Flushed",
     "FrameError",
     "Framed",
-    "Frames",
     "GarbledError",
     "GetReply",
     "GetRequest",
@@ -264,7 +263,7 @@ _MODULES = {
         "defined first_of frame_weights parse_request read_gaps read_header read_lineage "
         "read_operations renumbered sealed"
     ),
-    "outbox": "Frames MemoryFrames Outbox close_request gap_requests",
+    "outbox": "MemoryFrames Outbox close_request gap_requests",
     "rendezvous": "Route by_hash failover_seconds",
     "secret_files": "check_private",
     "v1.collector_pb2": (

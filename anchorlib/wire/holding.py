@@ -168,10 +168,10 @@ class _Tables:
             request = parse_request(message)
             if isinstance(request, Framed):
                 raise FrameError("a frame stands where definitions are")
-            told = request.define
-            self._series += [(one.name, one.kind, one.mode) for one in told.series]
-            self._layouts += [(one.dtype, tuple(one.shape)) for one in told.layouts]
-            self._phases += told.phases
+            definition = request.define
+            self._series += [(one.name, one.kind, one.mode) for one in definition.series]
+            self._layouts += [(one.dtype, tuple(one.shape)) for one in definition.layouts]
+            self._phases += definition.phases
             self._read += 1
 
     def _tensors(self, columns: Columns, rows: int) -> np.ndarray[Any, Any]:

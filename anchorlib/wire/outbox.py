@@ -217,9 +217,9 @@ class Outbox:
         A statement counts from the session's start, and replaces the earlier one of the same series
         and reason.
         """
-        told = {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in gaps}
-        self._gaps |= told
-        self._untold |= told
+        stated = {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in gaps}
+        self._gaps |= stated
+        self._untold |= stated
 
     def edges(self, edges: Iterable[Edges]) -> None:
         """Add lineage to be sent; every new stream is told all of it again."""
@@ -452,8 +452,8 @@ def gap_requests(gaps: Iterable[Gap]) -> Iterator[bytes]:
     """Serialised PushRequests that state `gaps`, at most 512 statements in each."""
     every = list(gaps)
     for start in range(0, len(every), _GAPS_A_MESSAGE):
-        told = gaps_message(every[start : start + _GAPS_A_MESSAGE])
-        yield sealed(PushRequest(gaps=told))
+        message = gaps_message(every[start : start + _GAPS_A_MESSAGE])
+        yield sealed(PushRequest(gaps=message))
 
 
 def close_request() -> bytes:

@@ -38,8 +38,8 @@ def by_hash(collectors: Sequence[Address], run: str, rank: int) -> tuple[Address
     """
 
     def weight(one: Address) -> tuple[int, str]:
-        told = "\0".join((one.target.lower(), run, str(rank)))
-        return xxhash.xxh3_64_intdigest(told.encode()), one.target.lower()
+        key = "\0".join((one.target.lower(), run, str(rank)))
+        return xxhash.xxh3_64_intdigest(key.encode()), one.target.lower()
 
     return tuple(sorted(collectors, key=weight, reverse=True))
 
@@ -49,16 +49,16 @@ def failover_seconds(environ: Mapping[str, str] = os.environ) -> float:
 
     Raises OptionError where ANCHOR_FAILOVER_SECONDS is no such number.
     """
-    told = environ.get(_VARIABLE)
-    if not told:
+    variable = environ.get(_VARIABLE)
+    if not variable:
         return FAILOVER_SECONDS
     try:
-        seconds = float(told)
+        seconds = float(variable)
     except ValueError:
         seconds = math.nan
     if not _LEAST <= seconds <= _MOST:
         raise OptionError(
-            f"{_VARIABLE}='{escape(told[:80])}' is no number of seconds from {_LEAST:g} to "
+            f"{_VARIABLE}='{escape(variable[:80])}' is no number of seconds from {_LEAST:g} to "
             f"{_MOST:g}; write 30"
         )
     return seconds

@@ -23,10 +23,10 @@ _BIND: Final = re.compile(r"(\[[^][]+\]|[^][]+):(\d{1,5})", re.ASCII)
 
 def host_and_port(bind: str) -> tuple[str, int] | None:
     """The host, in its brackets where it has some, and the port; None for a text that is none."""
-    found = _BIND.fullmatch(bind)
-    if found is None or int(found[2]) >= 1 << 16:
+    match = _BIND.fullmatch(bind)
+    if match is None or int(match[2]) >= 1 << 16:
         return None
-    return found[1], int(found[2])
+    return match[1], int(match[2])
 
 
 def checked_host(bind: str, *, guarded: bool, insecure: bool) -> str:
@@ -37,10 +37,10 @@ def checked_host(bind: str, *, guarded: bool, insecure: bool) -> str:
     Raises OptionError for a text that is no address, and for an address that other machines reach
     where the collector is neither guarded nor `insecure`.
     """
-    found = host_and_port(bind)
-    if found is None:
+    host_port = host_and_port(bind)
+    if host_port is None:
         raise OptionError(f"{quoted(bind)} is no address to listen on; write host:port")
-    host, _ = found
+    host, _ = host_port
     if not (is_loopback(host) or guarded or insecure):
         raise OptionError(
             f"{host} can be reached from other machines: give a certificate and a token (or a "

@@ -158,9 +158,9 @@ def _token(context: grpc.ServicerContext) -> bytes | None:
 
 def _certificate(context: grpc.ServicerContext) -> list[str]:
     """The names in the client's certificate, whose signature TLS has checked."""
-    told: Mapping[str, Iterable[Any]] = context.auth_context()
+    properties: Mapping[str, Iterable[Any]] = context.auth_context()
     return [
         f"{form}:{bytes(name).decode('utf-8', 'replace')}"
         for form, key in (("cn", "x509_common_name"), ("san", "x509_subject_alternative_name"))
-        for name in told.get(key, ())
+        for name in properties.get(key, ())
     ]

@@ -144,11 +144,11 @@ def _peers(port: int, known: Container[int]) -> Iterator[tuple[int, int, str]]:
     for path in list(_FILES.iterdir()):
         with suppress(OSError):  # closed meanwhile, or no connection
             file = int(path.name)
-            found = os.fstat(file)
-            if not stat.S_ISSOCK(found.st_mode) or found.st_ino in known:
+            file_stat = os.fstat(file)
+            if not stat.S_ISSOCK(file_stat.st_mode) or file_stat.st_ino in known:
                 continue
             if peer := _peer(file, port):
-                yield found.st_ino, file, peer
+                yield file_stat.st_ino, file, peer
 
 
 def _peer(file: int, port: int) -> str:

@@ -163,10 +163,10 @@ class KeeperService:
             if after is not None:
                 raise RunNotFoundError(f"run '{run}' is in its archive alone")
             forget_run(self._store, run)
-            _log.info("run forgotten, its archive keeps it", extra=asked.caller.told)
+            _log.info("run forgotten, its archive keeps it", extra=asked.caller.log_fields)
             return RemoveReply(bytes=0)
         freed = remove_run(self._store, run, unless_after=after)
-        _log.info("run removed, %d bytes", freed, extra=asked.caller.told)
+        _log.info("run removed, %d bytes", freed, extra=asked.caller.log_fields)
         return RemoveReply(bytes=freed)
 
     def _rename(self, message: bytes, asked: QuestionCall) -> RenameReply:
@@ -178,7 +178,7 @@ class KeeperService:
         run = self._named(request.run, asked, Right.DELETE)
         self._gate.check(asked.context, Right.DELETE, check_run_name(request.name))
         rename_run(self._store, run, request.name)
-        _log.info("run renamed to %s", request.name, extra=asked.caller.told)
+        _log.info("run renamed to %s", request.name, extra=asked.caller.log_fields)
         return RenameReply()
 
     def _named(

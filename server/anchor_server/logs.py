@@ -29,8 +29,8 @@ def log_to_stderr(form: LogFormat | None) -> None:
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        told = {**_fields(record), "time": _time(record)}
-        fields = " ".join(f"{name}={_shown(value)}" for name, value in told.items())
+        fields_of_record = {**_fields(record), "time": _time(record)}
+        fields = " ".join(f"{name}={_shown(value)}" for name, value in fields_of_record.items())
         return f"anchor: {escape(record.getMessage())} ({fields}){_fault(record)}"
 
 

@@ -50,13 +50,13 @@ def _table(name: str, digest: bytes, rights: Sequence[str], runs: Sequence[str])
         raise OptionError(
             f"'{escape(unknown[0][:80])}' is no right: choose out of {', '.join(Right)}"
         )
-    told = {
+    entries = {
         "name": name,
         "hash": f"sha256:{digest.hex()}",
         "rights": [str(one) for one in Right if one in rights],
         "runs": list(runs),
     }
-    lines = [f"{key} = {json.dumps(value)}" for key, value in told.items()]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in entries.items()]
     return "\n".join(["[[token]]", *lines, ""])
 
 

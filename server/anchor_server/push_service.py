@@ -219,13 +219,13 @@ class PushService:
             writer = tenancy.writer
             host = host_of(hello.writer) or caller.machine
             with self._tally.roster.seat(hello.run, hello.rank, host, writer.committed) as seat:
-                told = Resume(
+                resume = Resume(
                     committed=writer.committed,
                     attempt=writer.attempt,
                     asks_backlog=True,
                     first=writer.first,
                 )
-                yield PushReply(resume=told)
+                yield PushReply(resume=resume)
                 decoder = Decoder(record_bytes=self._limits.record_bytes)
                 stream = RankStream(tenancy, decoder, self._room, self._tally, seat)
                 try:

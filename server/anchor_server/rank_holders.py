@@ -122,7 +122,7 @@ class RankHolders:
         self._take(key, _Claim(hello.writer_id, f"{owner} ({caller.peer})", end))
         try:
             tenancy = Tenancy(self._admit(hello, header, grant))
-            said = {**caller.told, "writer": claim_of(hello.writer_id).hex()[:32]}
+            said = {**caller.log_fields, "writer": claim_of(hello.writer_id).hex()[:32]}
             self._tell_begin(tenancy.writer, said)
             try:
                 yield tenancy
@@ -233,10 +233,10 @@ def _part(hello: Hello) -> Part | None:
     """The part of the rank that this collector holds; None where it holds the whole rank."""
     if not hello.HasField("part"):
         return None
-    told = hello.part
-    if told.number >= _MOST_PARTS or told.first >= 1 << 63:
-        raise OptionError(f"no rank has a part {told.number} from record {told.first} on")
-    return Part(told.number, told.first, told.restart if told.HasField("restart") else None)
+    part = hello.part
+    if part.number >= _MOST_PARTS or part.first >= 1 << 63:
+        raise OptionError(f"no rank has a part {part.number} from record {part.first} on")
+    return Part(part.number, part.first, part.restart if part.HasField("restart") else None)
 
 
 def _least(*bounds: int | None) -> int | None:

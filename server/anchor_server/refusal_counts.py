@@ -41,16 +41,16 @@ class Caller:
     identity: str = ""
 
     @property
-    def told(self) -> dict[str, object]:
+    def log_fields(self) -> dict[str, object]:
         """The caller as fields of a log line."""
-        told: dict[str, object] = {"peer": self.peer}
+        fields: dict[str, object] = {"peer": self.peer}
         if self.identity:
-            told["identity"] = self.identity
+            fields["identity"] = self.identity
         if self.run:
-            told["run"] = self.run
+            fields["run"] = self.run
         if self.rank is not None:
-            told["rank"] = self.rank
-        return told
+            fields["rank"] = self.rank
+        return fields
 
     @property
     def machine(self) -> str:
@@ -85,7 +85,7 @@ class RefusalCounts:
         A missing right is a warning each time, because each time another right may be missing.
         """
         self._tally.refuse(refusal.kind.value)
-        said = {**caller.told, "kind": refusal.kind.value, "code": code_of(refusal.kind).name}
+        said = {**caller.log_fields, "kind": refusal.kind.value, "code": code_of(refusal.kind).name}
         if refusal.kind in _ORDINARY:
             _log.info("stream ended: %s", refusal.text, extra=said)
             return

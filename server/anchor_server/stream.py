@@ -139,8 +139,8 @@ class RankStream:
     def _confirmed(self, asked: Confirm) -> Confirmed:
         if asked.end - asked.first > CONFIRMED_RECORDS:
             raise FrameError(f"a stream asks about {CONFIRMED_RECORDS} records at a time at most")
-        found = self._writer.fingerprint(asked.attempt, asked.first, asked.end)
-        return Confirmed(fingerprint=found)
+        fingerprint = self._writer.fingerprint(asked.attempt, asked.first, asked.end)
+        return Confirmed(fingerprint=fingerprint)
 
     def _define(self, request: PushRequest) -> None:
         self._defined += request.ByteSize()

@@ -31,7 +31,7 @@ class TurnedAway:
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self._lock = threading.Lock()
-        self._told: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._logged: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def refuse_token(self, peer: str) -> None:
         """Counts and logs a call that showed no token, or a wrong one."""
@@ -51,11 +51,11 @@ class TurnedAway:
     def _is_first(self, machine: tuple[str, str]) -> bool:
         now = time.monotonic()
         with self._lock:
-            last = self._told.get(machine)
+            last = self._logged.get(machine)
             if last is not None and now - last < _QUIET_SECONDS:
                 return False
-            self._told[machine] = now
-            self._told.move_to_end(machine)
-            while len(self._told) > _MACHINES:
-                self._told.popitem(last=False)
+            self._logged[machine] = now
+            self._logged.move_to_end(machine)
+            while len(self._logged) > _MACHINES:
+                self._logged.popitem(last=False)
             return True

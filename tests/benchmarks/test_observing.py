@@ -21,7 +21,7 @@ from tests.warm import warm_python
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_bench_of_observing_prints_figures_beside_their_targets(tmp_path):
     options = ["--rows", "tiny", "files", "--rounds", "1", "--store", tmp_path / "kept"]
     done = subprocess.run(

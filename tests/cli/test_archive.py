@@ -103,6 +103,7 @@ def test_push_leaves_archives_to_archive(store: Path) -> None:
     assert "use `anchor archive RUN --to URL`" in done.err
 
 
+@pytest.mark.slow
 def test_a_store_in_trouble_ends_with_4(store: Path, line: Line) -> None:
     assert anchor("archive", "run1", "--to", S3, "--store", store).code == 0
     line.trouble = lambda method, path: "503"
@@ -116,6 +117,7 @@ def test_a_store_in_trouble_ends_with_4(store: Path, line: Line) -> None:
         assert "AKIA" not in done.err
 
 
+@pytest.mark.slow
 def test_an_archive_that_is_away_leaves_the_other_runs_of_a_directory(
     store: Path, line: Line
 ) -> None:
@@ -132,6 +134,7 @@ def test_an_archive_that_is_away_leaves_the_other_runs_of_a_directory(
     assert anchor("runs", "--store", S3).code == 4
 
 
+@pytest.mark.slow
 def test_a_store_without_conditions_is_used_only_when_told(store: Path, line: Line) -> None:
     line.trouble = lambda method, path: "blind"
     words = ("archive", "run1", "--to", S3, "--store", store)

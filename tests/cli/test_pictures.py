@@ -16,6 +16,8 @@ from anchor_cli.histograms.svg import page
 from anchorlib.summary import Log2Histogram
 from tests.cli.made import HOSTILE, anchor, make_run, record
 
+pytestmark = pytest.mark.slow  # matplotlib is loaded
+
 MANY = Log2Histogram({-20: 1, -14: 300, -3: 7}, zero=5000, nan=2, inf=1)
 ALL_FORMATS = ("fp16", "bf16", "e4m3", "e5m2")
 
@@ -122,7 +124,6 @@ def test_a_hostile_name_reaches_no_terminal(hostile):
     assert not {"\x1b", "\u202e"} & set(done.out)
 
 
-@pytest.mark.slow
 def test_a_png_is_drawn_of_any_name(hostile, tmp_path):
     place = tmp_path / "h.PNG"
     done = anchor("hist", "run1", "--store", hostile, "-t", "*", "-o", place)

@@ -97,10 +97,31 @@ def test_a_run_that_leaves_for_its_archive_while_it_is_removed_is_forgotten(
     assert anchor("names", "run1", "--store", tmp_path / "archive").code == 0
 
 
-def test_a_run_that_is_gone_before_its_turn_comes_is_told_of_in_a_line(store: Path) -> None:
-    done = anchor("rm", "run0", f"{store}/run0.zarr", "--store", store)
+def test_rm_removes_a_run_that_is_named_twice_in_two_ways_once(store: Path, place: str) -> None:
+    other = f"{place}/run0" if "://" in place else f"{store.parent}/./store/run0.zarr"
+    done = anchor("rm", "run0", other, "run1", "--store", place)
+    assert (done.code, done.err, done.out.count("\n")) == (0, "", 2)
+    assert names(store) == ["run2"]
+
+
+def test_rm_of_a_link_and_of_the_run_that_it_leads_to_removes_both(store: Path) -> None:
+    (store / "latest.zarr").symlink_to("run2.zarr", target_is_directory=True)
+    done = anchor("rm", "latest", f"{store}/run2.zarr", "--store", store)
+    assert (done.code, done.err, done.out.count("\n")) == (0, "", 2)
+    assert names(store) == ["run0", "run1"]
+
+
+def test_a_run_that_is_gone_before_its_turn_comes_is_told_of_in_a_line(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_the_next(*given: Any, **options: Any) -> int:
+        remove_run(store, "run1")  # as another process may, between the look-up and the removal
+        return remove_run(*given, **options)
+
+    monkeypatch.setattr("anchorlib.upkeep.store_keepers.remove_run", with_the_next)
+    done = anchor("rm", "run0", "run1", "--store", store)
     assert (done.code, done.out.count("\n")) == (2, 1)
-    assert done.err == f"anchor: no run 'run0' in {store}\n"
+    assert done.err == f"anchor: no run 'run1' in {store}\n"
 
 
 def test_a_run_that_goes_while_it_is_measured_is_no_run_or_in_its_archive_alone(
@@ -221,6 +242,7 @@ def stores(tmp_path: Path) -> list[Path]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_is_only_in_its_archive_where_no_collector_has_files_of_it(
     stores: list[Path], tmp_path: Path
 ) -> None:

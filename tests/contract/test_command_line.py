@@ -361,7 +361,9 @@ def test_hist_as_e4m3_counts_what_is_beyond_448(store):
     assert (told["underflow"], told["subnormal_as"], told["overflow"]) == (0.5, 0.0, 0.25)
 
 
-@pytest.mark.parametrize("suffix", [".png", ".html", ".csv", ".json"])
+@pytest.mark.parametrize(
+    "suffix", [pytest.param(".png", marks=pytest.mark.slow), ".html", ".csv", ".json"]
+)
 def test_hist_writes_the_form_of_the_suffix(store, tmp_path, suffix):
     place = tmp_path / f"h{suffix}"
     where = ("hist", "run1", "--tensor", "awkward", "--store", store)

@@ -231,6 +231,7 @@ def crowded_line(
     return session, anchorlib.open_run("run1", tmp_path / "late")
 
 
+@pytest.mark.slow
 def test_by_default_a_full_line_to_a_collector_drops_values_and_keeps_summaries(crowded_line):
     session, run = crowded_line
     series = run["x"]
@@ -241,6 +242,7 @@ def test_by_default_a_full_line_to_a_collector_drops_values_and_keeps_summaries(
     assert session.counters.dropped == left_out
 
 
+@pytest.mark.slow
 def test_gaps_that_a_remote_sink_stores_are_in_the_counters(crowded_line):
     session, run = crowded_line
     assert session.counters.gaps == len(run.gaps()) == 1

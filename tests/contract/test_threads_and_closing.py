@@ -76,6 +76,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(os, "pwritev", slowly)
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_drain_in_time_leaves_a_sound_unlocked_run_that_no_longer_changes(
     store, monkeypatch, caplog
 ):
@@ -102,6 +103,7 @@ def test_a_store_that_cannot_drain_in_time_leaves_a_sound_unlocked_run_that_no_l
     assert verified(store) in (0, 3)
 
 
+@pytest.mark.slow
 def test_a_spool_whose_collector_is_away_no_longer_changes_after_close(tmp_path, monkeypatch):
     monkeypatch.setenv("ANCHOR_SPOOL", str(tmp_path / "spools"))
     session = anchorlib.start("run1", store=f"grpc://127.0.0.1:{unused_port()}")

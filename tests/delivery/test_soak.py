@@ -10,7 +10,7 @@ from tests.delivery.soak import Soak
 from tests.delivery.vitals import Vitals, Watch
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_come_go_die_and_resume_beside_reloads_and_removals(tmp_path):
     soak = Soak(tmp_path, minutes=0.1, ranks=16, seed=3)
     assert soak.run(), soak.laws()

@@ -119,6 +119,7 @@ def test_the_next_attempt_delivers_what_the_one_before_left(tmp_path):
 
 
 # Seed 16 to a collector: a recorder thread that is killed, a recorder process, durability "power".
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("remote", "planned"), [(True, 16), (False, 7)], ids=["collector", "directory"]
 )

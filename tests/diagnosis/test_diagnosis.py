@@ -89,6 +89,7 @@ def test_a_planted_fault_is_named_and_classed(seed, tmp_path):
     assert right == (True, True, True), f"{fault}\n{outcome.said}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 7, pytest.param(13, marks=pytest.mark.slow)])
 def test_a_grafted_rerun_names_every_planted_fault_and_nothing_else(seed, tmp_path):
     outcome = judge_grafted(draw_grafted(seed), tmp_path)

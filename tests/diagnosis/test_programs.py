@@ -16,6 +16,8 @@ from tests.diagnosis.programs import (
     Rotated,
 )
 
+pytestmark = pytest.mark.slow  # pairs of whole trainings
+
 
 @pytest.fixture
 def parted(tmp_path):

@@ -12,6 +12,7 @@ from tests.diagnosis import operations
 from tests.diagnosis.decompositions import exact, traced
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("large", "seeds"),
     [(False, range(6)), pytest.param(True, range(3), marks=pytest.mark.slow)],

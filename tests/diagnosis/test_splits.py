@@ -11,7 +11,9 @@ from tests.diagnosis.splitting import NETS, Splitting, draw_splitting, train
 from tests.once import Once
 from tests.seeds import seeds
 
-SEEDS = seeds(checked=2, tested=6, wide=36)
+pytestmark = pytest.mark.slow  # pairs of whole trainings
+
+SEEDS = seeds(checked=0, tested=6, wide=36)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +197,6 @@ def test_damaged_parts_are_left_out_and_said_to_be(tmp_path):
     assert found.verdict == "suspect", found
 
 
-@pytest.mark.slow
 def test_shards_of_parameters_are_put_together(tmp_path):
     script = """
         sharded = {sharded}

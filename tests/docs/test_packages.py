@@ -183,7 +183,7 @@ def test_every_package_imports_from_the_wheel(made, installed, tmp_path):
         run(installed / "python", "-c", "import anchorlib.recorder._put", cwd=tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_runs_from_the_wheel(installed, tmp_path):
     assert run(installed / "anchor", "--help", cwd=tmp_path).startswith("Usage: anchor")
     example = ROOT / "examples" / "gradient_histogram.py"

@@ -26,6 +26,9 @@ TO_RUN = [
     and any(one.language in RUN and one.why is None for one in blocks(page))
 ]
 
+# Pages that record for long, or start many programs.
+LONG = {f"docs/guides/{name}.md" for name in ("formula", "nodes", "operate", "outgrowing")}
+
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_is_of_a_language_that_runs_or_is_shown(page):
@@ -58,7 +61,9 @@ def test_a_page_that_runs_elsewhere_is_named_there(page, test):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", TO_RUN)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.long] * (page in LONG)) for page in TO_RUN]
+)
 def test_what_a_page_shows_runs_as_it_stands(page, tmp_path, monkeypatch):
     with reading_in(tmp_path, monkeypatch) as reader:
         reader.names.update(given())

@@ -69,7 +69,7 @@ def is_local(link):
     return not re.match(r"[a-z]+:|//", link)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_notebook_shows_a_run_a_series_a_comparison_and_the_page(site):
     shown = (site / "guides" / "notebook.html").read_text(encoding="utf-8")
     for told in (
@@ -80,7 +80,7 @@ def test_the_notebook_shows_a_run_a_series_a_comparison_and_the_page(site):
     assert shown.rindex("<iframe srcdoc=") > shown.rindex("<th>made by</th>")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_page_is_reached_from_the_index(site, pages):
     seen, todo = set(), [(site / "index.html").resolve()]
     while todo:
@@ -97,7 +97,7 @@ def test_every_page_is_reached_from_the_index(site, pages):
     assert written - seen == set()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_link_on_the_site_leads_somewhere(pages):
     for path, page in pages.items():
         for link in filter(is_local, page.links):
@@ -108,7 +108,7 @@ def test_every_link_on_the_site_leads_somewhere(pages):
                 assert unquote(anchor) in pages[place].ids, f"{path.name}: {link}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_pages_fetch_nothing(site, pages):
     for path, page in pages.items():
         assert [one for one in page.fetched if not is_local(one)] == [], path.name
@@ -116,7 +116,7 @@ def test_the_pages_fetch_nothing(site, pages):
         assert re.findall(r"(?:@import|url\()\s*[\"']?https?:", sheet.read_text("utf-8")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_whatever_is_public_is_in_the_reference(pages):
     ids = set().union(*(page.ids for page in pages.values()))
     for name in set(anchorlib.__all__) - {"__version__"}:

@@ -15,7 +15,7 @@ from anchorlib.diagnosis import Nearness
 from anchorlib.operations import OpAlignment, OpDifference
 from anchorlib.reading import open_run
 from anchorlib.report import packing, page, show
-from anchorlib.report.run_view import Budget
+from anchorlib.report.run_view import PageBudget
 from anchorlib.store import Writer
 from anchorlib.summary import FORMATS, shares_as
 from tests.anchorlib.operations.made import made
@@ -362,7 +362,7 @@ def test_a_script_that_is_not_ours_does_not_run(visit, one):
 
 def test_steps_that_share_a_column_are_added_up_and_that_is_said(visit, store):
     run = small_run(store, "long")
-    html = page([run], budget=Budget(cells=3 * len(TENSORS), bin_cells=2 * len(TENSORS)))
+    html = page([run], budget=PageBudget(cells=3 * len(TENSORS), bin_cells=2 * len(TENSORS)))
     visited = visit(html)
     overview = visited.card("Tensors by step").inner_text()
     assert f"{STEPS} steps in 3 columns: each column takes 4 steps together" in overview

@@ -52,7 +52,7 @@ class LineageTracker:
         self._buffers: set[tuple[str, str]] = set()
         self._generation = 0  # grows with the anchored names: each site is then walked from anew
         self._seen: dict[Site, tuple[int, int]] = {}  # generation and step of the last walk
-        self._told: dict[tuple[Any, ...], int] = {}
+        self._stated: dict[tuple[Any, ...], int] = {}
         self._warned = False
 
     def know(self, parts: Parts) -> None:
@@ -136,11 +136,11 @@ class LineageTracker:
         """Tell the edges of a site, unless they equal those last told for it, or for its call."""
         name, phase, pass_index, call, shape = site
         first, content = (name, phase, call), hash((ancestry, follows))
-        if self._told.get(site, self._told.get(first)) == content:
+        if self._stated.get(site, self._stated.get(first)) == content:
             return
-        self._told[site if first in self._told else first] = content
-        told = ancestry._asdict()
-        self._tell(Edges(name, phase, pass_index, call, shape, step, **told, grad=follows))
+        self._stated[site if first in self._stated else first] = content
+        edges = ancestry._asdict()
+        self._tell(Edges(name, phase, pass_index, call, shape, step, **edges, grad=follows))
 
     def _warn(self, name: str, fault: Exception) -> None:
         if not self._warned:

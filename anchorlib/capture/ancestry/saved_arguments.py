@@ -5,16 +5,15 @@
     MulBackward0        other=0.125             a number that a tensor was multiplied by
     MulBackward0        other=tensor(0.125)     a number in a tensor of the program's
     MulBackward0        other=(32 of mean 0, std 1)     any other factor without a gradient
-    HuberLossBackward0  target=(32 of mean 0.2, std 1)  a loss's target, its weights
-    IndexBackward0      indices=(160 from 0 to 47, 1f0c9a2b)    where a tensor was read or added to
+    MseLossBackward0    target=(32 of mean 0, std 1, first 0.84)    another operand without one
+    IndexBackward0      indices=(160 from 0 to 47, 1f0c9a2b)        and one of integers, by digest
     MaskedFillBackward0 mask=6 of 16 (1f0c9a)   how many elements are set, and the mask's digest
     SigmoidBackward0    outputs=(1)             which outputs of the operations before it it takes
 
 torch gives each type of node a getter for each saved argument (`_saved_eps`). The getters are taken
 from the type's own dict, because a custom `torch.autograd.Function` may have attributes with such
 names. A saved tensor is never unpacked: that could run hooks of the user's or change graphs. Only
-numbers, and small masks, indices, factors and targets that need no gradient, are read, by
-`_raw_saved_other`.
+numbers, small masks and small operands that need no gradient are read, by `_raw_saved_other`.
 """
 
 from __future__ import annotations
@@ -36,11 +35,39 @@ _MOST_ITEMS: Final = 8
 _MOST_MASK: Final = 1 << 16
 _MOST_FACTOR: Final = 1 << 16  # bytes
 _MASKS: Final = ("mask", "condition")
-_INDICES: Final = ("index", "indices", "offsets", "target")
 _DIGITS: Final = 8
-"""Of an index's digest: enough to find the record that has the same bits."""
+"""Of the digest of integers: enough to find the record that has the same bits."""
+_OPERANDS: Final = frozenset(
+    (
+        "attn_mask",
+        "batch1",
+        "batch2",
+        "end",
+        "exponent",
+        "grid",
+        "index",
+        "indices",
+        "input",
+        "offsets",
+        "mat1",
+        "mat2",
+        "other",
+        "pos_weight",
+        "self",
+        "source",
+        "target",
+        "tensor",
+        "tensor1",
+        "tensor2",
+        "vec",
+        "weight",
+        "x1",
+        "x2",
+    )
+)
+"""Tensors that operations take, by the names under which nodes save them; all others they made."""
 _PLAIN: Final = {torch.float32: np.float32, torch.float64: np.float64}
-_WHOLE: Final = {torch.int64: np.int64, torch.int32: np.int32}
+_INTEGERS: Final = {torch.int64: np.int64, torch.int32: np.int32, torch.uint8: np.uint8}
 _NO_MEAN: Final = 1e-3
 """A mean of less than so many standard deviations is told as 0: rounding decides its digits."""
 
@@ -65,14 +92,15 @@ _NUMBERS: Final[dict[torch.dtype, Any]] = {
 def arguments(node: Any) -> str:
     """The scalar arguments of one node, by name, as "alpha=1, beta=0.5"; "" if it saved none."""
     getters = saved_getters(node)
-    told = [
+    texts = [
         f"{name.removeprefix(SAVED)}={text}"
         for name in getters
         if name.startswith(SAVED) and (text := _text(node, name, getters))
     ]
+    texts.sort(key=lambda text: "=(" in text and " of " in text)  # numbers first: texts are cut
     if taken := _outputs(node):
-        told.append(taken)
-    return ", ".join(told)[:_MOST_TEXT]
+        texts.append(taken)
+    return ", ".join(texts)[:_MOST_TEXT]
 
 
 def _outputs(node: Any) -> str:
@@ -91,14 +119,14 @@ def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
         if raw is not None:
             saved = raw.__get__(node)
             if type(saved) is tuple:  # one index for each axis, None where an axis is whole
-                return _indices(saved) if short in _INDICES else ""
+                return _several(saved) if short in _OPERANDS else ""
             tensor = saved.data  # the tensor as it was packed: no hook runs
             if short in _MASKS:
                 return _mask(tensor)
-            if short in _INDICES and tensor.dtype in _WHOLE:
-                return _index(tensor)
-            if tensor.dtype in _PLAIN and not _weighs(node):
-                return _number(tensor) if tensor.dtype != torch.float32 else ""  # torch's own
+            if tensor.dim() and not (_multiplies(node) and tensor.dtype in _PLAIN):
+                return _operand(tensor) if short in _OPERANDS else ""
+            if tensor.dtype == torch.float32 and not _weighs(node):
+                return ""  # torch's own
             return _factor(tensor) if tensor.dim() else _number(tensor)
         value = getters[name].__get__(node)
     except Exception:  # noqa: BLE001  # torch raises its own errors where backward has freed it
@@ -106,10 +134,13 @@ def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
     return _shown(_UNTOLD.get(short) if value is None else value, _WORDS.get(short, ()))
 
 
+def _multiplies(node: Any) -> bool:
+    return type(node).__name__.startswith(("Mul", "Div"))
+
+
 def _weighs(node: Any) -> bool:
-    """Whether a node multiplies by what it saved, or compares with it: a factor, a target."""
-    name = type(node).__name__
-    return name.startswith(("Mul", "Div", "BinaryCrossEntropy")) or "Loss" in name
+    """Whether a single number that a node saved may be the program's: a factor, a class weight."""
+    return _multiplies(node) or type(node).__name__.startswith("BinaryCrossEntropy")
 
 
 def _number(tensor: Any) -> str:
@@ -130,51 +161,70 @@ def _factor(tensor: Any) -> str:
 
     Three digits of each: a rounding changes none of them, and the factor's own bits do not tell.
     """
-    raw = _contents(tensor) if tensor.dtype in _PLAIN else b""
-    if not raw:
+    raw = _bytes(tensor)
+    if raw is None:
         return ""
-    values = np.frombuffer(raw, _PLAIN[tensor.dtype]).astype(np.float64)
-    with np.errstate(all="ignore"):
-        mean, spread = float(values.mean()), float(values.std())
-    mean = 0.0 if abs(mean) < _NO_MEAN * spread else mean
-    return f"({len(values)} of mean {mean:.3g}, std {spread:.3g})"
+    mean, spread, _ = _figures(raw, tensor.dtype)
+    return f"({len(raw) // tensor.itemsize} of mean {mean:.3g}, std {spread:.3g})"
 
 
-def _indices(saved: tuple[Any, ...]) -> str:
+def _operand(tensor: Any) -> str:
+    """A small operand that autograd does not follow; "" for any other.
+
+    Of integers their bounds and the first digits of the digest that a record of them has. Of others
+    size, mean and spread as of a factor, and the first element, since two halves may be exchanged;
+    of a mask that is added, how many elements are minus infinity, and the digest.
+    """
+    raw = _bytes(tensor)
+    if raw is None:
+        return ""
+    if tensor.dtype not in _PLAIN:
+        values = np.frombuffer(raw, _INTEGERS[tensor.dtype])
+        digest = xxhash.xxh3_128_hexdigest(raw)[:_DIGITS]
+        return f"({len(values)} from {values.min()} to {values.max()}, {digest})"
+    digest = xxhash.xxh3_64_hexdigest(raw)[:6]
+    mean, spread, first = _figures(raw, tensor.dtype)
+    if mean == -math.inf:
+        out = np.isneginf(np.frombuffer(raw, _PLAIN[tensor.dtype])).sum()
+        return f"{out} of {tensor.numel()} are -inf ({digest})"
+    return (
+        f"({len(raw) // tensor.itemsize} of mean {mean:.3g}, std {spread:.3g}, first {first:.3g})"
+    )
+
+
+def _several(saved: tuple[Any, ...]) -> str:
     """The indices of all axes that are indexed; "" where one of them cannot be told."""
-    told = [_index(one.data) for one in saved if one.data is not None]
-    return "" if not all(told) else told[0] if len(told) == 1 else f"({', '.join(told)})"
+    texts = [_operand(one.data) for one in saved if one.data is not None]
+    return "" if not all(texts) else texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
-def _index(index: Any) -> str:
-    """How many elements an index has, from which to which, and its digest; "" if not cheap.
+def _bytes(tensor: Any) -> bytes | None:
+    """The bytes of a small tensor of numbers that needs no gradient; None of any other.
 
-    The digest begins as that of a record of the same elements does.
+    Axes along which a tensor was expanded are left out: each element is told once.
     """
-    kind = _WHOLE.get(index.dtype)
-    raw = b"" if kind is None else _contents(index)
-    if not raw:
-        return ""
-    values = np.frombuffer(raw, kind)
-    digest = xxhash.xxh3_128_hexdigest(raw)[:_DIGITS]
-    return f"({len(values)} from {values.min()} to {values.max()}, {digest})"
-
-
-def _contents(tensor: Any) -> bytes:
-    """The elements of a small tensor that needs no gradient, in order; empty where not cheap.
-
-    Axes along which a tensor was expanded are left out.
-    """
-    if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.device.type != "cpu":
-        return b""
-    size, address = tensor.itemsize, data_address(tensor)  # `data_ptr` would copy a lazy clone
+    if type(tensor) is not torch.Tensor or tensor.requires_grad:
+        return None
+    known = tensor.dtype in _PLAIN or tensor.dtype in _INTEGERS
+    if not known or not tensor.numel() or tensor.device.type != "cpu":
+        return None
+    size = tensor.itemsize
     for length, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
         if length != 1 and stride and stride * tensor.itemsize != size:
-            return b""
+            return None  # its memory is not in order
         size *= length if stride else 1
-    if not address or not tensor.numel() or size > _MOST_FACTOR:
-        return b""
-    return ctypes.string_at(address, size)
+    address = data_address(tensor)  # `data_ptr` would copy a lazy clone
+    return ctypes.string_at(address, size) if address and size <= _MOST_FACTOR else None
+
+
+def _figures(raw: bytes, dtype: torch.dtype) -> tuple[float, float, float]:
+    """Mean, spread and first element; 0 in place of what is small beside the spread."""
+    values = np.frombuffer(raw, _PLAIN[dtype]).astype(np.float64)
+    with np.errstate(all="ignore"):
+        mean, spread = float(values.mean()), float(values.std())
+    small = _NO_MEAN * spread
+    first = float(values[0])
+    return 0.0 if abs(mean) < small else mean, spread, 0.0 if abs(first) < small else first
 
 
 def _mask(mask: Any) -> str:

@@ -79,13 +79,13 @@ class Walk:
         for tensor in _tensors(given) if given is not None and _is_leaf(given) else ():
             if not tensor.requires_grad and (held := self._held(tensor)) is not None:
                 self._parents.setdefault(held[0], len(self._parents) + 1)
-        told = tuple(map(arguments, ordered))
+        of_each = tuple(map(arguments, ordered))
         return Ancestry(
             tuple(self._parents),
             ops,
             tuple(inputs),
             tuple(self._missing),
-            told if any(told) else (),
+            of_each if any(of_each) else (),
         )
 
     def _leaf(self, x: torch.Tensor) -> Ancestry:

@@ -60,8 +60,8 @@ class _History:
         """Write the entry with the points so far."""
         if self._points:
             self._due = max(len(self._points) + 1, len(self._points) * 3 // 2)
-            told = {"points": [list(point) for point in self._points], "until": self._until}
-            self._tell(f"history.{self._key}", told)
+            history = {"points": [list(point) for point in self._points], "until": self._until}
+            self._tell(f"history.{self._key}", history)
 
 
 class Histories:

@@ -23,15 +23,15 @@ def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[st
     head = headed(which)
     groups: Sequence[Mapping[str, Any]] = optimizer.param_groups
     keys = dict.fromkeys(key for group in groups for key in group if key not in _NOT_TOLD)
-    told: dict[str, Any] = {head: type(optimizer).__name__}
+    entries: dict[str, Any] = {head: type(optimizer).__name__}
     if len(groups) > 1:
-        told[f"{head}.groups"] = len(groups)
+        entries[f"{head}.groups"] = len(groups)
     for key in keys:
         values = [_plain(group.get(key)) for group in groups]
         if any(value is not None and value is not False for value in values):
             same = all(value == values[0] for value in values)
-            told[f"{head}.{key}"] = values[0] if same else values[:_SHOWN]
-    return told
+            entries[f"{head}.{key}"] = values[0] if same else values[:_SHOWN]
+    return entries
 
 
 def headed(which: int) -> str:
@@ -45,7 +45,7 @@ def scheduled(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     A number that all groups share is given once, others as a list. Tensors on a GPU are left out,
     since reading them would wait.
     """
-    told: dict[str, list[Any]] = {}
+    numbers: dict[str, list[Any]] = {}
     groups: Sequence[Mapping[str, Any]] = optimizer.param_groups
     for group in groups[:_SHOWN]:
         for key, value in group.items():
@@ -53,10 +53,10 @@ def scheduled(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
                 continue
             number = _number(value)
             if number is not None:
-                told.setdefault(key, []).append(number)
+                numbers.setdefault(key, []).append(number)
     return {
         key: values[0] if all(one == values[0] for one in values) else values
-        for key, values in told.items()
+        for key, values in numbers.items()
     }
 
 

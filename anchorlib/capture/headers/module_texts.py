@@ -28,29 +28,29 @@ def module_texts(modules: Mapping[str, nn.Module]) -> dict[str, str]:
     Listed are modules without submodules, and modules with settings as attributes.
     modules: by the name under which their output is recorded.
     """
-    told: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for name, module in modules.items():
-        if len(told) == MOST_MODULES:
+        if len(entries) == MOST_MODULES:
             break
         kept = list(_kept(module))
         if kept or not any(module.children()):
-            told[f"module.{name}"] = _text(module, kept)
-    return told
+            entries[f"module.{name}"] = _text(module, kept)
+    return entries
 
 
 def module_tree(modules: Mapping[str, nn.Module]) -> str:
     """The number of modules, and a digest of their names and classes."""
-    told = "\n".join(f"{name}: {type(module).__name__}" for name, module in modules.items())
-    digest = xxhash.xxh3_64_hexdigest(told.encode(errors="surrogatepass"))
+    lines = "\n".join(f"{name}: {type(module).__name__}" for name, module in modules.items())
+    digest = xxhash.xxh3_64_hexdigest(lines.encode(errors="surrogatepass"))
     return f"{len(modules):,} modules, {digest}"
 
 
 def _text(module: nn.Module, kept: list[str]) -> str:
     try:
-        told = module.extra_repr()
+        shown = module.extra_repr()
     except Exception:  # noqa: BLE001  # a user's method, which training never calls
-        told = "…"
-    printed = str(masked_value("", " ".join(str(told).split())))
+        shown = "…"
+    printed = str(masked_value("", " ".join(str(shown).split())))
     own = [one for one in kept if f"{one.partition('=')[0]}=" not in printed]
     return f"{type(module).__name__}({', '.join(filter(None, (printed, *own)))})"[:MOST_TEXT]
 

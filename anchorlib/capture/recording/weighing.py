@@ -42,18 +42,18 @@ class Weighing:
     def __init__(self, run: str, rank: int, *, aloud: bool) -> None:
         self._where = (run, rank)
         self._aloud = aloud
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def knows(self, phases: set[str]) -> bool:
         """Whether the weights of all these phases were told."""
-        return phases <= self._told
+        return phases <= self._logged
 
     def tell(self, weights: Iterable[Weight]) -> None:
         """Tell the weight of phases that have records for the first time; called as steps end."""
-        new = [one for one in weights if one.records and one.phase not in self._told]
+        new = [one for one in weights if one.records and one.phase not in self._logged]
         if not new:
             return
-        self._told.update(one.phase for one in new)
+        self._logged.update(one.phase for one in new)
         total = sum(one.nbytes for one in new)
         run, rank = self._where
         parts = ", ".join(_phase_text(phase, new) for phase in dict.fromkeys(o.phase for o in new))

@@ -14,7 +14,7 @@ from anchorlib.capture.models import hook_called_parts
 from anchorlib.capture.own_hooks import hang_after_steps, hang_before_steps
 from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.session import Session
-from anchorlib.capture.sessions.settings import Options, settings
+from anchorlib.capture.sessions.settings import StartArguments, settings
 from anchorlib.modes import ModeSpec
 from anchorlib.scope import TRAIN
 
@@ -47,7 +47,7 @@ def start_unasked(
 
     Raises as `start`.
     """
-    return open_session(settings(Options(run, rank=rank, mode=mode)), gives_way=gives_way)
+    return open_session(settings(StartArguments(run, rank=rank, mode=mode)), gives_way=gives_way)
 
 
 def find_losses(session: Session) -> None:

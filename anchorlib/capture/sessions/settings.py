@@ -28,14 +28,14 @@ from anchorlib.scope import ANYTHING, PhasesSpec, Scope, StepsSpec, scope
 from anchorlib.sinks import QUEUE_BYTES, Durability, OnFull, RunOptions
 from anchorlib.store import DEFAULT_STORE
 
-__all__ = ["Options", "Settings", "settings"]
+__all__ = ["Settings", "StartArguments", "settings"]
 
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")  # torchrun; a requeued job
 _COUNT = re.compile(r"\d{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class StartArguments:
     """The arguments of `start`, unchecked; `start` documents what they mean."""
 
     run: str | None = None
@@ -123,7 +123,7 @@ class Settings:
         return bool(matching)
 
 
-def settings(asked: Options) -> Settings:
+def settings(asked: StartArguments) -> Settings:
     """The checked settings for the arguments of `start`. Raises OptionError, ModeError, others."""
     env = os.environ
     rank = _rank(asked.rank)
@@ -169,16 +169,16 @@ def settings(asked: Options) -> Settings:
 
 
 def _on_full(given: str | None, default: OnFull) -> OnFull:
-    told = os.environ.get("ANCHOR_ON_FULL")
-    if given is None and told:
-        return cast(OnFull, _choice("ANCHOR_ON_FULL in the environment", told, OnFull))
+    variable = os.environ.get("ANCHOR_ON_FULL")
+    if given is None and variable:
+        return cast(OnFull, _choice("ANCHOR_ON_FULL in the environment", variable, OnFull))
     return cast(OnFull, _choice("on_full", default if given is None else given, OnFull))
 
 
 def _recorder(given: DrainPlace | None) -> DrainPlace:
-    told = os.environ.get("ANCHOR_RECORDER")
-    if given is None and told:
-        return cast(DrainPlace, _choice("ANCHOR_RECORDER in the environment", told, DrainPlace))
+    variable = os.environ.get("ANCHOR_RECORDER")
+    if given is None and variable:
+        return cast(DrainPlace, _choice("ANCHOR_RECORDER in the environment", variable, DrainPlace))
     return (
         default_place()
         if given is None
@@ -254,8 +254,8 @@ def _restarted() -> bool:
 
 def _restart_count() -> int | None:
     """How often torchrun or SLURM has restarted this job; None where neither tells."""
-    told = [os.environ.get(name, "") for name in _RESTARTS]
-    counts = [int(one) for one in told if _COUNT.fullmatch(one)]
+    variables = [os.environ.get(name, "") for name in _RESTARTS]
+    counts = [int(one) for one in variables if _COUNT.fullmatch(one)]
     return max(counts, default=None)
 
 

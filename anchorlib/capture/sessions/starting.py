@@ -14,7 +14,7 @@ from anchorlib.capture.naming import parts_of, state_keys, tensor_kinds
 from anchorlib.capture.optimizers import unwrap_all
 from anchorlib.capture.sessions.active import active_session, open_session
 from anchorlib.capture.sessions.session import Session
-from anchorlib.capture.sessions.settings import Options, settings
+from anchorlib.capture.sessions.settings import StartArguments, settings
 from anchorlib.errors import SessionError
 from anchorlib.modes import All, ModeSpec
 from anchorlib.recorder import DrainPlace
@@ -75,7 +75,8 @@ def start(  # noqa: PLR0913  # the contract's arguments
     Raises SessionError, RunExistsError, RunBusyError, StoreError, ModeError, OptionError,
     InvalidNameError.
     """
-    return open_session(settings(Options(**locals())))  # the locals are exactly the arguments
+    arguments = StartArguments(**locals())  # the locals are exactly the arguments
+    return open_session(settings(arguments))
 
 
 def record_into(sink: Sink, run: str) -> Session:
@@ -83,7 +84,7 @@ def record_into(sink: Sink, run: str) -> Session:
 
     Raises SessionError.
     """
-    options = Options(run, store="memory", tensors="*", on_full="block")
+    options = StartArguments(run, store="memory", tensors="*", on_full="block")
     return open_session(replace(settings(options), scope=ANYTHING, trace=None), sink)
 
 

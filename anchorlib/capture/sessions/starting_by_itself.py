@@ -7,7 +7,7 @@ import os
 
 from anchorlib.capture.inline import hooks
 from anchorlib.capture.sessions.active import active_session, open_session
-from anchorlib.capture.sessions.settings import Options, settings
+from anchorlib.capture.sessions.settings import StartArguments, settings
 from anchorlib.errors import AnchorError
 
 __all__ = ["start_where_the_environment_asks"]
@@ -25,7 +25,7 @@ def _start_by_itself() -> None:
     if active_session() is not None:
         return
     try:
-        open_session(settings(Options()), midway=True)  # an anchor has it called
+        open_session(settings(StartArguments()), midway=True)  # an anchor has it called
     except Exception as fault:  # noqa: BLE001  # nobody called us here: training goes on
         hooks.deactivate()
         said = fault if isinstance(fault, AnchorError) else repr(fault)

@@ -57,7 +57,9 @@ class Watches:
         self._names: dict[str, ref[nn.Module]] = {}  # by recorded name, its model
         self._optimizers = OptimizerWatches()
         self._choices: list[Choice] = []  # also those of models that are freed by now
-        self._told: WeakSet[torch.optim.Optimizer] = WeakSet()  # whose settings are in the header
+        self._in_header: WeakSet[torch.optim.Optimizer] = (
+            WeakSet()
+        )  # whose settings are in the header
         self._trees: dict[str, str] = {}  # module trees of the watched models, by prefix
         self._histories = Histories(observer.recorder.header)
         self._step_hook = StepHook(observer, self._optimizers.of, self._histories.stepped)
@@ -175,18 +177,18 @@ class Watches:
         """Note in the header the constructor arguments of modules, as their `repr` shows them."""
         if self._settings.recording:
             self._trees[parts.prefix] = module_tree(parts.modules)
-            told = {**module_texts(parts.modules), "modules": "; ".join(self._trees.values())}
-            for key, value in told.items():
+            entries = {**module_texts(parts.modules), "modules": "; ".join(self._trees.values())}
+            for key, value in entries.items():
                 self._observer.recorder.header(key, value)
 
     def _tell_settings(self, optimizer: torch.optim.Optimizer) -> None:
         """Note in the header the optimizer's hyperparameters when it is first watched."""
-        if not self._settings.recording or optimizer in self._told:
+        if not self._settings.recording or optimizer in self._in_header:
             return
-        for key, value in hyperparameters(optimizer, len(self._told)).items():
+        for key, value in hyperparameters(optimizer, len(self._in_header)).items():
             self._observer.recorder.header(key, value)
-        self._histories.follow(optimizer, headed(len(self._told)))
-        self._told.add(optimizer)
+        self._histories.follow(optimizer, headed(len(self._in_header)))
+        self._in_header.add(optimizer)
 
     def name_of(self, optimizer: object) -> str:
         """A name for `optimizer`: the innermost module with all its parameters, else its class."""

@@ -93,9 +93,9 @@ def _op(node: fx.Node, called: str, group: int | None) -> GraphOp:
     outputs: dict[int, NodeOutput] = {}
 
     def value(one: fx.Node) -> Any:
-        told = one.meta.get("val")
-        outputs[id(told)] = _node_output(one)
-        return _Unread() if told is None else told
+        stand_in = one.meta.get("val")
+        outputs[id(stand_in)] = _node_output(one)
+        return _Unread() if stand_in is None else stand_in
 
     names = () if facts is None else facts.arguments
     args = fx.map_arg(node.args, value)

@@ -171,9 +171,9 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
             pass_index = sights.pass_index
         known = sights.are_written(makers) if self._inputs else [False] * len(makers)
         near: Near | None = {} if facts.view and not facts.writes else None
-        inputs, told = _forms(arguments.names, tensors, known, sights.digester, near)
+        inputs, digests = _forms(arguments.names, tensors, known, sights.digester, near)
         source = "eager" if place.graph is None else "graph"
-        return Begun(facts, sight, arguments, pass_index, inputs, told, makers, source, near)
+        return Begun(facts, sight, arguments, pass_index, inputs, digests, makers, source, near)
 
     def _note(self, begun: Begun, out: Any) -> None:
         facts, sight, arguments = begun.facts, begun.sight, begun.arguments
@@ -189,8 +189,8 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
                     names.append(arguments.names[place])
                     made.append(x)
         known = [self._outputs and not facts.blank] * len(made)
-        outputs, told = _forms(names, made, known, self._sights.digester, begun.near)
-        told = begun.digests + told
+        outputs, digests = _forms(names, made, known, self._sights.digester, begun.near)
+        digests = begun.digests + digests
         with self._lock:
             sights = self._sights
             index = len(sights.ops)
@@ -210,7 +210,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
                 begun.source,
                 sight.origin,
             )
-            sights.add(TracedOp(form, begun.pass_index, told, tuple(arguments.floats)), facts)
+            sights.add(TracedOp(form, begun.pass_index, digests, tuple(arguments.floats)), facts)
             owned = sight.module if sight.stage in ("accumulate", "optimizer") else ""
             for name, x in zip(names, made, strict=True):
                 if not facts.view or name != "out":

@@ -207,8 +207,8 @@ class Doors:
 
         @natively
         def __call__(graph: Any, inputs: Any) -> Any:  # noqa: N807
-            told = getattr(graph, "fx_kwargs", None) or {}
-            key = GraphKey(told.get("graph_id", -1), bool(told.get("is_backward")))
+            settings = getattr(graph, "fx_kwargs", None) or {}
+            key = GraphKey(settings.get("graph_id", -1), bool(settings.get("is_backward")))
             return self._on_call(key, inputs, lambda: call(graph, inputs))
 
         self._put(compiled, "__call__", __call__)

@@ -102,9 +102,9 @@ def op_name(target: Any) -> str:
 @lru_cache(4096)
 def _module_path(text: str) -> ModulePath:
     """`L['self']._modules['blocks'][0].fc1`, as dynamo writes it, taken apart."""
-    found = 1
-    while found:  # a detour may name the modules on its way by detours
-        text, found = _HOOKED.subn("", text)
+    detours = 1
+    while detours:  # a detour may name the modules on its way by detours
+        text, detours = _HOOKED.subn("", text)
     root = _ROOT.match(text)
     if root is None:
         return ITSELF

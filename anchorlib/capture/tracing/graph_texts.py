@@ -67,15 +67,15 @@ def read_text(text: str) -> TextGraph | None:
 
     Raises SyntaxError, ValueError or StopIteration for a graph that is written otherwise.
     """
-    title, found, body = _split(_COLOUR.sub("", text))
-    return _Reading(body, backward="Backward" in title).read() if found else None
+    title, has_graph, body = _split(_COLOUR.sub("", text))
+    return _Reading(body, backward="Backward" in title).read() if has_graph else None
 
 
 def _split(text: str) -> tuple[str, bool, str]:
-    found = _CLASS.search(text)
-    if found is None:
+    match = _CLASS.search(text)
+    if match is None:
         return text, False, ""
-    return text[: found.start()], True, f"class CompilerGraph:\n{text[found.end() :]}"
+    return text[: match.start()], True, f"class CompilerGraph:\n{text[match.end() :]}"
 
 
 class _Reading:
@@ -123,9 +123,9 @@ class _Reading:
     def _value(self, name: str, output: NodeOutput, annotation: ast.expr | None) -> None:
         self._names.append(name)
         self._taken[name] = output
-        told = _FORM.match(str(getattr(annotation, "value", "")))
-        if told is not None:
-            dtype, shape, stride = told.groups()
+        match = _FORM.match(str(getattr(annotation, "value", "")))
+        if match is not None:
+            dtype, shape, stride = match.groups()
             sizes = (_sizes(shape), _sizes(stride or ""))
             self._forms[output] = ("out", _DTYPES.get(dtype, dtype), *sizes, False)
 
@@ -140,13 +140,13 @@ class _Reading:
             values = [(argument, value)]
             if isinstance(value, ast.List | ast.Tuple):
                 values = [(f"{argument}[{at}]", one) for at, one in enumerate(value.elts)]
-            found = [(one, self._taken[x.id]) for one, x in values if _is_in(x, self._taken)]
-            operands += found
-            if not found:
+            of_nodes = [(one, self._taken[x.id]) for one, x in values if _is_in(x, self._taken)]
+            operands += of_nodes
+            if not of_nodes:
                 others[argument] = _literal(value)
         present = {argument for argument, _ in given}
         defaults = [] if facts is None else [x for x in facts.defaults if x.name not in present]
-        told = Arguments((), (), others, defaults)
+        arguments = Arguments((), (), others, defaults)
         writes = () if facts is None else facts.writes
         outputs = [output for output in self._forms if output.node == name]
         return GraphOp(
@@ -157,8 +157,8 @@ class _Reading:
             tuple(self._form(argument, taken) for argument, taken in operands),
             tuple(taken for _, taken in operands),
             tuple(self._forms[one] for one in sorted(outputs, key=lambda one: one.place)),
-            told.text,
-            tuple(told.floats),
+            arguments.text,
+            tuple(arguments.floats),
             tuple(at for at, (one, _) in enumerate(operands) if one.partition("[")[0] in writes),
             None,
         )
@@ -170,9 +170,9 @@ class _Reading:
     def _where(self, line: int) -> str:
         """The line of user code that stands in the comment before a line of the text."""
         for text in reversed(self._lines[: line - 1]):
-            told = _FILE.match(text)
-            if told is not None:
-                file, number = told.groups()
+            match = _FILE.match(text)
+            if match is not None:
+                file, number = match.groups()
                 return "" if is_torchs(file) else f"{file.rpartition('/')[2]}:{number}"
             if text.lstrip().startswith("#"):
                 return ""
@@ -197,10 +197,10 @@ def _facts(called: str) -> OpFacts | None:
     if not called.startswith(_OPERATORS):
         return None
     try:
-        found: Any = reduce(getattr, called.split(".")[1:], torch)
+        operator: Any = reduce(getattr, called.split(".")[1:], torch)
     except AttributeError:  # torch has no such operation in this process
         return None
-    return facts_of(found) if isinstance(found, Overload) else None
+    return facts_of(operator) if isinstance(operator, Overload) else None
 
 
 def _literal(value: ast.expr) -> Any:

@@ -231,8 +231,8 @@ class Kernels:
             sight.origin,
             op.group,
         )
-        told = b"".join([one for one in (*taken, *made) if one is not None])
-        return TracedOp(form, pass_index, told, op.floats)
+        digests = b"".join([one for one in (*taken, *made) if one is not None])
+        return TracedOp(form, pass_index, digests, op.floats)
 
     def _made(self, op: GraphOp, running: Running) -> list[bytes | None]:
         """The digests of the tensors that an operation made; None for those not seen."""

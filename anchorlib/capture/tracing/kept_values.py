@@ -18,7 +18,7 @@ import torch
 from anchorlib.capture.counting import At, Clock
 from anchorlib.capture.recording import Recorder
 from anchorlib.capture.tensors import dtype_name, is_plain
-from anchorlib.capture.tracing.value_selection import Called, Wanted
+from anchorlib.capture.tracing.value_selection import Called, WantedValues
 from anchorlib.modes import All
 from anchorlib.names import MAX_NAME_BYTES
 from anchorlib.operations import VALUES, made_kinds, taken_kind
@@ -35,7 +35,7 @@ class Keeping:
     """
 
     def __init__(
-        self, wanted: Wanted, recorder: Recorder, clock: Clock, on_gap: Callable[[str], None]
+        self, wanted: WantedValues, recorder: Recorder, clock: Clock, on_gap: Callable[[str], None]
     ) -> None:
         self.wanted = wanted
         self._recorder, self._clock, self._on_gap = recorder, clock, on_gap

@@ -10,12 +10,14 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from anchorlib.capture.tensors import QUICK, dtype_name, is_for_many
+from anchorlib.capture.tracing.gathering import Gathering
 from anchorlib.operations import OperandForm
 
-__all__ = ["Layout", "Layouts"]
+__all__ = ["Layouts", "OperandLayout"]
 
 _SPREAD: Final = 4
 """A tensor's span of memory is hashed whole only if it is at most so many times its own bytes."""
+_MANY: Final = 1 << 12
 _STRIDED: Final = torch.strided
 _Key: TypeAlias = tuple[torch.dtype, torch.Size, tuple[int, ...]]
 _Memory: TypeAlias = Callable[[int], Any]
@@ -34,16 +36,17 @@ class _Forms(dict[str, OperandForm]):
         return form
 
 
-class Layout:
+class OperandLayout:
     """Element type, shape and strides of a tensor; no strides where it has none (sparse tensors).
 
     known, unknown: the forms of operands that have a digest, and of those that have none.
     nbytes: size of the values. memory_at: gives the memory from the first to the last value, by the
     address of the first; None where a tensor of this layout is not read there.
-    is_packed: whether that memory holds the values in their order, and nothing else.
+    gathering: how the values are put in order; None where that memory holds them so, and nothing
+    else.
     """
 
-    __slots__ = ("is_packed", "known", "memory_at", "nbytes", "unknown")
+    __slots__ = ("gathering", "known", "memory_at", "nbytes", "unknown")
 
     def __init__(
         self,
@@ -56,33 +59,35 @@ class Layout:
         self.known = _Forms(parts, has_digest=True)
         self.unknown = _Forms(parts, has_digest=False)
         self.nbytes = prod(shape) * dtype.itemsize
-        self.is_packed = False
+        self.gathering: Gathering | None = None
         self.memory_at: _Memory | None = (ctypes.c_char * span).from_address if span else None
 
 
 class Layouts:
-    """The layouts of one step: each is made once, since a step has few and looks up thousands."""
+    """The layouts of tensors: each is made once, since a step has few and looks up thousands."""
 
     def __init__(self) -> None:
-        self._known: dict[_Key, Layout] = {}
+        self._known: dict[_Key, OperandLayout] = {}
 
     def forget(self) -> None:
-        """Drop the layouts of the step that has ended."""
-        self._known.clear()
+        """Drop the layouts if there are many: other steps have other shapes."""
+        if len(self._known) > _MANY:
+            self._known.clear()
 
-    def of(self, x: torch.Tensor) -> Layout:
+    def of(self, x: torch.Tensor) -> OperandLayout:
         """The layout of `x`."""
         if x.is_nested:
-            return Layout(x.dtype, ())  # one of torch.strided has no shape to ask for
+            return OperandLayout(x.dtype, ())  # one of torch.strided has no shape to ask for
         if x.layout is not _STRIDED:
-            return Layout(x.dtype, tuple(x.shape))
+            return OperandLayout(x.dtype, tuple(x.shape))
         key = (x.dtype, x.shape, x.stride())
         return self._known.get(key) or self._new(key, x)
 
-    def _new(self, key: _Key, x: torch.Tensor) -> Layout:
+    def _new(self, key: _Key, x: torch.Tensor) -> OperandLayout:
         dtype, shape, stride = key
-        layout = self._known[key] = Layout(dtype, tuple(shape), stride, _span(x))
-        layout.is_packed = x.is_contiguous()
+        layout = self._known[key] = OperandLayout(dtype, tuple(shape), stride, _span(x))
+        if layout.memory_at and not x.is_contiguous():
+            layout.gathering = Gathering(shape, stride, dtype.itemsize)
         return layout
 
 

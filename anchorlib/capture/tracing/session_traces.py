@@ -10,7 +10,7 @@ from anchorlib.capture.recording import Recorder
 from anchorlib.capture.tracing.kept_values import Keeping
 from anchorlib.capture.tracing.request import Digests, TraceSteps, check_digests, trace_steps
 from anchorlib.capture.tracing.tracer import Tracer
-from anchorlib.capture.tracing.value_selection import Wanted, check_values
+from anchorlib.capture.tracing.value_selection import WantedValues, check_values
 from anchorlib.names import Selector
 from anchorlib.operations import Entry
 from anchorlib.torch_private import AffectedPrograms, tell_moved
@@ -44,8 +44,8 @@ class SessionTraces:
         selectors = check_values(values)
         clock = self._clock
         upcoming = clock.step if clock.is_at_boundary else clock.step + 1
-        told = trace_steps(steps, upcoming), check_digests(digests)
-        self.begin(*told, compiled=compiled, values=selectors)
+        request = trace_steps(steps, upcoming), check_digests(digests)
+        self.begin(*request, compiled=compiled, values=selectors)
 
     def begin(
         self,
@@ -73,7 +73,7 @@ class SessionTraces:
         tracer.begin(self._clock.step, midway=midway)
 
     def _keeping(self, values: Sequence[Selector]) -> Callable[[Callable[[str], None]], Keeping]:
-        return lambda on_gap: Keeping(Wanted(values), self._recorder, self._clock, on_gap)
+        return lambda on_gap: Keeping(WantedValues(values), self._recorder, self._clock, on_gap)
 
     def know(self) -> None:
         """Tell the trace under way the names of a model that is watched from now on."""

@@ -109,7 +109,12 @@ class Sights:
         return [maker not in blank for maker in makers]
 
     def see(
-        self, told: OpFacts, place: CodePlace, node: Any, tensors: list[torch.Tensor], keys: Keys
+        self,
+        dispatched: OpFacts,
+        place: CodePlace,
+        node: Any,
+        tensors: list[torch.Tensor],
+        keys: Keys,
     ) -> Sight:
         """What an operation, dispatched at `place`, is in this step.
 
@@ -120,10 +125,10 @@ class Sights:
         if facts is not None and facts.seq is not None and not place.optimizes:
             return self._of_graph(facts, place, node)
         if facts is None:
-            return self._of_torch(told, place, node, tensors, keys)
+            return self._of_torch(dispatched, place, node, tensors, keys)
         module = self._insides.module(facts.module, -1, place.graph) or place.module
         place = place._replace(where=facts.where or place.where, module=module)
-        return self._of_torch(told, place, node, tensors, keys)._replace(origin=facts.origin)
+        return self._of_torch(dispatched, place, node, tensors, keys)._replace(origin=facts.origin)
 
     def see_node(self, facts: NodeFacts, place: CodePlace, node: Any) -> Sight:
         """What the operation of a graph's node is, where torch did not dispatch the operation."""
@@ -178,21 +183,28 @@ class Sights:
         return execution in self._followed
 
     def _of_torch(
-        self, told: OpFacts, place: CodePlace, node: Any, tensors: list[torch.Tensor], keys: Keys
+        self,
+        dispatched: OpFacts,
+        place: CodePlace,
+        node: Any,
+        tensors: list[torch.Tensor],
+        keys: Keys,
     ) -> Sight:
         if place.optimizes:
             module = place.module or self.names.owner_among(keys)
             return Sight("optimizer", module, None, "", place.where)
         if node is not None and not place.repeats:
-            return self._backward(told.name, place, node, tensors)
-        sight = self._forward(told, place, "forward" if node is None else "recompute", tensors)
+            return self._backward(dispatched.name, place, node, tensors)
+        sight = self._forward(
+            dispatched, place, "forward" if node is None else "recompute", tensors
+        )
         if sight.where or node is None:
             return sight
         called = self._forwards.of(sequence_number(node)).where
         return sight._replace(where=called or line_above(place.engine))
 
     def _forward(
-        self, told: OpFacts, place: CodePlace, stage: str, tensors: list[torch.Tensor]
+        self, dispatched: OpFacts, place: CodePlace, stage: str, tensors: list[torch.Tensor]
     ) -> Sight:
         sequence = next_sequence() - 1
         followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
@@ -201,13 +213,13 @@ class Sights:
             self._begin_pass()
         forwards = self._forwards
         fresh = forwards.note_new(sequence, module, place.where)
-        if told.in_place and followed:
+        if dispatched.in_place and followed:
             forwards.note_written(sequence, module, place.where)
         saved, self._saved = self._saved, None
         if fresh:  # this operation is the first since the autograd node was made
-            if told.name == _COPY and forwards.is_new(sequence - 1):
+            if dispatched.name == _COPY and forwards.is_new(sequence - 1):
                 self._saved = sequence - 1
-        elif saved is not None and saved == sequence - 1 and told.in_place:
+        elif saved is not None and saved == sequence - 1 and dispatched.in_place:
             sequence, fresh = saved, forwards.note_new(saved, module, place.where)
         seq = self._number(sequence) if fresh else None
         return Sight(stage, module, seq, "", place.where)

@@ -127,8 +127,8 @@ class Tracer:
             self._step = upcoming
 
     def _new_mode(self) -> OpMode:
-        told = self._sights, self._digests, self._kernels, self._gap, self._fault
-        return OpMode(*told) if self._keeping is None else ValuesMode(self._keeping, *told)
+        parts = self._sights, self._digests, self._kernels, self._gap, self._fault
+        return OpMode(*parts) if self._keeping is None else ValuesMode(self._keeping, *parts)
 
     def _end_values(self, *, over: bool) -> None:
         """The step has ended; over: the last one, after which a selector finds nothing more."""
@@ -183,7 +183,7 @@ class Tracer:
         elif _lacks_backward(ops):
             self._gap(ELSEWHERE)
         entries = list(self._log.entries(self._step, ops))
-        entries += [gap_entry(reason, *told) for reason, told in self._gaps.items()]
+        entries += [gap_entry(reason, *counts) for reason, counts in self._gaps.items()]
         if entries:
             self._say(entries)
 

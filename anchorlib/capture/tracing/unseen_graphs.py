@@ -33,11 +33,11 @@ class Unseen:
 
     def read_text(self, text: str) -> None:
         """Keep the graph in a text that torch logs, unless the graph itself was read."""
-        found = read_text(text)
+        logged = read_text(text)
         here = compile_id()
         known = [one.signature for one in self._read if one.compile_id == here]
-        if found is not None and found.signature not in known:
-            self._read.append(_Read(here, found.signature, found.graph, is_text=True))
+        if logged is not None and logged.signature not in known:
+            self._read.append(_Read(here, logged.signature, logged.graph, is_text=True))
 
     def read(self, graph: fx.Graph) -> None:
         """Keep a graph that AOT hands to its backend."""

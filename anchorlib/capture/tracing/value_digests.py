@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from xxhash import xxh3_128_digest
 
 from anchorlib.capture.tensors import PLAIN, is_plain, plain, quick_place
-from anchorlib.capture.tracing.operand_layouts import Layout, Layouts
+from anchorlib.capture.tracing.gathering import CopyMemory, Gathering
+from anchorlib.capture.tracing.operand_layouts import Layouts, OperandLayout
 from anchorlib.torch_private import data_address, function_modes
 
 __all__ = ["Digester", "Near", "digest_of"]
@@ -21,16 +22,17 @@ Near: TypeAlias = dict[tuple[int, int], bytes]
 class Digester:
     """Digests of the tensors of one step.
 
-    A transposed tensor must be made contiguous before its digest can be taken, which takes ten
-    times as long as the digest. Its memory as it lies is hashed instead, and serves as the key of a
-    cache: equal bytes with equal dtype, shape and strides have an equal digest.
+    The values of a transposed tensor must be put in order before their digest can be taken, which
+    takes several times as long as the digest. Its memory as it lies is hashed instead, and serves
+    as the key of a cache: equal bytes with equal dtype, shape and strides have an equal digest.
 
     layouts: those of the tensors whose digests were taken.
     """
 
     def __init__(self) -> None:
         self.layouts = Layouts()
-        self._ordered: dict[tuple[bytes, Layout], bytes] = {}
+        self._ordered: dict[tuple[bytes, OperandLayout], bytes] = {}
+        self._room = CopyMemory()
 
     def forget(self) -> None:
         """Drop the digests of the step that has ended."""
@@ -38,7 +40,7 @@ class Digester:
         self.layouts.forget()
 
     def digest(
-        self, x: torch.Tensor, near: Near | None = None, layout: Layout | None = None
+        self, x: torch.Tensor, near: Near | None = None, layout: OperandLayout | None = None
     ) -> bytes | None:
         """xxh3-128 of the values of `x`; None where `x` has no values that a record could keep.
 
@@ -46,28 +48,29 @@ class Digester:
         layout: that of `x`, if it is known already.
         """
         layout = layout or self.layouts.of(x)
-        address = _address(x) if layout.memory_at else 0
-        if not (layout.memory_at and address):
+        memory_at = layout.memory_at
+        address = 0 if memory_at is None else _address(x)
+        if memory_at is None or not address:
             return digest_of(x)
-        if not layout.is_packed:
-            return self._scattered(x, xxh3_128_digest(layout.memory_at(address)), layout)
+        if layout.gathering is not None:
+            return self._scattered(memory_at(address), layout, layout.gathering)
         if near is None:
-            return xxh3_128_digest(layout.memory_at(address))
+            return xxh3_128_digest(memory_at(address))
         key = address, layout.nbytes
         digest = near.get(key)
         if digest is None:
-            digest = near[key] = xxh3_128_digest(layout.memory_at(address))
+            digest = near[key] = xxh3_128_digest(memory_at(address))
         return digest
 
-    def _scattered(self, x: torch.Tensor, memory: bytes, layout: Layout) -> bytes:
-        """The digest of an array whose values do not lie one after another.
-
-        memory: the digest of its memory as it lies.
-        """
-        digest = self._ordered.get((memory, layout))
+    def _scattered(self, memory: Any, layout: OperandLayout, gathering: Gathering) -> bytes:
+        """The digest of an array whose values do not lie one after another in its `memory`."""
+        key = xxh3_128_digest(memory), layout
+        digest = self._ordered.get(key)
         if digest is None:
-            values = _in_order(x)
-            digest = self._ordered[memory, layout] = _hashed_array(values)
+            with self._room.lock:
+                values = self._room.of(layout.nbytes)
+                gathering.read(memory, values)
+                digest = self._ordered[key] = xxh3_128_digest(values.data)
         return digest
 
 
@@ -99,11 +102,6 @@ def _address(x: torch.Tensor) -> int:
     except RuntimeError:  # no memory of its own
         pass
     return 0
-
-
-def _in_order(x: torch.Tensor) -> torch.Tensor:
-    """The values of an ordinary array on the CPU, one after another."""
-    return x.detach().contiguous()
 
 
 def _hashed_array(values: torch.Tensor) -> bytes:

@@ -9,7 +9,7 @@ from anchorlib.errors import OptionError, UnknownTensorError
 from anchorlib.names import Selector, is_operand_kind, matches, parse, quoted, split
 from anchorlib.operations import base_name, kept_name
 
-__all__ = ["Called", "Wanted", "check_values"]
+__all__ = ["Called", "WantedValues", "check_values"]
 
 NAMED: Final = "'aten.tanh_backward', 'fc1', 'encoder.*/mm' or 're:.*softmax.*'"
 
@@ -66,7 +66,7 @@ class Called(NamedTuple):
             yield self.module
 
 
-class Wanted:
+class WantedValues:
     """The selectors of one trace, and which of them have selected something."""
 
     def __init__(self, selectors: Iterable[Selector]) -> None:

@@ -20,7 +20,13 @@ from anchorlib.diagnosis.causes import (
     plain,
     skips,
 )
-from anchorlib.diagnosis.judgement.changes import Changes, is_constant, stepped_again, untrained
+from anchorlib.diagnosis.judgement.changes import (
+    Changes,
+    is_constant,
+    stepped_again,
+    unreached,
+    untrained,
+)
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
 from anchorlib.diagnosis.judgement.rounding import LEARNT, Resummations, severity
 from anchorlib.diagnosis.judgement.sparse_sums import INDICES
@@ -93,7 +99,7 @@ class Classes:
             return "window_start", _UNSEEN[role == Role.OPTIMIZER]
         if why := self._stepped_otherwise(row):
             return "not_rounding", why
-        if role == Role.OPTIMIZER and self.frontier.orphaned[row]:
+        if role == Role.OPTIMIZER and self.frontier.orphaned[row] and not self._unreached(row):
             return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
         if self._unseen_gradients(row) and not self._stands_still(row, measure):
             return "window_start", "the gradients that changed parameters were not recorded"
@@ -105,6 +111,12 @@ class Classes:
             return f"{run}'s optimizer stepped again, without a backward pass in between"
         run = untrained(self.frontier, row)
         return f"{run} has no gradient of it, and leaves it: requires_grad?" if run else ""
+
+    def _unreached(self, row: int) -> bool:
+        """Whether a gradient lacks parents in B because B's backward did not reach a value."""
+        a = self.frontier.alignment.a
+        gradient = a.tensors[a.tensor[row]].kind in ("grad", "pass_grad")
+        return gradient and bool(unreached(self.frontier, row))
 
     def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         """The class of a row of which no record is known that it was made of."""
@@ -118,6 +130,9 @@ class Classes:
     def _opened(self, row: int) -> tuple[str, str] | None:
         """The class of a parameter that differs where the records begin; None elsewhere."""
         found = self.frontier
+        before, step = self._equal_before(row), int(found.alignment.a.step[row])
+        if before is not None and before >= step - 1 and found.opening[row]:
+            return None  # an evaluation, which has none before it; the training recorded it
         if found.opening[row]:
             return "window_start", "the step before was not recorded"
         if found.alignment.a.step[row] == 0:

@@ -14,15 +14,18 @@ __all__ = ["series", "values"]
 Array = np.ndarray[Any, Any]
 
 
-def series(table: Table, row: int, kind: str, name: str | None = None) -> Array:
+def series(
+    table: Table, row: int, kind: str, name: str | None = None, *, every_phase: bool = False
+) -> Array:
     """The rows of this kind in the row's rank, phase and attempt, in order of execution.
 
-    name: the tensor's; None for that of the row.
+    name: the tensor's; None for that of the row. every_phase: those of all phases.
     """
     own = table.tensors[table.tensor[row]]
     wanted = (own.name if name is None else name, kind, own.rank)
     same = [n for n, one in enumerate(table.tensors) if (one.name, one.kind, one.rank) == wanted]
-    which = np.isin(table.tensor, same) & (table.phase == table.phase[row])
+    which = np.isin(table.tensor, same)
+    which &= every_phase | (table.phase == table.phase[row])
     rows = np.flatnonzero(which & (table.attempt == table.attempt[row]))
     found: Array = rows[np.argsort(table.order[rows], kind="stable")]
     return found

@@ -36,15 +36,15 @@ def run_digest_faults(run: Location) -> Iterator[str]:
     Ranks are compared by their indices; a rank in parts has none of its own, so it is counted anew
     from the rows of its parts.
     """
-    figures, digests, steps = _told(run)
+    figures, digests, steps = _stated_digests(run)
     # An archiver that adds a rank meanwhile swaps the index, then removes the objects before it.
     while (digests is None or steps is None) and figures != (now := _figures(run)):
-        figures, digests, steps = _told(run, now)
+        figures, digests, steps = _stated_digests(run, now)
     if figures is None:
         return
     keys = digests_key(figures.digests), steps_key(figures.by_step)
-    for key, told in zip(keys, (digests, steps), strict=True):
-        if told is None:
+    for key, contents in zip(keys, (digests, steps), strict=True):
+        if contents is None:
             yield f"{key} is not what the index says of it: {_ANEW}"
     pool = StepPool()
     for rank in figures.ranks if digests or steps else ():
@@ -60,19 +60,19 @@ def run_digest_faults(run: Location) -> Iterator[str]:
 
 def rank_digest_faults(run: Location, reader: RankReader) -> Iterator[str]:
     """The faults of what one sealed rank's index says of its steps, in words."""
-    told = _index(run, reader.rank, reader.part)
-    if told is None:
+    index = _index(run, reader.rank, reader.part)
+    if index is None:
         return
     try:
-        if told.digests and digests_of(reader).of_width(told.digests.width) != told.digests:
+        if index.digests and digests_of(reader).of_width(index.digests.width) != index.digests:
             yield "the digests of its steps are not those of its rows"
-        if told.by_step and step_figures_of(reader) != told.by_step:
+        if index.by_step and step_figures_of(reader) != index.by_step:
             yield "the figures of its steps are not those of its rows"
     except StoreError:  # its rows or its log are damaged, which is told of each
         return
 
 
-def _told(
+def _stated_digests(
     run: Location, figures: RunFigures | None = None
 ) -> tuple[RunFigures | None, dict[int, RankDigests] | None, Sequence[StepFigures] | None]:
     """What the index says, and the objects that it names; None for one that is not what it says."""

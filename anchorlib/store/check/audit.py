@@ -83,13 +83,13 @@ class RankAudit:
         if self._stray():
             yield "the catalogue goes on behind its end"
         is_live = not isinstance(self._location, SealedRank)
-        found = [*document_faults(self._location, reader)] if is_live else []
+        faults = [*document_faults(self._location, reader)] if is_live else []
         # The run may have left for its archive since it was opened: there the rank has no documents
         # of a live rank, and its sealed objects are what counts.
         now = rank_location(self._run, reader.rank, reader.part)
         if isinstance(now, SealedRank):
-            found = [*now.faults(), *rank_digest_faults(self._run, reader)]
-        yield from found
+            faults = [*now.faults(), *rank_digest_faults(self._run, reader)]
+        yield from faults
 
     def _labels(self, start: int, stop: int, but: list[int]) -> list[int]:
         reader = self._reader
@@ -102,9 +102,9 @@ class RankAudit:
             own = np.flatnonzero((numbers == number) & fit)
             stored = StoredForm(self._location, reader.catalogue.forms[number])
             for name, _ in stored.entry.labels:
-                told = reader.span(name, start, stop)[own]
-                found = stored.label(name, places[own])
-                bad.update((start + own[found != told]).tolist())
+                due_labels = reader.span(name, start, stop)[own]
+                stored_labels = stored.label(name, places[own])
+                bad.update((start + own[stored_labels != due_labels]).tolist())
         return sorted(bad)
 
     def _behind(self, counted: int) -> int:

@@ -41,8 +41,8 @@ def run_faults(run: Location) -> Iterator[str]:
 
     Its attributes are not compared: they hold the name that the run had at first, and its author.
     """
-    told = json.loads(group_json(stamp()))
-    yield from _faults(run, "", told, passed_over=("attributes",))
+    due = json.loads(group_json(stamp()))
+    yield from _faults(run, "", due, passed_over=("attributes",))
     yield from run_digest_faults(run)
 
 
@@ -50,13 +50,13 @@ def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
     """The faults of the documents of the rank at the location `rank`, in words."""
     catalogue = reader.catalogue
     sizes = _sizes(reader) if catalogue.state == "closed" and _is_published(rank) else None
-    told = _documents(reader, sizes)
+    due = _documents(reader, sizes)
     try:
-        told |= _operation_documents(rank)
+        due |= _operation_documents(rank)
     except DamagedError as damage:
         yield str(damage)
     passed_over = GROWING if sizes is None else ("attributes",) if catalogue.version == 1 else ()
-    for key, document in told.items():
+    for key, document in due.items():
         yield from _faults(rank, key, json.loads(document), passed_over=passed_over)
     for name, dtype in HIST_COLUMNS.items():
         pairs = json.loads(array_json(column_shape(dtype, name)))
@@ -68,12 +68,12 @@ def due_documents(rank: Location, reader: RankReader) -> dict[str, bytes]:
 
     Raises DamagedError where the log of operations is damaged, StoreError where rows are damaged.
     """
-    told = _documents(reader, _sizes(reader)) | _operation_documents(rank)
+    documents = _documents(reader, _sizes(reader)) | _operation_documents(rank)
     lengths = np.maximum(reader.column("hist_length"), 0)
     pairs = int((reader.column("hist_offset") + lengths).max(initial=0))
     for name, dtype in HIST_COLUMNS.items():
-        told[f"records/{name}"] = Growing(column_shape(dtype, name)).at(pairs)
-    return told
+        documents[f"records/{name}"] = Growing(column_shape(dtype, name)).at(pairs)
+    return documents
 
 
 def _operation_documents(rank: Location) -> dict[str, bytes]:
@@ -90,7 +90,7 @@ def _operation_documents(rank: Location) -> dict[str, bytes]:
 def _documents(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
     catalogue = reader.catalogue
     old = catalogue.version == 1
-    told = {
+    documents = {
         "": rank_json(catalogue),
         "catalog": catalogue_json(reader.catalogue_end),
         "records": group_json(stamp()),
@@ -98,8 +98,8 @@ def _documents(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
     }
     for name, dtype in columns_of(catalogue.version).items():
         if name != "check" or catalogue.checked is not None:
-            told[f"records/{name}"] = Growing(column_shape(dtype, name)).at(reader.committed)
-    return told | (_arrays(reader, sizes) if old else _forms(reader, sizes))
+            documents[f"records/{name}"] = Growing(column_shape(dtype, name)).at(reader.committed)
+    return documents | (_arrays(reader, sizes) if old else _forms(reader, sizes))
 
 
 def _is_published(rank: Location) -> bool:
@@ -133,45 +133,45 @@ def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
             form.rows, form.elements = (sizes or {}).get(entry.id, (0, 0))
     if sizes is not None:
         tell_series(reader, forms, 0, reader.committed)
-    found = {}
+    documents = {}
     for form in forms:
         if form.entry.array is not None:
-            found[form.entry.group] = form.about()
-            found |= {f"{form.entry.group}/{name}": text for name, text in form.shown().items()}
-    return found
+            documents[form.entry.group] = form.about()
+            documents |= {f"{form.entry.group}/{name}": text for name, text in form.shown().items()}
+    return documents
 
 
 def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
     """The documents of all arrays of a run of format 1, but for their attributes."""
-    found = {}
+    documents = {}
     for form in reader.catalogue.forms:
         if form.array is None:
             continue
         rows, elements = (sizes or {}).get(form.id, (0, 0))
-        found[form.group] = group_json({})
+        documents[form.group] = group_json({})
         arrays = older_arrays(form, rows, elements)
-        found |= {f"{form.group}/{name}": array_json(array) for name, array in arrays.items()}
-    return found
+        documents |= {f"{form.group}/{name}": array_json(array) for name, array in arrays.items()}
+    return documents
 
 
 def _faults(
-    location: Location, key: str, told: dict[str, Any], *, passed_over: tuple[str, ...]
+    location: Location, key: str, due: dict[str, Any], *, passed_over: tuple[str, ...]
 ) -> Iterator[str]:
-    """The faults of the document at `key`, in words: how it differs from `told`."""
+    """The faults of the document at `key`, in words: how it differs from `due`."""
     path = f"{key}/zarr.json".lstrip("/")
     data = location.get(path, 0, MOST_BYTES)
     if data is None:
         yield f"{path} is missing"
         return
     try:
-        found = json.loads(data.decode())
+        stored = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "is cut, or no JSON"
         yield f"{path} {why}: other zarr readers refuse it"
         return
-    if not isinstance(found, dict):
+    if not isinstance(stored, dict):
         yield f"{path} is no JSON object: other zarr readers refuse it"
         return
-    for name, value in told.items():
-        if name not in passed_over and found.get(name) != value:
+    for name, value in due.items():
+        if name not in passed_over and stored.get(name) != value:
             yield f"{path} says another {name} than the catalogue"

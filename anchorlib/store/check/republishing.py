@@ -63,13 +63,13 @@ def republish(store: Path, run: str, reader: RankReader) -> int:
     """
     folder, tree = run_directory(store, run), Tree(store)
     location = LocalLocation(folder)
-    found = [
+    files = [
         (f"{rank_name(reader.rank, reader.part)}/{key}", data)
         for key, data in unpublished(location, reader)
     ]
     if list(run_faults(location)):
-        found.append(("zarr.json", document_again(folder)))
-    for key, data in found:
+        files.append(("zarr.json", document_again(folder)))
+    for key, data in files:
         path = folder / key
         _check_folders(folder, path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def republish(store: Path, run: str, reader: RankReader) -> int:
                 "remove it by hand"
             )
         os.close(tree.put(str(path), partial(_fill, data)))
-    return len(found)
+    return len(files)
 
 
 def _fill(data: bytes, descriptor: int) -> None:
@@ -95,10 +95,10 @@ def _labels(reader: RankReader) -> Iterator[tuple[str, bytes]]:
         own = np.flatnonzero((forms == form.id) & (rows >= 0))
         count = int(rows[own].max(initial=-1)) + 1
         for name in LABELS:
-            told = np.zeros(count, _INT64)
-            told[rows[own]] = reader.column(name)[own]
+            labels = np.zeros(count, _INT64)
+            labels[rows[own]] = reader.column(name)[own]
             for chunk in range(-(-count // ROWS_PER_CHUNK)):
-                part = told[chunk * ROWS_PER_CHUNK :][:ROWS_PER_CHUNK]
+                part = labels[chunk * ROWS_PER_CHUNK :][:ROWS_PER_CHUNK]
                 yield f"{form.group}/{name}/{chunk_key(chunk, 0)}", part.tobytes()
 
 
@@ -129,7 +129,7 @@ def _check_folders(run: Path, folder: Path) -> None:
 
 
 def _parts(path: Path) -> Iterator[Path]:
-    found = Path()
+    path_so_far = Path()
     for part in path.parts:
-        found /= part
-        yield found
+        path_so_far /= part
+        yield path_so_far

@@ -91,11 +91,11 @@ def write_note(store: Path, note: ArchiveNote) -> None:
         rank_name(*key).removeprefix(_RANK): [one.uid, one.records, one.catalogue, one.objects]
         for key, one in note.parts.items()
     }
-    told = {"run": note.run, "place": note.place, "archived_ns": note.archived_ns, "ranks": ranks}
+    fields = {"run": note.run, "place": note.place, "archived_ns": note.archived_ns, "ranks": ranks}
     made = folder / f".{note.run}.{os.getpid()}.{os.urandom(4).hex()}"
     try:
         with made.open("wb") as file:
-            file.write(encode(told))
+            file.write(encode(fields))
             file.flush()
             os.fsync(file.fileno())
         made.replace(_path(store, note.run))
@@ -149,18 +149,18 @@ def _is_name(run: str) -> bool:
     return True
 
 
-def _read(told: Mapping[str, Any], run: str) -> ArchiveNote:
-    if text(told["run"]) != run:
+def _read(fields: Mapping[str, Any], run: str) -> ArchiveNote:
+    if text(fields["run"]) != run:
         raise ValueError("it is of another run")
     parts = {}
-    for name, one in mapping(told["ranks"]).items():
+    for name, one in mapping(fields["ranks"]).items():
         uid, records, catalogue, objects = items(one)
         rank = rank_of(f"{_RANK}{name}")
         if rank is None:
             raise ValueError("it speaks of what is no rank")
         key = (rank, part_of(f"{_RANK}{name}"))
         parts[key] = RankNote(text(uid), whole(records), whole(catalogue), text(objects))
-    return ArchiveNote(run, text(told["place"]), whole(told["archived_ns"]), parts)
+    return ArchiveNote(run, text(fields["place"]), whole(fields["archived_ns"]), parts)
 
 
 def _unread(store: Path, run: str, why: str) -> StoreError:

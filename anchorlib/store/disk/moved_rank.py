@@ -31,7 +31,7 @@ class Ground:
         self._said = False
         # Kept open, so that a directory made later in its place cannot get its inode number.
         self._file = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        self._found = _identity(os.fstat(self._file))
+        self._first_seen = _identity(os.fstat(self._file))
 
     def check(self) -> None:
         """Raises StoreError where the path leads to another directory, or to none."""
@@ -51,7 +51,7 @@ class Ground:
 
     def _is_here(self) -> bool:
         try:
-            return _identity(os.stat(self._path)) == self._found
+            return _identity(os.stat(self._path)) == self._first_seen
         except OSError:
             return False
 

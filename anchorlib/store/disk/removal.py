@@ -119,14 +119,14 @@ def _removed(store: Path) -> Iterator[int | None]:
 def _delete(name: str, folder: int) -> int:
     """Deletes a file, a link, or a folder with all its contents; returns the bytes it freed."""
     try:
-        told = os.lstat(name, dir_fd=folder)
+        status = os.lstat(name, dir_fd=folder)
     except FileNotFoundError:  # another process deletes the same folder
         return 0
     # A file with further hard links keeps its room on disk.
-    own = stat.S_ISDIR(told.st_mode) or (stat.S_ISREG(told.st_mode) and told.st_nlink == 1)
-    freed = told.st_blocks * _BLOCK if own else 0
+    own = stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1)
+    freed = status.st_blocks * _BLOCK if own else 0
     with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISDIR(told.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             os.unlink(name, dir_fd=folder)
             return freed
         inside = os.open(name, _FOLDER, dir_fd=folder)

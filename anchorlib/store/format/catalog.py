@@ -261,8 +261,8 @@ def _read_variant(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 
 
 def _read_form(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    told = entry["shape"] if "shape" in entry else entry["width"]
-    shape = shape_of(told) if "shape" in entry else whole(told, 1, MOST_DIMS)
+    stated = entry["shape"] if "shape" in entry else entry["width"]
+    shape = shape_of(stated) if "shape" in entry else whole(stated, 1, MOST_DIMS)
     dtype = text(entry["dtype"])
     if not _WORD.fullmatch(dtype):
         raise ValueError("no dtype has such a name")
@@ -286,15 +286,15 @@ def _read_phase(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 def _read_gap(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     if not catalogue.keeps_statements:
         return
-    told = mapping(entry["gap"])
+    fields = mapping(entry["gap"])
     gap = Gap(
-        text(told["name"]),
-        text(told["kind"]),
-        text(told["mode"]),
-        text(told["reason"]),
-        count=whole(told["count"]),
-        first_step=step(told["first_step"]),
-        last_step=step(told["last_step"]),
+        text(fields["name"]),
+        text(fields["kind"]),
+        text(fields["mode"]),
+        text(fields["reason"]),
+        count=whole(fields["count"]),
+        first_step=step(fields["first_step"]),
+        last_step=step(fields["last_step"]),
     )
     catalogue.gaps[whole(entry["attempt"]), gap.name, gap.kind, gap.mode, gap.reason] = gap
 

@@ -27,9 +27,9 @@ row_check = xxhash.xxh3_64_intdigest
 """The checksum of a packed row and its histogram pairs, given its seed."""
 
 
-def seed_of(*told: Any) -> int:
+def seed_of(*values: Any) -> int:
     """A seed made of values that JSON can hold."""
-    return xxhash.xxh3_64_intdigest(json.dumps(told).encode())
+    return xxhash.xxh3_64_intdigest(json.dumps(values).encode())
 
 
 def flat_seed(seed: int, offset: int, shape: Sequence[int]) -> int:

@@ -59,27 +59,27 @@ def edges_line(edges: Edges) -> dict[str, Any]:
 
 def read_edges(entry: Mapping[str, Any]) -> Edges:
     """The statement of a line; raises KeyError, TypeError or ValueError for any other line."""
-    told = mapping(entry["edges"])
-    parents = tuple(_parent(*items(parent)) for parent in items(told["parents"]))
-    ops = texts(told["ops"])
-    arguments = texts(told.get("arguments", ()))
+    fields = mapping(entry["edges"])
+    parents = tuple(_parent(*items(parent)) for parent in items(fields["parents"]))
+    ops = texts(fields["ops"])
+    arguments = texts(fields.get("arguments", ()))
     if arguments and len(arguments) != len(ops):
         raise ValueError(f"{len(arguments)} arguments of {len(ops)} operations")
     return Edges(
-        name=text(told["name"]),
-        phase=text(told["phase"]),
-        pass_index=whole(told["pass"]),
-        call=whole(told["call"]),
-        shape=tuple(map(whole, items(told["shape"]))),
-        step=step(told["step"]),
+        name=text(fields["name"]),
+        phase=text(fields["phase"]),
+        pass_index=whole(fields["pass"]),
+        call=whole(fields["call"]),
+        shape=tuple(map(whole, items(fields["shape"]))),
+        step=step(fields["step"]),
         parents=parents,
         ops=ops,
         inputs=tuple(
             tuple(whole(source, -len(parents), len(ops) - 1) for source in items(sources))
-            for sources in items(told["inputs"])
+            for sources in items(fields["inputs"])
         ),
-        missing=texts(told["missing"]),
-        grad=flag(told["grad"]),
+        missing=texts(fields["missing"]),
+        grad=flag(fields["grad"]),
         attempt=whole(entry["attempt"]),
         arguments=arguments,
     )

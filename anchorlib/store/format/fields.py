@@ -18,55 +18,55 @@ _MOST: Final = (1 << 64) - 1
 _SHOWN: Final = 60  # characters of a value that an error quotes
 
 
-def whole(told: Any, least: int = 0, most: int = _MOST) -> int:
+def whole(value: Any, least: int = 0, most: int = _MOST) -> int:
     """A whole number from `least` to `most`."""
-    if type(told) is not int or not least <= told <= most:
-        raise ValueError(f"{_shown(told)} is no whole number from {least} to {most}")
-    return told
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{_shown(value)} is no whole number from {least} to {most}")
+    return value
 
 
-def step(told: Any) -> int:
+def step(value: Any) -> int:
     """The number of a step: 64 bits, and it may be negative."""
-    return whole(told, -(1 << 63), (1 << 63) - 1)
+    return whole(value, -(1 << 63), (1 << 63) - 1)
 
 
-def text(told: Any) -> str:
+def text(value: Any) -> str:
     """Text that UTF-8 can write, which unpaired surrogates are not."""
-    if not isinstance(told, str):
-        raise ValueError(f"{_shown(told)} is no text")
-    told.encode()
-    return told
+    if not isinstance(value, str):
+        raise ValueError(f"{_shown(value)} is no text")
+    value.encode()
+    return value
 
 
-def flag(told: Any) -> bool:
+def flag(value: Any) -> bool:
     """A boolean."""
-    if not isinstance(told, bool):
-        raise ValueError(f"{_shown(told)} is neither true nor false")
-    return told
+    if not isinstance(value, bool):
+        raise ValueError(f"{_shown(value)} is neither true nor false")
+    return value
 
 
-def items(told: Any) -> Sequence[Any]:
+def items(value: Any) -> Sequence[Any]:
     """A list; a tuple is taken too, for entries that were not JSON yet."""
-    if not isinstance(told, list | tuple):
-        raise ValueError(f"{_shown(told)} is no list")
-    return told
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{_shown(value)} is no list")
+    return value
 
 
-def texts(told: Any) -> tuple[str, ...]:
+def texts(value: Any) -> tuple[str, ...]:
     """A list of texts."""
-    return tuple(map(text, items(told)))
+    return tuple(map(text, items(value)))
 
 
-def mapping(told: Any) -> dict[str, Any]:
+def mapping(value: Any) -> dict[str, Any]:
     """A JSON object."""
-    if not isinstance(told, dict):
-        raise ValueError(f"{_shown(told)} is no object")
-    return told
+    if not isinstance(value, dict):
+        raise ValueError(f"{_shown(value)} is no object")
+    return value
 
 
-def check_depth(told: Any) -> None:
+def check_depth(value: Any) -> None:
     """Raises ValueError for an object that is nested deeper than _DEEPEST."""
-    level = [told]
+    level = [value]
     for _ in range(_DEEPEST):
         level = [inner for one in level for inner in _inside(one)]
         if not level:
@@ -74,11 +74,13 @@ def check_depth(told: Any) -> None:
     raise ValueError(f"it is nested more than {_DEEPEST} deep")
 
 
-def _inside(told: Any) -> list[Any]:
-    values = told.values() if isinstance(told, Mapping) else told if isinstance(told, list) else ()
+def _inside(value: Any) -> list[Any]:
+    values = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    )
     return [one for one in values if isinstance(one, dict | list)]
 
 
-def _shown(told: Any) -> str:
-    shown = repr(told)
+def _shown(value: Any) -> str:
+    shown = repr(value)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."

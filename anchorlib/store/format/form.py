@@ -76,9 +76,9 @@ def new_form(number: int, dtype: str, shape: tuple[int, ...] | int) -> Form:
     return Form(number, dtype, shape, len(shape), f"forms/{form_name(dtype, shape)}")
 
 
-def shape_of(told: Any) -> tuple[int, ...]:
+def shape_of(sizes: Any) -> tuple[int, ...]:
     """The shape in a catalogue line. Raises ValueError where no array can have such a shape."""
-    shape = tuple(whole(size, most=_MOST) for size in items(told))
+    shape = tuple(whole(size, most=_MOST) for size in items(sizes))
     if len(shape) > MOST_DIMS or prod(shape) > _MOST_ELEMENTS:
         raise ValueError("no array has such a shape")
     return shape

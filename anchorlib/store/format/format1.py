@@ -94,14 +94,14 @@ def older_arrays(form: Form, rows: int, elements: int) -> dict[str, ArrayShape]:
     suffix = value.removeprefix("value").removeprefix("flat")
     record, int64 = f"record{suffix}", np.dtype("<i8")
     label = ArrayShape(int64, (rows,), (LABEL_ROWS,), (record,))
-    found = {name: label for _, name in form.labels if rows}
+    labels = {name: label for _, name in form.labels if rows}
     if form.shape is not None:
         chunks = (form.rows, *(max(size, 1) for size in form.shape))
         dims = (record, *(f"d{axis}{suffix}" for axis in range(len(form.shape))))
-        return {**found, value: ArrayShape(storage, (rows, *form.shape), chunks, dims)}
+        return {**labels, value: ArrayShape(storage, (rows, *form.shape), chunks, dims)}
     wide = (shape_rows(form.ndim), form.ndim)
     return {
-        **found,
+        **labels,
         value: ArrayShape(storage, (elements,), (form.rows,), (f"element{suffix}",)),
         form.starts: ArrayShape(int64, (rows,), (ROWS_PER_CHUNK,), (record,)),
         form.shapes: ArrayShape(int64, (rows, form.ndim), wide, (record, f"axis{suffix}")),

@@ -177,14 +177,14 @@ def claim_key(rank: int, part: int = 0) -> str:
 
 def rank_of(name: str) -> int | None:
     """The rank whose group, or a part's group, bears this name; None for any other node."""
-    found = _RANK.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _RANK.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def part_of(name: str) -> int:
     """The number of the part whose group bears this name; 0 for a whole rank's group."""
-    found = _RANK.fullmatch(name)
-    return int(found[2] or 0) if found else 0
+    match = _RANK.fullmatch(name)
+    return int(match[2] or 0) if match else 0
 
 
 def form_name(dtype: str, shape: tuple[int, ...]) -> str:
@@ -209,8 +209,8 @@ def chunk_key(chunk: int, dims: int) -> str:
 
 def chunk_number(name: str) -> int | None:
     """The number of the chunk whose file bears this name, in an array with one dimension."""
-    found = re.fullmatch(r"c\.(0|[1-9][0-9]{0,11})", name, re.ASCII)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"c\.(0|[1-9][0-9]{0,11})", name, re.ASCII)
+    return int(match[1]) if match else None
 
 
 def digests_key(name: str) -> str:

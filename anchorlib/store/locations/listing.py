@@ -23,5 +23,5 @@ def listed_ranks(run: Location) -> list[int]:
 def listed_parts(run: Location) -> list[PartKey]:
     """The rank and part of each group of a rank at a location, ascending; see `listed_ranks`."""
     names = (entry.rstrip("/") for entry in run.list(""))
-    found = ((rank_of(name), part_of(name)) for name in names)
-    return sorted((rank, part) for rank, part in found if rank is not None)
+    parts = ((rank_of(name), part_of(name)) for name in names)
+    return sorted((rank, part) for rank, part in parts if rank is not None)

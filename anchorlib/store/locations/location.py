@@ -176,15 +176,15 @@ class CollectorLocation:
         """See `Location.get`."""
         if not is_safe_key(key):
             raise StoreError(f"{key!r} is no key of a store")
-        found: bytes | None = self.client.get(key, start, length)
-        return found
+        data: bytes | None = self.client.get(key, start, length)
+        return data
 
     def list(self, prefix: str) -> list[str]:
         """See `Location.list`."""
         if prefix.strip("/") and not is_safe_key(prefix.rstrip("/")):
             raise StoreError(f"{prefix!r} is no key of a store")
-        found: list[str] = self.client.list(prefix)
-        return sorted(found)
+        names: list[str] = self.client.list(prefix)
+        return sorted(names)
 
     def __repr__(self) -> str:
         return f"CollectorLocation({self.client!r})"

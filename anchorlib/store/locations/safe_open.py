@@ -42,7 +42,7 @@ def open_beneath(root: str, key: str) -> int | None:
     if above is None:
         return None
     try:
-        found = os.open(name, _FILE, dir_fd=above)
+        file = os.open(name, _FILE, dir_fd=above)
     except OSError as error:
         _refuse(above, name, key)
         if error.errno in _MISSING:
@@ -50,10 +50,10 @@ def open_beneath(root: str, key: str) -> int | None:
         raise
     finally:
         os.close(above)
-    kind = stat.S_IFMT(os.fstat(found).st_mode)
+    kind = stat.S_IFMT(os.fstat(file).st_mode)
     if kind == stat.S_IFREG:
-        return found
-    os.close(found)
+        return file
+    os.close(file)
     if kind == stat.S_IFDIR:
         return None
     raise _strange(key, kind)
@@ -66,24 +66,24 @@ def names_beneath(root: str, folder: str) -> list[str]:
     it raises an error that says what it is. Empty where there is no folder; raises as
     `open_beneath`.
     """
-    found = _folder(root, folder)
-    if found is None:
+    descriptor = _folder(root, folder)
+    if descriptor is None:
         return []
     try:
-        with os.scandir(found) as entries:
+        with os.scandir(descriptor) as entries:
             return sorted(
                 f"{entry.name}/" if _is_folder(entry) else entry.name
                 for entry in entries
                 if not entry.name.startswith(".")
             )
     finally:
-        os.close(found)
+        os.close(descriptor)
 
 
 def _folder(root: str, key: str) -> int | None:
     """A descriptor of a folder; None where there is none."""
     try:
-        found = os.open(root, _ROOT)
+        descriptor = os.open(root, _ROOT)
     except OSError as error:
         if error.errno in _MISSING:
             return None
@@ -91,9 +91,9 @@ def _folder(root: str, key: str) -> int | None:
     done = ""
     for name in key.split("/") if key else ():
         done = f"{done}/{name}" if done else name
-        above, found = found, -1
+        above, descriptor = descriptor, -1
         try:
-            found = os.open(name, _FOLDER, dir_fd=above)
+            descriptor = os.open(name, _FOLDER, dir_fd=above)
         except OSError as error:
             _refuse(above, name, done)
             if error.errno in _MISSING:
@@ -101,7 +101,7 @@ def _folder(root: str, key: str) -> int | None:
             raise
         finally:
             os.close(above)
-    return found
+    return descriptor
 
 
 def _refuse(above: int, name: str, key: str) -> None:

@@ -27,8 +27,8 @@ class SeveralCollectors:
         """See `Location.get`."""
         part = _part(key)
         if part is None:
-            found = (one.get(key, start, length) for one in self.collectors)
-            return next((data for data in found if data is not None), None)
+            answers = (one.get(key, start, length) for one in self.collectors)
+            return next((data for data in answers if data is not None), None)
         if part not in self._owners:
             self.list(part.partition("/")[0])
         owner = self._owners.get(part)
@@ -42,21 +42,21 @@ class SeveralCollectors:
                 self.list(part.partition("/")[0])
             owner = self._owners.get(part)
             return [] if owner is None else owner.list(prefix)
-        found: dict[str, CollectorLocation] = {}
+        owners: dict[str, CollectorLocation] = {}
         for one in self.collectors:
             for name in one.list(prefix):
-                self._own(f"{prefix.strip('/')}/{name.rstrip('/')}", one, found)
-                found.setdefault(name, one)
-        return sorted(found)
+                self._own(f"{prefix.strip('/')}/{name.rstrip('/')}", one, owners)
+                owners.setdefault(name, one)
+        return sorted(owners)
 
     def _own(
-        self, key: str, collector: CollectorLocation, found: dict[str, CollectorLocation]
+        self, key: str, collector: CollectorLocation, owners: dict[str, CollectorLocation]
     ) -> None:
         """Remembers which collector has a part of a rank. Raises StoreError where two have it."""
         if _part(key) is None:
             return
         name = key.rpartition("/")[2]
-        other = found.get(name) or found.get(f"{name}/")
+        other = owners.get(name) or owners.get(f"{name}/")
         if other is not None:
             run = escape(key.partition("/")[0].removesuffix(".zarr"))
             raise StoreError(

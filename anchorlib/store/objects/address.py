@@ -56,8 +56,8 @@ def parse_object_url(text: str) -> ObjectAddress:
             f"a {escape(scheme)}:// URL holds no credentials and no options: set the cloud's own "
             "variables (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_…)"
         )
-    found = _FORM.fullmatch(text)
-    path = found["path"].strip("/") if found else ""
-    if found is None or scheme not in SCHEMES or any(p.startswith(".") for p in path.split("/")):
+    match = _FORM.fullmatch(text)
+    path = match["path"].strip("/") if match else ""
+    if match is None or scheme not in SCHEMES or any(p.startswith(".") for p in path.split("/")):
         raise OptionError(f"{escape(text[:200])} names no bucket; write s3://bucket/prefix")
-    return ObjectAddress(scheme, found["bucket"], path)
+    return ObjectAddress(scheme, match["bucket"], path)

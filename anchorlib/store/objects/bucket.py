@@ -9,7 +9,7 @@ from anchorlib.errors import CollectorError
 from anchorlib.names import escape
 from anchorlib.store.locations import Location
 from anchorlib.store.objects.address import ObjectAddress
-from anchorlib.store.objects.connection import told
+from anchorlib.store.objects.connection import faults_named
 from anchorlib.store.objects.object_location import ObjectLocation
 from anchorlib.store.objects.shelf import Held
 
@@ -42,18 +42,18 @@ class ObjectShelf:
         """See `Shelf`."""
         import obstore
 
-        found: dict[str, Held] = {}
-        with told(self._address, "cannot list", prefix):
+        objects: dict[str, Held] = {}
+        with faults_named(self._address, "cannot list", prefix):
             for page in obstore.list(self._client, prefix.rstrip("/") or None):
-                found |= {one["path"]: Held(one["size"], one["e_tag"] or "") for one in page}
-        return found
+                objects |= {one["path"]: Held(one["size"], one["e_tag"] or "") for one in page}
+        return objects
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
         """See `Shelf`."""
         import obstore
 
         try:
-            with told(self._address, "cannot read", key):
+            with faults_named(self._address, "cannot read", key):
                 got = obstore.get(self._client, key)
                 data = bytes(got.bytes())
         except FileNotFoundError:
@@ -74,8 +74,8 @@ class ObjectShelf:
             self._put(key, data, "create")
         except (AlreadyExistsError, PreconditionError):
             # The object may be our own: where its answer was lost, the client has put it twice.
-            found = self.fetch(key)
-            return found is not None and found[0] == data
+            stored = self.fetch(key)
+            return stored is not None and stored[0] == data
         return True
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
@@ -85,15 +85,15 @@ class ObjectShelf:
         try:
             self._put(key, data, {self._tag: tag})
         except (AlreadyExistsError, PreconditionError, FileNotFoundError):
-            found = self.fetch(key)
-            return found is not None and found[0] == data
+            stored = self.fetch(key)
+            return stored is not None and stored[0] == data
         return True
 
     def remove(self, key: str) -> None:
         """See `Shelf`."""
         import obstore
 
-        with told(self._address, "cannot remove", key):
+        with faults_named(self._address, "cannot remove", key):
             try:
                 obstore.delete(self._client, key)
             except FileNotFoundError:
@@ -105,12 +105,12 @@ class ObjectShelf:
             return False
         if held.tag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():
             return True
-        found = self.fetch(key)
-        return found is not None and found[0] == data
+        stored = self.fetch(key)
+        return stored is not None and stored[0] == data
 
     def _put(self, key: str, data: bytes, mode: Any) -> None:
         import obstore
 
-        with told(self._address, "cannot write", key):
+        with faults_named(self._address, "cannot write", key):
             # In one request whatever its size: the ETag of a multipart upload is no MD5.
             obstore.put(self._client, key, data, mode=mode, use_multipart=False)

@@ -24,7 +24,7 @@ from anchorlib.store.objects.address import ObjectAddress
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["RequestLimits", "connected", "is_gone", "no_bucket", "told"]
+__all__ = ["RequestLimits", "connected", "faults_named", "is_gone", "no_bucket"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def connected(
     if address.scheme == "s3" and endpoint:
         config = {"endpoint": endpoint, **config}
     kinds: dict[str, Any] = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
-    with told(address, "cannot reach"):
+    with faults_named(address, "cannot reach"):
         client: ObjectStore = kinds[address.scheme](
             address.bucket,
             prefix=address.prefix or None,
@@ -132,7 +132,7 @@ def _check_endpoint(variable: str, text: str) -> None:
 
 
 @contextmanager
-def told(address: ObjectAddress, doing: str, key: str = "") -> Iterator[None]:
+def faults_named(address: ObjectAddress, doing: str, key: str = "") -> Iterator[None]:
     """Turns the client's errors into a CollectorError of one line: what failed, where, what to do.
 
     FileNotFoundError (no such object) and conditions that do not hold are left to the caller.
@@ -165,8 +165,8 @@ def is_gone(error: Exception) -> bool:
 
 
 def _status(error: Exception) -> int:
-    found = re.search(r"status code: (\d{3})", str(error))
-    return int(found[1]) if found else 0
+    match = re.search(r"status code: (\d{3})", str(error))
+    return int(match[1]) if match else 0
 
 
 def _reason(error: Exception, address: ObjectAddress) -> str:

@@ -86,8 +86,8 @@ class FolderShelf:
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
         """See `Shelf`; the file is always read to compare."""
-        found = self.fetch(key) if held.size == len(data) else None
-        return found is not None and found[0] == data
+        stored = self.fetch(key) if held.size == len(data) else None
+        return stored is not None and stored[0] == data
 
     def _below(self, folder: str) -> Iterator[tuple[str, Held]]:
         for name in self.location.list(folder):
@@ -95,8 +95,8 @@ class FolderShelf:
             if name.endswith("/"):
                 yield from self._below(key)
             else:
-                told = (self.root / key).stat()
-                yield key, Held(told.st_size, f"{told.st_ino}-{told.st_mtime_ns}")
+                status = (self.root / key).stat()
+                yield key, Held(status.st_size, f"{status.st_ino}-{status.st_mtime_ns}")
 
     def _write(self, key: str, data: bytes) -> None:
         self._check(key)

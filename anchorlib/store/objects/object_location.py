@@ -8,7 +8,7 @@ from anchorlib.errors import CollectorError, StoreError
 from anchorlib.names import escape, quoted
 from anchorlib.store.format import is_safe_key
 from anchorlib.store.objects.address import ObjectAddress
-from anchorlib.store.objects.connection import is_gone, told
+from anchorlib.store.objects.connection import faults_named, is_gone
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -40,17 +40,17 @@ class ObjectLocation:
         from obstore.exceptions import BaseError
 
         try:
-            with told(self.address, "cannot read", key):
+            with faults_named(self.address, "cannot read", key):
                 try:
-                    found = obstore.get(self._client, key, options=options)  # type: ignore[arg-type]
-                    data = bytes(found.bytes())
+                    answer = obstore.get(self._client, key, options=options)  # type: ignore[arg-type]
+                    data = bytes(answer.bytes())
                 except BaseError as error:
                     if is_gone(error):
                         return b""
                     raise
         except FileNotFoundError:
             return None
-        first, end = found.range
+        first, end = answer.range
         if len(data) != end - first:
             raise CollectorError(
                 f"cannot read {escape(f'{self.address}/{key}')}: {len(data)} of {end - first} "
@@ -65,10 +65,10 @@ class ObjectLocation:
         key = prefix.rstrip("/")
         if key:
             self._check(key)
-        with told(self.address, "cannot list", key):
-            found = obstore.list_with_delimiter(self._client, key or None)
-        folders = [f"{_last(path)}/" for path in found["common_prefixes"]]
-        files = [_last(one["path"]) for one in found["objects"]]
+        with faults_named(self.address, "cannot list", key):
+            listing = obstore.list_with_delimiter(self._client, key or None)
+        folders = [f"{_last(path)}/" for path in listing["common_prefixes"]]
+        files = [_last(one["path"]) for one in listing["objects"]]
         # As in a directory, names that begin with a dot are no part of the location.
         return sorted(name for name in {*folders, *files} if is_safe_key(name.rstrip("/")))
 

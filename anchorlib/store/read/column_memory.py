@@ -10,7 +10,7 @@ from weakref import ref
 
 from anchorlib.store.read.usable_memory import memory_here
 
-__all__ = ["ROOM", "Holder", "Room"]
+__all__ = ["ROOM", "ColumnMemory", "Holder"]
 
 
 class Holder(Protocol):
@@ -21,12 +21,12 @@ class Holder(Protocol):
         ...
 
 
-class Room:
+class ColumnMemory:
     """Bounds the bytes that holders keep together: beyond them the earliest let go.
 
     A run of a thousand ranks is read rank by rank. What all of them keep would grow with the ranks,
     so that a rank that was gone through lets go where the room is needed for another one. The
-    holder that takes room always has it, however much that is. A room keeps no holder alive: what
+    holder that takes room always has it, however much that is. It keeps no holder alive: what
     one held that is gone is free again.
 
     most: bytes; None is a quarter of the memory of this machine or, where that is less, container.
@@ -57,8 +57,8 @@ class Room:
             while self._taken > self.most and len(self._held) > 1:
                 earliest = next(iter(self._held))
                 self._taken -= self._held.pop(earliest)
-                if (found := earliest()) is not None:
-                    found.let_go()
+                if (oldest := earliest()) is not None:
+                    oldest.let_go()
 
     def _forget_gone(self) -> None:
         while self._gone:
@@ -69,7 +69,7 @@ class Room:
         self._lock = threading.Lock()
 
 
-ROOM = Room()
+ROOM = ColumnMemory()
 """The room of this process: all runs that it reads share it."""
 
 os.register_at_fork(after_in_child=ROOM.unlock)

@@ -46,9 +46,9 @@ def _torn_rows(rank: Location, reader: RankReader, rows: int) -> int:
     stop = rows
     while stop:
         start = max(stop - _PART, 0)
-        found = checks.unfit(np.arange(start, stop))
-        unfit = found + unfit
-        if not found:
+        torn = checks.unfit(np.arange(start, stop))
+        unfit = torn + unfit
+        if not torn:
             break
         stop = start
     # The torn end is the longest one in which at least every second row does not fit. A row before

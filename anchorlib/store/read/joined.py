@@ -22,7 +22,7 @@ from anchorlib.record import Gap
 from anchorlib.store.disk import MISFIT, REASONS
 from anchorlib.store.format import Attempt, Catalogue, Form, GapKey, edges_key
 from anchorlib.store.read.rank import RankReader
-from anchorlib.store.read.sessions import Session, has_ended, sessions_of
+from anchorlib.store.read.sessions import WriterSession, has_ended, sessions_of
 from anchorlib.store.stored import StoredForm, is_whole
 
 __all__ = ["JoinedRank", "joined_rank"]
@@ -100,20 +100,20 @@ class JoinedRank(RankReader):
         A series or phase of several parts gets one number. A form gets a number for each part,
         because its values lie apart.
         """
-        told = [self._series.number((one.name, one.kind, one.mode)) for one in own.series]
-        for old, new in zip(own.series, told, strict=True):
+        numbers = [self._series.number((one.name, one.kind, one.mode)) for one in own.series]
+        for old, new in zip(own.series, numbers, strict=True):
             if new == len(merged.series):
                 merged.series.append(replace(old, id=new))
         phases = [self._phases.number(phase) for phase in own.phases]
         merged.phases[:] = self._phases.names
         start = len(merged.forms)
-        self._maps[place, "series"] = np.array(told, np.uint32)
+        self._maps[place, "series"] = np.array(numbers, np.uint32)
         self._maps[place, "phase"] = np.array(phases, np.uint32)
         self._maps[place, "form"] = np.arange(start, start + len(own.forms), dtype=np.uint32)
         merged.forms += [replace(form, id=start + form.id) for form in own.forms]
         self._form_ends.append(start + len(own.forms))
 
-    def _attempt(self, session: Session, row: int) -> Attempt:
+    def _attempt(self, session: WriterSession, row: int) -> Attempt:
         """One attempt for all attempts that a session has in its parts."""
         own = [attempt for _, attempt in session.attempts]
         header: dict[str, Any] = {}
@@ -123,7 +123,7 @@ class JoinedRank(RankReader):
             own[0], number=session.number, header=header, first_row=row, first=0, order_base=0
         )
 
-    def _state(self, merged: Catalogue, session: Session) -> None:
+    def _state(self, merged: Catalogue, session: WriterSession) -> None:
         """Adds the gaps and the lineage of a session.
 
         A session tells its own totals to each collector that it uses, so the largest of them holds.
@@ -191,16 +191,16 @@ class JoinedRank(RankReader):
 
     def _piece(self, name: str, stretch: _Stretch, start: int, stop: int) -> Array:
         row = stretch.row + start - stretch.start
-        found: Array = np.array(self._parts[stretch.place].span(name, row, row + stop - start))
+        entries: Array = np.array(self._parts[stretch.place].span(name, row, row + stop - start))
         if name in ("series", "form", "phase"):
-            return _renumbered(self._maps[stretch.place, name], found)
+            return _renumbered(self._maps[stretch.place, name], entries)
         if name == "attempt":
-            return np.full_like(found, stretch.session)
+            return np.full_like(entries, stretch.session)
         if name == "order":
-            found += stretch.order
+            entries += stretch.order
         if name == "hist_offset":
-            found += stretch.place * _PAIRS
-        return found
+            entries += stretch.place * _PAIRS
+        return entries
 
     def check_rows(self, rows: Array) -> None:
         """Raises DamagedError where one of these rows does not fit its checksum.
@@ -219,17 +219,17 @@ class JoinedRank(RankReader):
             for session in self._sessions
             for place, one in session.attempts
         }
-        found: dict[object, Entry] = {}
+        entries: dict[object, Entry] = {}
         for place, part in enumerate(self._parts):
             for entry in part.operations():
-                told = entry
+                renumbered = entry
                 if "structure" not in entry:
                     number = numbers.get((place, entry["attempt"]))
                     if number is None or attempt not in (None, number):
                         continue
-                    told = {**entry, "attempt": number}
-                found.setdefault(entry_key(told), told)
-        return list(found.values())
+                    renumbered = {**entry, "attempt": number}
+                entries.setdefault(entry_key(renumbered), renumbered)
+        return list(entries.values())
 
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
         places = offsets // _PAIRS
@@ -264,9 +264,9 @@ class _Names:
 def _renumbered(numbers: Array, values: Array) -> Array:
     """Each value replaced by its number; a value without one is damage, and stays out of range."""
     known = values < len(numbers)
-    found = np.full_like(values, np.iinfo(values.dtype).max)
-    found[known] = numbers[values[known]]
-    return found
+    renumbered = np.full_like(values, np.iinfo(values.dtype).max)
+    renumbered[known] = numbers[values[known]]
+    return renumbered
 
 
 def _add_gap(gaps: dict[GapKey, Gap], key: GapKey, gap: Gap) -> None:

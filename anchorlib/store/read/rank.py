@@ -32,7 +32,7 @@ from anchorlib.store.format import (
     whole_lines,
 )
 from anchorlib.store.locations import Location
-from anchorlib.store.read.column_memory import Room
+from anchorlib.store.read.column_memory import ColumnMemory
 from anchorlib.store.seal import SealedRank, rank_location
 from anchorlib.store.stored import (
     UNFIT,
@@ -64,7 +64,7 @@ class RankReader:
     """
 
     asked: tuple[str, str | None] | None = None
-    room: Room | None = None
+    room: ColumnMemory | None = None
     """Where the bytes of kept columns are counted; None keeps all columns that were read."""
 
     def __init__(self, run: Location, rank: int, name: str = "", part: int = 0) -> None:
@@ -222,24 +222,24 @@ class RankReader:
 
     def shapes(self, rows: Array) -> list[tuple[int, ...]]:
         """The tensor shape of each of these rows."""
-        found: list[tuple[int, ...]] = [()] * len(rows)
+        shapes: list[tuple[int, ...]] = [()] * len(rows)
         for stored, places in self._by_form(rows):
-            shapes = stored.shape_list(self.column("row")[rows[places]])
-            for place, shape in zip(places.tolist(), shapes, strict=True):
-                found[place] = shape
-        return found
+            of_form = stored.shape_list(self.column("row")[rows[places]])
+            for place, shape in zip(places.tolist(), of_form, strict=True):
+                shapes[place] = shape
+        return shapes
 
     def shapes_between(self, start: int, stop: int) -> list[tuple[int, ...]]:
         """The tensor shape of each of rows start … stop - 1; keeps no column in memory."""
         numbers, rows = self.span("form", start, stop), self.span("row", start, stop)
-        found: list[tuple[int, ...]] = [()] * len(rows)
+        shapes: list[tuple[int, ...]] = [()] * len(rows)
         for number in np.unique(numbers).tolist():
             places = np.flatnonzero(numbers == number)
             stored = self._stored(self.catalogue.forms[number])
-            shapes = stored.shape_list(rows[places])
-            for place, shape in zip(places.tolist(), shapes, strict=True):
-                found[place] = shape
-        return found
+            of_form = stored.shape_list(rows[places])
+            for place, shape in zip(places.tolist(), of_form, strict=True):
+                shapes[place] = shape
+        return shapes
 
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
         """The different tensor shapes of these rows."""
@@ -257,15 +257,17 @@ class RankReader:
 
     def shape_codes(self, rows: Array) -> tuple[list[tuple[int, ...]], Array]:
         """The different shapes of these rows, and for each row which of these is its shape."""
-        found: dict[tuple[int, ...], int] = {}
+        codes_of_shapes: dict[tuple[int, ...], int] = {}
         codes = np.empty(len(rows), np.int64)
         for stored, places in self._by_form(rows):
             if stored.entry.shape is not None:
-                codes[places] = found.setdefault(stored.entry.shape, len(found))
+                codes[places] = codes_of_shapes.setdefault(stored.entry.shape, len(codes_of_shapes))
                 continue
             own = stored.shape_list(self.column("row")[rows[places]])
-            codes[places] = [found.setdefault(shape, len(found)) for shape in own]
-        return list(found), codes
+            codes[places] = [
+                codes_of_shapes.setdefault(shape, len(codes_of_shapes)) for shape in own
+            ]
+        return list(codes_of_shapes), codes
 
     def stored_bytes(self, rows: Array) -> int:
         """Bytes of the stored values of these rows."""
@@ -279,12 +281,12 @@ class RankReader:
         Raises DamagedError for values that do not fit their digests or can no longer be read.
         """
         try:
-            found = self.unchecked_stack(rows)
+            values = self.unchecked_stack(rows)
         except DamagedError:
             for row in rows.tolist():
                 self.raw(row)  # raises an error that names the damaged record
             raise
-        return self._checked(rows, found)
+        return self._checked(rows, values)
 
     def unchecked_stack(self, rows: Array) -> Array:
         """As `stack`, but for a caller that itself compares the values with their digests."""
@@ -293,9 +295,9 @@ class RankReader:
             return first.values.pick(self.column("row")[rows])
         storage = dtypes.dtype(first.entry.dtype).storage
         shape = first.shape_list(self.column("row")[rows[places[:1]]])[0]
-        found = np.empty((len(rows), prod(shape)), storage)
-        self.flat_stack(rows, found)
-        return found.reshape(len(rows), *shape)
+        values = np.empty((len(rows), prod(shape)), storage)
+        self.flat_stack(rows, values)
+        return values.reshape(len(rows), *shape)
 
     def flat_stack(self, rows: Array, out: Array) -> None:
         """Fills `out`, (len(rows), size), with the raw storage of rows of one dtype and size.
@@ -314,12 +316,12 @@ class RankReader:
     def raw(self, row: int) -> Array:
         """Raw storage of one row whose values are kept; raises DamagedError as `stack` does."""
         try:
-            found = self.unchecked(row)
+            value = self.unchecked(row)
         # With a damaged place or shape numpy is asked for an array that cannot exist.
         except (DamagedError, ValueError, OverflowError) as error:
             raise damage(self, row, str(error)) from error
-        self._checked(np.array([row]), found[None])
-        return found
+        self._checked(np.array([row]), value[None])
+        return value
 
     def unchecked(self, row: int) -> Array:
         """As `raw`, but for a caller that itself compares the values with their digest."""
@@ -365,17 +367,17 @@ class RankReader:
         ends = np.cumsum(np.maximum(lengths, 0))
         exponents, counts = self._pairs(self.column("hist_offset")[rows], lengths)
         figures = [self.column(name)[rows].tolist() for name in ("zero", "nan", "inf", "subnormal")]
-        found = []
+        histograms = []
         for place, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
             if length < 0:
                 row = int(rows[place])
-                found.append(log2_histogram(self.raw(row), self._form(row).dtype))
+                histograms.append(log2_histogram(self.raw(row), self._form(row).dtype))
                 continue
             zero, nan, inf, subnormal = (figure[place] for figure in figures)
             bins = (exponents[end - length : end], counts[end - length : end])
             one = Log2Histogram.from_pairs(*bins, zero=zero, nan=nan, inf=inf, subnormal=subnormal)
-            found.append(one)
-        return found
+            histograms.append(one)
+        return histograms
 
     def bins(self, rows: Array) -> tuple[Array, Array, Array]:
         """Three parallel arrays over every bin of the histograms of these rows.
@@ -391,9 +393,9 @@ class RankReader:
             (np.repeat(np.flatnonzero(own), lengths[own]), exponents, counts)
         ]
         for place in np.flatnonzero(~own).tolist():  # a few values, from which it is counted
-            found = self.histograms(rows[place : place + 1])[0].bins
-            own_bins = np.array([*found.items()], np.int64).reshape(-1, 2)
-            parts.append((np.full(len(found), place), own_bins[:, 0], own_bins[:, 1]))
+            count_of_exponent = self.histograms(rows[place : place + 1])[0].bins
+            own_bins = np.array([*count_of_exponent.items()], np.int64).reshape(-1, 2)
+            parts.append((np.full(len(count_of_exponent), place), own_bins[:, 0], own_bins[:, 1]))
         places, exponents, counts = (
             np.concatenate([part[at].astype(np.int64) for part in parts]) for at in range(3)
         )

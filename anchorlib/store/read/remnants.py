@@ -91,12 +91,12 @@ class Remnants:
 
     def _column(self, name: str, dtype: np.dtype[Any], chunk: int) -> bytes:
         size = ROWS_PER_CHUNK * dtype.itemsize
-        found = np.frombuffer(self._read(f"records/{name}/{chunk_key(chunk, 0)}", size), dtype)
+        column = np.frombuffer(self._read(f"records/{name}/{chunk_key(chunk, 0)}", size), dtype)
         bound = len(getattr(self._known, _NUMBERS[name])) - 1 if name in _NUMBERS else _MOST
         # A number that no reader could follow becomes 0: its row then does not fit its checksum.
         if dtype.kind == "u" and name != "check" and not name.startswith("digest"):
-            found = np.where(found.astype(np.uint64) > max(bound, 0), np.zeros(1, dtype), found)
-        return found.tobytes()
+            column = np.where(column.astype(np.uint64) > max(bound, 0), np.zeros(1, dtype), column)
+        return column.tobytes()
 
     def _read(self, key: str, size: int) -> bytes:
         """A file of a known size; bytes that are missing of it read as zeros."""
@@ -127,11 +127,11 @@ class Remnants:
         ]
         stored = np.concatenate([np.empty(0, dtype), *parts])
         due = np.arange(1, len(stored) + 1, dtype=dtype)
-        told = np.flatnonzero(stored == due)
-        rows = int(told[-1]) + 1 if len(told) else 0
+        numbered = np.flatnonzero(stored == due)
+        rows = int(numbered[-1]) + 1 if len(numbered) else 0
         published = self._published()
-        if len(told) < max(rows, published):
-            lost = max(rows, published) - len(told)
+        if len(numbered) < max(rows, published):
+            lost = max(rows, published) - len(numbered)
             self.problems.append(f"{lost} rows do not say any more that they are there")
         return due[: max(rows, published)]
 
@@ -153,8 +153,8 @@ class Remnants:
             yield whole
 
     def _published(self) -> int:
-        found = [entry.get("published") for _, entry in self._entries()]
-        return max((one for one in found if type(one) is int and 0 < one < _MOST), default=0)
+        published = [entry.get("published") for _, entry in self._entries()]
+        return max((one for one in published if type(one) is int and 0 < one < _MOST), default=0)
 
     def _entries(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
         for line in self._lines():

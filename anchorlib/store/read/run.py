@@ -70,17 +70,17 @@ class RunReader:
 
     def _look(self) -> None:
         listed = listed_parts(self.location)
-        found = {key: reader for key in listed if (reader := self._sealed_or_live(key))}
+        parts = {key: reader for key in listed if (reader := self._sealed_or_live(key))}
         if self._parts and not listed:
             raise RunNotFoundError(
                 f"{escape(self.name)} is not here any more: it was removed or renamed; "
                 "`anchor runs` lists what there is"
             )
-        if listed and not found:
+        if listed and not parts:
             raise RunNotFoundError(
                 f"no rank of {escape(self.name)} was sealed to its end: archive the run once more"
             )
-        self._parts = found
+        self._parts = parts
 
     def _sealed_or_live(self, key: PartKey) -> RankReader | None:
         try:

@@ -40,8 +40,8 @@ def digests_bytes(ranks: Mapping[int, RankDigests]) -> bytes:
     Raises ValueError where readers would refuse its size.
     """
     most = max(_MOST // max(len(ranks), 1), _FEWEST)
-    told = [[rank, ranks[rank].bounded(most).told()] for rank in sorted(ranks)]
-    line = encode({"format": FORMAT, "version": VERSION, "ranks": told})
+    of_ranks = [[rank, ranks[rank].bounded(most).document()] for rank in sorted(ranks)]
+    line = encode({"format": FORMAT, "version": VERSION, "ranks": of_ranks})
     if len(line) > MOST_BYTES:
         raise ValueError(f"the digests of a run would be larger than {MOST_BYTES} bytes")
     return deflated(line)
@@ -61,18 +61,18 @@ def digests_of_run(run: Location, figures: RunFigures | None) -> dict[int, RankD
     if data is None or object_name(data) != figures.digests:
         return None
     try:
-        found = _read(data)
+        digests = _read(data)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return found if found.keys() <= {*figures.ranks} else None
+    return digests if digests.keys() <= {*figures.ranks} else None
 
 
 def _read(data: bytes) -> dict[int, RankDigests]:
-    told = read_line(data)
-    if told["format"] != FORMAT or whole(told["version"]) > VERSION:
+    document = read_line(data)
+    if document["format"] != FORMAT or whole(document["version"]) > VERSION:
         return {}  # a later version's may mean something else
-    pairs = (items(one) for one in items(told["ranks"]))
-    found = [(whole(rank), read_digests(mapping(one))) for rank, one in pairs]
-    if len(dict(found)) < len(found):
+    pairs = (items(one) for one in items(document["ranks"]))
+    digests = [(whole(rank), read_digests(mapping(one))) for rank, one in pairs]
+    if len(dict(digests)) < len(digests):
         raise ValueError("it has several digests of one rank")
-    return dict(found)
+    return dict(digests)

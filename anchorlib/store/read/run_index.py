@@ -105,15 +105,15 @@ def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigur
         raise
     except StoreError:
         return None
-    found = figures_of(joined)
+    figures = figures_of(joined)
     # A part is made when its session moves to that collector, maybe after its last record.
-    written = max(found.written_ns, *(one.started_ns for one in joined.catalogue.attempts))
-    return replace(found, written_ns=written, parts=tuple(parts))
+    written = max(figures.written_ns, *(one.started_ns for one in joined.catalogue.attempts))
+    return replace(figures, written_ns=written, parts=tuple(parts))
 
 
 def index_bytes(figures: RunFigures) -> bytes:
     """The bytes of the index object. Raises ValueError where readers would refuse its size."""
-    told = {
+    document = {
         "format": FORMAT,
         "version": VERSION,
         "ranks": ranges_of(figures.ranks),
@@ -125,13 +125,13 @@ def index_bytes(figures: RunFigures) -> bytes:
         **({"by_step": figures.by_step} if figures.by_step else {}),
         "created_ns": figures.created_ns,
         "written_ns": figures.written_ns,
-        "series": [_told(one) for one in figures.series],
+        "series": [_series_fields(one) for one in figures.series],
         "gaps": [
             [gap.name, gap.kind, gap.mode, gap.reason, gap.count, gap.first_step, gap.last_step]
             for gap in figures.gaps
         ],
     }
-    line = encode(told)
+    line = encode(document)
     if len(line) > MOST_BYTES:
         raise ValueError(f"the index of a run would be larger than {MOST_BYTES} bytes")
     return deflated(line)
@@ -143,20 +143,20 @@ def parsed_index(data: bytes) -> RunFigures:
     Raises DamagedError for a damaged one, StoreError for one of a later version.
     """
     try:
-        told = read_line(data)
-        if told["format"] != FORMAT:
+        document = read_line(data)
+        if document["format"] != FORMAT:
             raise ValueError("it is no index of a run")
-        if whole(told["version"]) > VERSION:
+        if whole(document["version"]) > VERSION:
             raise StoreError(
-                f"the run's index was written in version {told['version']}, and this anchorlib "
+                f"the run's index was written in version {document['version']}, and this anchorlib "
                 f"knows versions up to {VERSION}: read it with a newer anchorlib"
             )
-        return _read(told)
+        return _read(document)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"the run's index is damaged: {error}") from error
 
 
-def _told(one: MergedSeries) -> dict[str, Any]:
+def _series_fields(one: MergedSeries) -> dict[str, Any]:
     histogram = one.histogram
     return {
         "name": one.name,
@@ -176,67 +176,67 @@ def _told(one: MergedSeries) -> dict[str, Any]:
     }
 
 
-def _read(told: Mapping[str, Any]) -> RunFigures:
-    ranks = numbers_of(told["ranks"], _MOST_RANKS)
+def _read(document: Mapping[str, Any]) -> RunFigures:
+    ranks = numbers_of(document["ranks"], _MOST_RANKS)
     known = RankLists(ranks)
-    series = tuple(_read_series(mapping(one), known) for one in items(told["series"]))
+    series = tuple(_read_series(mapping(one), known) for one in items(document["series"]))
     return RunFigures(
         ranks=ranks,
-        closed=told["closed"] is True,
-        steps=numbers_of(told["steps"], MOST_STEPS),
-        bytes=whole(told["bytes"]),
-        created_ns=whole(told["created_ns"]),
-        written_ns=whole(told["written_ns"]),
+        closed=document["closed"] is True,
+        steps=numbers_of(document["steps"], MOST_STEPS),
+        bytes=whole(document["bytes"]),
+        created_ns=whole(document["created_ns"]),
+        written_ns=whole(document["written_ns"]),
         series=series,
-        gaps=tuple(_read_gap(items(one)) for one in items(told["gaps"])),
-        parts=_read_parts(told.get("parts", ()), known),
-        digests=_read_name(told.get("digests", "")),
-        by_step=_read_name(told.get("by_step", "")),
+        gaps=tuple(_read_gap(items(one)) for one in items(document["gaps"])),
+        parts=_read_parts(document.get("parts", ()), known),
+        digests=_read_name(document.get("digests", "")),
+        by_step=_read_name(document.get("by_step", "")),
     )
 
 
-def _read_name(told: Any) -> str:
+def _read_name(value: Any) -> str:
     """The name of an object. Raises ValueError for one that is no SHA-256: it becomes a key."""
-    name = text(told)
+    name = text(value)
     if name and not _NAME.fullmatch(name):
         raise ValueError("the name of an object is no SHA-256")
     return name
 
 
-def _read_parts(told: Any, known: RankLists) -> tuple[PartKey, ...]:
+def _read_parts(pairs: Any, known: RankLists) -> tuple[PartKey, ...]:
     """The parts in an index. Raises ValueError for a part of a rank that the run does not have."""
-    found = tuple((whole(rank), whole(part)) for rank, part in map(items, items(told)))
-    if not all(known.has(rank) for rank, _ in found):
+    parts = tuple((whole(rank), whole(part)) for rank, part in map(items, items(pairs)))
+    if not all(known.has(rank) for rank, _ in parts):
         raise ValueError("it speaks of a part of no rank")
-    return found
+    return parts
 
 
-def _read_series(told: Mapping[str, Any], known: RankLists) -> MergedSeries:
-    zero, nan, inf, subnormal = map(whole, items(told["counts"]))
-    bins = {step(exponent): whole(count) for exponent, count in map(items, items(told["bins"]))}
-    shape = told["shape"]
+def _read_series(fields: Mapping[str, Any], known: RankLists) -> MergedSeries:
+    zero, nan, inf, subnormal = map(whole, items(fields["counts"]))
+    bins = {step(exponent): whole(count) for exponent, count in map(items, items(fields["bins"]))}
+    shape = fields["shape"]
     return MergedSeries(
-        name=text(told["name"]),
-        kind=text(told["kind"]),
-        mode=text(told["mode"]),
-        dtypes=texts(told["dtypes"]),
+        name=text(fields["name"]),
+        kind=text(fields["kind"]),
+        mode=text(fields["mode"]),
+        dtypes=texts(fields["dtypes"]),
         shape=None if shape is None else tuple(map(_dimension, items(shape))),
-        ranks=known.of(told["ranks"]),
-        records=whole(told["records"]),
-        first_order=whole(told["first_order"]),
-        first_step=step(told["first_step"]),
-        last_step=step(told["last_step"]),
-        bytes=whole(told["bytes"]),
+        ranks=known.of(fields["ranks"]),
+        records=whole(fields["records"]),
+        first_order=whole(fields["first_order"]),
+        first_step=step(fields["first_step"]),
+        last_step=step(fields["last_step"]),
+        bytes=whole(fields["bytes"]),
         histogram=Log2Histogram(bins, zero=zero, nan=nan, inf=inf, subnormal=subnormal),
-        scales=tuple(map(loss_scale, items(told["scales"]))),
+        scales=tuple(map(loss_scale, items(fields["scales"]))),
     )
 
 
-def _dimension(told: Any) -> int | None:
-    return None if told is None else whole(told)
+def _dimension(value: Any) -> int | None:
+    return None if value is None else whole(value)
 
 
-def _read_gap(told: Sequence[Any]) -> Gap:
-    name, kind, mode, reason, count, first, last = told
+def _read_gap(fields: Sequence[Any]) -> Gap:
+    name, kind, mode, reason, count, first, last = fields
     words = (text(name), text(kind), text(mode), text(reason))
     return Gap(*words, count=whole(count), first_step=step(first), last_step=step(last))

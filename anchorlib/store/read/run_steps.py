@@ -22,7 +22,7 @@ from anchorlib.store.seal import (
     deflated,
     read_line,
     read_step_figures,
-    told_step_figures,
+    step_figures_document,
 )
 
 __all__ = ["steps_bytes", "steps_of_run"]
@@ -33,7 +33,7 @@ VERSION: Final = 1
 
 def steps_bytes(figures: StepFigures) -> bytes:
     """The bytes of the object. Raises ValueError where readers would refuse its size."""
-    line = encode({"format": FORMAT, "version": VERSION, **told_step_figures(figures)})
+    line = encode({"format": FORMAT, "version": VERSION, **step_figures_document(figures)})
     if len(line) > MOST_BYTES:
         raise ValueError(f"the figures of a run's steps would be larger than {MOST_BYTES} bytes")
     return deflated(line)
@@ -51,10 +51,10 @@ def steps_of_run(run: Location, figures: RunFigures | None) -> StepFigures | Non
     if data is None or object_name(data) != figures.by_step:
         return None
     try:
-        told = read_line(data)
-        if told["format"] != FORMAT or whole(told["version"]) > VERSION:
+        document = read_line(data)
+        if document["format"] != FORMAT or whole(document["version"]) > VERSION:
             return None  # a later version's may mean something else
-        found = read_step_figures(told)
+        figures_of_steps = read_step_figures(document)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return found if found.ranks == figures.ranks else None
+    return figures_of_steps if figures_of_steps.ranks == figures.ranks else None

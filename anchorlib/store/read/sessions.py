@@ -19,13 +19,13 @@ from anchorlib.store.format import ANEW, Attempt
 from anchorlib.store.read.rank import RankReader
 from anchorlib.store.read.spans import Share, Span, missing, spans
 
-__all__ = ["Session", "has_ended", "sessions_of"]
+__all__ = ["WriterSession", "has_ended", "sessions_of"]
 
 _HOW: Final = "read it with the address of every collector of the run (--store or ANCHOR_STORE)"
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class WriterSession:
     """The records of one writer, wherever parts hold them.
 
     number: the attempt that the session is in the joined rank.
@@ -38,7 +38,7 @@ class Session:
     attempts: Sequence[tuple[int, Attempt]]
 
 
-def sessions_of(parts: Sequence[RankReader], run: str) -> list[Session]:
+def sessions_of(parts: Sequence[RankReader], run: str) -> list[WriterSession]:
     """All sessions of a rank, ordered by the job's restarts, and within these by the clock.
 
     Sessions before the last one that recorded the rank anew are left out. Raises StoreError where
@@ -57,7 +57,7 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[Session]:
     keys = sorted(writers, key=lambda key: _began(writers[key]))
     newest = max((at for at, key in enumerate(keys) if _is_anew(writers[key])), default=0)
     where = f"rank {parts[0].rank} of {escape(run)}"
-    found = []
+    sessions = []
     for number, key in enumerate(keys[newest:]):
         own = sorted(writers[key], key=lambda one: (one[1].started_ns, one[1].number))
         read = spans(shares[key])
@@ -67,8 +67,8 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[Session]:
                 f"{where} was recorded twice under this name, while a collector was away: read the "
                 "collectors one by one, and rename one of the two (anchor mv)"
             )
-        found.append(Session(number, read, own))
-    return found
+        sessions.append(WriterSession(number, read, own))
+    return sessions
 
 
 def has_ended(parts: Sequence[RankReader]) -> bool:
@@ -81,17 +81,19 @@ def has_ended(parts: Sequence[RankReader]) -> bool:
     if not writers:
         return False
     last = max(writers.values(), key=_began)
-    told = [(parts[place].catalogue, attempt) for place, attempt in last]
-    return any(one.state == "closed" and one.attempts[-1] == attempt for one, attempt in told)
+    last_attempts = [(parts[place].catalogue, attempt) for place, attempt in last]
+    return any(
+        one.state == "closed" and one.attempts[-1] == attempt for one, attempt in last_attempts
+    )
 
 
 def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attempt]]]:
     """The attempts of each session, and the places of the parts that they are in."""
-    found: dict[object, list[tuple[int, Attempt]]] = {}
+    attempts: dict[object, list[tuple[int, Attempt]]] = {}
     for place, part in enumerate(parts):
         for one in part.catalogue.attempts:
-            found.setdefault(_writer(place, one), []).append((place, one))
-    return found
+            attempts.setdefault(_writer(place, one), []).append((place, one))
+    return attempts
 
 
 def _writer(place: int, attempt: Attempt) -> object:

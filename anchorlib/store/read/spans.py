@@ -44,24 +44,24 @@ def spans(shares: Iterable[Share]) -> list[Span]:
     """
     ordered = sorted(shares)
     bounds = sorted({bound for one in ordered for bound in (one.first, one.end)})
-    found: list[Span] = []
+    stretches: list[Span] = []
     for first, end in pairwise(bounds):
         holders = [one for one in ordered if one.first <= first and end <= one.end]
         if not holders:
             continue
-        goes_on = found and found[-1].share == holders[-1] and found[-1].end == first
-        found.append(Span(holders[-1], found.pop().first if goes_on else first, end))
-    return found
+        goes_on = stretches and stretches[-1].share == holders[-1] and stretches[-1].end == first
+        stretches.append(Span(holders[-1], stretches.pop().first if goes_on else first, end))
+    return stretches
 
 
-def missing(shares: Sequence[Share], found: Sequence[Span]) -> tuple[int, int] | None:
+def missing(shares: Sequence[Share], known: Sequence[Span]) -> tuple[int, int] | None:
     """The first hole: records first … end - 1 that no part holds although a later part begins
     behind them; None where there is none.
 
     All records before the first one of a part were acknowledged, so they must be somewhere.
     """
     due = 0
-    for first, end in (*((one.first, one.end) for one in found), (_begin(shares), 0)):
+    for first, end in (*((one.first, one.end) for one in known), (_begin(shares), 0)):
         if first > due:
             return due, first
         due = max(due, end)

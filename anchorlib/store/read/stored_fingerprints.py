@@ -31,20 +31,20 @@ def stored_fingerprint(reader: RankReader, attempt: int, first: int, end: int) -
 
 
 def _records(reader: RankReader, attempt: int, start: int, stop: int) -> np.ndarray[Any, Any]:
-    found = np.empty(stop - start, RECORD)
+    records = np.empty(stop - start, RECORD)
     for name in _SAME:
-        found[name] = reader.span(name, start, stop)
-    found["order"] = reader.span("order", start, stop)
-    found["order"] -= reader.catalogue.attempts[attempt].order_base
+        records[name] = reader.span(name, start, stop)
+    records["order"] = reader.span("order", start, stop)
+    records["order"] -= reader.catalogue.attempts[attempt].order_base
     catalogue = reader.catalogue
-    told = (reader.span(name, start, stop).tolist() for name in ("series", "form", "phase"))
+    codes = (reader.span(name, start, stop).tolist() for name in ("series", "form", "phase"))
     shapes = reader.shapes_between(start, stop)
     known: dict[tuple[int, int, int, tuple[int, ...]], int] = {}
-    for at, key in enumerate(zip(*told, shapes, strict=True)):
+    for at, key in enumerate(zip(*codes, shapes, strict=True)):
         code = known.get(key)
         if code is None:
             series, form = catalogue.series[key[0]], catalogue.forms[key[1]]
             whose = (series.name, series.kind, series.mode)
             code = known[key] = tensor_code(whose, catalogue.phases[key[2]], form.dtype, key[3])
-        found["tensor"][at] = code
-    return found
+        records["tensor"][at] = code
+    return records

@@ -39,8 +39,8 @@ def _limits(line: str, groups: Path) -> Iterator[int]:
     own = path.strip("/").split("/")
     for depth in range(len(own) + 1):
         try:
-            told = top.joinpath(*own[:depth], name).read_text().strip()
+            limit = top.joinpath(*own[:depth], name).read_text().strip()
         except OSError:  # a container sees its own group as the top one, under a path of outside
             continue
-        if told.isdecimal():  # "max" is no limit
-            yield int(told)
+        if limit.isdecimal():  # "max" is no limit
+            yield int(limit)

@@ -49,10 +49,10 @@ class Elsewhere:
         Raises CollectorError where the archive cannot be reached.
         """
         folder, _, inside = key.partition("/")
-        found = self._found(folder) if inside else None
-        if found is None:
+        archived = self._archived(folder) if inside else None
+        if archived is None:
             return None
-        location, note = found
+        location, note = archived
         if not _is_ours(inside.partition("/")[0], note):
             return None
         # Other collectors archive their ranks of a run into the same folder. The index and digests
@@ -61,7 +61,7 @@ class Elsewhere:
         if told_of_all and {*listed_parts(location)} != {*note.parts}:
             return None
         data = location.get(inside, start, length)
-        return self._as_it_was(found, inside, start, length) if data is None else data
+        return self._as_it_was(archived, inside, start, length) if data is None else data
 
     def folders(self) -> list[str]:
         """The folders of all archived runs, written as in a listing of the store."""
@@ -70,17 +70,17 @@ class Elsewhere:
     def list(self, key: str) -> list[str]:
         """The names in a folder, as `Location.list`; none for a run without a note."""
         folder, _, inside = key.partition("/")
-        found = self._found(folder)
-        if found is None:
+        archived = self._archived(folder)
+        if archived is None:
             return []
-        location, note = found
+        location, note = archived
         if inside and not _is_ours(inside.partition("/")[0], note):
             return []
         names = location.list(inside)
         return names if inside else [one for one in names if _is_ours(one.rstrip("/"), note)]
 
     def _as_it_was(
-        self, found: tuple[Location, ArchiveNote], inside: str, start: int, length: int | None
+        self, archived: tuple[Location, ArchiveNote], inside: str, start: int, length: int | None
     ) -> bytes | None:
         """A chunk file of a live rank, made from the rank's archived rows; None for other files.
 
@@ -91,7 +91,7 @@ class Elsewhere:
         rank = rank_of(folder)
         if rank is None or not key.rpartition("/")[2].startswith(_CHUNK):
             return None
-        location, note = found
+        location, note = archived
         name = (note.run, note.place, note.archived_ns, folder)
         with self._reading:
             known = self._ranks.pop(name, None) or rank_location(location, rank, part_of(folder))
@@ -100,7 +100,7 @@ class Elsewhere:
                 del self._ranks[next(iter(self._ranks))]
             return known.get(key, start, length)
 
-    def _found(self, folder: str) -> tuple[Location, ArchiveNote] | None:
+    def _archived(self, folder: str) -> tuple[Location, ArchiveNote] | None:
         """The archived folder of a run that is only there, with its note; None for other runs."""
         run = folder.removesuffix(_SUFFIX)
         if not run or run == folder or (self._root / folder).is_dir():

@@ -27,9 +27,9 @@ class LastingRun(LocalLocation):
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """See `Location.get`."""
-        found = super().get(key, start, length)
-        if found is not None or not self._is_gone:
-            return found
+        data = super().get(key, start, length)
+        if data is not None or not self._is_gone:
+            return data
         return self._archive.get(self._key(key), start, length)
 
     def read_into(self, key: str, start: int, out: memoryview) -> int | None:

@@ -81,8 +81,8 @@ class Pin:
 @lru_cache(maxsize=OPENED)
 def _opened(asked: tuple[str, str | None], rank: int, _uid: str) -> RunReader:
     """The run, with this rank open. `_uid` is a key of the cache: another uid opens it anew."""
-    found = find_run(*asked)
-    run = RunReader(found.location, found.name, asked)
+    stored_run = find_run(*asked)
+    run = RunReader(stored_run.location, stored_run.name, asked)
     run.open_rank(rank)
     return run
 
@@ -104,5 +104,5 @@ def packed_rows(rows: Array) -> bytes:
 
 def told_rows(packed: bytes) -> Array:
     """The row numbers that `packed_rows` was given."""
-    found: Array = np.cumsum(np.frombuffer(zlib.decompress(packed), "<i8"), dtype=np.int64)
-    return found
+    rows: Array = np.cumsum(np.frombuffer(zlib.decompress(packed), "<i8"), dtype=np.int64)
+    return rows

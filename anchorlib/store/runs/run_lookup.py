@@ -74,10 +74,10 @@ def list_runs(store: Location) -> list[str]:
     """The names of the runs in a store, sorted."""
     folders = (name.removesuffix("/") for name in store.list("") if name.endswith(f"{SUFFIX}/"))
     runs = (folder for folder in folders if _may_be_run(folder))
-    found = {f.removesuffix(SUFFIX) for f in runs if _is_run(run_within(store, f))}
+    names = {f.removesuffix(SUFFIX) for f in runs if _is_run(run_within(store, f))}
     if isinstance(store, LocalLocation):
-        found |= {*noted_runs(store.root)}
-    return sorted(found)
+        names |= {*noted_runs(store.root)}
+    return sorted(names)
 
 
 def archived_alone(run: str, store: str | Path | None = None) -> tuple[Path, ArchiveNote] | None:

@@ -81,8 +81,10 @@ def collector_store(text: str) -> tuple[Location, str | None]:
     from anchorlib.wire import ReaderClient, parse_addresses
 
     addresses = parse_addresses(text)
-    found = [CollectorLocation(ReaderClient(one)) for one in addresses]
-    return found[0] if len(found) == 1 else SeveralCollectors(found), addresses[0].run
+    collectors = [CollectorLocation(ReaderClient(one)) for one in addresses]
+    return collectors[0] if len(collectors) == 1 else SeveralCollectors(collectors), addresses[
+        0
+    ].run
 
 
 def run_within(store: Location, folder: str) -> Location:

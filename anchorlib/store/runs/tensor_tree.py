@@ -37,13 +37,13 @@ from anchorlib.store.write import rank_json
 __all__ = ["TensorTree", "rows_together"]
 
 Array = np.ndarray[Any, Any]
-Child = Callable[[], "Node"]
+Child = Callable[[], "ZarrNode"]
 LABELS: Final = ("step", "pass_index", "call")
 INT64: Final = np.dtype("<i8")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ZarrNode:
     """A group or an array: its zarr.json, the nodes below it, and the chunks of an array."""
 
     document: bytes
@@ -59,9 +59,9 @@ class TensorTree:
 
     def __init__(self, run: str, parts: Iterable[tuple[RankReader, SeriesEntry, Array]]) -> None:
         self._run = run
-        self._parts: dict[int, list[Part]] = {}
+        self._parts: dict[int, list[ShownRows]] = {}
         for reader, entry, rows in parts:
-            self._parts.setdefault(reader.rank, []).append(Part(reader, entry, rows))
+            self._parts.setdefault(reader.rank, []).append(ShownRows(reader, entry, rows))
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """See `Location.get`."""
@@ -84,7 +84,7 @@ class TensorTree:
             return []
         return sorted(["zarr.json", *node.chunks, *(f"{name}/" for name in node.children)])
 
-    def _node(self, path: str) -> Node | None:
+    def _node(self, path: str) -> ZarrNode | None:
         node = self._root
         for name in path.split("/") if path else ():
             if name not in node.children:
@@ -93,9 +93,9 @@ class TensorTree:
         return node
 
     @cached_property
-    def _root(self) -> Node:
+    def _root(self) -> ZarrNode:
         ranks = {rank_name(rank): _once(_rank, parts) for rank, parts in self._parts.items()}
-        return Node(group_json(stamp(tensors_of=self._run)), ranks)
+        return ZarrNode(group_json(stamp(tensors_of=self._run)), ranks)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles names and row numbers, by which another process opens the run itself.
@@ -103,24 +103,24 @@ class TensorTree:
         Raises UnsupportedError where another process could not find the run.
         """
         parts = [part for some in self._parts.values() for part in some]
-        told = [(pin_of(one.reader), one.entry.id, packed_rows(one.rows)) for one in parts]
-        return _opened, (self._run, told)
+        pickled = [(pin_of(one.reader), one.entry.id, packed_rows(one.rows)) for one in parts]
+        return _opened, (self._run, pickled)
 
     def __repr__(self) -> str:
         return f"TensorTree({self._run!r})"
 
 
-def _opened(run: str, told: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
+def _opened(run: str, pickled: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
     """Unpickles a tree: opens its ranks in this process."""
     parts = []
-    for pin, number, rows in told:
+    for pin, number, rows in pickled:
         reader = pin.reader()
         parts.append((reader, reader.catalogue.series[number], told_rows(rows)))
     return TensorTree(run, parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShownRows:
     """The rows of one series that a tree shows."""
 
     reader: RankReader
@@ -128,10 +128,10 @@ class Part:
     rows: Array
 
 
-def _once(make: Callable[[Any], Node], of: Any) -> Child:
-    made: list[Node] = []
+def _once(make: Callable[[Any], ZarrNode], of: Any) -> Child:
+    made: list[ZarrNode] = []
 
-    def child() -> Node:
+    def child() -> ZarrNode:
         if not made:
             made.append(make(of))
         return made[0]
@@ -139,14 +139,14 @@ def _once(make: Callable[[Any], Node], of: Any) -> Child:
     return child
 
 
-def _rank(parts: Sequence[Part]) -> Node:
+def _rank(parts: Sequence[ShownRows]) -> ZarrNode:
     tensors = _once(_tensors, parts)
-    return Node(rank_json(parts[0].reader.catalogue), {"tensors": tensors})
+    return ZarrNode(rank_json(parts[0].reader.catalogue), {"tensors": tensors})
 
 
-def _tensors(parts: Sequence[Part]) -> Node:
+def _tensors(parts: Sequence[ShownRows]) -> ZarrNode:
     """The group of a rank's tensors, each under the path segment of its name."""
-    named: dict[str, list[Part]] = {}
+    named: dict[str, list[ShownRows]] = {}
     for part in parts:
         named.setdefault(part.entry.name, []).append(part)
     taken: set[str] = set()
@@ -158,20 +158,20 @@ def _tensors(parts: Sequence[Part]) -> Node:
             folder = hashed_segment(name, folder)
         taken.add(folder.casefold())
         children[folder] = _once(_tensor, own)
-    return Node(group_json(stamp()), children)
+    return ZarrNode(group_json(stamp()), children)
 
 
-def _tensor(parts: Sequence[Part]) -> Node:
+def _tensor(parts: Sequence[ShownRows]) -> ZarrNode:
     """The group of one tensor: a group for each kind, and for each further mode of a kind."""
     children: dict[str, Child] = {}
     for part in parts:
         kind, mode = part.entry.kind, part.entry.mode
         plain = kind_segment(kind, None)
         children[kind_segment(kind, mode) if plain in children else plain] = _once(_series, part)
-    return Node(group_json(stamp(name=parts[0].entry.name)), children)
+    return ZarrNode(group_json(stamp(name=parts[0].entry.name)), children)
 
 
-def _series(part: Part) -> Node:
+def _series(part: ShownRows) -> ZarrNode:
     """The group of one series: an array for each dtype and shape of values, and their labels."""
     reader, entry = part.reader, part.entry
     about = stamp(name=entry.name, kind=entry.kind, mode=entry.mode)
@@ -183,7 +183,7 @@ def _series(part: Part) -> Node:
         for name in LABELS:
             children[f"{name}{suffix}"] = _once(_label, (reader, name, rows, suffix))
         children[f"value{suffix}"] = _once(_values, (part, dtype, shape, rows, suffix))
-    return Node(group_json(about), children)
+    return ZarrNode(group_json(about), children)
 
 
 def _layouts(reader: RankReader, rows: Array) -> dict[tuple[str, tuple[int, ...]], Array]:
@@ -198,11 +198,11 @@ def _layouts(reader: RankReader, rows: Array) -> dict[tuple[str, tuple[int, ...]
     }
 
 
-def _label(told: tuple[RankReader, str, Array, str]) -> Node:
-    reader, name, rows, suffix = told
+def _label(source: tuple[RankReader, str, Array, str]) -> ZarrNode:
+    reader, name, rows, suffix = source
     document = array_json(ArrayShape(INT64, (len(rows),), (len(rows),), (f"record{suffix}",)))
     chunk = reader.column(name)[rows].astype(INT64).tobytes
-    return Node(document, chunks={chunk_key(0, 0): chunk})
+    return ZarrNode(document, chunks={chunk_key(0, 0): chunk})
 
 
 def rows_together(rows: int, nbytes: int) -> int:
@@ -210,8 +210,8 @@ def rows_together(rows: int, nbytes: int) -> int:
     return min(rows_per_chunk(nbytes), rows)
 
 
-def _values(told: tuple[Part, str, tuple[int, ...], Array, str]) -> Node:
-    part, dtype, shape, rows, suffix = told
+def _values(source: tuple[ShownRows, str, tuple[int, ...], Array, str]) -> ZarrNode:
+    part, dtype, shape, rows, suffix = source
     entry, storage = part.entry, dtypes.dtype(dtype).storage
     nbytes = storage.itemsize * prod(shape)
     size = rows_together(len(rows), nbytes)
@@ -233,4 +233,4 @@ def _values(told: tuple[Part, str, tuple[int, ...], Array, str]) -> Node:
 
     starts = range(0, len(rows), size) if nbytes else ()
     chunks = {chunk_key(start // size, len(shape)): chunk(start) for start in starts}
-    return Node(array_json(array), chunks=chunks)
+    return ZarrNode(array_json(array), chunks=chunks)

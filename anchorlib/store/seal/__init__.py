@@ -29,18 +29,17 @@ from anchorlib.store.seal.index_format import (
     ranges_of,
     read_line,
 )
-from anchorlib.store.seal.manifest import Sealed, SealedObject, is_unfinished, read_sealed
-from anchorlib.store.seal.object_target import FolderTarget, Target
+from anchorlib.store.seal.manifest import Sealed, is_unfinished, read_sealed
+from anchorlib.store.seal.object_target import FolderTarget
 from anchorlib.store.seal.rank_digests import RankDigests, digests_of, read_digests
 from anchorlib.store.seal.rank_index import RankFigures, SeriesFigures, figures_of, read_index
 from anchorlib.store.seal.sealed_location import SealedRank, rank_location
 from anchorlib.store.seal.sealing import seal
 from anchorlib.store.seal.step_counting import step_figures_of
-from anchorlib.store.seal.step_figures import COUNTS, OFFSET, SPAN, StepFigures, StepLine, StepPool
-from anchorlib.store.seal.step_format import read_step_figures, told_step_figures
+from anchorlib.store.seal.step_figures import OFFSET, SPAN, StepFigures, StepPool
+from anchorlib.store.seal.step_format import read_step_figures, step_figures_document
 
 __all__ = [
-    "COUNTS",
     "MOST_BYTES",
     "MOST_STEPS",
     "OFFSET",
@@ -50,13 +49,10 @@ __all__ = [
     "RankFigures",
     "RankLists",
     "Sealed",
-    "SealedObject",
     "SealedRank",
     "SeriesFigures",
     "StepFigures",
-    "StepLine",
     "StepPool",
-    "Target",
     "deflated",
     "digests_of",
     "figures_of",
@@ -72,6 +68,6 @@ __all__ = [
     "read_step_figures",
     "seal",
     "sealed_faults",
+    "step_figures_document",
     "step_figures_of",
-    "told_step_figures",
 ]

@@ -48,9 +48,9 @@ class SealedArray:
     columns: tuple[str, ...] = ()
     sorted_by: str | None = None
 
-    def told(self) -> dict[str, Any]:
+    def entry(self) -> dict[str, Any]:
         """The array's entry in `sealed.json`."""
-        told: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "dtype": self.dtype.str,
             "shape": self.grid.shape,
             "chunk": self.grid.chunk,
@@ -59,30 +59,30 @@ class SealedArray:
             "rows": self.rows,
         }
         if self.columns:
-            told["columns"] = self.columns
-        return told if self.sorted_by is None else {**told, "sorted_by": self.sorted_by}
+            entry["columns"] = self.columns
+        return entry if self.sorted_by is None else {**entry, "sorted_by": self.sorted_by}
 
     @classmethod
-    def read(cls, key: str, told: Mapping[str, Any]) -> SealedArray:
+    def read(cls, key: str, entry: Mapping[str, Any]) -> SealedArray:
         """The array of an entry of `sealed.json`.
 
         Raises ValueError, KeyError or TypeError for an entry that describes no array.
         """
-        dtype = np.dtype(text(told["dtype"]))
-        grid = Grid(*(shape_of(told[name]) for name in ("shape", "chunk", "shard")))
+        dtype = np.dtype(text(entry["dtype"]))
+        grid = Grid(*(shape_of(entry[name]) for name in ("shape", "chunk", "shard")))
         dims = {len(grid.shape), len(grid.chunk), len(grid.shard)}
         if dtype.hasobject or not dtype.itemsize or len(dims) > 1:
             raise ValueError("its shapes or its dtype are those of no array")
         grid.check(dtype.itemsize)
-        serves = tuple(None if one is None else text(one) for one in items(told["serves"]))
-        columns = tuple(map(text, items(told.get("columns", ()))))
+        serves = tuple(None if one is None else text(one) for one in items(entry["serves"]))
+        columns = tuple(map(text, items(entry.get("columns", ()))))
         if len(serves) != (grid.shape[0] if columns else 1) or len(columns) not in (0, len(serves)):
             raise ValueError("its columns are not those it has")
-        sorted_by = told.get("sorted_by")
+        sorted_by = entry.get("sorted_by")
         if not all(is_safe_key(one) for one in serves if one is not None):
             raise ValueError("one of its keys leads out of the run")
         return cls(
-            *(key, dtype, grid, serves, whole(told["rows"], 1, _MOST), columns),
+            *(key, dtype, grid, serves, whole(entry["rows"], 1, _MOST), columns),
             sorted_by=None if sorted_by is None else text(sorted_by),
         )
 
@@ -100,10 +100,10 @@ class Written:
         """The zarr.json of the array."""
         array, grid = self.array, self.array.grid
         shape = ArrayShape(array.dtype, grid.shape, grid.shard, self.dimensions, self.attributes)
-        told = json.loads(array_json(shape))
-        told["codecs"] = [sharding(grid.chunk, codec_chain(array.dtype, self.codec))]
-        told["chunk_key_encoding"]["configuration"]["separator"] = "/"
-        return json.dumps(told, allow_nan=False, separators=(",", ":")).encode()
+        document = json.loads(array_json(shape))
+        document["codecs"] = [sharding(grid.chunk, codec_chain(array.dtype, self.codec))]
+        document["chunk_key_encoding"]["configuration"]["separator"] = "/"
+        return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
 
     def shards(self, elements: Elements) -> Iterator[tuple[str, Sequence[Buffer]]]:
         """Each shard's key in the rank and its bytes, in the order of the elements.
@@ -138,6 +138,6 @@ def _full(data: Array, grid: Grid) -> Array:
     if len(data) == grid.chunk_elements:
         return data
     # Only the last chunk on a line is short, and its missing elements come behind the others.
-    found = np.zeros(grid.chunk_elements, data.dtype)
-    found[: len(data)] = data
-    return found
+    chunk = np.zeros(grid.chunk_elements, data.dtype)
+    chunk[: len(data)] = data
+    return chunk

@@ -124,16 +124,16 @@ def _cut(shape: tuple[int, ...], unit: tuple[int, ...], most: int) -> tuple[int,
     """The shape of the largest part of an array, in multiples of `unit`, with at most `most`
     elements.
     """
-    found = list(unit)
+    sizes = list(unit)
     room = most
     for axis in reversed(range(len(shape))):
         size = max(shape[axis], 1)
         if size > room:
-            found[axis] = max(room // unit[axis], 1) * unit[axis]
+            sizes[axis] = max(room // unit[axis], 1) * unit[axis]
             break
-        found[axis] = size
+        sizes[axis] = size
         room //= size
-    return tuple(found)
+    return tuple(sizes)
 
 
 def _is_cut(shape: tuple[int, ...], part: tuple[int, ...], unit: tuple[int, ...]) -> bool:

@@ -64,13 +64,13 @@ def codec_chain(dtype: np.dtype[Any], name: str) -> list[dict[str, Any]]:
 def sharding(chunk: tuple[int, ...], codecs: list[dict[str, Any]]) -> dict[str, Any]:
     """The codec in zarr.json of the shards of an array."""
     index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-    told = {
+    configuration = {
         "chunk_shape": chunk,
         "codecs": codecs,
         "index_codecs": index,
         "index_location": "end",
     }
-    return {"name": "sharding_indexed", "configuration": told}
+    return {"name": "sharding_indexed", "configuration": configuration}
 
 
 def compressed(data: Array, name: str) -> list[Buffer]:
@@ -97,16 +97,16 @@ def expanded(stored: Buffer, out: Array) -> None:
 
 def index_bytes(entries: Array) -> bytes:
     """The bytes of a shard's index, of (chunks, 2) offsets and sizes, with their checksum."""
-    told = entries.astype("<u8").tobytes()
-    return told + _check(told)
+    index = entries.astype("<u8").tobytes()
+    return index + _check(index)
 
 
 def parsed_index(stored: Buffer) -> Array:
     """Offsets and sizes of the chunks of a shard, (chunks, 2). Raises ValueError."""
-    told, check = memoryview(stored)[:-CHECK], bytes(memoryview(stored)[-CHECK:])
-    if _check(told) != check:
+    index, check = memoryview(stored)[:-CHECK], bytes(memoryview(stored)[-CHECK:])
+    if _check(index) != check:
         raise ValueError("does not fit its checksum")
-    return np.frombuffer(told, "<u8").reshape(-1, 2)
+    return np.frombuffer(index, "<u8").reshape(-1, 2)
 
 
 def deflated(data: bytes) -> bytes:
@@ -127,12 +127,12 @@ def inflated(frame: bytes, most: int) -> bytes:
     if not size:
         return b""  # which numcodecs writes, and does not read
     try:
-        found: bytes = Zstd().decode(frame)
+        content: bytes = Zstd().decode(frame)
     except (RuntimeError, MemoryError) as error:
         raise ValueError(f"it cannot be decompressed: {error}") from error
-    if len(found) != size:
+    if len(content) != size:
         raise ValueError("it is not of the size it says")
-    return found
+    return content
 
 
 def _frame_size(frame: bytes) -> int:
@@ -143,10 +143,10 @@ def _frame_size(frame: bytes) -> int:
     is_single = bool(flags & 0x20)  # a single segment has no window descriptor byte
     width = (int(is_single), 2, 4, 8)[flags >> 6]
     start = len(_ZSTD) + 1 + (not is_single) + (0, 1, 2, 4)[flags & 3]
-    told = frame[start : start + width]
-    if not width or len(told) < width:
+    size = frame[start : start + width]
+    if not width or len(size) < width:
         raise ValueError("it does not say how large it is")
-    return int.from_bytes(told, "little") + (256 if width == 2 else 0)
+    return int.from_bytes(size, "little") + (256 if width == 2 else 0)
 
 
 def _check(data: Buffer) -> bytes:

@@ -26,16 +26,16 @@ def sealed_faults(run: Location, sealed: Sealed) -> Iterator[str]:
             yield f"{escape(one.key)} {why}"
 
 
-def _fault(run: Location, told: SealedObject) -> str:
+def _fault(run: Location, sealed: SealedObject) -> str:
     hasher, size = hashlib.sha256(), 0
-    while size < told.size:
-        data = run.get(told.key, size, min(_PART_BYTES, told.size - size))
+    while size < sealed.size:
+        data = run.get(sealed.key, size, min(_PART_BYTES, sealed.size - size))
         if data is None:
             return "is missing"
         if not data:
-            return f"is {told.size - size} bytes short"
+            return f"is {sealed.size - size} bytes short"
         hasher.update(data)
         size += len(data)
-    if run.get(told.key, told.size, 1):
+    if run.get(sealed.key, sealed.size, 1):
         return "is longer than it was"
-    return "" if hasher.hexdigest() == told.sha256 else "does not fit its SHA-256"
+    return "" if hasher.hexdigest() == sealed.sha256 else "does not fit its SHA-256"

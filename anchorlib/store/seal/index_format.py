@@ -42,30 +42,30 @@ def read_line(data: bytes) -> Mapping[str, Any]:
 
 def ranges_of(numbers: Sequence[int]) -> list[list[int]]:
     """Ascending numbers as half-open ranges."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and found[-1][1] == number:
-            found[-1][1] = number + 1
+        if ranges and ranges[-1][1] == number:
+            ranges[-1][1] = number + 1
         else:
-            found.append([number, number + 1])
-    return found
+            ranges.append([number, number + 1])
+    return ranges
 
 
 def numbers_of(ranges: Any, most: int) -> tuple[int, ...]:
     """What `ranges_of` was given. Raises ValueError where these are more than `most` numbers."""
-    found: list[int] = []
+    numbers: list[int] = []
     for start, stop in (map(step, items(one)) for one in items(ranges)):
-        if not 0 <= stop - start <= most - len(found):
+        if not 0 <= stop - start <= most - len(numbers):
             raise ValueError("it speaks of more ranks or steps than there can be")
-        found += range(start, stop)
-    return tuple(found)
+        numbers += range(start, stop)
+    return tuple(numbers)
 
 
-def loss_scale(told: Any) -> float:
+def loss_scale(value: Any) -> float:
     """A loss scale that an index names. Raises ValueError where it is no number."""
-    if not isinstance(told, float):
+    if not isinstance(value, float):
         raise ValueError("a loss scale is no number")
-    return told
+    return value
 
 
 class RankLists:
@@ -81,10 +81,10 @@ class RankLists:
         """Whether the run has a rank."""
         return rank in self._all
 
-    def of(self, told: Any) -> tuple[int, ...]:
+    def of(self, ranges: Any) -> tuple[int, ...]:
         """What a list says. Raises ValueError where it has more ranks than the run."""
-        key = json.dumps(told)
+        key = json.dumps(ranges)
         if key not in self._known:
-            self._known[key] = numbers_of(told, min(self._most, self._room))
+            self._known[key] = numbers_of(ranges, min(self._most, self._room))
             self._room -= len(self._known[key])
         return self._known[key]

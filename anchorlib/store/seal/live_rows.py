@@ -45,19 +45,19 @@ class SealedRows(RowSource):
 
     def pick(self, rows: Array) -> Array:
         """See `RowSource.pick`."""
-        found = np.empty((len(rows), *self.shape), self.dtype)
-        if not found.size:
-            return found
+        picked = np.empty((len(rows), *self.shape), self.dtype)
+        if not picked.size:
+            return picked
         if int(rows.min()) < 0 or int(rows.max()) >= self.count:
             raise self._beyond(int(rows.max()))
         places = rows if self.places is None else self.places[rows]
         if self.columns is None:
-            self._take(places, 0, found.reshape(len(rows), -1))
-            return found
-        wide = found.reshape(len(rows), -1)
+            self._take(places, 0, picked.reshape(len(rows), -1))
+            return picked
+        wide = picked.reshape(len(rows), -1)
         for at, column in enumerate(self.columns):
             self._take(places, column * self.count, wide[:, at : at + 1])
-        return found
+        return picked
 
     def part(self, row: int, start: int, stop: int) -> Array:
         """See `RowSource.part`."""
@@ -136,19 +136,19 @@ class FlatRows(RowSource):
         pieces = [*self._pieces(start, stop)]
         if len(pieces) == 1:
             return next(self.elements.spans(pieces))
-        found, at = np.empty(stop - start, self.dtype), 0
+        entries, at = np.empty(stop - start, self.dtype), 0
         for data in self.elements.spans(pieces):
-            found[at : at + len(data)] = data
+            entries[at : at + len(data)] = data
             at += len(data)
-        return found
+        return entries
 
     def pick(self, rows: Array) -> Array:
         """See `RowSource.pick`."""
-        found = np.empty(len(rows), self.dtype)
+        entries = np.empty(len(rows), self.dtype)
         for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1):
             if len(run):
-                found[run] = self.span(int(rows[run[0]]), int(rows[run[-1]]) + 1)
-        return found
+                entries[run] = self.span(int(rows[run[0]]), int(rows[run[-1]]) + 1)
+        return entries
 
     def part(self, row: int, start: int, stop: int) -> Array:
         """See `RowSource.part`."""
@@ -178,8 +178,8 @@ def inverse_of(written: Array, key: str) -> Array:
     count = len(written)
     if count and (int(written.min()) < 0 or int(written.max()) >= count):
         raise DamagedError(f"the labels of {escape(key)} speak of rows that there are not")
-    found: Array = np.full(count, -1, np.int64)
-    found[written] = np.arange(count)
-    if (found < 0).any():
+    sealed_places: Array = np.full(count, -1, np.int64)
+    sealed_places[written] = np.arange(count)
+    if (sealed_places < 0).any():
         raise DamagedError(f"the labels of {escape(key)} speak of the same row twice")
-    return found
+    return sealed_places

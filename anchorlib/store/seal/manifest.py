@@ -126,14 +126,14 @@ def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
     try:
         if not data.endswith(b"\n") or not is_sound(data[:-1]):
             raise ValueError("it does not fit its checksum")
-        told = mapping(json.loads(data))
-        check_depth(told)
-        if told["format"] == FORMAT and whole(told["version"]) > VERSION:
+        document = mapping(json.loads(data))
+        check_depth(document)
+        if document["format"] == FORMAT and whole(document["version"]) > VERSION:
             raise StoreError(
-                f"{key} was written in version {told['version']} of sealed ranks, and this "
+                f"{key} was written in version {document['version']} of sealed ranks, and this "
                 f"anchorlib knows versions up to {VERSION}: read it with a newer anchorlib"
             )
-        return _sealed(told, rank, part)
+        return _sealed(document, rank, part)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{key} is damaged: {error}") from error
 
@@ -155,32 +155,35 @@ def is_unfinished(run: Location, rank: int, part: int = 0) -> bool:
     if run.get(f"{folder}/{SEALED}", 0, 1) is not None:
         return False
     try:
-        told = json.loads(run.get(f"{folder}/zarr.json", 0, _MOST_BYTES) or b"")
-        return "sealed" in told["attributes"]["anchor"]
+        document = json.loads(run.get(f"{folder}/zarr.json", 0, _MOST_BYTES) or b"")
+        return "sealed" in document["attributes"]["anchor"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
-def _sealed(told: Mapping[str, Any], rank: int, part: int) -> Sealed:
+def _sealed(document: Mapping[str, Any], rank: int, part: int) -> Sealed:
     name = rank_name(rank, part)
-    if told["format"] != FORMAT or (whole(told["rank"]), whole(told.get("part", 0))) != (
+    if document["format"] != FORMAT or (
+        whole(document["rank"]),
+        whole(document.get("part", 0)),
+    ) != (
         rank,
         part,
     ):
         raise ValueError(f"it is no {FORMAT} of {name}")
     return Sealed(
         rank,
-        text(told["uid"]),
-        whole(told["records"], most=_MOST),
-        whole(told["bytes"], most=_MOST),
-        {_safe(key): mapping(one) for key, one in mapping(told["arrays"]).items()},
+        text(document["uid"]),
+        whole(document["records"], most=_MOST),
+        whole(document["bytes"], most=_MOST),
+        {_safe(key): mapping(one) for key, one in mapping(document["arrays"]).items()},
         tuple(
             SealedObject(
                 f"{name}/{_safe(key)}",
                 whole(one["size"], most=_MOST),
                 _digest(one["sha256"]),
             )
-            for key, one in mapping(told["objects"]).items()
+            for key, one in mapping(document["objects"]).items()
         ),
         part,
     )
@@ -192,7 +195,7 @@ def _safe(key: str) -> str:
     return key
 
 
-def _digest(told: Any) -> str:
-    if not _SHA256.fullmatch(text(told)):
+def _digest(value: Any) -> str:
+    if not _SHA256.fullmatch(text(value)):
         raise ValueError("one of its digests is none of SHA-256")
-    return str(told)
+    return str(value)

@@ -71,19 +71,21 @@ class RankDigests:
 
     def of_width(self, width: int) -> RankDigests:
         """The same with stretches of at least this width, a power of two."""
-        found = self
-        while found.width < width:
-            found = replace(found, width=2 * found.width, stretches=_halved(found.stretches))
-        return found
+        digests = self
+        while digests.width < width:
+            digests = replace(
+                digests, width=2 * digests.width, stretches=_halved(digests.stretches)
+            )
+        return digests
 
     def bounded(self, most: int) -> RankDigests:
         """The same with at most `most` stretches."""
-        found = self
-        while len(found.stretches) > most:
-            found = found.of_width(2 * found.width)
-        return found
+        digests = self
+        while len(digests.stretches) > most:
+            digests = digests.of_width(2 * digests.width)
+        return digests
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """The digests as an index has them; see `read_digests`."""
         return {
             "outline": self.outline.hex(),
@@ -94,9 +96,9 @@ class RankDigests:
         }
 
 
-def read_digests(told: Any) -> RankDigests:
-    """What `RankDigests.told` wrote. Raises ValueError, KeyError or TypeError."""
-    one = mapping(told)
+def read_digests(document: Any) -> RankDigests:
+    """What `RankDigests.document` wrote. Raises ValueError, KeyError or TypeError."""
+    one = mapping(document)
     width, raw = whole(one["width"], 1, _MOST_WIDTH), bytes.fromhex(text(one["digests"]))
     outline = bytes.fromhex(text(one["outline"]))
     numbers = numbers_of(one["stretches"], min(MOST_STRETCHES, len(raw) // _SIZE))
@@ -114,26 +116,26 @@ def read_digests(told: Any) -> RankDigests:
 def digests_of(reader: RankRecords) -> RankDigests:
     """Makes the digests of a rank. Raises DamagedError where its log of operations is damaged."""
     rows = visible_rows(reader)
-    found = RankDigests(
+    digests = RankDigests(
         _outline(reader, rows), bool(reader.operations()), 1, _step_digests(reader, rows)
     )
-    return found.bounded(MOST_STRETCHES)
+    return digests.bounded(MOST_STRETCHES)
 
 
 def _step_digests(reader: RankRecords, rows: Array) -> dict[int, bytes]:
     """The digest of each step that has records, ascending; rows: in order of execution."""
     step = reader.column("step")[rows]
-    laid = _Layout(reader)
+    laid = _RecordBytes(reader)
     order = np.lexsort((*laid.places(rows), step))
     rows, step = rows[order], step[order]
-    found = {}
+    digests = {}
     for first, stop in _parts(step):
         part, steps = laid.records(rows[first:stop]), step[first:stop]
         cuts = np.flatnonzero(np.diff(steps, prepend=steps[0] - 1)).tolist()
         for begin, end in zip(cuts, [*cuts[1:], len(steps)], strict=True):
             number = int(steps[begin])
-            found[number] = _hash(_STEP, b"%d\0" % number, part[begin:end].tobytes())
-    return found
+            digests[number] = _hash(_STEP, b"%d\0" % number, part[begin:end].tobytes())
+    return digests
 
 
 def _parts(step: Array) -> Iterator[tuple[int, int]]:
@@ -146,7 +148,7 @@ def _parts(step: Array) -> Iterator[tuple[int, int]]:
         first = stop
 
 
-class _Layout:
+class _RecordBytes:
     """Lays out records as bytes that do not depend on how a rank numbers its names and forms."""
 
     def __init__(self, reader: RankRecords) -> None:
@@ -187,16 +189,16 @@ class _Layout:
         )
 
 
-def _labels(told: Sequence[Sequence[Any]]) -> Array:
-    """For each of these the digest of its JSON: (len(told), 16) bytes."""
-    raw = b"".join(_hash(b"", json.dumps(one).encode()) for one in told)
+def _labels(values: Sequence[Sequence[Any]]) -> Array:
+    """For each of these the digest of its JSON: (len(values), 16) bytes."""
+    raw = b"".join(_hash(b"", json.dumps(one).encode()) for one in values)
     return np.frombuffer(raw, np.uint8).reshape(-1, _SIZE)
 
 
 def _ranked(labels: Array) -> Array:
     """The place of each label among the sorted ones."""
-    _, found = np.unique(labels, axis=0, return_inverse=True)
-    return np.asarray(found).reshape(-1)
+    _, places = np.unique(labels, axis=0, return_inverse=True)
+    return np.asarray(places).reshape(-1)
 
 
 def _outline(reader: RankRecords, rows: Array) -> bytes:
@@ -204,7 +206,7 @@ def _outline(reader: RankRecords, rows: Array) -> bytes:
     catalogue = reader.catalogue
     shapes, codes = reader.shape_codes(rows)
     header = catalogue.attempts[-1].header if catalogue.attempts else {}
-    told = {
+    outline = {
         "series": [[one.name, one.kind, one.mode] for one in catalogue.series],
         "forms": [one.dtype for one in catalogue.forms],
         "phases": list(catalogue.phases),
@@ -214,7 +216,7 @@ def _outline(reader: RankRecords, rows: Array) -> bytes:
             [name, value] for name, value in header.items() if not name.startswith(_OF_THE_PROCESS)
         ],
     }
-    parts = [json.dumps(told, default=repr).encode()]
+    parts = [json.dumps(outline, default=repr).encode()]
     parts += [np.ascontiguousarray(reader.column(name)[rows]).tobytes() for name in _COLUMNS]
     others = (reader.series_ids[rows], codes, reader.kept(rows))
     parts += [np.asarray(one).astype("<i8").tobytes() for one in others]

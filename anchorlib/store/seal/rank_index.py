@@ -37,7 +37,7 @@ from anchorlib.store.seal.index_format import (
 from anchorlib.store.seal.rank_digests import RankDigests, digests_of, read_digests
 from anchorlib.store.seal.step_counting import step_figures_of
 from anchorlib.store.seal.step_figures import StepFigures
-from anchorlib.store.seal.step_format import read_step_figures, told_step_figures
+from anchorlib.store.seal.step_format import read_step_figures, step_figures_document
 from anchorlib.store.stored import RankRecords, is_whole, visible_rows
 from anchorlib.summary import Log2Histogram
 
@@ -123,32 +123,32 @@ def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
     if data is None:
         return None
     try:
-        told = read_line(data)
-        if whole(told["rank"]) != rank:
-            raise ValueError(f"it is that of rank {told['rank']}")
-        return _read_rank(told, part)
+        document = read_line(data)
+        if whole(document["rank"]) != rank:
+            raise ValueError(f"it is that of rank {document['rank']}")
+        return _read_rank(document, part)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{key} is damaged: {error}") from error
 
 
 def index_document(figures: RankFigures) -> bytes:
     """The line of an index object, before it is compressed."""
-    told = asdict(replace(figures, digests=None, by_step=None))
-    del told["parts"], told["digests"], told["by_step"]
+    document = asdict(replace(figures, digests=None, by_step=None))
+    del document["parts"], document["digests"], document["by_step"]
     if not figures.is_part:
-        del told["is_part"]
+        del document["is_part"]
     if figures.digests is not None:
-        told["digests"] = figures.digests.told()
+        document["digests"] = figures.digests.document()
     if figures.by_step is not None:
-        told["by_step"] = told_step_figures(figures.by_step)
-    told["steps"] = ranges_of(figures.steps)
-    for one, series in zip(told["series"], figures.series, strict=True):
+        document["by_step"] = step_figures_document(figures.by_step)
+    document["steps"] = ranges_of(figures.steps)
+    for one, series in zip(document["series"], figures.series, strict=True):
         histogram = series.histogram
         one["histogram"] = {
             **{name: getattr(histogram, name) for name in _APART},
             "bins": [[exponent, count] for exponent, count in histogram.bins.items()],
         }
-    return encode(told)
+    return encode(document)
 
 
 def figures_of(reader: RankRecords) -> RankFigures:
@@ -211,62 +211,62 @@ def _finite(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _read_rank(told: Mapping[str, Any], part: int) -> RankFigures:
+def _read_rank(document: Mapping[str, Any], part: int) -> RankFigures:
     return RankFigures(
-        rank=whole(told["rank"]),
-        uid=text(told["uid"]),
-        state=text(told["state"]),
-        records=whole(told["records"]),
-        bytes=whole(told["bytes"]),
-        created_ns=whole(told["created_ns"]),
-        written_ns=whole(told["written_ns"]),
-        steps=numbers_of(told["steps"], min(whole(told["records"]), MOST_STEPS)),
-        series=tuple(_read_series(mapping(one)) for one in items(told["series"])),
-        gaps=tuple(_read_gap(mapping(one)) for one in items(told["gaps"])),
+        rank=whole(document["rank"]),
+        uid=text(document["uid"]),
+        state=text(document["state"]),
+        records=whole(document["records"]),
+        bytes=whole(document["bytes"]),
+        created_ns=whole(document["created_ns"]),
+        written_ns=whole(document["written_ns"]),
+        steps=numbers_of(document["steps"], min(whole(document["records"]), MOST_STEPS)),
+        series=tuple(_read_series(mapping(one)) for one in items(document["series"])),
+        gaps=tuple(_read_gap(mapping(one)) for one in items(document["gaps"])),
         parts=(part,),
-        is_part=told.get("is_part", False) is True,
-        digests=read_digests(told["digests"]) if "digests" in told else None,
-        by_step=read_step_figures(told["by_step"]) if "by_step" in told else None,
+        is_part=document.get("is_part", False) is True,
+        digests=read_digests(document["digests"]) if "digests" in document else None,
+        by_step=read_step_figures(document["by_step"]) if "by_step" in document else None,
     )
 
 
-def _read_series(told: Mapping[str, Any]) -> SeriesFigures:
-    one = mapping(told["histogram"])
+def _read_series(fields: Mapping[str, Any]) -> SeriesFigures:
+    one = mapping(fields["histogram"])
     bins = [(step(exponent), whole(count)) for exponent, count in map(items, items(one["bins"]))]
     figures = {name: whole(one[name]) for name in _APART}
     return SeriesFigures(
-        name=text(told["name"]),
-        kind=text(told["kind"]),
-        mode=text(told["mode"]),
-        dtypes=texts(told["dtypes"]),
-        shapes=tuple(tuple(map(whole, items(shape))) for shape in items(told["shapes"])),
-        records=whole(told["records"]),
-        first_order=whole(told["first_order"]),
-        first_step=step(told["first_step"]),
-        last_step=step(told["last_step"]),
-        bytes=whole(told["bytes"]),
-        minimum=_extreme(told["minimum"]),
-        maximum=_extreme(told["maximum"]),
+        name=text(fields["name"]),
+        kind=text(fields["kind"]),
+        mode=text(fields["mode"]),
+        dtypes=texts(fields["dtypes"]),
+        shapes=tuple(tuple(map(whole, items(shape))) for shape in items(fields["shapes"])),
+        records=whole(fields["records"]),
+        first_order=whole(fields["first_order"]),
+        first_step=step(fields["first_step"]),
+        last_step=step(fields["last_step"]),
+        bytes=whole(fields["bytes"]),
+        minimum=_extreme(fields["minimum"]),
+        maximum=_extreme(fields["maximum"]),
         histogram=Log2Histogram(dict(bins), **figures),
-        scales=tuple(map(loss_scale, items(told["scales"]))),
+        scales=tuple(map(loss_scale, items(fields["scales"]))),
     )
 
 
-def _extreme(told: Any) -> float | None:
-    if told is None:
+def _extreme(value: Any) -> float | None:
+    if value is None:
         return None
-    if not isinstance(told, float):
+    if not isinstance(value, float):
         raise ValueError("an extreme is no number")
-    return told
+    return value
 
 
-def _read_gap(told: Mapping[str, Any]) -> Gap:
+def _read_gap(fields: Mapping[str, Any]) -> Gap:
     return Gap(
-        text(told["name"]),
-        text(told["kind"]),
-        text(told["mode"]),
-        text(told["reason"]),
-        count=whole(told["count"]),
-        first_step=step(told["first_step"]),
-        last_step=step(told["last_step"]),
+        text(fields["name"]),
+        text(fields["kind"]),
+        text(fields["mode"]),
+        text(fields["reason"]),
+        count=whole(fields["count"]),
+        first_step=step(fields["first_step"]),
+        last_step=step(fields["last_step"]),
     )

@@ -127,12 +127,14 @@ class SealedRank(RowLocation):
     @cached_property
     def _arrays(self) -> Mapping[str, SealedArray]:
         try:
-            found = {key: SealedArray.read(key, told) for key, told in self.sealed.arrays.items()}
+            arrays = {
+                key: SealedArray.read(key, entry) for key, entry in self.sealed.arrays.items()
+            }
             if any(
-                one.grid.shape[1] > self.sealed.records for one in found.values() if one.columns
+                one.grid.shape[1] > self.sealed.records for one in arrays.values() if one.columns
             ):
                 raise ValueError("one of its tables has more rows than the rank")
-            return found
+            return arrays
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedError(f"{self.sealed.key} is damaged: {error}") from error
 

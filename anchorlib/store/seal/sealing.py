@@ -192,7 +192,7 @@ class _Sealing:
         self.put(f"{array.key}/zarr.json", written.document())
         for key, parts in written.shards(elements):
             self.put(key, *parts)
-        self.arrays[array.key] = array.told()
+        self.arrays[array.key] = array.entry()
 
 
 def _word(dtype: np.dtype[Any]) -> str:

@@ -65,7 +65,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ShardBytes:
     """Bytes of a shard from `start` on."""
 
     start: int
@@ -99,12 +99,12 @@ class ShardedElements:
                 name, place = grid.place(chunk)
                 wanted.setdefault(name, []).append(place)
         for start, stop in spans:
-            found = np.empty(stop - start, self.array.dtype)
+            elements = np.empty(stop - start, self.array.dtype)
             at = 0
             for chunk, offset, count in grid.pieces(start, stop):
-                found[at : at + count] = self._chunk(chunk, wanted)[offset : offset + count]
+                elements[at : at + count] = self._chunk(chunk, wanted)[offset : offset + count]
                 at += count
-            yield found
+            yield elements
 
     def _chunk(self, number: int, wanted: Mapping[str, list[int]]) -> Array:
         name, place = self.array.grid.place(number)
@@ -112,13 +112,13 @@ class ShardedElements:
         known: Array | None = self.kept.chunks.get(key, place)
         if known is not None:
             return known
-        found = np.empty(self.array.grid.chunk_elements, self.array.dtype)
+        elements = np.empty(self.array.grid.chunk_elements, self.array.dtype)
         try:
-            expanded(self._stored(key, place, wanted[name]), found.view(np.uint8))
+            expanded(self._stored(key, place, wanted[name]), elements.view(np.uint8))
         except ValueError as error:
             raise self._damage(key, f"its chunk {place} {error}") from error
-        self.kept.chunks.put(found, found.nbytes, key, place)
-        return found
+        self.kept.chunks.put(elements, elements.nbytes, key, place)
+        return elements
 
     def _stored(self, key: str, place: int, wanted: list[int]) -> memoryview:
         """The bytes of one chunk as they are stored."""
@@ -131,7 +131,7 @@ class ShardedElements:
         return memoryview(part.data)[start - part.start : stop - part.start]
 
     def _end(
-        self, key: str, index: Array, place: int, wanted: list[int], before: _Part | None
+        self, key: str, index: Array, place: int, wanted: list[int], before: _ShardBytes | None
     ) -> int:
         """The end of a read that begins with the chunk at `place`."""
         start, stop = self._extent(key, index, place)
@@ -177,13 +177,13 @@ class ShardedElements:
             raise DamagedError(f"{self.name}/sealed.json does not know {escape(key)}")
         return size
 
-    def _read(self, key: str, start: int, stop: int) -> _Part:
+    def _read(self, key: str, start: int, stop: int) -> _ShardBytes:
         data = self.rank.get(key, start, stop - start)
         if data is None:
             raise self._damage(key, "it is missing")
         if len(data) != stop - start:
             raise self._damage(key, f"it is {stop - start - len(data)} bytes short")
-        return _Part(start, data)
+        return _ShardBytes(start, data)
 
     def _damage(self, key: str, why: str) -> DamagedError:
         return DamagedError(f"{self.name}/{escape(key)} is damaged: {why}")

@@ -63,22 +63,22 @@ class SortedForm:
     def ends(self) -> Array:
         """The end of each record among the elements of the sealed array."""
         if self.entry.shape is None:
-            found: Array = np.cumsum(self.sizes)
-            return found
+            ends: Array = np.cumsum(self.sizes)
+            return ends
         return np.arange(1, len(self.rows) + 1) * prod(self.entry.shape)
 
     def labels(self) -> dict[str, Array]:
         """The labels of the records, by name; a shape is one label for each of its numbers."""
         reader = self.reader
-        found = {name: reader.column(name)[self.rows].astype(INT64) for name in LABELS[1:]}
-        found = {"series": reader.series_ids[self.rows].astype(INT64), **found}
-        found["written_row"] = self.places
+        labels = {name: reader.column(name)[self.rows].astype(INT64) for name in LABELS[1:]}
+        labels = {"series": reader.series_ids[self.rows].astype(INT64), **labels}
+        labels["written_row"] = self.places
         if self.entry.flat:
-            found["start"] = np.where(self.starts < 0, -1, self.ends - self.sizes)
-            found["written_start"] = self.starts
+            labels["start"] = np.where(self.starts < 0, -1, self.ends - self.sizes)
+            labels["written_start"] = self.starts
             for axis, sizes in enumerate(self.shapes.T):
-                found[f"shape_{axis}"] = sizes
-        return found
+                labels[f"shape_{axis}"] = sizes
+        return labels
 
     def values(self) -> Values:
         """The elements of the sealed array, which must be asked for in order."""
@@ -100,8 +100,8 @@ class Values:
         form = self._form
         size = prod(form.entry.shape or ())
         if not form.entry.flat and not start % size and not stop % size:
-            found: Array = form.reader.stack(form.rows[start // size : stop // size])
-            return found.reshape(-1)
+            values: Array = form.reader.stack(form.rows[start // size : stop // size])
+            return values.reshape(-1)
         data = np.empty(stop - start, form.dtype)
         at = 0
         for part in self._flat(start, stop) if form.entry.flat else self._parts(start, stop, size):
@@ -156,9 +156,9 @@ class Values:
     def _finish(self) -> None:
         form, row = self._form, int(self._form.rows[self._record])
         high, low = (int(form.reader.cell(f"digest_{n}", row)) for n in ("high", "low"))
-        told = high.to_bytes(8, "big") + low.to_bytes(8, "big")
+        digest = high.to_bytes(8, "big") + low.to_bytes(8, "big")
         kept = not form.entry.flat or form.starts[self._record] >= 0
-        if kept and self._hasher.digest() != told:
+        if kept and self._hasher.digest() != digest:
             raise damage(form.reader, row, UNFIT)
         self._hasher.reset()
         self._record += 1

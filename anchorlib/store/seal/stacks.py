@@ -64,11 +64,11 @@ class Stack:
     def elements(self, start: int, stop: int) -> Array:
         """The entries of all columns, one column after the other."""
         columns, at = list(self.columns.values()), 0
-        found = np.empty(stop - start, self.dtype)  # np.concatenate would lose the byte order
+        entries = np.empty(stop - start, self.dtype)  # np.concatenate would lose the byte order
         while start < stop:
             number, first = divmod(start, self.rows)
             last = min(first + stop - start, self.rows)
-            found[at : at + last - first] = columns[number].entries(first, last)
+            entries[at : at + last - first] = columns[number].entries(first, last)
             at += last - first
             start += last - first
-        return found
+        return entries

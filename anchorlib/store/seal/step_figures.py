@@ -122,8 +122,8 @@ class StepFigures:
 
     def _values(self) -> tuple[Any, ...]:
         arrays = {"steps": self.steps, "stretches": self.stretches, **self.arrays()}
-        told = {name: values.tobytes() for name, values in arrays.items()}
-        return (self.ranks, self.width, self.lines, self.first, told)
+        of_arrays = {name: values.tobytes() for name, values in arrays.items()}
+        return (self.ranks, self.width, self.lines, self.first, of_arrays)
 
 
 class StepPool:
@@ -154,9 +154,9 @@ class StepPool:
 
     def _add_up(self) -> None:
         if len(self._waiting) > 1:
-            found = _added(self._waiting)
-            self._waiting = [] if found is None else [found]
-            self._is_lacking = found is None
+            total = _added(self._waiting)
+            self._waiting = [] if total is None else [total]
+            self._is_lacking = total is None
         self._numbers = 0
 
 

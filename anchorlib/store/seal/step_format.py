@@ -32,14 +32,14 @@ from anchorlib.store.seal.step_figures import (
 )
 from anchorlib.summary import LIMBS, ExactSums
 
-__all__ = ["read_step_figures", "told_step_figures"]
+__all__ = ["read_step_figures", "step_figures_document"]
 
 Array = np.ndarray[Any, Any]
 _MOST_RANKS: Final = 1 << 20
 _FIRST: Final = FirstNonfinite.__slots__
 
 
-def told_step_figures(figures: StepFigures) -> dict[str, Any]:
+def step_figures_document(figures: StepFigures) -> dict[str, Any]:
     """The figures as an index has them; see `read_step_figures`."""
     first = figures.first
     return {
@@ -55,9 +55,9 @@ def told_step_figures(figures: StepFigures) -> dict[str, Any]:
     }
 
 
-def read_step_figures(told: Any) -> StepFigures:
-    """What `told_step_figures` wrote. Raises ValueError, KeyError or TypeError."""
-    one = mapping(told)
+def read_step_figures(document: Any) -> StepFigures:
+    """What `step_figures_document` wrote. Raises ValueError, KeyError or TypeError."""
+    one = mapping(document)
     ranks = numbers_of(one["ranks"], _MOST_RANKS)
     known = RankLists(ranks)
     if len(items(one["lines"])) > MOST_CELLS:
@@ -77,7 +77,7 @@ def read_step_figures(told: Any) -> StepFigures:
     squares = ExactSums(*_keyed(packed, "squares", "square_counts", cells * LIMBS))
     if any((values < 0).any() for values in (*dense.values(), bin_counts, squares.counts)):
         raise ValueError("a count is negative")
-    found = StepFigures(
+    figures = StepFigures(
         ranks=ranks,
         steps=steps,
         width=width,
@@ -92,9 +92,9 @@ def read_step_figures(told: Any) -> StepFigures:
         bin_counts=bin_counts,
         first=None if one["first"] is None else _read_first(items(one["first"])),
     )
-    if found.first is not None and found.first.key not in {line.key for line in lines}:
+    if figures.first is not None and figures.first.key not in {line.key for line in lines}:
         raise ValueError("its first record that is not finite has no line")
-    return found
+    return figures
 
 
 def _packed(values: Array) -> str:
@@ -104,34 +104,38 @@ def _packed(values: Array) -> str:
     return base64.b64encode(deflated(np.ascontiguousarray(planes).tobytes())).decode()
 
 
-def _unpacked(told: Any, dtype: Any, length: int | None = None) -> Array:
+def _unpacked(packed: Any, dtype: Any, length: int | None = None) -> Array:
     """What `_packed` was given. Raises ValueError where it is of another length."""
     most = MOST_BYTES if length is None else 8 * length
-    raw = inflated(base64.b64decode(text(told), validate=True), most)
+    raw = inflated(base64.b64decode(text(packed), validate=True), most)
     if len(raw) % 8 or (length is not None and len(raw) != most):
         raise ValueError("its figures of steps are not as many as there are cells")
     planes = np.frombuffer(raw, np.uint8).reshape(8, -1).T
-    found: Array = np.ascontiguousarray(planes).view(np.dtype(dtype).newbyteorder("<")).reshape(-1)
-    return found.astype(dtype, copy=False)
+    numbers: Array = (
+        np.ascontiguousarray(planes).view(np.dtype(dtype).newbyteorder("<")).reshape(-1)
+    )
+    return numbers.astype(dtype, copy=False)
 
 
 def _keyed(packed: Mapping[str, Any], keys: str, counts: str, most: int) -> tuple[Array, Array]:
     """Ascending keys below `most`, and a count for each."""
-    found = _unpacked(packed[keys], np.int64)
+    ascending = _unpacked(packed[keys], np.int64)
     # Neighbours are compared: a difference of two of them might not fit into 64 bits.
-    if len(found) and (found[0] < 0 or found[-1] >= most or (found[1:] <= found[:-1]).any()):
+    if len(ascending) and (
+        ascending[0] < 0 or ascending[-1] >= most or (ascending[1:] <= ascending[:-1]).any()
+    ):
         raise ValueError("its figures of steps are not in order")
-    return found, _unpacked(packed[counts], np.int64, len(found))
+    return ascending, _unpacked(packed[counts], np.int64, len(ascending))
 
 
-def _read_line(told: Sequence[Any], known: RankLists) -> StepLine:
-    name, kind, mode, phase, order, first, last, own = told
+def _read_line(fields: Sequence[Any], known: RankLists) -> StepLine:
+    name, kind, mode, phase, order, first, last, own = fields
     key = (text(name), text(kind), text(mode), text(phase))
     return StepLine(key, whole(order), step(first), step(last), known.of(own))
 
 
-def _read_first(told: Sequence[Any]) -> FirstNonfinite:
-    at, order, rank, key, pass_index, call, nan, inf, numel, before, skipped = told
+def _read_first(fields: Sequence[Any]) -> FirstNonfinite:
+    at, order, rank, key, pass_index, call, nan, inf, numel, before, skipped = fields
     name, kind, mode, phase = map(text, items(key))
     return FirstNonfinite(
         step=step(at),

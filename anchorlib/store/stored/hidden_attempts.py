@@ -48,6 +48,6 @@ def _group_maximum(keys: list[Array], values: Array) -> Array:
     # The last row of each group holds its largest value.
     group = np.concatenate([[0], np.cumsum(ends[:-1])])
     largest = values[order][ends][group]
-    found: Array = np.empty_like(largest)
-    found[order] = largest
-    return found
+    maxima: Array = np.empty_like(largest)
+    maxima[order] = largest
+    return maxima

@@ -42,9 +42,9 @@ def _entry(line: bytes) -> Entry:
     try:
         if not is_sound(line):
             raise ValueError("it does not fit its checksum")
-        told: Any = json.loads(line)
-        check_depth(told)
-        return check_entry(told)
+        entry: Any = json.loads(line)
+        check_depth(entry)
+        return check_entry(entry)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(
             f"the log of operations is damaged at {line[:60]!r}: {error}; the records of the run "

@@ -40,10 +40,10 @@ class RowChecks:
         """As `unfit`, but rows that were found to fit before are not read again."""
         if len(self._fit) < self._reader.committed:
             self._fit = np.pad(self._fit, (0, self._reader.committed - len(self._fit)))
-        found = self.unfit(rows[~self._fit[rows]])
-        if not found:
+        unfit = self.unfit(rows[~self._fit[rows]])
+        if not unfit:
             self._fit[rows] = True
-        return found
+        return unfit
 
     def unfit(self, rows: Array) -> list[int]:
         """The rows among these that do not fit their checksum; rows without one are skipped.
@@ -52,17 +52,17 @@ class RowChecks:
         """
         checked = self._reader.catalogue.checked
         own = rows[:0] if checked is None else rows[rows >= checked]
-        found: list[int] = []
+        unfit: list[int] = []
         for start in range(0, len(own), _PART):
             part = own[start : start + _PART]
             table = np.empty(len(part), self._row)
             for name in self._row.names or ():
                 table[name] = self._column(name, part)
             made = zip(self._column("check", part).tolist(), self._each(table), strict=True)
-            found += [
+            unfit += [
                 row for row, (one, two) in zip(part.tolist(), made, strict=True) if one != two
             ]
-        return found
+        return unfit
 
     def _column(self, name: str, rows: Array) -> Array:
         dtype = columns_of(self._reader.catalogue.version)[name]

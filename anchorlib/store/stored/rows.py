@@ -43,10 +43,10 @@ class StoredRows:
         """The rows start … stop - 1, shape (stop - start, *shape)."""
         if (source := self._source()) is not None:
             return source.span(start, stop)
-        found = self._room(stop - start)
-        if not found.nbytes:
-            return found
-        view = found.reshape(-1).view(np.uint8).data
+        entries = self._room(stop - start)
+        if not entries.nbytes:
+            return entries
+        view = entries.reshape(-1).view(np.uint8).data
         place, width = start, self.nbytes
         while place < stop:
             chunk, slot = divmod(place, self.rows)
@@ -54,7 +54,7 @@ class StoredRows:
             at = (place - start) * width
             self._read(chunk, slot * width, view[at : at + count * width])
             place += count
-        return found
+        return entries
 
     def pick(self, rows: Array) -> Array:
         """The given rows in the given order, shape (len(rows), *shape)."""
@@ -62,7 +62,7 @@ class StoredRows:
             return source.pick(rows)
         if len(rows) and _are_consecutive(rows):
             return self.span(int(rows[0]), int(rows[-1]) + 1)
-        found = self._room(len(rows))
+        picked = self._room(len(rows))
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         chunks, slots = np.divmod(ordered, self.rows)
@@ -72,8 +72,8 @@ class StoredRows:
         for part in np.split(np.arange(len(rows)), cuts) if len(rows) else ():
             first, last = int(slots[part[0]]), int(slots[part[-1]])
             values = self._part(int(chunks[part[0]]), first, last - first + 1)
-            found[order[part]] = values[slots[part] - first]
-        return found
+            picked[order[part]] = values[slots[part] - first]
+        return picked
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
         """The elements of one row in C order, in pieces of at most `nbytes`, or of one element."""
@@ -86,10 +86,10 @@ class StoredRows:
         if (source := self._source()) is not None:
             return source.part(row, start, stop)
         chunk, slot = divmod(row, self.rows)
-        found = np.empty(stop - start, self.dtype)
+        elements = np.empty(stop - start, self.dtype)
         place = slot * self.nbytes + start * self.dtype.itemsize
-        self._read(chunk, place, found.view(np.uint8).data)
-        return found
+        self._read(chunk, place, elements.view(np.uint8).data)
+        return elements
 
     def _source(self) -> RowSource | None:
         """The row source of a location that keeps these rows in another form than chunk files."""
@@ -105,9 +105,9 @@ class StoredRows:
         size = count * self.nbytes
         if size == 0:
             return self._room(count)
-        found = self._room(count)
-        self._read(chunk, slot * self.nbytes, found.reshape(-1).view(np.uint8).data)
-        return found
+        entries = self._room(count)
+        self._read(chunk, slot * self.nbytes, entries.reshape(-1).view(np.uint8).data)
+        return entries
 
     def _room(self, count: int) -> Array:
         """Memory for `count` rows, not filled: the system gives each page when it is read into."""
@@ -147,9 +147,9 @@ def committed_rows(location: Location, records: str, known: int = 0) -> int:
     # A chunk is filled before the next one is begun, so only the last one can be unfinished.
     chunks = (chunk_number(name) for name in location.list(seq))
     for last in sorted((n for n in chunks if n is not None and n > chunk), reverse=True):
-        found = _count(location, seq, last, 0)
-        if found > last * ROWS_PER_CHUNK:
-            return found
+        committed = _count(location, seq, last, 0)
+        if committed > last * ROWS_PER_CHUNK:
+            return committed
     return count
 
 
@@ -157,7 +157,7 @@ def _count(location: Location, seq: str, chunk: int, slot: int) -> int:
     dtype = COLUMNS["seq"]
     room = (ROWS_PER_CHUNK - slot) * dtype.itemsize
     data = location.get(f"{seq}/{chunk_key(chunk, 0)}", slot * dtype.itemsize, room) or b""
-    found = np.frombuffer(data[: len(data) // 8 * 8], dtype)
+    numbers = np.frombuffer(data[: len(data) // 8 * 8], dtype)
     base = chunk * ROWS_PER_CHUNK + slot
-    wrong = np.flatnonzero(found != np.arange(base + 1, base + 1 + len(found), dtype=np.uint64))
-    return base + (int(wrong[0]) if len(wrong) else len(found))
+    wrong = np.flatnonzero(numbers != np.arange(base + 1, base + 1 + len(numbers), dtype=np.uint64))
+    return base + (int(wrong[0]) if len(wrong) else len(numbers))

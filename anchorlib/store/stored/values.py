@@ -38,8 +38,8 @@ class StoredForm:
     def value(self, row: int) -> Array:
         """Raw storage of one record."""
         if self.entry.shape is not None:
-            found: Array = self.values.span(row, row + 1)[0]
-            return found
+            value: Array = self.values.span(row, row + 1)[0]
+            return value
         offset, shape = self._place(row)
         count = prod(shape)
         return self.values.span(offset, offset + count).reshape(shape)
@@ -64,15 +64,15 @@ class StoredForm:
     def shapes(self, rows: Array) -> Array:
         """The shapes of records of a flat form, (len(rows), ndim), -1 behind the end of each."""
         ndim = self.entry.ndim
-        found = self._array(self.entry.shapes, INT64, shape_rows(ndim), (ndim,)).pick(rows)
-        beyond = found < 0
+        shapes = self._array(self.entry.shapes, INT64, shape_rows(ndim), (ndim,)).pick(rows)
+        beyond = shapes < 0
         # Behind the end of a shape every number is -1; format 1 has no such numbers.
-        if (beyond[:, :-1] > beyond[:, 1:]).any() or (found < -1).any():
+        if (beyond[:, :-1] > beyond[:, 1:]).any() or (shapes < -1).any():
             raise StoreError(
                 f"{escape(self.entry.group)} has a negative shape: the store was damaged from "
                 "outside"
             )
-        return found
+        return shapes
 
     def offsets(self, rows: Array) -> Array:
         """Where the elements of each record of a flat form begin; -1 where none are kept."""

@@ -113,8 +113,8 @@ class OpenForm:
         """The zarr.json of the form's group, which names the series that have records in it."""
         shape = list(self.entry.shape) if self.entry.shape is not None else None
         document = group_json(stamp(dtype=self.entry.dtype, shape=shape, series={}))
-        head, told, tail = document.rpartition(b'"series":{}')
-        return b"%b%b%b%b" % (head, told[:-1], b",".join(self.series.values()), b"}" + tail)
+        head, opening, tail = document.rpartition(b'"series":{}')
+        return b"%b%b%b%b" % (head, opening[:-1], b",".join(self.series.values()), b"}" + tail)
 
     def shown(self) -> Mapping[str, bytes]:
         """The zarr.json of each array of the form at its present length, the values' last."""

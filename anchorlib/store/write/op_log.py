@@ -58,11 +58,11 @@ class OperationFile:
         return encode({**gap_entry(LEFT_OUT, self._left_out, 0, 0), "attempt": attempt})
 
     def _line(self, entry: Entry, attempt: int) -> bytes:
-        told = entry if "structure" in entry else {**entry, "attempt": attempt}
-        key = hash(entry_key(told))
+        stamped = entry if "structure" in entry else {**entry, "attempt": attempt}
+        key = hash(entry_key(stamped))
         if key in self._known:
             return b""
-        line = encode(told)
+        line = encode(stamped)
         end = self._opened().end + len(line)
         # `max_bytes` leaves out values alone: operations are still written beyond it.
         refused = self._budget.refusal(len(line)) not in (None, "max_bytes")

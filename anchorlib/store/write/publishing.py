@@ -63,10 +63,10 @@ class Publisher:
             stop = min(first + ROWS_PER_CHUNK, reader.committed)
             for form, labels in _labels(reader, forms, first, stop):
                 self._write_labels(form, *labels)
-                told = _tell(form, labels[1]["series"], reader.catalogue.series)
-                touched[form] = touched.get(form, False) or told
-        for form, told in touched.items():
-            if told:
+                is_new = _tell(form, labels[1]["series"], reader.catalogue.series)
+                touched[form] = touched.get(form, False) or is_new
+        for form, is_new in touched.items():
+            if is_new:
                 self._tree.replace(form.path, form.about())
             for name, document in form.shown().items():
                 self._tree.replace(f"{form.path}/{name}", document)
@@ -128,8 +128,8 @@ def _tell(form: OpenForm, numbers: Array, series: Sequence[SeriesEntry]) -> bool
     fresh = [number for number in np.unique(numbers).tolist() if number not in form.series]
     for number in fresh:
         one = series[number]
-        told = {"name": one.name, "kind": one.kind, "mode": one.mode}
-        form.series[number] = f'"{number}":{json.dumps(told)}'.encode()
+        fields = {"name": one.name, "kind": one.kind, "mode": one.mode}
+        form.series[number] = f'"{number}":{json.dumps(fields)}'.encode()
     return bool(fresh)
 
 

@@ -104,9 +104,9 @@ class RankPlace:
         records of this writer are gone.
         """
         run = run_directory(self.store, self.run)
-        found = self._found(damaged=overwrite)
-        attempts = found.catalogue.attempts if found is not None else []
-        same = found is not None and self.goes_on(found, claim)
+        existing = self._existing(damaged=overwrite)
+        attempts = existing.catalogue.attempts if existing is not None else []
+        same = existing is not None and self.goes_on(existing, claim)
         # The writer recorded here before, went on at another collector, and comes back because
         # that one is gone as well.
         back = self.part is not None and bool(claim) and claim in {one.claim for one in attempts}
@@ -127,19 +127,20 @@ class RankPlace:
                 f"{self} exists already: resume it, overwrite it (resume=True or overwrite=True of "
                 "start), or take another run name"
             )
-        if found is not None and attempts and (same or back or not overwrite):
-            if found.is_sealed:
+        if existing is not None and attempts and (same or back or not overwrite):
+            if existing.is_sealed:
                 raise RunExistsError(
                     f"{self} is sealed, and takes no more records: take another run name, or "
                     "overwrite it (overwrite=True of start)"
                 )
-            if found.catalogue.version != VERSION:
+            if existing.catalogue.version != VERSION:
                 raise RunExistsError(
-                    f"{self} is of format {found.catalogue.version}, which is read and no longer "
-                    "written: take another run name, or overwrite it (overwrite=True of start)"
+                    f"{self} is of format {existing.catalogue.version}, which is read and no "
+                    "longer written: take another run name, or overwrite it (overwrite=True of "
+                    "start)"
                 )
             forget(self.store, self.run)  # records written from now on are not in the archive
-            return found
+            return existing
         if not (overwrite or run.exists()):
             self._check_archive()
         forget(self.store, self.run)
@@ -157,7 +158,7 @@ class RankPlace:
                 "archived never changes; take another run name"
             )
 
-    def _found(self, *, damaged: bool) -> RankReader | None:
+    def _existing(self, *, damaged: bool) -> RankReader | None:
         run = LocalLocation(run_directory(self.store, self.run))
         try:
             return RankReader(run, self.rank, part=self.number)

@@ -164,6 +164,8 @@ def _checks(
     """The checksum of each packed row together with its histogram pairs."""
     width, start = ROW.itemsize, 0
     for row, (end, seed) in enumerate(zip(ends.tolist(), seeds.tolist(), strict=True)):
-        told = rows[row * width : (row + 1) * width]
-        yield row_check(told + exponents[2 * start : 2 * end] + counts[8 * start : 8 * end], seed)
+        packed_row = rows[row * width : (row + 1) * width]
+        yield row_check(
+            packed_row + exponents[2 * start : 2 * end] + counts[8 * start : 8 * end], seed
+        )
         start = end

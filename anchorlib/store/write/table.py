@@ -50,8 +50,8 @@ class RowTable:
         rows = np.frombuffer(packed, ROW)
         for name in ROW.names or ():
             self._columns[name].write_packed(self.rows, rows[name].tobytes())
-        told = np.array(checks, COLUMNS["check"])
-        self._columns["check"].write_packed(self.rows, told.tobytes())
+        check_column = np.array(checks, COLUMNS["check"])
+        self._columns["check"].write_packed(self.rows, check_column.tobytes())
 
     def commit(self, rows: int, pairs: int) -> None:
         """Makes that many appended rows exist, and counts their histogram pairs as used."""

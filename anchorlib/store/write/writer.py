@@ -292,9 +292,9 @@ class Writer:
         """
         if not self._stands():
             return
-        told = _document(self._place.run, entries)
+        values = _document(self._place.run, entries)
         with store_errors(f"cannot write {self._place}"):
-            self._statements.header(told)
+            self._statements.header(values)
 
     def operations(self, entries: Sequence[Entry]) -> None:
         """Adds entries to the log of operations; entries that the log has are skipped.

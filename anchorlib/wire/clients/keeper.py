@@ -56,8 +56,8 @@ class KeeperClient:
 
         None where the collector archives no runs. Raises CollectorError.
         """
-        told = self._state()
-        return told.archive if told.HasField("archive") else None
+        answer = self._state()
+        return answer.archive if answer.HasField("archive") else None
 
     def measure(self, run: str) -> tuple[int, bool]:
         """Bytes of disk that a run takes, and whether a living process writes it.

@@ -68,7 +68,7 @@ class Kind(StrEnum):
         return self in _PASSING
 
     @property
-    def told(self) -> bool:
+    def remote(self) -> bool:
         """Whether the collector, or the line to it, caused the failure, not this process."""
         return self is not Kind.HERE
 
@@ -172,9 +172,9 @@ def code_of(kind: Kind) -> grpc.StatusCode:
 def kind_of(error: grpc.RpcError) -> Kind:
     """The kind of a failed call."""
     trailing = error.trailing_metadata() or ()
-    told = next((str(one.value) for one in trailing if one.key == KIND_KEY), "")
+    stated = next((str(one.value) for one in trailing if one.key == KIND_KEY), "")
     # A kind of a later version, or with a flipped bit, is unknown or does not fit the status code.
-    if told in _CODES and _CODES[Kind(told)] is error.code():
-        return Kind(told)
+    if stated in _CODES and _CODES[Kind(stated)] is error.code():
+        return Kind(stated)
     # gRPC reports a broken connection, or bytes that make no sense, with any of the other codes.
     return _KINDS.get(error.code(), Kind.LINE)

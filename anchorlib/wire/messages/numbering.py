@@ -37,11 +37,11 @@ def first_of(message: bytes) -> tuple[int, int, Row, int]:
 
 def defined(definitions: Iterable[bytes]) -> Row:
     """How many series, layouts and phases these messages define together."""
-    told = [parse_request(message).define for message in definitions]  # type: ignore[union-attr]
+    requests = [parse_request(message).define for message in definitions]  # type: ignore[union-attr]
     return Row(
-        sum(len(one.series) for one in told),
-        sum(len(one.layouts) for one in told),
-        sum(len(one.phases) for one in told),
+        sum(len(one.series) for one in requests),
+        sum(len(one.layouts) for one in requests),
+        sum(len(one.phases) for one in requests),
     )
 
 

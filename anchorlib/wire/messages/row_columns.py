@@ -69,8 +69,8 @@ def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBloc
     sizes = np.where(kept, np.array(tables.sizes, np.int64)[read["layout"]], 0)
     ends = np.cumsum(sizes)
     if (rows and int(ends[-1]) != len(payload)) or (not rows and len(payload)):
-        told = int(ends[-1]) if rows else 0
-        raise FrameError(f"a payload of {len(payload)} bytes; its rows have {told}")
+        end = int(ends[-1]) if rows else 0
+        raise FrameError(f"a payload of {len(payload)} bytes; its rows have {end}")
     exponents, elements = _histograms(columns, read["bins"])
     digests = np.frombuffer(columns.digest, ">u8").reshape(rows, 2)
     starts = ends - sizes

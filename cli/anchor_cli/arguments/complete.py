@@ -59,11 +59,11 @@ class _Place:
 
     def offer(self, find: Callable[[_Place], Iterable[str]], incomplete: str) -> list[str]:
         """The sorted answers of `find` that begin with `incomplete`; none if it takes too long."""
-        found: list[str] = []
+        candidates: list[str] = []
 
         def look() -> None:
             with contextlib.suppress(Exception):
-                found.extend(find(self))
+                candidates.extend(find(self))
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -73,7 +73,9 @@ class _Place:
             thread.start()
             thread.join(_PATIENCE)
         # The shell would act on control characters in a name, not complete them.
-        return sorted({one for one in found if one.startswith(incomplete) and one.isprintable()})
+        return sorted(
+            {one for one in candidates if one.startswith(incomplete) and one.isprintable()}
+        )
 
     def _load(self) -> None:
         """Imports what `find` needs, outside its time: on a busy machine that takes too long."""
@@ -108,7 +110,7 @@ class _Place:
     def phases(self) -> Iterable[str]:
         from anchorlib.store import RunReader, find_run
 
-        found = find_run(self.run, self._store)
-        reader = RunReader(found.location, found.name)
+        stored_run = find_run(self.run, self._store)
+        reader = RunReader(stored_run.location, stored_run.name)
         reader.refresh()
         return [phase for rank in reader.ranks for phase in reader.rank(rank).catalogue.phases]

@@ -51,11 +51,11 @@ def traced_ops(run: Run, rank: int | None = None) -> list[Op]:
     """The operations of a run, or of one rank. Raises OptionError where none was traced."""
     from anchorlib.errors import OptionError
 
-    found = run.ops(rank=rank)
-    if not found:
+    ops = run.ops(rank=rank)
+    if not ops:
         of_rank = "" if rank is None else f"rank {rank} of "
         raise OptionError(f"no operation of {of_rank}{run.name} was traced: {_TRACE}")
-    return found
+    return ops
 
 
 def chosen_steps(text: str | None, ops: Sequence[Op]) -> range:

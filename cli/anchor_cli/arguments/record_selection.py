@@ -72,8 +72,8 @@ class Selection:
             for step in (self.first, self.stop)
         )
         if stop is not None and stop <= (first or 0):
-            told = f"{self}".partition(" --pass")[0]
-            raise OptionError(f"{told} selects nothing: the last step is {last_step}")
+            options = f"{self}".partition(" --pass")[0]
+            raise OptionError(f"{options} selects nothing: the last step is {last_step}")
         return replace(self, first=first or 0, stop=stop)
 
     def meets(self, first_step: int, last_step: int) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from anchor_cli.checkups.check_result import CheckResult
 from anchor_cli.checkups.installation import EMULATE, TESTED_TORCH
-from anchor_cli.records import Gaps, told
+from anchor_cli.records import Gaps, clauses_of
 from anchor_cli.terminal import counted, steps_of
 from anchorlib.names import escape, join
 from anchorlib.record import Flag
@@ -82,7 +82,7 @@ def _gaps(run: Run) -> Iterator[CheckResult]:
 
 def _silent(run: Run) -> Iterator[CheckResult]:
     """Warns of tensors that were declared and have no record."""
-    clauses = list(told(Gaps(run).unrecorded()))
+    clauses = list(clauses_of(Gaps(run).unrecorded()))
     clauses += [f"{name} has no record" for name in _empty(run)]
     if clauses:
         yield CheckResult(

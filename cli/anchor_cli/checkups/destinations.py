@@ -116,8 +116,8 @@ def _directory(path: Path) -> Iterator[CheckResult]:
     there = _nearest(path)
     if path.exists():
         try:
-            found = locate_store(path)
-            text = f"{shown} holds {counted(len(list_runs(found)), 'run')}"
+            store = locate_store(path)
+            text = f"{shown} holds {counted(len(list_runs(store)), 'run')}"
         except AnchorError as error:
             yield CheckResult("broken", "store", str(error), "give --store another directory")
             return

@@ -37,12 +37,12 @@ EMULATE = "TORCHINDUCTOR_EMULATE_PRECISION_CASTS"
 
 def packages() -> Iterator[CheckResult]:
     """Findings about package versions: those that matter, and those missing or too old."""
-    found = {name: _version(name) for name in SHOWN}
-    shown = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    version_of = {name: _version(name) for name in SHOWN}
+    shown = ", ".join(f"{name} {version}" for name, version in version_of.items() if version)
     own = f"anchorlib {__version__}, Python {platform.python_version()}"
     yield CheckResult("ok", "versions", f"{own}, {shown}")
     yield from _unmet()
-    torch = found["torch"]
+    torch = version_of["torch"]
     if torch and not torch.startswith(f"{TESTED_TORCH}."):
         yield CheckResult(
             "beware",
@@ -70,9 +70,9 @@ def summaries() -> Iterator[CheckResult]:
 def environment(environ: Mapping[str, str] = os.environ) -> Iterator[CheckResult]:
     """Findings about the variables that sessions and commands read."""
     seen = [name for name in (*VARIABLES, *LAUNCHERS, EMULATE) if environ.get(name)]
-    told = " ".join(f"{name}={_shown(name, environ[name])}" for name in seen)
+    variables = " ".join(f"{name}={_shown(name, environ[name])}" for name in seen)
     yield CheckResult(
-        "ok", "environment", told or "no variable of anchorlib or of a launcher is set"
+        "ok", "environment", variables or "no variable of anchorlib or of a launcher is set"
     )
     for name in sorted(set(environ) - set(VARIABLES)):
         if name.startswith("ANCHOR_") and environ[name]:

@@ -142,12 +142,14 @@ class CollectorPlan:
         """Everything that would prevent the start, one sentence each."""
         from anchor_server import Intended, problems
 
-        found: list[str] = []
-        directory = _tried(found, lambda: self.directory)
-        tls = _tried(found, lambda: self.tls)
-        token = _tried(found, lambda: ShownCredentials(self.token_file, self.access, None).now()[0])
+        sentences: list[str] = []
+        directory = _tried(sentences, lambda: self.directory)
+        tls = _tried(sentences, lambda: self.tls)
+        token = _tried(
+            sentences, lambda: ShownCredentials(self.token_file, self.access, None).now()[0]
+        )
         for read in (*self._amounts.values(), lambda: self.archiving):
-            _tried(found, read)
+            _tried(sentences, read)
         # An unusable token or certificate is already among the problems: the address is judged as
         # if it could be used.
         asks = (token, self.token_file, self.access, self.client_ca) != (None,) * 4
@@ -164,7 +166,7 @@ class CollectorPlan:
             metrics_bind=self.metrics_bind,
             archive=None if "://" in (self.archive or "") else self.archive,
         )
-        return found + problems(wanted)
+        return sentences + problems(wanted)
 
     def remarks(self) -> list[str]:
         """Settings that do not prevent the start, but may be a mistake."""
@@ -178,14 +180,14 @@ class CollectorPlan:
 T = TypeVar("T")
 
 
-def _tried(found: list[str], read: Callable[[], T]) -> T | None:
-    """The value of an option; None where it cannot be used, with the reason added to `found`."""
+def _tried(sentences: list[str], read: Callable[[], T]) -> T | None:
+    """The value of an option; None where it cannot be used: `sentences` then gets the reason."""
     from anchorlib.errors import AnchorError
 
     try:
         return read()
     except AnchorError as error:
-        found.append(str(error))
+        sentences.append(str(error))
         return None
 
 

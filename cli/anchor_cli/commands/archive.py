@@ -89,15 +89,15 @@ def archive(  # noqa: PLR0913  # one parameter for each option
     alone = archived_alone(without_slash(run), store)
     if alone is not None and alone[1].place != shelf.place:
         return _lead_elsewhere(*alone, shelf, dry_run=dry_run, as_json=as_json)
-    found = find_run(run, store)
-    if found.archive == shelf.place:
-        return _say_done(found.name, found.archive, as_json=as_json)
-    is_here = isinstance(found.location, LocalLocation)
-    source = _Here(*local_run(found), keep) if is_here else _There.of(found, keep)
+    stored_run = find_run(run, store)
+    if stored_run.archive == shelf.place:
+        return _say_done(stored_run.name, stored_run.archive, as_json=as_json)
+    is_here = isinstance(stored_run.location, LocalLocation)
+    source = _LocalRun(*local_run(stored_run), keep) if is_here else _ServedRun.of(stored_run, keep)
     if dry_run:
         plan, going = source.plan(shelf)
-        told = _plan_document(plan, shelf.place, going)
-        document(told) if as_json else emit(_plan_lines(plan, going, this_screen()))
+        planned = _plan_document(plan, shelf.place, going)
+        document(planned) if as_json else emit(_plan_lines(plan, going, this_screen()))
         return ExitCode.DONE
     done, freed = source.send(shelf, without_conditions=without_conditions)
     if as_json:
@@ -108,7 +108,7 @@ def archive(  # noqa: PLR0913  # one parameter for each option
 
 
 @dataclass(frozen=True, slots=True)
-class _Here:
+class _LocalRun:
     """A run of a local directory; `keep` says which archived runs stay there."""
 
     store: Path
@@ -133,13 +133,13 @@ class _Here:
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
+class _ServedRun:
     """A run at collectors, or in another archive; it stays there as it is."""
 
-    found: FoundRun
+    stored_run: FoundRun
 
     @classmethod
-    def of(cls, found: FoundRun, keep: Keep) -> _There:
+    def of(cls, stored_run: FoundRun, keep: Keep) -> _ServedRun:
         """Checks that the run can be archived from there.
 
         Raises OptionError where `keep` would remove runs, RunBusyError where the run is written.
@@ -150,29 +150,29 @@ class _There:
 
         if not keep.is_all:
             raise OptionError(
-                f"--keep-local works for a directory, and {found.name} is not in one: a collector "
-                "frees its own disk (anchor serve --archive URL --keep-local SIZE)"
+                f"--keep-local works for a directory, and {stored_run.name} is not in one: a "
+                "collector frees its own disk (anchor serve --archive URL --keep-local SIZE)"
             )
-        outer = getattr(found.location, "outer", None)
+        outer = getattr(stored_run.location, "outer", None)
         if not isinstance(outer, ObjectLocation):
-            keeper, run = keeper_of(found)
+            keeper, run = keeper_of(stored_run)
             if any(one.run == run for one in keeper.writings()):
                 raise RunBusyError(f"run {run!r} is being written: archive it when that has ended")
-        return cls(found)
+        return cls(stored_run)
 
     def plan(self, shelf: Shelf) -> tuple[Planned, list[str]]:
         """What would be sent; the list of runs to remove is always empty."""
         from anchorlib.archive import plan_served
 
-        return plan_served(self.found.location, self.found.name, shelf), []
+        return plan_served(self.stored_run.location, self.stored_run.name, shelf), []
 
     def send(self, shelf: Shelf, *, without_conditions: bool) -> tuple[Archived, dict[str, int]]:
         """Archives the run; returns what was sent; no run is removed."""
         from anchorlib.archive import archive_served, checked_shelf
 
         shelf = checked_shelf(shelf, without_conditions=without_conditions)
-        with progress(f"anchor: archiving {self.found.name}, ranks") as tick:
-            return archive_served(self.found.location, self.found.name, shelf, tick), {}
+        with progress(f"anchor: archiving {self.stored_run.name}, ranks") as tick:
+            return archive_served(self.stored_run.location, self.stored_run.name, shelf, tick), {}
 
 
 def _lead_elsewhere(
@@ -190,8 +190,8 @@ def _lead_elsewhere(
         )
     lead_elsewhere(store, note, shelf)
     if as_json:
-        told = {"run": note.run, "to": shelf.place, "objects": 0, "sent": 0, "removed": []}
-        document({**told, "freed": 0})
+        outcome = {"run": note.run, "to": shelf.place, "objects": 0, "sent": 0, "removed": []}
+        document({**outcome, "freed": 0})
     else:
         emit(f"{note.run}: read in {escape(shelf.place)}, and found there from now on")
     return ExitCode.DONE

@@ -169,7 +169,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
     reference, a, b = _three(runs)
     others = [without_slash(run) for run in noise or ()]
     with spread_over(dask) as over, progress(f"comparing {a} and {b}") as tick:
-        found = compare(
+        comparison = compare(
             a,
             b,
             store=store,
@@ -183,22 +183,22 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
             over=over,
             beforehand=_say_beforehand,
         )
-    _write(found, csv=csv, jsonl=jsonl)
+    _write(comparison, csv=csv, jsonl=jsonl)
     if html is not None:
-        _write_page(found, (a, b), store, html)
+        _write_page(comparison, (a, b), store, html)
     if as_json:
-        document(found.to_dict())
-    told = not as_json and "-" not in files.values()
-    commands = next_commands(found, (a, b), store)
-    if told:
-        _emit(report(found, commands, this_screen()), github=github)
-    code = _exit(found, fail_on, told=told)
-    _for_ci(found, code, commands, junit=junit, github=github)
+        document(comparison.to_dict())
+    reported = not as_json and "-" not in files.values()
+    commands = next_commands(comparison, (a, b), store)
+    if reported:
+        _emit(report(comparison, commands, this_screen()), github=github)
+    code = _exit(comparison, fail_on, reported=reported)
+    _for_ci(comparison, code, commands, junit=junit, github=github)
     return code
 
 
-def _say_beforehand(told: str) -> None:
-    note(f"by their digests {told}; these are read now")
+def _say_beforehand(finding: str) -> None:
+    note(f"by their digests {finding}; these are read now")
 
 
 def _three(runs: Sequence[str]) -> tuple[str | None, str, str]:
@@ -224,23 +224,23 @@ def _one_stdout(files: Mapping[str, str | None], *, json: bool, github: bool) ->
         raise OptionError(f"{' and '.join(asked)} both go to stdout: give one of them a file")
 
 
-def _write(found: Comparison, *, csv: str | None, jsonl: str | None) -> None:
+def _write(comparison: Comparison, *, csv: str | None, jsonl: str | None) -> None:
     from anchor_cli.comparisons import write_csv, write_jsonl
     from anchor_cli.files import written_text
 
     for place, write in ((csv, write_csv), (jsonl, write_jsonl)):
         if place is not None:
             with written_text(place) as file:
-                write(found, file)
+                write(comparison, file)
 
 
-def _write_page(found: Comparison, runs: tuple[str, str], store: str, place: str) -> None:
+def _write_page(comparison: Comparison, runs: tuple[str, str], store: str, place: str) -> None:
     from anchor_cli.files import written_text
     from anchorlib.reading import open_run
     from anchorlib.report import page
 
     with progress("counting histograms") as tick:
-        text = page([open_run(run, store) for run in runs], [found], progress=tick)
+        text = page([open_run(run, store) for run in runs], [comparison], progress=tick)
     with written_text(place) as file:
         file.write(text)
 
@@ -252,7 +252,12 @@ def _emit(lines: Sequence[str], *, github: bool) -> None:
 
 
 def _for_ci(
-    found: Comparison, code: ExitCode, commands: Sequence[str], *, junit: str | None, github: bool
+    comparison: Comparison,
+    code: ExitCode,
+    commands: Sequence[str],
+    *,
+    junit: str | None,
+    github: bool,
 ) -> None:
     """Writes the comparison for CI systems; `code` is the exit code of the command."""
     from anchor_cli.comparisons import annotated, summarise, write_junit
@@ -260,30 +265,30 @@ def _for_ci(
 
     if junit is not None:
         with written_text(junit) as file:
-            write_junit(found, code, file)
+            write_junit(comparison, code, file)
     if github:
-        emit(annotated(found, code))
-        summarise(found, commands)
+        emit(annotated(comparison, code))
+        summarise(comparison, commands)
 
 
 def _more(lines: Sequence[str]) -> str:
     return f", and {len(lines) - 1} more" if len(lines) > 1 else ""
 
 
-def _exit(found: Comparison, fail_on: FailOn, *, told: bool) -> ExitCode:
+def _exit(comparison: Comparison, fail_on: FailOn, *, reported: bool) -> ExitCode:
     """The exit code; notes on stderr what the report does not show."""
-    if found.verdict == "incomparable":
-        if not told:
-            note(f"nothing to compare: {found.sentence}")
+    if comparison.verdict == "incomparable":
+        if not reported:
+            note(f"nothing to compare: {comparison.sentence}")
         return ExitCode.USAGE
-    if found.damaged:
-        note(f"damaged: {found.damaged[0]}{_more(found.damaged)}")
+    if comparison.damaged:
+        note(f"damaged: {comparison.damaged[0]}{_more(comparison.damaged)}")
         # A verdict of suspect or expected may be wrong: it was reached with damaged values.
-        if found.verdict != "unexpected":
+        if comparison.verdict != "unexpected":
             return ExitCode.INCOMPLETE
-    if found.verdict in _FAILING[fail_on]:
+    if comparison.verdict in _FAILING[fail_on]:
         return ExitCode.DIFFERENCE
-    if found.incomplete or not found.complete:
-        note(f"incomplete: {'; '.join(filter(None, (found.complete.why, *found.notes)))}")
+    if comparison.incomplete or not comparison.complete:
+        note(f"incomplete: {'; '.join(filter(None, (comparison.complete.why, *comparison.notes)))}")
         return ExitCode.INCOMPLETE
     return ExitCode.DONE

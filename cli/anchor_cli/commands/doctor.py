@@ -69,8 +69,8 @@ def examine(
     findings = list(_surroundings(store))
     gaps = False
     if run is not None:
-        told, gaps = _of_run(without_slash(run), store)
-        findings += told
+        of_run, gaps = _of_run(without_slash(run), store)
+        findings += of_run
     broken = sum(one.level == "broken" for one in findings)
     if as_json:
         document(_document(run, store, findings))

@@ -134,10 +134,10 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
     chosen = {name: place for name, place in places.items() if place is not None}
     _check(chosen, against, noise, json=as_json)
     opened = open_run(run, store=store)
-    found = _series(opened, tensor or (), selection)
+    series = _series(opened, tensor or (), selection)
     compared = _compared(opened, against, noise or (), tensor, store)
-    exported = Exported(opened.name, found, compared)
-    said: dict[str, Any] = {"run": opened.name, "records": sum(map(len, found))}
+    exported = Exported(opened.name, series, compared)
+    said: dict[str, Any] = {"run": opened.name, "records": sum(map(len, series))}
     said |= {} if compared is None else {"verdict": compared.verdict}
     with progress(f"exporting {opened.name}") as tick:
         for name, place in chosen.items():
@@ -197,10 +197,10 @@ def _series(run: Run, selectors: Sequence[str], selection: Selection) -> list[Se
 
     selection = settled(run, selectors, selection)
     infos = [i for i in run.tensors(*selectors) if selection.mode in (None, i.mode)]
-    found = [one for part in narrowed(run, infos, selection) for one in part.series]
-    if not found:
+    series = [one for part in narrowed(run, infos, selection) for one in part.series]
+    if not series:
         raise UnknownTensorError(f"{run.name} has no record there {selection}".rstrip())
-    return found
+    return series
 
 
 def _to_zarr(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
@@ -239,10 +239,10 @@ def _to_csv(exported: Exported, place: str, tick: Tick) -> dict[str, Any]:  # no
     return {"csv": place}
 
 
-def _rows(found: Sequence[Series]) -> Iterator[dict[str, Any]]:
+def _rows(series: Sequence[Series]) -> Iterator[dict[str, Any]]:
     from anchor_cli.records import summarised
 
-    return (row for one in found for row in summarised(one))
+    return (row for one in series for row in summarised(one))
 
 
 def _to_parquet(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
@@ -282,10 +282,10 @@ def _sentence(said: dict[str, Any]) -> str:
     from anchorlib.names import escape
 
     where = " and ".join(escape(str(said[name])) for name in _WRITERS if name in said)
-    told = f" ({said['verdict']})" if "verdict" in said else ""
+    verdict = f" ({said['verdict']})" if "verdict" in said else ""
     lines = " or ".join(map(escape, _looks(said)))
     look = f"; see {lines}" if lines else ""
-    return f"{counted(said['records'], 'record')} of {said['run']}{told} in {where}{look}"
+    return f"{counted(said['records'], 'record')} of {said['run']}{verdict} in {where}{look}"
 
 
 def _looks(said: dict[str, Any]) -> Iterator[str]:

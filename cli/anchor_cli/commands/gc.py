@@ -106,18 +106,18 @@ def collect(
         note_unfinished(keeper.finish())
     known, problems = _known(keeper, store)
     going = chosen(known, limits)
-    told = _Told(going if dry_run else [], dry_run)
+    removals = _Told(going if dry_run else [], dry_run)
     try:
         for run in () if dry_run else going:
-            told.remove(keeper, run, problems)
+            removals.remove(keeper, run, problems)
     except AnchorError:  # a collector refuses: the runs that were removed before are still listed
-        if told.gone:
-            told.say(known, as_json=as_json)
+        if removals.gone:
+            removals.say(known, as_json=as_json)
         raise
-    told.say(known, as_json=as_json)
+    removals.say(known, as_json=as_json)
     for problem in problems:
         note(problem)
-    if told.refused:
+    if removals.refused:
         return ExitCode.COLLECTOR
     return ExitCode.INCOMPLETE if problems else ExitCode.DONE
 

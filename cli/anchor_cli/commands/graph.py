@@ -104,8 +104,8 @@ def draw_graph(  # noqa: PLR0913  # one parameter for each option
         write_graphs(graphs, output.suffix.lower(), file, remark)
     note(f"wrote {escape(str(output))}: {remark}")
     if as_json:
-        told = [_told(*one) for one in zip(_names(runs), graphs, traced, strict=True)]
-        document({"file": str(output), "runs": told})
+        described = [_document_of(*one) for one in zip(_names(runs), graphs, traced, strict=True)]
+        document({"file": str(output), "runs": described})
     return ExitCode.DONE
 
 
@@ -196,7 +196,7 @@ def _remark(graph: Graph, ops: Sequence[Op]) -> str:
     return text
 
 
-def _told(run: str, graph: Graph, ops: Sequence[Op]) -> dict[str, Any]:
+def _document_of(run: str, graph: Graph, ops: Sequence[Op]) -> dict[str, Any]:
     return {
         "run": run,
         "rank": ops[0].rank,

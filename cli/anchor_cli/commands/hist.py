@@ -83,7 +83,7 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
     write = None if output is None else by_suffix(output, WRITERS)
     opened = open_run(run, store=store)
     selection = settled(opened, tensor, selection)
-    answer, found = _answered(opened, tensor, selection, target, dask)
+    answer, chosen = _answered(opened, tensor, selection, target, dask)
     if output is not None and write is not None:
         with written_whole(output) as file:
             write(answer, file)
@@ -91,9 +91,9 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
         document(answer.document())
     elif output is None:
         emit(answer.lines(this_screen()))
-    if remark := _scales(found) or _carried(found, target):
+    if remark := _scales(chosen) or _carried(chosen, target):
         note(remark)
-    return answered(lost(opened, tensor, found, selection) if found else "")
+    return answered(lost(opened, tensor, chosen, selection) if chosen else "")
 
 
 def _answered(
@@ -111,15 +111,15 @@ def _answered(
         answer = answer_of_index(opened, tensor, selection)
         if answer is not None:
             return answer, []
-    found = selected(opened, tensor, selection, gradients=True)
+    chosen = selected(opened, tensor, selection, gradients=True)
     with spread_over(dask) as over:
-        return Answer.of(found, opened.name, tensor, target, over), found
+        return Answer.of(chosen, opened.name, tensor, target, over), chosen
 
 
-def _scales(found: Sequence[Selected]) -> str:
+def _scales(chosen: Sequence[Selected]) -> str:
     """The remark that gradients of different loss scales were counted together; "" if not."""
-    mixed = [one for one in found if len(one.scales) > 1]
-    scales = {scale for one in mixed or found for scale in one.scales}
+    mixed = [one for one in chosen if len(one.scales) > 1]
+    scales = {scale for one in mixed or chosen for scale in one.scales}
     if len(scales) < 2:
         return ""
     titles = ", ".join(one.title for one in mixed[:5]) or "what was pooled"
@@ -131,9 +131,9 @@ def _scales(found: Sequence[Selected]) -> str:
     )
 
 
-def _carried(found: Sequence[Selected], target: NarrowFormat | None) -> str:
+def _carried(chosen: Sequence[Selected], target: NarrowFormat | None) -> str:
     """The remark that the values carry a loss scale already, where a scale is suggested."""
-    scales = {scale for one in found for scale in one.scales} - {1.0}
+    scales = {scale for one in chosen for scale in one.scales} - {1.0}
     if target is None or not scales:
         return ""
     return (

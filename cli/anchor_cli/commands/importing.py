@@ -86,7 +86,7 @@ def import_dumps(
             f"{escape(folder)} holds no dump that can be read: no .pt, .pth, .npy or .npz of "
             "tensors"
         )
-    document(work.told()) if as_json else emit(work.sentence())
+    document(work.document()) if as_json else emit(work.sentence())
     if stale := set(open_run(name, place).ranks) - work.ranks:
         ranks = ", ".join(map(str, sorted(stale)))
         note(f"{name} keeps what it had of rank {ranks}: these dumps have nothing of it")

@@ -76,7 +76,7 @@ def show_names(
     Tensors without any record are named on stderr. On a terminal a last line shows what ended the
     steps.
     """
-    from anchor_cli.records import Gaps, told
+    from anchor_cli.records import Gaps, clauses_of
     from anchor_cli.terminal import lines
     from anchorlib.reading import open_run
 
@@ -90,7 +90,7 @@ def show_names(
         emit(lines(entries, screen) if tree else _table(entries, screen))
         if screen.human:
             emit(_ender(opened, screen))
-    if problem := "; ".join(told(gaps.unrecorded(selector or ("*",)))):
+    if problem := "; ".join(clauses_of(gaps.unrecorded(selector or ("*",)))):
         note(problem)
     return ExitCode.DONE
 

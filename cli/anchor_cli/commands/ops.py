@@ -85,16 +85,16 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
 
     opened = open_run(run, store=store)
     every = traced_ops(opened)
-    found = _searched(select_ops(every, stage, module, chosen_steps(step, every)), grep)
+    ops = _searched(select_ops(every, stage, module, chosen_steps(step, every)), grep)
     tell_gaps(opened)
-    if not found:
+    if not ops:
         raise OptionError(
             f"no traced operation of {opened.name} is selected; see `anchor ops {opened.name}`"
         )
     if as_json:
-        document([op.to_dict() for op in found])
+        document([op.to_dict() for op in ops])
     else:
-        emit(_table(found, _narrowed(this_screen())))
+        emit(_table(ops, _narrowed(this_screen())))
     return ExitCode.DONE
 
 
@@ -117,12 +117,12 @@ def _narrowed(screen: Screen) -> Screen:
 
 
 def _table(ops: Sequence[Op], screen: Screen) -> Iterator[str]:
-    told = {
+    is_shown = {
         "rank": len({op.rank for op in ops}) > 1,
         "origin": any(op.origin for op in ops),
         "kernel": any(op.group is not None for op in ops),
     }
-    columns = [column for column in _COLUMNS if told.get(column.title, True)]
+    columns = [column for column in _COLUMNS if is_shown.get(column.title, True)]
     rows = [dict(zip((one.title for one in _COLUMNS), _row(op), strict=True)) for op in ops]
     return written(columns, [[row[one.title] for one in columns] for row in rows], screen)
 

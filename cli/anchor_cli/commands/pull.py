@@ -73,18 +73,18 @@ def pull_tensor(
         by_suffix(Path(output), WRITERS)  # a wrong suffix is refused before anything is read
     opened = open_run(run, store=store)
     selection = settled(opened, [tensor], selection)
-    found = _the_one(opened, tensor, selection)
-    extract, left_out = _extract(found)
+    chosen = _the_one(opened, tensor, selection)
+    extract, left_out = _extract(chosen)
     if output != "-":
         _write(extract, Path(output), opened.name, as_json=as_json)
     elif as_json:
         document(_with_values(extract, opened.name))
     else:
         _print(extract)
-    problems = [lost(opened, [tensor], [found], selection)]
+    problems = [lost(opened, [tensor], [chosen], selection)]
     if left_out:
         values = f"the values of {counted(left_out, 'record')}"
-        problems.append(f"{found.title}: {values} were not kept")
+        problems.append(f"{chosen.title}: {values} were not kept")
     return answered("; ".join(filter(None, problems)))
 
 
@@ -94,30 +94,30 @@ def _the_one(run: Run, tensor: str, selection: Selection) -> Selected:
     from anchorlib.errors import AmbiguousTensorError
     from anchorlib.names import escape
 
-    found = selected(run, [tensor], selection)
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(one.title for one in found[:5])
-    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    candidates = selected(run, [tensor], selection)
+    if len(candidates) == 1:
+        return candidates[0]
+    names = ", ".join(one.title for one in candidates[:5])
+    more = f" and {len(candidates) - 5} more" if len(candidates) > 5 else ""
     raise AmbiguousTensorError(
-        f"{escape(tensor)} names {len(found)} tensors, pull takes one: {names}{more}"
+        f"{escape(tensor)} names {len(candidates)} tensors, pull takes one: {names}{more}"
     )
 
 
-def _extract(found: Selected) -> tuple[Extract, int]:
+def _extract(chosen: Selected) -> tuple[Extract, int]:
     """The records that have values, in order, and the number of records without values."""
     from anchor_cli.records import Extract
     from anchorlib.errors import ValuesNotKeptError
     from anchorlib.names import escape
 
-    records = [record for one in found.series for record in one.records()]
+    records = [record for one in chosen.series for record in one.records()]
     kept = [record for record in records if record.raw is not None]
     if not kept:
         raise ValuesNotKeptError(
-            f"{found.title} holds summaries only (mode {escape(found.info.mode)}): "
+            f"{chosen.title} holds summaries only (mode {escape(chosen.info.mode)}): "
             "see anchor stats and anchor hist"
         )
-    return Extract(found.info.name, found.info.kind, kept), len(records) - len(kept)
+    return Extract(chosen.info.name, chosen.info.kind, kept), len(records) - len(kept)
 
 
 def _write(extract: Extract, path: Path, run: str, *, as_json: bool) -> None:

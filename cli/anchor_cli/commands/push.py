@@ -65,11 +65,11 @@ def push_run(
 
     with progress("anchor: delivering") as tick:
         done = push(what, to, store, run=name, patience=_PATIENCE, progress=tick)
-    told = asdict(done)
-    lost, aside = told.get("lost", 0), told.get("set_aside", 0)
+    outcome = asdict(done)
+    lost, aside = outcome.get("lost", 0), outcome.get("set_aside", 0)
     if as_json:
-        document({"to": to, **told})
-    elif not (done.records or lost or aside) and "lost" in told:
+        document({"to": to, **outcome})
+    elif not (done.records or lost or aside) and "lost" in outcome:
         emit(f"nothing waits in {escape(what)}")
     else:
         fresh = done.records - done.already

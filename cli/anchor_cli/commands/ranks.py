@@ -87,8 +87,8 @@ def _head(answer: RankAnswer) -> str:
     if not answer.ranks:
         return f"{answer.run}  no rank has recorded anything"
     apart = {rank for one in answer.outliers for rank in one.ranks}
-    told = f", {len(apart)} leave their peers" if len(apart) > 1 else ", 1 leaves its peers"
-    return f"{answer.run}  {ranks_text(answer.ranks)}{told if apart else ''}"
+    leaving = f", {len(apart)} leave their peers" if len(apart) > 1 else ", 1 leaves its peers"
+    return f"{answer.run}  {ranks_text(answer.ranks)}{leaving if apart else ''}"
 
 
 def _looked_at(answer: RankAnswer) -> str:

@@ -67,19 +67,19 @@ def repair_run(
     from anchorlib.store import find_run
     from anchorlib.upkeep import local_run
 
-    found = find_run(run, store)
-    place, known = local_run(found)
-    _check_whole(found)
+    stored_run = find_run(run, store)
+    place, known = local_run(stored_run)
+    _check_whole(stored_run)
     if name is not None:
         check_run_name(name)
-    work = _Work(found, place, known, name, dry_run, sorted(set(drop_rank or ())))
+    work = _Work(stored_run, place, known, name, dry_run, sorted(set(drop_rank or ())))
     work.finish()
     work.drop()
     with progress(f"looking at {known}") as tick:
         work.mend(tick)
     if not as_json:
         emit(work.lines())
-    result = find_run(name, place) if name is not None and work.made else found
+    result = find_run(name, place) if name is not None and work.made else stored_run
     with progress(f"verifying {result.name}") as tick:
         report = verified(result, tick)
     if as_json:
@@ -89,15 +89,15 @@ def repair_run(
     return report.code
 
 
-def _check_whole(found: FoundRun) -> None:
+def _check_whole(stored_run: FoundRun) -> None:
     """Raises OptionError for a run of several collectors: its parts would not fit any more."""
     from anchorlib.errors import OptionError
     from anchorlib.store import listed_parts
 
-    if any(part for _, part in listed_parts(found.location)):
+    if any(part for _, part in listed_parts(stored_run.location)):
         raise OptionError(
-            f"{found.name} has ranks in parts, of several collectors: join the parts first (anchor "
-            f"push {found.name} --to DIR), and repair that run"
+            f"{stored_run.name} has ranks in parts, of several collectors: join the parts first "
+            f"(anchor push {stored_run.name} --to DIR), and repair that run"
         )
 
 
@@ -122,12 +122,12 @@ class _Rank:
 
         about = f"rank {self.rank}: "
         if self.damaged:
-            told = [*map(escape, self.problems)]
+            clauses = [*map(escape, self.problems)]
             if self.lost:
-                told.append(f"{self.lost} of {counted(self.rows, 'row')} are lost")
+                clauses.append(f"{self.lost} of {counted(self.rows, 'row')} are lost")
             if self.bare:
-                told.append(f"{counted(self.bare, 'record')} lost the values, not the summary")
-            return f"{about}{'; '.join(told)}{work.advice(self)}"
+                clauses.append(f"{counted(self.bare, 'record')} lost the values, not the summary")
+            return f"{about}{'; '.join(clauses)}{work.advice(self)}"
         if self.remade and work.name is None:
             done = "would be made again" if work.dry else "made again"
             what = "of its metadata and labels"
@@ -139,7 +139,7 @@ class _Rank:
 class _Work:
     """One repair: the options, and the results so far."""
 
-    found: FoundRun
+    stored_run: FoundRun
     store: Path
     run: str
     name: str | None
@@ -183,18 +183,18 @@ class _Work:
 
         sound: list[Examined] = []
         for rank in [one for one in self._listed() if one not in self.dropped]:
-            told = _Rank(rank)
-            self.ranks.append(told)
+            state = _Rank(rank)
+            self.ranks.append(state)
             try:
                 with self._held(rank):
-                    one = Examined.of(self.found.location, self.run, rank, tick)
+                    one = Examined.of(self.stored_run.location, self.run, rank, tick)
                     sound.append(one)
-                    self._tell(told, one)
+                    self._tell(state, one)
             except RunBusyError:
                 raise
             except AnchorError as error:
-                told.damaged = True
-                told.problems.append(str(error))
+                state.damaged = True
+                state.problems.append(str(error))
         if self.name is not None and not self.dry:
             self.made = salvage(self.store, sound, self.name)
 
@@ -212,24 +212,24 @@ class _Work:
         finally:
             lock.release()
 
-    def _tell(self, told: _Rank, one: Examined) -> None:
+    def _tell(self, state: _Rank, one: Examined) -> None:
         from anchorlib.store import republish, unpublished
 
-        told.rows = len(one.sound)
-        told.lost, told.bare = one.lost
-        told.problems = one.problems
-        told.damaged = not one.is_sound
-        if told.damaged or one.reader.is_sealed or one.reader.catalogue.version == 1:
+        state.rows = len(one.sound)
+        state.lost, state.bare = one.lost
+        state.problems = one.problems
+        state.damaged = not one.is_sound
+        if state.damaged or one.reader.is_sealed or one.reader.catalogue.version == 1:
             return
         if self.dry or self.name is not None:
-            told.remade = len(list(unpublished(self.found.location, one.reader)))
+            state.remade = len(list(unpublished(self.stored_run.location, one.reader)))
         else:
-            told.remade = republish(self.store, self.run, one.reader)
+            state.remade = republish(self.store, self.run, one.reader)
 
     def _listed(self) -> list[int]:
         from anchorlib.store import listed_ranks
 
-        return listed_ranks(self.found.location)
+        return listed_ranks(self.stored_run.location)
 
     def advice(self, rank: _Rank) -> str:
         """The clause that says what to do about a damaged rank, or what was done."""

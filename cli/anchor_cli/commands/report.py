@@ -77,7 +77,7 @@ def write_report(
             file.write(page(opened, compared, progress=tick).encode())
     note(f"wrote {output}")
     if as_json:
-        document(_told(output, opened, compared))
+        document(_document_of(output, opened, compared))
     if hidden := [one for one in compared if one.incomplete]:
         note(f"incomplete: {'; '.join(remark for one in hidden for remark in one.notes)}")
         return ExitCode.INCOMPLETE
@@ -86,16 +86,18 @@ def write_report(
 
 def comparisons(runs: Sequence[Run], noise: Sequence[str], store: str) -> list[Comparison]:
     """Each run but the first, compared with the first."""
-    found = []
+    answers = []
     for other in runs[1:]:
         with progress(f"comparing {runs[0].name} and {other.name}") as tick:
             # Imported late: `anchor --help` must not load the diagnosis package.
             compare = import_module("anchorlib.diagnosis").compare
-            found.append(compare(runs[0], other, store=store, noise=noise, progress=tick))
-    return found
+            answers.append(compare(runs[0], other, store=store, noise=noise, progress=tick))
+    return answers
 
 
-def _told(output: Path, runs: Sequence[Run], compared: Sequence[Comparison]) -> dict[str, object]:
+def _document_of(
+    output: Path, runs: Sequence[Run], compared: Sequence[Comparison]
+) -> dict[str, object]:
     verdicts = [
         {"run": one.b, "verdict": one.verdict, "sentence": one.sentence} for one in compared
     ]

@@ -39,7 +39,8 @@ def remove_runs(
     """Remove runs, at once and for good; a run that a living process writes stays.
 
     Where a run is only in its archive, the store forgets the run, and the archive keeps it. All
-    names are looked up first: where one is wrong, nothing is removed.
+    names are looked up first: where one is wrong, nothing is removed. A run that is named twice, by
+    its name and by its path, is removed once.
     """
     from anchorlib.errors import AnchorError
     from anchorlib.store import archived_alone, find_run
@@ -48,12 +49,14 @@ def remove_runs(
     asked = dict.fromkeys(without_slash(run) for run in runs)
     noted = [one for run in asked if (one := archived_alone(run, store)) is not None]
     alone = {note.run for _, note in noted}
-    found = [keeper_of(find_run(run, store)) for run in asked if run not in alone]
+    keepers = [keeper_of(find_run(run, store)) for run in asked if run not in alone]
+    # A name and a path, or two URLs, may mean one run, which can be removed only once.
+    kept = {(keeper.place, run): (keeper, run) for keeper, run in keepers}
     done: list[dict[str, Any]] = []
     try:
         for place, note in noted:
             _forget(place, note, done, as_json=as_json)
-        for keeper, run in found:
+        for keeper, run in kept.values():
             _remove(keeper, run, done, as_json=as_json)
     except AnchorError:  # the runs that were removed before the error are still listed
         if as_json and done:

@@ -42,7 +42,7 @@ _FIELDS = ("name", "state", "ranks", "steps", "tensors", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _ListedRun:
     """One run of the list.
 
     when, written: the run's start, and the time of its last record; nanoseconds since the epoch.
@@ -115,12 +115,12 @@ def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) ->
     else:
         screen = this_screen()
         emit(_table(lines, screen))
-    for problem in [*unreadable, *_told(lines), *_partly(lines)]:
+    for problem in [*unreadable, *_gap_sentences(lines), *_partly(lines)]:
         note(problem)
     return ExitCode.INCOMPLETE if unreadable else ExitCode.DONE
 
 
-def _table(lines: Sequence[_Line], screen: Screen) -> Iterator[str]:
+def _table(lines: Sequence[_ListedRun], screen: Screen) -> Iterator[str]:
     from anchorlib.names import escape
 
     rows = [line.cells(screen) for line in lines]
@@ -145,7 +145,7 @@ def _alone(store: str) -> dict[str, str]:
         return {}
 
 
-def _told(lines: Sequence[_Line]) -> Iterator[str]:
+def _gap_sentences(lines: Sequence[_ListedRun]) -> Iterator[str]:
     """One sentence about all tensors without any record."""
     clauses = [
         f"{line.name} has no record of {counted(line.unrecorded, 'tensor')}"
@@ -156,7 +156,7 @@ def _told(lines: Sequence[_Line]) -> Iterator[str]:
         yield f"{'; '.join(clauses)}: see `anchor names RUN`"
 
 
-def _partly(lines: Sequence[_Line]) -> Iterator[str]:
+def _partly(lines: Sequence[_ListedRun]) -> Iterator[str]:
     """A sentence about each run of which ranks are missing.
 
     A removal asks one collector after the other, so that one that was interrupted leaves the ranks
@@ -172,14 +172,14 @@ def _partly(lines: Sequence[_Line]) -> Iterator[str]:
             )
 
 
-def _line(name: str, store: str, *, of_several: bool) -> _Line:
+def _line(name: str, store: str, *, of_several: bool) -> _ListedRun:
     from anchor_cli.records import Gaps
     from anchorlib.peers import missing_ranks
     from anchorlib.reading import open_run
 
     run = open_run(name, store=store)
     gaps = Gaps(run)
-    return _Line(
+    return _ListedRun(
         name=run.name,
         state="copied" if run.is_copy else run.state,
         ranks=tuple(run.ranks),

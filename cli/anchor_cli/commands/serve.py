@@ -264,17 +264,17 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
 
 
 def _say_problems(plan: CollectorPlan, *, as_json: bool) -> ExitCode:
-    found = plan.problems()
+    problems = plan.problems()
     if as_json:
-        document({"starts": not found, "problems": found})
-    for said in found or plan.remarks():
+        document({"starts": not problems, "problems": problems})
+    for said in problems or plan.remarks():
         note(said)
-    if not (found or as_json):
+    if not (problems or as_json):
         if plan.read_only:
             emit(f"anchor: would serve on {plan.bind} from {plan.store}, read-only")
         else:
             emit(f"anchor: would collect on {plan.bind} into {plan.store}")
-    return ExitCode.USAGE if found else ExitCode.DONE
+    return ExitCode.USAGE if problems else ExitCode.DONE
 
 
 def _collect(plan: CollectorPlan, signals: Signals, *, as_json: bool) -> ExitCode:

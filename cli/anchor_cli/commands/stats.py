@@ -93,9 +93,9 @@ def show_stats(  # noqa: PLR0913  # one parameter for each option
 
     opened = open_run(run, store=store)
     selection = settled(opened, tensor, selection)
-    found = selected(opened, tensor, selection)
+    chosen = selected(opened, tensor, selection)
     with spread_over(dask) as over:
-        entries = summaries([one for part in found for one in part.series], over)
+        entries = summaries([one for part in chosen for one in part.series], over)
     if as_json:
         document(entries)
     else:
@@ -103,8 +103,8 @@ def show_stats(  # noqa: PLR0913  # one parameter for each option
         rows = [_cells(row, screen) for row in entries]
         if screen.human and not whole:
             rows = _folded(rows)
-        emit(_table(rows, screen, several=len(found) > 1, whole=whole))
-    return answered(lost(opened, tensor, found, selection))
+        emit(_table(rows, screen, several=len(chosen) > 1, whole=whole))
+    return answered(lost(opened, tensor, chosen, selection))
 
 
 def _cells(entry: dict[str, Any], screen: Screen) -> list[str]:
@@ -130,11 +130,11 @@ def _folded(rows: Sequence[list[str]]) -> list[list[str]]:
     for row in rows:
         key = tuple(cell for at, cell in enumerate(row) if at not in apart)
         groups.setdefault(key, []).append(row)
-    found = []
+    folded = []
     for alike in groups.values():
         ranks = spans(tuple(sorted({int(row[rank]) for row in alike})))
-        found.append([*alike[0][:rank], ranks, *alike[0][rank + 1 :]])
-    return found
+        folded.append([*alike[0][:rank], ranks, *alike[0][rank + 1 :]])
+    return folded
 
 
 def _table(

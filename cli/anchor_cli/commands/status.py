@@ -93,8 +93,8 @@ def _say_writings(
 ) -> None:
     from anchorlib.names import escape
 
-    found, _ = _asked(place, lambda keeper: keeper.writings())
-    writings = sorted(found, key=lambda one: (one.run, one.rank))
+    answers, _ = _asked(place, lambda keeper: keeper.writings())
+    writings = sorted(answers, key=lambda one: (one.run, one.rank))
     if as_json:
         document([_document(one) for one in writings])
     elif writings:
@@ -148,19 +148,19 @@ def _asked(place: str, ask: Callable[[Keeper], list[T]]) -> tuple[list[T], list[
     from anchorlib.errors import CollectorError
     from anchorlib.upkeep import keepers_at
 
-    found: list[T] = []
+    answers: list[T] = []
     away: list[CollectorError] = []
     keepers = keepers_at(place)
     for keeper in keepers:
         try:
-            found += ask(keeper)
+            answers += ask(keeper)
         except CollectorError as error:
             away.append(error)
     if len(away) == len(keepers) > 1:
         raise CollectorError(f"none of the collectors answers: {'; '.join(map(str, away))}")
     if len(away) == len(keepers):
         raise away[0]
-    return found, [str(error) for error in away]
+    return answers, [str(error) for error in away]
 
 
 def _document(one: Writing) -> dict[str, object]:

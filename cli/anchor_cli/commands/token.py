@@ -70,8 +70,8 @@ def make_token(
     told_rights, told_runs = _parts(rights), _parts(runs)
     token = issue_token(access, name, told_rights, told_runs)
     if as_json:
-        told = {"name": name, "rights": told_rights, "runs": told_runs, "access": str(access)}
-        document({**told, "token": token})
+        made = {"name": name, "rights": told_rights, "runs": told_runs, "access": str(access)}
+        document({**made, "token": token})
     else:
         may = f"{', '.join(told_rights)} {', '.join(told_runs)}"
         emit(f"{name} may {may}; the token, shown this once: {token}")

@@ -40,9 +40,9 @@ def verify_run(
     """
     from anchorlib.store import find_run
 
-    found = find_run(run, store)
-    with progress(f"verifying {found.name}") as tick:
-        report = verified(found, tick)
+    stored_run = find_run(run, store)
+    with progress(f"verifying {stored_run.name}") as tick:
+        report = verified(stored_run, tick)
     if as_json:
         document(report.as_json())
     else:
@@ -145,7 +145,7 @@ class Report:
         )
 
 
-def verified(found: FoundRun, tick: Tick) -> Report:
+def verified(stored_run: FoundRun, tick: Tick) -> Report:
     from anchorlib.errors import RunNotFoundError, StoreError
     from anchorlib.store import (
         RankAudit,
@@ -156,29 +156,29 @@ def verified(found: FoundRun, tick: Tick) -> Report:
         run_faults,
     )
 
-    report = Report(found.name, 0, 0, 0, 0, [], [])
+    report = Report(stored_run.name, 0, 0, 0, 0, [], [])
     # Each rank is read by itself: a Run cannot be opened where one rank cannot be read.
-    parts = listed_parts(found.location)
+    parts = listed_parts(stored_run.location)
     report.damaged += (
-        _Damage(parts[0][0], f"of the run: {one}") for one in run_faults(found.location)
+        _Damage(parts[0][0], f"of the run: {one}") for one in run_faults(stored_run.location)
     )
     for rank, part in parts:
         try:
-            reader = RankReader(found.location, rank, part=part)
-            audit = RankAudit(found.location, reader)
+            reader = RankReader(stored_run.location, rank, part=part)
+            audit = RankAudit(stored_run.location, reader)
         except (StoreError, RunNotFoundError) as error:
-            if not is_unfinished(found.location, rank, part):
+            if not is_unfinished(stored_run.location, rank, part):
                 report.damaged.append(_Damage(rank, str(error)))
             continue
-        copied = end_copy(found.location, found.name, reader)
+        copied = end_copy(stored_run.location, stored_run.name, reader)
         if copied:
             report.copied[rank] = reader.left_out
         _verify_rank(reader, audit, report, tick)
-    report.damaged += _unjoined(found, [rank for rank, part in parts if part])
+    report.damaged += _unjoined(stored_run, [rank for rank, part in parts if part])
     return report
 
 
-def _unjoined(found: FoundRun, ranks: list[int]) -> list[_Damage]:
+def _unjoined(stored_run: FoundRun, ranks: list[int]) -> list[_Damage]:
     """The damage of records that are missing between the parts of a rank."""
     from anchorlib.errors import StoreError
     from anchorlib.store import RunReader
@@ -186,7 +186,7 @@ def _unjoined(found: FoundRun, ranks: list[int]) -> list[_Damage]:
     if not ranks:
         return []
     try:
-        RunReader(found.location, found.name).refresh()
+        RunReader(stored_run.location, stored_run.name).refresh()
     except StoreError as error:
         return [_Damage(ranks[0], str(error))]
     return []
@@ -200,12 +200,12 @@ def _verify_rank(reader: RankReader, audit: RankAudit, report: Report, tick: Tic
     # In a copy of a rank that was being written, metadata and labels are newer than the rows.
     copied = reader.rank in report.copied
     report.damaged += (_Damage(reader.rank, one) for one in (() if copied else audit.faults()))
-    told: set[str] = set()
-    bad = _verify_rows(reader, audit, report, told)
+    known: set[str] = set()
+    bad = _verify_rows(reader, audit, report, known)
     try:
         _verify_values(reader, bad, report, tick)
     except StoreError as error:  # a damaged column that is needed to find any value
-        if str(error) not in told:
+        if str(error) not in known:
             report.damaged.append(_Damage(reader.rank, str(error)))
 
 
@@ -223,24 +223,26 @@ def _verify_values(reader: RankReader, bad: list[int], report: Report, tick: Tic
         tick(done, len(rows))
 
 
-def _verify_rows(reader: RankReader, audit: RankAudit, report: Report, told: set[str]) -> list[int]:
-    """The damaged rows; adds the errors of unreadable files to `told`."""
+def _verify_rows(
+    reader: RankReader, audit: RankAudit, report: Report, known: set[str]
+) -> list[int]:
+    """The damaged rows; adds the errors of unreadable files to `known`."""
     from anchorlib.errors import StoreError
 
     bad: list[int] = []
     for start, stop in audit.parts():
         try:
-            found = audit.rows(start, stop)
+            checked = audit.rows(start, stop)
         except StoreError as error:
-            if str(error) not in told:  # the next part of the rows may need the same missing file
-                told.add(str(error))
+            if str(error) not in known:  # the next part of the rows may need the same missing file
+                known.add(str(error))
                 report.damaged.append(_Damage(reader.rank, str(error)))
             continue
-        report.unchecked += found.unchecked
-        report.damaged += (_damage(reader, row, _ROW) for row in found.bad)
+        report.unchecked += checked.unchecked
+        report.damaged += (_damage(reader, row, _ROW) for row in checked.bad)
         if reader.rank not in report.copied:
-            report.damaged += (_damage(reader, row, _LABEL) for row in found.labels)
-        bad += found.bad
+            report.damaged += (_damage(reader, row, _LABEL) for row in checked.labels)
+        bad += checked.bad
     return bad
 
 

@@ -48,7 +48,7 @@ def annotated(comparison: Comparison, code: ExitCode) -> list[str]:
         level = "warning"
     lines = [_command(level, _title(comparison), escape(comparison.sentence))]
     if comparison.verdict in DOUBTED:
-        lines += [_command(level, f"anchor: {selector(one.place)}", _told(one))
+        lines += [_command(level, f"anchor: {selector(one.place)}", _annotation(one))
                   for one in comparison.origins[: _ANNOTATIONS - 1]]  # fmt: skip
     return lines
 
@@ -69,7 +69,7 @@ def _title(comparison: Comparison) -> str:
     return f"anchor: {comparison.verdict.upper()}"
 
 
-def _told(origin: Origin) -> str:
+def _annotation(origin: Origin) -> str:
     kind = origin.cls.replace("_", " ")
     return cut(f"{kind} at {where(origin.place)}: {described(origin)}", _WIDTH, "...")
 

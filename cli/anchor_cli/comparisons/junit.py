@@ -56,7 +56,7 @@ def write_junit(comparison: Comparison, code: ExitCode, file: IO[str]) -> None:
     suites = ET.Element("testsuites")
     suite = ET.SubElement(suites, "testsuite", _counts(comparison, cases))
     properties = ET.SubElement(suite, "properties")
-    for name, value in _told(comparison).items():
+    for name, value in _properties(comparison).items():
         ET.SubElement(properties, "property", {"name": name, "value": value})
     suite.extend(cases)
     ET.SubElement(suite, "system-out").text = "\n".join(_said(comparison))
@@ -83,7 +83,7 @@ def _counts(comparison: Comparison, cases: Sequence[ET.Element]) -> dict[str, st
     }
 
 
-def _told(comparison: Comparison) -> dict[str, str]:
+def _properties(comparison: Comparison) -> dict[str, str]:
     document = comparison.to_dict()
     counts = {name: str(value) for name, value in document["counts"].items()}
     return {
@@ -142,5 +142,5 @@ def _case(group: str, name: str) -> ET.Element:
 
 
 def _fail(case: ET.Element, kind: str, message: str, lines: Sequence[str]) -> None:
-    told = ET.SubElement(case, "failure", {"type": kind, "message": message})
-    told.text = "\n".join(lines)
+    failure = ET.SubElement(case, "failure", {"type": kind, "message": message})
+    failure.text = "\n".join(lines)

@@ -31,8 +31,8 @@ def next_commands(comparison: Comparison, runs: tuple[str, str], store: str) -> 
     if comparison.verdict not in ("suspect", "unexpected"):
         return []
     blamed = any(one.cls in _BLAMED for one in comparison.origins)
-    if not blamed and (told := _outside(comparison, runs, store)):
-        return told
+    if not blamed and (advice := _outside(comparison, runs, store)):
+        return advice
     if (
         comparison.verdict == "suspect"
         and not comparison.noise

@@ -75,16 +75,16 @@ class ExportedPoints(NamedTuple):
 class Exported:
     """The selected series of a run, and its comparison with another run.
 
-    found: the comparison whose B is this run; None without --against.
+    comparison: the one whose B is this run; None without --against.
     """
 
     run: str
     series: Sequence[Series]
-    found: Comparison | None = None
+    comparison: Comparison | None = None
     _growth: dict[int, list[Point]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        for point in _growth_of(self.found) if self.found else ():
+        for point in _growth_of(self.comparison) if self.comparison else ():
             self._growth.setdefault(point.step, []).append(point)
 
     @property
@@ -96,9 +96,13 @@ class Exported:
         """The name of a rank in the tool: the run's name where the run has a single rank."""
         return self.run if len(self.ranks) == 1 else f"{self.run} rank {rank}"
 
-    def told(self, rank: int) -> ExportedVerdict | None:
+    def verdict(self, rank: int) -> ExportedVerdict | None:
         """The verdict, for the first rank alone: it is about all ranks, and is written once."""
-        return None if self.found is None or rank != self.ranks[0] else _told(self.found)
+        return (
+            None
+            if self.comparison is None or rank != self.ranks[0]
+            else _verdict_of(self.comparison)
+        )
 
     def points(self, rank: int, tick: Tick) -> Iterator[Point]:
         """All points of one rank, in the order of steps; calls `tick` on the way."""
@@ -170,17 +174,21 @@ def _only(series: Series, at: int, *, kept: bool) -> float:
     return float("nan") if odd else float(series.columns["sum"][at])
 
 
-def _told(found: Comparison) -> ExportedVerdict:
-    texts = {"against": found.a, "verdict": found.verdict, "sentence": found.sentence}
-    counts = found.to_dict()["counts"]
+def _verdict_of(comparison: Comparison) -> ExportedVerdict:
+    texts = {
+        "against": comparison.a,
+        "verdict": comparison.verdict,
+        "sentence": comparison.sentence,
+    }
+    counts = comparison.to_dict()["counts"]
     return ExportedVerdict({name: escape(text) for name, text in texts.items()}, counts)
 
 
-def _growth_of(found: Comparison) -> Iterator[Point]:
+def _growth_of(comparison: Comparison) -> Iterator[Point]:
     """The growth of differences, at the steps of the exported run."""
-    group = f"vs {escape(found.a)}"
-    for one in found.growth:
-        place = (escape(one.kind), one.step + found.step_offset, 0.0)
+    group = f"vs {escape(comparison.a)}"
+    for one in comparison.growth:
+        place = (escape(one.kind), one.step + comparison.step_offset, 0.0)
         yield Point(f"{group} differing", *place, float(one.differing))
         if one.median_error_eps is not None:
             yield Point(f"{group} eps", *place, float(one.median_error_eps))

@@ -22,7 +22,7 @@ __all__ = ["write_zarr"]
 _OF_ARRAYS = 6  # parts of the key of an array's zarr.json
 
 
-def write_zarr(run: str, found: Sequence[Series], place: Path, tick: Tick) -> dict[str, Any]:
+def write_zarr(run: str, series: Sequence[Series], place: Path, tick: Tick) -> dict[str, Any]:
     """Writes series into the folder `place`; the folder appears complete, or not at all.
 
     Raises OptionError where the folder cannot be written, or holds anything but an earlier export.
@@ -35,7 +35,7 @@ def write_zarr(run: str, found: Sequence[Series], place: Path, tick: Tick) -> di
         )
     target = Path(os.path.realpath(place))
     part, old = (target.with_name(f".{target.name}.{os.getpid()}.{end}") for end in ("part", "old"))
-    tree = tensor_tree(run, found)
+    tree = tensor_tree(run, series)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         arrays = _write(tree, part, tick)

@@ -79,9 +79,9 @@ def _write_rank(
     exported: Exported, rank: int, client: Any, experiment: str, tick: Tick
 ) -> tuple[ExportedPoints, str]:
     tags = {"anchor.run": exported.run, "anchor.rank": str(rank)}
-    if (told := exported.told(rank)) is not None:
-        tags |= {f"anchor.{name}": value for name, value in told.texts.items()}
-        tags |= {f"anchor.{name}": str(value) for name, value in told.numbers.items()}
+    if (verdict := exported.verdict(rank)) is not None:
+        tags |= {f"anchor.{name}": value for name, value in verdict.texts.items()}
+        tags |= {f"anchor.{name}": str(value) for name, value in verdict.numbers.items()}
     run = client.create_run(experiment, tags=tags, run_name=exported.title(rank)).info.run_id
     status = "FAILED"
     try:
@@ -101,8 +101,8 @@ def _fill(exported: Exported, rank: int, client: Any, run: str, tick: Tick) -> E
             for point in batch:
                 written = written.plus(point)
                 _add_histogram(Path(folder), point)
-        if exported.found is not None and exported.told(rank) is not None:
-            text = json.dumps(plain(exported.found.to_dict()), allow_nan=False)
+        if exported.comparison is not None and exported.verdict(rank) is not None:
+            text = json.dumps(plain(exported.comparison.to_dict()), allow_nan=False)
             (Path(folder) / "comparison.json").write_text(text, encoding="utf-8")
         client.log_artifacts(run, folder)
     return written

@@ -49,11 +49,11 @@ def _write_rank(
     with written_whole(folder / _FILE) as file:
         writer = protos.writer(file)
         writer.write(protos.event(file_version="brain.Event:2").SerializeToString())
-        told = exported.told(rank)
+        verdict = exported.verdict(rank)
         for point in exported.points(rank, tick):
-            if told is not None:  # the verdict gets the first point's step and time
-                writer.write(protos.text(told, point))
-                told = None
+            if verdict is not None:  # the verdict gets the first point's step and time
+                writer.write(protos.text(verdict, point))
+                verdict = None
             writer.write(protos.encoded(point))
             written = written.plus(point)
     return written
@@ -84,10 +84,10 @@ class _Protos:
         bins = self._summaries.HistogramProto(**_bins(point.value))
         return self._event(point.tag, point, histo=bins)
 
-    def text(self, told: ExportedVerdict, at: Point) -> bytes:
+    def text(self, verdict: ExportedVerdict, at: Point) -> bytes:
         """One event with the verdict, for TensorBoard's text dashboard."""
-        lines = [told.texts["verdict"].upper(), told.texts["sentence"]]
-        lines += [f"{name}: {value:,}" for name, value in told.numbers.items()]
+        lines = [verdict.texts["verdict"].upper(), verdict.texts["sentence"]]
+        lines += [f"{name}: {value:,}" for name, value in verdict.numbers.items()]
         # TensorBoard reads texts as Markdown; an indented block is shown as it is.
         tensor = self._tensors.TensorProto(
             dtype=self._types.DT_STRING,
@@ -96,7 +96,7 @@ class _Protos:
         about = self._summaries.SummaryMetadata(
             plugin_data=self._summaries.SummaryMetadata.PluginData(plugin_name="text")
         )
-        tag = f"verdict/vs {told.texts['against']}"
+        tag = f"verdict/vs {verdict.texts['against']}"
         return self._event(tag, at, tensor=tensor, metadata=about)
 
     def _event(self, tag: str, at: Point, **value: Any) -> bytes:

@@ -94,8 +94,8 @@ def _fill(exported: Exported, rank: int, run: Any, tick: Tick, wandb: Any) -> Ex
             row[point.tag] = _value(point, wandb)
             written = written.plus(point)
         run.log(row, step=step)
-    if (told := exported.told(rank)) is not None:
-        known = {**told.texts, **told.numbers}
+    if (verdict := exported.verdict(rank)) is not None:
+        known = {**verdict.texts, **verdict.numbers}
         run.summary.update({f"anchor/{name}": value for name, value in known.items()})
     return written
 

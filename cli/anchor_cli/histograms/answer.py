@@ -47,15 +47,15 @@ class Answer:
     @classmethod
     def of(
         cls,
-        found: Sequence[Selected],
+        chosen: Sequence[Selected],
         run: str,
         selectors: Sequence[str],
         target: NarrowFormat | None,
         over: Over = map,
     ) -> Answer:
         """Counts the histograms; `over` maps the counting over blocks."""
-        parts = measured(found, run, target, over)
-        dtypes = list(dict.fromkeys(one.info.dtype for one in found))
+        parts = measured(chosen, run, target, over)
+        dtypes = list(dict.fromkeys(one.info.dtype for one in chosen))
         return cls(pooled(parts, selectors), parts, dtypes, target)
 
     @property
@@ -132,17 +132,17 @@ class Answer:
         """With --as, the line that suggests the scales at which the fewest elements are lost."""
         if self.target is None:
             return
-        found = scales_for(self.whole.histogram, self.target.fmt)
-        if found is None:
+        suggested = scales_for(self.whole.histogram, self.target.fmt)
+        if suggested is None:
             return
-        scales = f"scales 2^{found.low} to 2^{found.high}"
-        if found.low == found.high:
-            scales = f"scale 2^{found.high}"
+        scales = f"scales 2^{suggested.low} to 2^{suggested.high}"
+        if suggested.low == suggested.high:
+            scales = f"scale 2^{suggested.high}"
         overflow = "no overflow"
         if infinite := self.whole.histogram.inf:
             are = "element is" if infinite == 1 else "elements are"
             overflow = f"no further overflow ({infinite:,} {are} infinite at any scale)"
-        yield f"suggested {scales}: {overflow}, least underflow ({percent(found.underflow)})"
+        yield f"suggested {scales}: {overflow}, least underflow ({percent(suggested.underflow)})"
 
     def _each(self, screen: Screen) -> Iterator[str]:
         """A line for each tensor: its figures, and its histogram as a strip on a common axis."""

@@ -56,8 +56,8 @@ class Measured:
         if target is None or self.shares is None:
             return about
         asked = {"as": target.fmt, "scale": target.scale, "shares_exact": self.shares.exact}
-        found = scales_for(self.histogram, target.fmt)
-        suggested = {"suggested_scale": None if found is None else found.to_dict()}
+        scales = scales_for(self.histogram, target.fmt)
+        suggested = {"suggested_scale": None if scales is None else scales.to_dict()}
         return {**about, **asked, **self.shares.to_dict(), **suggested}
 
 
@@ -66,13 +66,15 @@ def measured(
 ) -> list[Measured]:
     """The histogram of each tensor, over all its ranks; `over` maps the counting over blocks."""
     every = [one for part in parts for one in part.series]
-    histograms = [Log2Histogram.pooled(told) for told in spread(Series.histogram, every, over)]
+    histograms = [
+        Log2Histogram.pooled(of_blocks) for of_blocks in spread(Series.histogram, every, over)
+    ]
     shares = None if target is None else _shares(every, histograms, target, over)
-    found, at = [], 0
+    tensors, at = [], 0
     for part in parts:
         own = slice(at, at + len(part.series))
         at = own.stop
-        found.append(
+        tensors.append(
             Measured(
                 run=run,
                 tensor=part.info.name,
@@ -84,7 +86,7 @@ def measured(
                 shares=None if shares is None else sum(shares[own], Shares()),
             )
         )
-    return found
+    return tensors
 
 
 def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
@@ -109,14 +111,16 @@ def _shares(
     every: Sequence[Series], histograms: Sequence[Log2Histogram], target: NarrowFormat, over: Over
 ) -> list[Shares]:
     """The shares of each series: from its histogram where that is exact, else from its values."""
-    found = [shares_as(one, target.fmt, target.scale) for one in histograms]
-    inexact = [at for at, one in enumerate(found) if not one.exact]
+    shares = [shares_as(one, target.fmt, target.scale) for one in histograms]
+    inexact = [at for at, one in enumerate(shares) if not one.exact]
     asked = partial(_of_each, target)
-    for at, told in zip(inexact, spread(asked, [every[at] for at in inexact], over), strict=True):
+    for at, of_blocks in zip(
+        inexact, spread(asked, [every[at] for at in inexact], over), strict=True
+    ):
         # Summed record by record: floating-point sums of fractions depend on the order, and the
         # answer must not depend on how the blocks were cut.
-        found[at] = sum((one for block in told for one in block), Shares())
-    return found
+        shares[at] = sum((one for block in of_blocks for one in block), Shares())
+    return shares
 
 
 def _of_each(target: NarrowFormat, series: Series) -> list[Shares]:

@@ -47,10 +47,10 @@ class Import:
 
     def all(self, placing: Placing, tick: Tick) -> None:
         """Reads and writes all files; after an error the run is left open."""
-        found = self._placed(placing)
+        dumps = self._placed(placing)
         try:
-            for number, (file, place) in enumerate(found):
-                tick(number, len(found))
+            for number, (file, place) in enumerate(dumps):
+                tick(number, len(dumps))
                 self._one(file, place)
             for writer in self._writers.values():
                 self.left_out += writer.left_out.records
@@ -64,7 +64,7 @@ class Import:
         """The ranks that were written."""
         return set(self._writers)
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """The JSON document."""
         return {
             "run": self.run,
@@ -88,16 +88,16 @@ class Import:
 
     def _placed(self, placing: Placing) -> list[tuple[Path, DumpPlace]]:
         """The files that may be dumps, in the order in which they are to be recorded."""
-        found = [
+        dumps = [
             (file, place) for file in _files(self.root) if (place := self._place(file, placing))
         ]
-        found.sort(
+        dumps.sort(
             key=lambda one: (
                 (one[1].step, one[1].pass_index, one[1].of(()).kind != "value"),
                 natural(one[0].relative_to(self.root).as_posix()),
             )
         )
-        return found
+        return dumps
 
     def _place(self, file: Path, placing: Placing) -> DumpPlace | None:
         if file.suffix.lower() not in SUFFIXES:

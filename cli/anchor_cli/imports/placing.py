@@ -106,15 +106,15 @@ def _by_rule(path: str) -> DumpPlace:
 
 
 def _by_pattern(path: str, pattern: re.Pattern[str]) -> DumpPlace | None:
-    found = pattern.search(path)
-    if found is None:
+    match = pattern.search(path)
+    if match is None:
         return None
-    groups = found.groupdict()
+    groups = match.groupdict()
     step, pass_index, rank = (
         _counted(groups.get(name) or "0", f"the {name} of {escape(path)}")
         for name in ("step", "pass", "rank")
     )
-    rest = f"{path[: found.start()]}/{path[found.end() :]}"
+    rest = f"{path[: match.start()]}/{path[match.end() :]}"
     name = _dotted(groups["name"] or "" if "name" in groups else rest)
     kind = groups.get("kind") or "value"
     if kind.lower() in _GRADIENTS:
@@ -126,17 +126,17 @@ def _by_pattern(path: str, pattern: re.Pattern[str]) -> DumpPlace | None:
 
 def _number(pattern: re.Pattern[str], path: str) -> tuple[int | None, str]:
     """The number that a pattern finds, and the path without what it matched."""
-    found = pattern.search(path)
-    if found is None:
+    match = pattern.search(path)
+    if match is None:
         return None, path
-    rest = f"{path[: found.start()].rstrip('._-')}{_joint(path, found)}"
-    return _counted(found[1], escape(path)), rest
+    rest = f"{path[: match.start()].rstrip('._-')}{_joint(path, match)}"
+    return _counted(match[1], escape(path)), rest
 
 
-def _joint(path: str, found: re.Match[str]) -> str:
+def _joint(path: str, match: re.Match[str]) -> str:
     """The path behind a number; a dot separates it from text before the number in the same part."""
-    after = path[found.end() :].lstrip("._-")
-    before = path[: found.start()].rstrip("._-")
+    after = path[match.end() :].lstrip("._-")
+    before = path[: match.start()].rstrip("._-")
     inside = before and after and not before.endswith("/") and not after.startswith("/")
     return f".{after}" if inside else after
 
@@ -165,13 +165,13 @@ def _kind_in(name: str) -> tuple[str, str]:
 
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
-        found = re.compile(pattern)
+        compiled = re.compile(pattern)
     except re.error as error:
         raise OptionError(f"--step-pattern {escape(pattern)} is no pattern: {error}") from None
-    groups = set(found.groupindex)
+    groups = set(compiled.groupindex)
     if not groups or not groups <= _GROUPS:
         raise OptionError(
             f"--step-pattern {escape(pattern)}: name its groups, as in "
             r"'(?P<name>.*)_(?P<step>\d+)'; they may be step, name, kind, pass and rank"
         )
-    return found
+    return compiled

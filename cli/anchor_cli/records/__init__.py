@@ -3,7 +3,7 @@
 from anchor_cli.records.extract import Extract
 from anchor_cli.records.following import Following
 from anchor_cli.records.formats import WRITERS, csv_rows
-from anchor_cli.records.missing import Gaps, answered, lost, told
+from anchor_cli.records.missing import Gaps, answered, clauses_of, lost
 from anchor_cli.records.selected import named, narrowed, selected, settled
 from anchor_cli.records.sheets import harmless, sheet, write_rows
 from anchor_cli.records.summarised import summaries, summarised
@@ -16,6 +16,7 @@ __all__ = [
     "Gaps",
     "Selected",
     "answered",
+    "clauses_of",
     "csv_rows",
     "harmless",
     "lost",
@@ -26,6 +27,5 @@ __all__ = [
     "sheet",
     "summaries",
     "summarised",
-    "told",
     "write_rows",
 ]

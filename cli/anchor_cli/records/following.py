@@ -46,18 +46,18 @@ class Following:
             # Fewer rows than were seen: the run was recorded anew under its name.
             seen = self._seen.get(rank, 0) if self._seen.get(rank, 0) <= reader.committed else 0
             self._seen[rank] = reader.committed
-            yield from self._told(reader, np.sort(rows[rows >= seen]))
+            yield from self._summaries(reader, np.sort(rows[rows >= seen]))
 
-    def _told(self, reader: RankReader, rows: Array) -> Iterator[dict[str, Any]]:
+    def _summaries(self, reader: RankReader, rows: Array) -> Iterator[dict[str, Any]]:
         owner = reader.series_ids[rows]
         entries: list[tuple[int, dict[str, Any]]] = []
         for number in np.unique(owner).tolist():
             entry = reader.catalogue.series[number]
             if self._wanted(entry.name, entry.kind):
                 own = rows[owner == number]
-                told = summarised(Series(reader, entry, own))
-                entries += zip(own.tolist(), told, strict=True)
-        yield from (told for _, told in sorted(entries, key=lambda pair: pair[0]))
+                summaries = summarised(Series(reader, entry, own))
+                entries += zip(own.tolist(), summaries, strict=True)
+        yield from (summaries for _, summaries in sorted(entries, key=lambda pair: pair[0]))
 
     def gaps(self) -> Iterator[tuple[str, str, str, int]]:
         """Name, kind, reason and number of the observations newly counted as not recorded."""

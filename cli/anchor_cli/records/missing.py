@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from anchorlib import Run, TensorInfo
     from anchorlib.record import Gap
 
-__all__ = ["Gaps", "answered", "lost", "told"]
+__all__ = ["Gaps", "answered", "clauses_of", "lost"]
 
 Pair = tuple[str, str]
 _MOST = 5  # tensors that one line names
@@ -29,13 +29,13 @@ class Gaps:
 
     def __init__(self, run: Run, rank: int | None = None) -> None:
         self._run = run
-        self._found: dict[Pair, list[Gap]] = {}
+        self._of_pair: dict[Pair, list[Gap]] = {}
         for gap in run.gaps(rank):
-            self._found.setdefault((gap.name, gap.kind), []).append(gap)
+            self._of_pair.setdefault((gap.name, gap.kind), []).append(gap)
 
     def of(self, info: TensorInfo) -> list[Gap]:
         """The gaps of a tensor; a gap without a known mode counts for each of its modes."""
-        those = self._found.get((info.name, info.kind), ())
+        those = self._of_pair.get((info.name, info.kind), ())
         return [gap for gap in those if gap.mode in ("", info.mode)]
 
     def count(self, info: TensorInfo) -> int:
@@ -46,20 +46,22 @@ class Gaps:
     def of_unknown(self) -> list[Gap]:
         """The gaps of records that were lost before their tensor was known."""
         pair = (UNKNOWN, "value")
-        return [] if pair in _recorded(self._run) else self._found.get(pair, [])
+        return [] if pair in _recorded(self._run) else self._of_pair.get(pair, [])
 
     @property
     def total(self) -> int:
         """How many observations of all tensors were not recorded, or not with their values."""
-        return sum(gap.count for those in self._found.values() for gap in those)
+        return sum(gap.count for those in self._of_pair.values() for gap in those)
 
     def unrecorded(self, selectors: Sequence[str] = ("*",)) -> dict[Pair, list[Gap]]:
         """The selected tensors that have gaps and no record at all, with their gaps."""
-        recorded = _recorded(self._run) if self._found else ()
+        recorded = _recorded(self._run) if self._of_pair else ()
         lost_pairs: dict[Pair, list[Gap]] = {}
         for selector in selectors:
             with contextlib.suppress(UnknownTensorError):
-                lost_pairs |= {pair: self._found[pair] for pair in select([selector], self._found)}
+                lost_pairs |= {
+                    pair: self._of_pair[pair] for pair in select([selector], self._of_pair)
+                }
         return {pair: those for pair, those in lost_pairs.items() if pair not in recorded}
 
 
@@ -68,7 +70,7 @@ def _recorded(run: Run) -> set[Pair]:
 
 
 def lost(
-    run: Run, selectors: Sequence[str], found: Sequence[Selected], selection: Selection
+    run: Run, selectors: Sequence[str], chosen: Sequence[Selected], selection: Selection
 ) -> str:
     """A sentence about the selected tensors and steps that were not recorded; "" for none.
 
@@ -76,12 +78,12 @@ def lost(
     their summaries, and are subtracted.
     """
     gaps = Gaps(run, selection.rank)
-    names = {part.info.name for part in found}
+    names = {part.info.name for part in chosen}
     # Where one kind of a name was found, its other kinds were not asked for and are no gap.
     names.add(UNKNOWN)  # reported by `_of_any`
     others = {p: g for p, g in gaps.unrecorded(selectors).items() if p[0] not in names}
     return "; ".join(
-        [*_of_tensors(gaps, found, selection), *told(others), *_of_any(gaps, selection)]
+        [*_of_tensors(gaps, chosen, selection), *clauses_of(others), *_of_any(gaps, selection)]
     )
 
 
@@ -93,9 +95,9 @@ def answered(problem: str) -> ExitCode:
     return ExitCode.INCOMPLETE
 
 
-def _of_tensors(gaps: Gaps, found: Iterable[Selected], selection: Selection) -> Iterator[str]:
+def _of_tensors(gaps: Gaps, chosen: Iterable[Selected], selection: Selection) -> Iterator[str]:
     """A clause for each tensor that has records, but not all."""
-    for part in found:
+    for part in chosen:
         those = gaps.of(part.info)
         missing = sum(gap.count for gap in those)
         if part.info.mode != "summary":
@@ -114,7 +116,7 @@ def _of_any(gaps: Gaps, selection: Selection) -> Iterator[str]:
         yield f"{missing} of unknown tensors are lost at {_where(those)}"
 
 
-def told(unrecorded: dict[Pair, list[Gap]]) -> Iterator[str]:
+def clauses_of(unrecorded: dict[Pair, list[Gap]]) -> Iterator[str]:
     """A clause for each tensor without a record; beyond five they are only counted."""
     for pair in list(unrecorded)[:_MOST]:
         yield f"{escape(join(*pair))} has no record: lost at {_where(unrecorded[pair])}"

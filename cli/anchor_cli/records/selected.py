@@ -45,23 +45,25 @@ def selected(
         raise OptionError(
             f"rank {selection.rank} recorded nothing in {run.name}; there are: {have}"
         )
-    found = narrowed(run, _of_mode(infos, selection.mode), selection)
-    if kept := [one for one in found if one.series]:
+    candidates = narrowed(run, _of_mode(infos, selection.mode), selection)
+    if kept := [one for one in candidates if one.series]:
         return kept
     raise UnknownTensorError(
         f"{escape(', '.join(selectors))} has no record at {selection} in {run.name}; "
-        f"its records are of {_recorded(found, selection)}"
+        f"its records are of {_recorded(candidates, selection)}"
     )
 
 
-def _recorded(found: Sequence[Selected], selection: Selection) -> str:
+def _recorded(candidates: Sequence[Selected], selection: Selection) -> str:
     """The steps of all records of these tensors, and their phases, passes and calls if asked of."""
-    infos = [one.info for one in found]
+    infos = [one.info for one in candidates]
     parts = [steps_of(min(i.first_step for i in infos), max(i.last_step for i in infos))]
     columns = {"phase": selection.phase, "pass_index": selection.pass_index, "call": selection.call}
     for column, wanted in columns.items():
         if wanted is not None:
-            there = {own for one in found for all_of in one.whole for own in all_of.columns[column]}
+            there = {
+                own for one in candidates for all_of in one.whole for own in all_of.columns[column]
+            }
             shown = [escape(str(one)) for one in sorted(there)]
             more = "" if len(shown) <= _SHOWN else f" and {len(shown) - _SHOWN} more"
             parts.append(f"{column.removesuffix('_index')} {', '.join(shown[:_SHOWN])}{more}")
@@ -118,8 +120,8 @@ def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
                     f"--mode {' or --mode '.join(map(escape, several))}"
                 )
         return list(infos)
-    if found := [info for info in infos if info.mode == mode]:
-        return found
+    if of_mode := [info for info in infos if info.mode == mode]:
+        return of_mode
     have = ", ".join(sorted({escape(info.mode) for info in infos}))
     raise OptionError(f"nothing selected was recorded in mode {mode}; modes there: {have}")
 

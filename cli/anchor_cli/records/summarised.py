@@ -24,8 +24,10 @@ def summaries(parts: Sequence[Series], over: Over) -> list[dict[str, Any]]:
     """The summaries of several series, in their order; `over` maps the reading over blocks."""
     from anchorlib.reading import spread  # loads numpy, which help does without
 
-    told = zip(parts, spread(_columns, parts, over), strict=True)
-    return [entry for series, blocks in told for some in blocks for entry in _entries(series, some)]
+    of_parts = zip(parts, spread(_columns, parts, over), strict=True)
+    return [
+        entry for series, blocks in of_parts for some in blocks for entry in _entries(series, some)
+    ]
 
 
 def _columns(series: Series) -> dict[str, list[Any]]:

@@ -171,6 +171,7 @@ def test_trouble_on_the_way_is_told_or_overcome(store: Path, line: Line, trouble
     assert told(open_run("run1", S3)) == told(open_run("run1", store))
 
 
+@pytest.mark.slow
 def test_a_store_that_stops_answering_ends_it_with_one_line(store: Path, line: Line) -> None:
     shelf = checked_shelf(shelf_at(S3))
     line.trouble = lambda method, path: "503" if "rank1" in path else None

@@ -70,6 +70,7 @@ class Evictor:
         return answer
 
 
+@pytest.mark.slow
 def test_at_whatever_moment_it_leaves_the_answers_are_the_same(
     tmp_path: Path, store: Path, shelf: FolderShelf
 ) -> None:

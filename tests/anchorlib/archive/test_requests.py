@@ -39,6 +39,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
         yield line
 
 
+@pytest.mark.slow
 def test_names_and_pooled_hist_of_a_thousand_ranks_are_four_requests(
     tmp_path: Path, line: Line
 ) -> None:
@@ -65,6 +66,7 @@ def test_names_and_pooled_hist_of_a_thousand_ranks_are_four_requests(
     assert pooled.json["bins"] == {bin_: RANKS * count for bin_, count in here["bins"].items()}
 
 
+@pytest.mark.slow
 def test_one_tensor_of_one_rank_is_four_requests_a_shard(tmp_path: Path, line: Line) -> None:
     store = make_run(tmp_path / "store", ranks=2)
     archive_run(store, "run1", shelf_at(S3))
@@ -75,6 +77,7 @@ def test_one_tensor_of_one_rank_is_four_requests_a_shard(tmp_path: Path, line: L
     assert len(line.asked) <= 4 * len({path.partition("?")[0] for _, path in line.asked})
 
 
+@pytest.mark.slow
 def test_the_index_says_what_the_ranks_say(tmp_path: Path, line: Line) -> None:
     store = make_run(tmp_path / "store", ranks=3)
     archive_run(store, "run1", shelf_at(S3))
@@ -145,6 +148,7 @@ def test_an_index_that_speaks_of_more_than_there_can_be_is_refused(
         read_index(LocalLocation(run), 0) if whose == "rank" else parsed_index(data)
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_are_compared_by_their_digests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

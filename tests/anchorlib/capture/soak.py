@@ -18,7 +18,7 @@ from torch import nn
 
 import anchorlib
 from anchorlib.capture.sessions.active import open_session
-from anchorlib.capture.sessions.settings import Options, settings
+from anchorlib.capture.sessions.settings import StartArguments, settings
 from anchorlib.sinks import MemorySink
 
 _STEPS = 3_000
@@ -67,7 +67,7 @@ def soak():
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    session = open_session(settings(Options("soak")), Nowhere())
+    session = open_session(settings(StartArguments("soak")), Nowhere())
     marks = []
     with session:
         session.watch(model, tensors=["?"], optimizer=optimizer)

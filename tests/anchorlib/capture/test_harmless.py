@@ -153,7 +153,7 @@ def test_the_state_of_random_numbers_is_left_alone():
         assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_thousand_steps_leave_memory_flat():
     """In a process of its own: what earlier tests left of the heap moves by more than a leak.
 

@@ -55,6 +55,7 @@ def test_the_short_way_and_the_long_one_give_the_same_bits(dtype, shape):
     assert bytes_of(nbytes, lambda target: move(target, address, nbytes)) == slow
 
 
+@pytest.mark.slow
 def test_whichever_way_a_tensor_takes_into_the_ring_its_record_is_the_same():
     with recording() as run:
 

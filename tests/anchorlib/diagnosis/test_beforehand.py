@@ -200,6 +200,7 @@ def _faulty(what: str, one: Record, step: int, name: str) -> Sequence[Record]:
     return made.get(what, [one])
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15))
 @given(st.lists(FAULTS, max_size=3))
 @example([("scale", 1, 0, "x@grad"), ("moved", 2, 0, "w@value")])

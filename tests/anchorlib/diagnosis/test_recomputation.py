@@ -226,6 +226,7 @@ def test_an_origin_of_which_no_formula_is_known_says_so(replays: Any) -> None:
     assert "not computed again: no rule computes SoftplusBackward0" in told.why
 
 
+@pytest.mark.slow
 def test_values_that_rotted_are_not_replayed(train: Callable[..., str], tmp_path: Any) -> None:
     found = anchorlib.compare(train("a", nn.Tanh()), train("b", tanh_by_hand()), store=tmp_path)
     origin = found.origins[0]

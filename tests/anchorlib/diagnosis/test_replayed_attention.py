@@ -110,6 +110,7 @@ def test_a_mask_that_has_a_gradient_is_known_among_four_inputs() -> None:
             assert any(one.startswith("torch's") for one in own.formulas), name
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_mask_that_heads_share_is_computed_of_all_of_them_or_not_at_all() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 8, 96, 8)
@@ -121,6 +122,7 @@ def test_the_gradient_of_a_mask_that_heads_share_is_computed_of_all_of_them_or_n
         told([q, k, v], shared, torch.float32, learned=True)
 
 
+@pytest.mark.slow
 def test_of_many_scores_the_first_heads_are_computed() -> None:
     torch.manual_seed(0)
     k, v = torch.randn(2, 2, 4, 96, 8)

@@ -119,6 +119,7 @@ def told(layer: Any, x: Tensor, *, precision: torch.dtype = torch.float32) -> di
     return found
 
 
+@pytest.mark.slow
 @EVEN
 @settings(max_examples=examples(50), deadline=None)
 @given(case=st.one_of(layers(), transposed_layers(), same_sized()))

@@ -42,13 +42,13 @@ def test_a_node_is_an_operation_under_stage_and_module_and_views_are_left_out():
     assert graph.edges == [(0, 1), (1, 2)]
     assert graph.views == 1
     assert graph.nodes[1].inputs[0].tensor.shape == (5, 8)
-    told = graph.nodes[2].told
-    assert (told["autograd"], told["sequence"], told["where"]) == (
+    attributes = graph.nodes[2].attributes
+    assert (attributes["autograd"], attributes["sequence"], attributes["where"]) == (
         "TanhBackward0",
         "4",
         "net.py:12",
     )
-    assert told["takes"] == "grad_output float32[5,4]; output float32[5,8]"
+    assert attributes["takes"] == "grad_output float32[5,4]; output float32[5,8]"
 
 
 def test_an_edge_leaves_from_the_output_whose_bits_are_taken():

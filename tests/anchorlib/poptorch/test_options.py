@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import anchorlib.poptorch as poptorch
 from anchorlib.poptorch import OutputMode
-from anchorlib.poptorch.groups import Group
+from anchorlib.poptorch.groups import OptionGroup
 from tests.anchorlib.poptorch.models import Net
 
 
@@ -76,7 +76,7 @@ def test_a_short_name_means_one_tensor():
 
 def groups():
     options = poptorch.Options()
-    return [options, *(one for one in vars(options).values() if isinstance(one, Group))]
+    return [options, *(one for one in vars(options).values() if isinstance(one, OptionGroup))]
 
 
 @pytest.mark.parametrize(

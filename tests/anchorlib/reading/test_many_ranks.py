@@ -12,7 +12,7 @@ import pytest
 from anchorlib.errors import RunNotFoundError
 from anchorlib.reading import open_run
 from anchorlib.store import RunReader, Writer
-from anchorlib.store.read.column_memory import ROOM, Room
+from anchorlib.store.read.column_memory import ROOM, ColumnMemory
 from anchorlib.store.read.usable_memory import memory_here
 from tests.anchorlib.reading.runs import make_run, told, training
 from tests.cli.made import anchor
@@ -64,7 +64,7 @@ def test_all_runs_of_a_process_share_what_may_be_kept(
 def test_what_a_live_run_is_counted_with_is_what_it_keeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = Room(1 << 30)
+    own = ColumnMemory(1 << 30)
     monkeypatch.setattr("anchorlib.store.read.run.ROOM", own)
     with Writer.open(tmp_path, "run1", 0) as writer:
         run = open_run("run1", tmp_path)

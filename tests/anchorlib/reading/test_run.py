@@ -199,6 +199,7 @@ def test_many_tensors_are_listed_by_their_catalogue_alone(
     assert 0 < len(keys) < 60
 
 
+@pytest.mark.slow
 def test_reading_imports_no_torch(tmp_path: Path) -> None:
     make_run(tmp_path)
     code = (

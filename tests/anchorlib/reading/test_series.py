@@ -243,6 +243,7 @@ def test_the_last_attempt_of_a_coordinate_is_seen(tmp_path: Path) -> None:
     assert every.columns["order"].tolist() == sorted(every.columns["order"].tolist())
 
 
+@pytest.mark.slow
 def test_xarray_gets_values_with_their_coordinates(tmp_path: Path) -> None:
     data = open_run("run1", make_run(tmp_path))["fc1"].to_xarray()
     assert data.dims == ("record", "d0", "d1")

@@ -276,6 +276,7 @@ def test_everything_that_changes_a_sink_is_called_by_the_drain_thread_alone():
     assert sink.entries == {f"{k}": 39 for k in range(4)}
 
 
+@pytest.mark.slow
 def test_a_close_that_runs_out_of_time_writes_nothing_more_and_counts_what_waited():
     sink = RecordingSink(seconds=0.3)
     queue = queue_to(sink)

@@ -276,6 +276,7 @@ def test_a_forked_child_that_ends_steps_flushes_and_closes_disturbs_nobody(store
     assert values(store) == [0.0, 1.0, 2.0, 3.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["thread", pytest.param("process", marks=needs_process)])
 def test_threads_that_anchor_other_shapes_by_one_name_mix_nothing_up(store, place):
     def anchor(size):
@@ -305,6 +306,7 @@ def test_a_statement_that_cannot_be_read_costs_no_record(caplog):
     assert "could not be read" in caplog.text
 
 
+@pytest.mark.slow
 def test_lineage_that_is_larger_than_the_ring_is_told_in_parts_and_flush_ends(caplog):
     sink = MemorySink()
     queue = queue_to(sink, limit_bytes=4096)

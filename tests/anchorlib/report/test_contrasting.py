@@ -9,7 +9,7 @@ from anchorlib.diagnosis import Origin, Place
 from anchorlib.reading import open_run
 from anchorlib.report.comparison_view import EQUAL, NONFINITE, UNMEASURED, contrast
 from anchorlib.report.gathering import gather
-from anchorlib.report.run_view import Budget
+from anchorlib.report.run_view import PageBudget
 from tests.anchorlib.report.compared import compared
 from tests.cli.made import make_run, record
 
@@ -108,13 +108,13 @@ def test_values_are_read_within_the_budget_origins_first(tmp_path):
     off = changed(7, 9.0)
     runs = pair_of_runs(tmp_path, steps=4, fc1_1=changed(2, 99.0), fc2_2=off, fc2_3=off)
     assert len(drawn(*runs).nearby) == 3
-    two = drawn(*runs, budget=Budget(neighbourhoods=2)).nearby
+    two = drawn(*runs, budget=PageBudget(neighbourhoods=2)).nearby
     assert [one["cell"] for one in two] == [1, 4 + 2]
     measure = compared(*runs).measures.at(0)
     late = Origin(Place(3, 0, 0, 0, "train", "fc2", "value"), "rounding", (), (), measure)
-    one = drawn(*runs, budget=Budget(neighbourhoods=1), first=None, origins=[late]).nearby
+    one = drawn(*runs, budget=PageBudget(neighbourhoods=1), first=None, origins=[late]).nearby
     assert [one["cell"] for one in one] == [4 + 3]
-    assert drawn(*runs, budget=Budget(read_bytes=0)).nearby == []
+    assert drawn(*runs, budget=PageBudget(read_bytes=0)).nearby == []
 
 
 def test_what_came_after_the_page_was_gathered_is_left_to_the_next(tmp_path):

@@ -9,7 +9,7 @@ from anchorlib.reading import open_run
 from anchorlib.report.comparison_view import EQUAL, NONFINITE, contrast
 from anchorlib.report.footprint import SIDE
 from anchorlib.report.gathering import gather
-from anchorlib.report.run_view import Budget
+from anchorlib.report.run_view import PageBudget
 from tests.anchorlib.report.compared import compared
 from tests.cli.made import make_run, record
 
@@ -58,7 +58,7 @@ def test_a_large_tensor_is_drawn_small_and_no_difference_is_lost(tmp_path):
 
 def test_what_the_budget_does_not_allow_is_left_out(tmp_path):
     values = np.zeros((4, 4), np.float32)
-    assert found(tmp_path, values, values + 1, Budget(footprint_elements=15)) is None
+    assert found(tmp_path, values, values + 1, PageBudget(footprint_elements=15)) is None
 
 
 def test_a_scalar_has_no_axis(tmp_path):

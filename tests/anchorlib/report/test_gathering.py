@@ -15,7 +15,7 @@ from anchorlib.record import Edges, Flag, Gap, Parent
 from anchorlib.report.binning import BinCache
 from anchorlib.report.gathering import gather
 from anchorlib.report.noteworthy import line_histogram
-from anchorlib.report.run_view import Budget
+from anchorlib.report.run_view import PageBudget
 from anchorlib.store import Writer
 from anchorlib.summary import Log2Histogram
 from tests.cli.made import make_run, record
@@ -59,7 +59,7 @@ def made(store, drawn, **changes):
 def test_figures_and_histograms_add_up_to_those_of_the_run(drawn, cells, bin_cells):
     with tempfile.TemporaryDirectory() as place:
         run = made(Path(place), drawn)
-        view = gather(run, budget=Budget(cells=cells, bin_cells=bin_cells))
+        view = gather(run, budget=PageBudget(cells=cells, bin_cells=bin_cells))
         for row, line in enumerate(view.lines):
             own = run.series(line.name, line.kind).where(phase=line.phase)
             for name in ("zero", "nan", "inf", "subnormal"):

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlib.report.packing import Packer
+from anchorlib.report.packing import ArrayPacker
 
 texts = st.one_of(
     st.text(),
@@ -25,7 +25,7 @@ documents = st.recursive(
 
 @given(documents)
 def test_no_text_can_end_a_script_element_and_all_come_back(document):
-    text = Packer().text({"held": document})
+    text = ArrayPacker().text({"held": document})
     assert text.isascii()
     assert not set("<>&") & set(text)
     held = json.loads(text.partition("\n")[0])["held"]
@@ -50,7 +50,7 @@ def plain(value):
     )
 )
 def test_arrays_lie_where_the_document_says_and_where_a_typed_array_may(drawn):
-    packer = Packer()
+    packer = ArrayPacker()
     places = [packer.array(values, dtype)["$"] for dtype, values in drawn]
     block = zlib.decompress(base64.b64decode(packer.text({}).partition("\n")[2]))
     for (dtype, values), (named, offset, length) in zip(drawn, places, strict=True):
@@ -62,7 +62,7 @@ def test_arrays_lie_where_the_document_says_and_where_a_typed_array_may(drawn):
 
 @given(st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**53)), max_size=5))
 def test_whole_numbers_travel_as_narrow_as_they_allow(values):
-    packer = Packer()
+    packer = ArrayPacker()
     dtype, offset, length = packer.whole(np.array(values, np.int64))["$"]
     block = zlib.decompress(base64.b64decode(packer.text({}).partition("\n")[2]))
     assert np.frombuffer(block, f"<{dtype}", length, offset).tolist() == values
@@ -74,7 +74,7 @@ def test_whole_numbers_travel_as_narrow_as_they_allow(values):
 
 @given(st.lists(st.floats(width=32), min_size=1))
 def test_rough_figures_are_right_to_a_hundredth_of_a_percent(values):
-    packer = Packer()
+    packer = ArrayPacker()
     _, offset, length = packer.rough(values)["$"]
     block = zlib.decompress(base64.b64decode(packer.text({}).partition("\n")[2]))
     found = np.frombuffer(block, "<f4", length, offset).astype(np.float64)

@@ -15,7 +15,7 @@ from anchorlib.report import pooled
 from anchorlib.report.document import document_text
 from anchorlib.report.gathering import gather
 from anchorlib.report.noteworthy import attention
-from anchorlib.report.run_view import Budget
+from anchorlib.report.run_view import PageBudget
 from anchorlib.store import LocalLocation
 from anchorlib.store.check import run_faults
 from anchorlib.store.format import INDEX, steps_key
@@ -76,6 +76,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pooled, "OPENED", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many")
 def test_the_page_of_many_ranks_is_that_of_the_ranks_read(
     store: Path, monkeypatch: pytest.MonkeyPatch
@@ -128,7 +129,7 @@ def test_without_figures_to_rely_on_the_ranks_are_read(
         path.write_bytes(path.read_bytes()[:-9])
     elif damage == "other ranks":
         name_steps(run, [0, 1, 2])
-    budget = Budget(cells=9) if damage == "small page" else Budget()
+    budget = PageBudget(cells=9) if damage == "small page" else PageBudget()
     assert not gather(open_run("run1", shelf.root), budget=budget).is_pooled
     if damage in ("missing", "cut"):
         assert any(path.name in one for one in run_faults(LocalLocation(run)))

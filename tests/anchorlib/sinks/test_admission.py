@@ -70,6 +70,7 @@ def test_a_directory_gets_every_record_but_the_one_that_does_not_fit(misfit, tmp
     assert [(gap.count, gap.reason[:40] != "") for gap in found.gaps()] == [(1, True)]
 
 
+@pytest.mark.slow
 def test_a_collector_gets_every_record_but_those_that_do_not_fit(tmp_path):
     with serve(tmp_path, bind="127.0.0.1:0") as collector:
         address = f"grpc://{collector.address}"

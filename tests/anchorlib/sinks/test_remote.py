@@ -117,6 +117,7 @@ def test_gap_statements_reach_the_store(tmp_path):
     assert list(reader(tmp_path).catalogue.gaps.values()) == [told]
 
 
+@pytest.mark.slow
 def test_a_collector_that_restarts_loses_and_doubles_nothing(tmp_path, nowhere):
     records = [record(step) for step in range(3000)]
     sink = sink_to(nowhere)

@@ -166,6 +166,7 @@ def test_a_disk_that_does_not_sync_is_told_of_once(tmp_path, caplog):
 needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
 
 
+@pytest.mark.slow
 @needs_mount
 def test_a_real_disk_that_is_full_costs_nothing_while_memory_lasts(tmp_path, monkeypatch):
     monkeypatch.setenv("ANCHOR_SPOOL_LIMIT", "1GiB")

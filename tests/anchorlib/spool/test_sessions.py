@@ -47,6 +47,7 @@ def test_a_close_leaves_the_spool_and_one_line_that_delivers_it(tmp_path, nowher
     assert dict(reader.catalogue.attempts[0].header) == {"seed": 1}
 
 
+@pytest.mark.slow
 def test_a_close_that_waits_says_so_once_where_nobody_sees_a_bar(tmp_path, nowhere, caplog):
     sink = sink_to(nowhere, tmp_path / "spools")
     sink.put(block_of([numbered(0)]))
@@ -56,6 +57,7 @@ def test_a_close_that_waits_says_so_once_where_nobody_sees_a_bar(tmp_path, nowhe
                      f"grpc://{nowhere}"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_close_that_waits_for_the_collector_alone_names_no_records(tmp_path, nowhere, caplog):
     sink_to(nowhere, tmp_path / "spools").close(1.5)
     waits = [text for text in warnings_in(caplog) if "waits up to" in text]
@@ -86,6 +88,7 @@ def test_a_refusal_keeps_the_spool_and_warns_once(tmp_path, caplog):
     assert push(folder, tmp_path / "other").records == 20
 
 
+@pytest.mark.slow
 def test_a_full_spool_drops_values_then_everything_and_counts_both(tmp_path, nowhere, monkeypatch):
     monkeypatch.setenv("ANCHOR_SPOOL_LIMIT", "200kB")
     sink = sink_to(nowhere, tmp_path / "spools")
@@ -107,6 +110,7 @@ def test_a_full_spool_drops_values_then_everything_and_counts_both(tmp_path, now
     assert dropped > bare
 
 
+@pytest.mark.slow
 def test_a_full_spool_that_is_only_left_states_its_gaps_too(tmp_path, nowhere, monkeypatch):
     monkeypatch.setenv("ANCHOR_SPOOL_LIMIT", "100kB")
     sink = sink_to(nowhere, tmp_path / "spools")
@@ -119,6 +123,7 @@ def test_a_full_spool_that_is_only_left_states_its_gaps_too(tmp_path, nowhere, m
     assert sum(gap.count for gap in gaps) == dropped
 
 
+@pytest.mark.slow
 def test_block_waits_until_the_spool_has_room(tmp_path, nowhere, monkeypatch):
     monkeypatch.setenv("ANCHOR_SPOOL_LIMIT", "100kB")
     sink = sink_to(nowhere, tmp_path / "spools", on_full="block")
@@ -182,6 +187,7 @@ def test_the_spools_header_holds_no_token(tmp_path, nowhere, monkeypatch):
         assert b"secret-token-1" not in path.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_spool_is_no_dependency_of_the_import():
     code = (
         "import sys, anchorlib.sinks, anchorlib.spool; "

@@ -73,6 +73,7 @@ def test_what_is_published_is_what_foreign_readers_see(tmp_path: Path) -> None:
             assert by_tensorstore(path / "step").tolist() == list(range(step + 1))
 
 
+@pytest.mark.slow
 def test_xarray_labels_a_closed_run_with_its_coordinates(tmp_path: Path) -> None:
     run = written(tmp_path, records())
     data = xarray.open_zarr(run, group="rank0/forms/float32_3x5", consolidated=False)

@@ -26,6 +26,7 @@ from tests.seeds import examples
 from tests.strategies import from_patterns, patterns, stored
 
 pytestmark = [
+    pytest.mark.slow,  # the mark of the fixture's own parameter is not that of this one
     pytest.mark.usefixtures("path_taken"),
     pytest.mark.parametrize("path_taken", ["compiled"], indirect=True),
 ]
@@ -195,7 +196,10 @@ def test_no_process_to_be_had_leaves_numpy():
     ("right", "wrong", "said"),
     [
         ("LEAF = 128", "LEAF = 64", "adds in another order than numpy"),
-        ("start = zero\n", "start = zero + 1\n", "adds in another order than numpy"),
+        pytest.param(
+            *("start = zero\n", "start = zero + 1\n", "adds in another order than numpy"),
+            marks=pytest.mark.long,
+        ),
         ("os.nice(10)", "os.abort()", "nothing was compiled"),
         ("kept += 1\n", "kept += len(str(start))\n", "ValueError: it needs"),
     ],

@@ -108,6 +108,7 @@ def own_names(nodes: Iterable[ast.AST]) -> set[str]:
     return {name for name in found if PRIVATE.fullmatch(name)}
 
 
+@pytest.mark.slow
 def test_no_other_module_uses_a_private_name_of_torch():
     modules = {path: nodes_of(path.read_text()) for path in FILES if "_pb2" not in path.name}
     own = own_names(chain.from_iterable(modules.values()))

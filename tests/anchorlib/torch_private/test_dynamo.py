@@ -16,7 +16,7 @@ from anchorlib.torch_private import DOORS, door, dynamo
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet(monkeypatch, caplog):
-    monkeypatch.setattr(door, "_told", set())
+    monkeypatch.setattr(door, "_logged", set())
     caplog.set_level(logging.WARNING, "anchorlib")
 
 

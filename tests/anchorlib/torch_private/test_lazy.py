@@ -27,7 +27,7 @@ SHARD = "torch.distributed.tensor.DTensor._local_tensor"
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet(monkeypatch, caplog):
-    monkeypatch.setattr(door, "_told", set())
+    monkeypatch.setattr(door, "_logged", set())
     caplog.set_level(logging.WARNING, "anchorlib")
 
 

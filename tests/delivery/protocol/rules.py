@@ -117,7 +117,7 @@ class Rules:
     def kept(self, spool: Spool, number: int, *, live: bool) -> tuple[Frame, ...]:
         """The frames that stay once all before `number` is there (Segments.commit): one at least,
         for the file that is being written is never removed. In a spool that was left, a record may
-        go on in the next file (Segments.found).
+        go on in the next file (Segments.of_folder).
         """
         frames = spool.frames
         while len(frames) > 1 and frames[0].end + (not live) <= number:

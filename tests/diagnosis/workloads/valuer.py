@@ -264,10 +264,11 @@ CASES = [
     Case("foreach optimizer", "benign", {"implementation": "foreach"}),
     Case("2 threads", "benign", {"threads": 2}),
     Case("ring written late", "data", {"behind": 1}, ("input*@value",)),
+    # A product's gradient has -0.0 where an index's has 0.0; all else has equal bits.
+    Case("picked by a product", "benign", {"picks": "product"}),
     Case("other init", "data", {"init": 1}, ("*weight@value",)),
     Case("smaller advantages", "data", {"gain": 0.1}, ("*advantage.weight@value",)),
     Case("again", "equal"),
-    Case("picked by a product", "equal", {"picks": "product"}),
     Case("again, with dropout", "equal", reference={"dropout": 0.2}),
     Case("died", "incomplete", {"ends_at": 5}),
 ]

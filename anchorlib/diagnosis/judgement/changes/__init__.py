@@ -8,8 +8,11 @@ indices       the indices and targets that operations were told, by name
 moves         how far a tensor was moved, compared with the other run
 targets       the target of a loss, computed from its input and gradient
 leftover      a gradient that was not cleared
+clipping      the norm to which each run clips its gradients
 second_steps  a second optimizer step on the gradients of one backward
 detaching     a graph that one run alone cuts
+unreached     values that one run's backward alone reaches
+sharing       a weight that one run alone ties
 schedules     an optimizer that is told otherwise: another eps, a schedule that falls early
 constants     buffers that code makes and nothing changes
 """
@@ -22,6 +25,7 @@ from anchorlib.diagnosis.judgement.changes.operations import computing
 from anchorlib.diagnosis.judgement.changes.schedules import turning
 from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
 from anchorlib.diagnosis.judgement.changes.stated import stated
+from anchorlib.diagnosis.judgement.changes.unreached import unreached
 
 __all__ = [
     "Changes",
@@ -31,5 +35,6 @@ __all__ = [
     "stated",
     "stepped_again",
     "turning",
+    "unreached",
     "untrained",
 ]

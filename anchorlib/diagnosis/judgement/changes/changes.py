@@ -32,6 +32,7 @@ from anchorlib.diagnosis.causes import (
     partings,
 )
 from anchorlib.diagnosis.judgement.changes.absences import absences
+from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
 from anchorlib.diagnosis.judgement.changes.detaching import detached
 from anchorlib.diagnosis.judgement.changes.indices import (
     exchanged,
@@ -44,17 +45,20 @@ from anchorlib.diagnosis.judgement.changes.leftover import leftover
 from anchorlib.diagnosis.judgement.changes.moves import moved
 from anchorlib.diagnosis.judgement.changes.operations import (
     MOVING,
-    RESHAPED,
     Operation,
     about,
     arguments,
     nth,
     other_number,
+    rearranged,
     several,
     taken_otherwise,
+    unkept,
 )
+from anchorlib.diagnosis.judgement.changes.sharing import shared_otherwise
 from anchorlib.diagnosis.judgement.changes.squares import squared_targets
 from anchorlib.diagnosis.judgement.changes.targets import targets
+from anchorlib.diagnosis.judgement.changes.unreached import unreached
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
@@ -117,7 +121,10 @@ class Changes:
         told = [*module, *self._said_by_names(row, a, b, told_otherwise)]
         told += self._counted(row, a, b) or self._arranged(row)
         told += self._settings(row)
-        told += self._in_values(row, measure) or other_targets(a, b)
+        values = self._in_values(row, measure)
+        told += (
+            values if any("target" in one for one in values) else [*values, *other_targets(a, b)]
+        )
         if factor := _factor(measure):
             told.append(f"B is {factor:.6g} times A{self._scaled(row, factor)}")
         elif self._kind(row) == "grad" and (factor := _whole_factor(measure)):
@@ -132,6 +139,15 @@ class Changes:
         row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
         sides = ((alignment.a, row, a), (alignment.b, row_b, b))
         return [said_by_names(clause, sides) for clause in clauses]
+
+    def unkept(self, row: int) -> tuple[str, ...]:
+        """Says which numbers of a row's operations autograd does not keep, all else being equal."""
+        told = []
+        for one, two in self._calls(row):
+            a, b = self._edges(0, one), self._edges(1, two)
+            if a is not None and b is not None and not compiled(a.ops):
+                told += unkept(a, b)
+        return tuple(dict.fromkeys(told))[:1]
 
     def _kind(self, row: int) -> str:
         a = self.frontier.alignment.a
@@ -317,13 +333,17 @@ class Changes:
             return [f"B computes it from {alone}, which A does not have"]
         if lone := absences(self.frontier, row, self._names):
             return lone
+        if self._kind(row) in ("grad", "pass_grad") and (
+            other := unreached(self.frontier, row) or shared_otherwise(self.frontier, row)
+        ):
+            return other
         if others := self._made_of_others(row):
             return others
         if not a or not b:
             return []
         first, second = (Counter(one.name for one in ops) for ops in (a, b))
         if self._cut_elsewhere(row):
-            passed = self._passed_over(row, {one.name for one in b})
+            passed = self._passed_over(row, second)
             known = {op for some in self._edges_of_a for edges in some for op in edges.ops}
             new = Counter([name for name in second if name not in known])
             return [*passed, *([f"B computes it by {several(new)}"] if new else [])]
@@ -352,10 +372,10 @@ class Changes:
                 return [f"{'B' if more else 'A'} alone computes it from {more or less}"]
         return []
 
-    def _passed_over(self, row: int, other: set[str]) -> list[str]:
-        """Says which record of A alone B passes over, where none of its operations runs in B.
+    def _passed_over(self, row: int, other: Counter[str]) -> list[str]:
+        """Says which record of A alone B passes over: the first of its operations runs not in B.
 
-        Otherwise B may only lack the anchor.
+        Or some of them, and B has no operation that A lacks. Otherwise B may only lack the anchor.
         other: the operations between B's record and its parents.
         """
         for one, _ in self._calls(row) if self._kind(row) == "value" else ():
@@ -365,9 +385,14 @@ class Changes:
                     continue
                 made = self._edges(0, one._replace(name=parent.name, call=parent.call or 0))
                 ops = [] if made is None else [op for op in made.ops if not MOVING.match(op)]
-                if ops and ops[0] not in other and not compiled(ops):
-                    told = several(Counter(ops[:1]))
-                    return [f"A computes it from {escape(parent.name)} ({told}), B does not"]
+                if edges is None or not ops or compiled(ops):
+                    continue
+                own = Counter(op for op in edges.ops if not MOVING.match(op))
+                lacking = own + Counter(ops) - other
+                if ops[0] in other and (not lacking or other - own - Counter(ops)):
+                    continue
+                told = several(Counter(ops[:1]) if ops[0] not in other else lacking)
+                return [f"A computes it from {escape(parent.name)} ({told}), B does not"]
         return []
 
     def _settings(self, row: int) -> list[str]:
@@ -404,6 +429,7 @@ class Changes:
         if alignment.a.tensors[alignment.a.tensor[row]].kind == "grad" and not told:
             pair = int(np.searchsorted(alignment.a_row, row))
             told += filter(None, [leftover(alignment, pair, measure.eps)])
+            told = told or clipped_otherwise(self.frontier, row)
         return told
 
     def _scaled(self, row: int, factor: float) -> str:
@@ -425,7 +451,7 @@ class Changes:
             if a is None or b is None or compiled(a.ops):
                 continue
             if a.ops != b.ops:
-                told += _moved_more(a, b)
+                told += rearranged(a, b)
             elif moving := _moving(a, b):
                 told += moving
             elif swapped := taken_otherwise(a, b, self._names):
@@ -468,16 +494,6 @@ def _moving(a: Edges, b: Edges) -> list[str]:
         for edges in (a, b)
     ]
     return arguments(*sides)
-
-
-def _moved_more(a: Edges, b: Edges) -> list[str]:
-    """Which moves that reach other elements one run alone has, all that computes being equal."""
-    one, two = (Counter(op for op in edges.ops if not RESHAPED.match(op)) for edges in (a, b))
-    told = [f"B has {nth(name, two[name], count)}" for name, count in (two - one).items()]
-    told += [f"A has {nth(name, one[name], count)}" for name, count in (one - two).items()]
-    told = [f"{clause} (a broadcast?)" if "Expand" in clause else clause for clause in told]
-    moves = (one - two) + (two - one)
-    return told[:SHOWN] if all(map(MOVING.match, moves)) else []
 
 
 def _is_opaque(edges: Edges) -> bool:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.sparse_sums import INDICES, VALUES
-from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
 from anchorlib.record import Edges
 
@@ -21,8 +18,7 @@ def detached(frontier: Frontier, row: int) -> list[str]:
     """Says of a gradient from which record it comes back in one run alone; [] where in none.
 
     Records are named that have a graph in that run and no graph in the other; where there are none,
-    those of which a part is cut off in the other, and then those of which the gradient itself is
-    there in one run alone.
+    those that lead gradients elsewhere alone in the other.
     """
     alignment = frontier.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
@@ -39,9 +35,8 @@ def detached(frontier: Frontier, row: int) -> list[str]:
         alone = [site[0] for site, leads in own.items() if leads and others.get(site) is False]
         if alone:
             return [f"in {run} alone gradients come back to it from {escape(alone[0])} (detach?)"]
-    if cut := _cut(told_a, told_b, name, back):
-        return [cut]
-    return _returned(frontier, row, {site[0] for site in (*a, *b)}, names)
+    cut = _cut(told_a, told_b, name, back)
+    return [cut] if cut else []
 
 
 def _cut(one: Iterable[Edges], two: Iterable[Edges], name: str, back: dict[str, str]) -> str:
@@ -65,38 +60,6 @@ def _parents(told: Iterable[Edges], renamed: dict[str, str]) -> dict[Site, set[s
         site = (renamed.get(one.name, one.name), one.phase, one.pass_index, one.call)
         found.setdefault(site, {renamed.get(parent, parent) for parent in _followed(one)})
     return found
-
-
-def _returned(frontier: Frontier, row: int, through: set[str], names: dict[str, str]) -> list[str]:
-    """Says through which call a gradient comes back in one run alone; [] through none.
-
-    through: the names of the records that were made of the row's tensor.
-    """
-    alignment = frontier.alignment
-    a, b, step = alignment.a, alignment.b, int(alignment.a.step[row])
-    for name in sorted(through):
-        calls = [
-            _calls(table, own, at)
-            for table, own, at in (
-                (a, name, step),
-                (b, names.get(name, name), step + alignment.step_offset),
-            )
-        ]
-        if not all(calls) or calls[0] == calls[1]:
-            continue
-        run, alone = (
-            ("A", calls[0] - calls[1]) if calls[0] - calls[1] else ("B", calls[1] - calls[0])
-        )
-        through_call = f"call {min(alone)[1]} of {escape(name)}"
-        return [f"in {run} alone a gradient comes back through {through_call} (detach?)"]
-    return []
-
-
-def _calls(table: Table, name: str, step: int) -> set[tuple[int, int]]:
-    """The passes and calls of which a step holds the gradient of the tensor of this name."""
-    own = [n for n, one in enumerate(table.tensors) if (one.name, one.kind) == (name, "grad")]
-    rows = np.flatnonzero(np.isin(table.tensor, own) & (table.step == step))
-    return set(zip(table.pass_index[rows].tolist(), table.call[rows].tolist(), strict=True))
 
 
 def _leading(told: Iterable[Edges], name: str, renamed: dict[str, str]) -> dict[Site, bool]:

@@ -24,7 +24,7 @@ __all__ = ["exchanged", "other_targets", "said_by_names", "without_data", "witho
 INDEX = re.compile(r"\((\d+) from -?\d+ to -?\d+, ([0-9a-f]{8})\)")
 TARGET = re.compile(r"(?:, )?\btarget=(\([^()]*\)|tensor\([^()]*\)|[^,()]+)")
 DATA = re.compile(
-    r"(?:, )?\b\w+=(?:\(+\d+ (?:from|of) [^)]*\)+|\d+ of \d+ \([^)]*\)|tensor\([^)]*\))"
+    r"(?:, )?\b\w+=(?:\(+\d+ (?:from|of) [^)]*\)+|\d+ of \d+[^()]*\([^)]*\)|tensor\([^)]*\))"
 )
 """Arguments that come with the data: indices, masks, factors, numbers in tensors."""
 LOSS = re.compile(r"Loss\w*Backward|^BinaryCrossEntropy")

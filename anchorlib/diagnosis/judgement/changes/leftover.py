@@ -121,14 +121,19 @@ def _not_summed(sides: list[tuple[Table, int]], held: list[Any], near: float) ->
     sums = [_passes(table, row) for table, row in sides]
     known = [(value, one) for value, one in zip(held, sums, strict=True) if one is not None]
     summed = [_close(value, one, near) for value, one in known]
-    if len(summed) < 2 or all(summed) or not any(summed):
+    if len(summed) < 2 or all(summed):
         return ""
-    odd = summed.index(False)
-    if _off_line(*known[odd]) <= PARALLEL:
+    apart = [
+        not close and _off_line(*one) > PARALLEL for close, one in zip(summed, known, strict=True)
+    ]
+    if apart[0] == apart[1]:
         return ""
+    odd = apart.index(True)
     limit = _limit(*known[odd], near)
     if limit:
         return f"{'AB'[odd]} clips each element of the gradient to {limit:.4g}"
+    if not any(summed):
+        return ""
     return f"zero_grad? {'AB'[odd]}'s gradient alone is not the sum of its step's backward passes"
 
 

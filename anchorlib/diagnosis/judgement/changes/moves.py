@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import EQUAL, Frontier
+from anchorlib.diagnosis.causes import EQUAL, Frontier, Role
 from anchorlib.diagnosis.judgement.series import series, values
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.errors import StoreError
@@ -47,7 +47,8 @@ def moved(frontier: Frontier, row: int) -> list[str]:
 def _since(frontier: Frontier, row: int) -> Iterator[str]:
     """Compares the two moves of a value since its record before, which was equal in both runs."""
     alignment, a = frontier.alignment, frontier.alignment.a
-    before = series(a, row, "value")
+    parameter = frontier.role[row] == Role.PARAMETER  # one in all phases
+    before = series(a, row, "value", every_phase=bool(parameter))
     before = before[a.order[before] < a.order[row]]
     if not len(before) or frontier.status[before[-1]] != EQUAL:
         return
@@ -56,17 +57,15 @@ def _since(frontier: Frontier, row: int) -> Iterator[str]:
     if start is None or one is None or two is None or not len(start) == len(one) == len(two):
         return
     # A value that is made anew in each pass was not moved.
-    sizes = [float(np.linalg.norm(end - start)) for end in (one, two)]
-    if not max(sizes) < np.linalg.norm(start):
+    if not np.linalg.norm(one - start) < np.linalg.norm(start):
         return
     slack = EPS * float(np.linalg.norm(start))
     since = f"since step {int(a.step[before[-1]])}, pass {int(a.pass_index[before[-1]])}"
-    if 0.0 in sizes:
-        still, other = "AB" if sizes[0] == 0 else "BA"
-        yield f"{still} has not moved it {since}, {other} has"
-        return
     factor = _factor(one - start, two - start, slack)
-    if factor is not None:
+    still = [bool((made == start).all()) for made in (one, two)]
+    if still[0] != still[1]:
+        yield f"{'BA'[still[1]]} alone moves it {since}"
+    elif factor is not None:
         if abs(factor - 1) > CLEAR:
             yield f"B's move of it {since} is {factor:.3g} times A's"
     elif power := _power(one - start, two - start, np.abs(start), slack):

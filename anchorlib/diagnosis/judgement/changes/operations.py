@@ -14,7 +14,6 @@ from anchorlib.record import Edges
 
 __all__ = [
     "MOVING",
-    "RESHAPED",
     "Operation",
     "about",
     "arguments",
@@ -22,8 +21,10 @@ __all__ = [
     "nth",
     "other_number",
     "plainly",
+    "rearranged",
     "several",
     "taken_otherwise",
+    "unkept",
 ]
 
 SHOWN = 3  # changes of one kind that are told
@@ -34,12 +35,23 @@ MOVING = re.compile(
     r"|Unsqueeze|Squeeze|Split\w*|UnsafeSplit|Narrow|Unbind|Alias|Detach|AsStrided|Contiguous"
     r"|Flatten|Diagonal|Movedim|Swapdims)Backward\d*$"
 )
-RESHAPED = re.compile(
-    r"^(View|UnsafeView|ReshapeAlias|Reshape|Clone|Unsqueeze|Squeeze|Alias|Detach|Contiguous|Flatten)"
-    r"Backward\d*$"
-)
-"""Moves after which the same elements stand in the same order."""
 
+ARRANGING = re.compile(
+    r"^(Transpose|Permute|Flip|Roll|Movedim|Swapdims|Slice|Select|Narrow|Diagonal)Backward\d*$"
+)
+"""Operations that move bits, each of which leaves elements at another place, or some of them out.
+
+Others that move bits only state another shape, and two programs may need another number of them."""
+EXPAND = "ExpandBackward0"
+UNKEPT = {
+    "MaskedFill": "the value of MaskedFill",
+    "Add": "what Add adds",
+    "Sub": "what Sub subtracts",
+    "Rsub": "what Rsub subtracts from",
+}
+"""Operations of which autograd does not keep an operand that needs no gradient."""
+NUMBERS = ("MaskedFill", "Rsub")
+"""Those that take the operand as a number, which is no input in a statement."""
 
 FORMULA = frozenset(
     (
@@ -202,11 +214,51 @@ def _outputs(arguments: str) -> str:
     return found[1] if found else "0"
 
 
+def rearranged(a: Edges, b: Edges) -> list[str]:
+    """Says which operations that rearrange elements one statement alone has, all else being alike.
+
+    Where there are none, that one statement alone repeats elements. [] where the operations that
+    compute differ.
+    """
+    if computing(a.ops) != computing(b.ops):
+        return []
+    one, two = (Counter(op for op in edges.ops if ARRANGING.match(op)) for edges in (a, b))
+    told = [f"B has {nth(name, two[name], count)}" for name, count in (two - one).items()]
+    told += [f"A has {nth(name, one[name], count)}" for name, count in (one - two).items()]
+    repeats = [edges.ops.count(EXPAND) for edges in (a, b)]
+    if told or repeats[0] == repeats[1]:
+        return told
+    run, more = ("A", repeats[0]) if repeats[0] > repeats[1] else ("B", repeats[1])
+    return [f"{run} has {nth(EXPAND, more, abs(repeats[0] - repeats[1]))} (a broadcast?)"]
+
+
+def unkept(a: Edges, b: Edges) -> list[str]:
+    """Names the operands that autograd does not keep, where all that it keeps is equal."""
+    if a.ops != b.ops or a.inputs != b.inputs or a.arguments != b.arguments:
+        return []
+    found = dict.fromkeys(
+        UNKEPT[plainly(op)]
+        for op, sources in zip(a.ops, a.inputs, strict=False)
+        if plainly(op) in UNKEPT and (0 in sources or plainly(op) in NUMBERS)
+    )
+    if not found:
+        return []
+    return [f"all that autograd keeps is equal: it does not keep {', nor '.join(found)}"]
+
+
 def _taken(edges: Edges, at: int, names: Mapping[str, str]) -> list[str]:
-    """The operands of an operation: records by their names in B, operations by name and number."""
+    """The operands of an operation: records by their names in B, operations by name and number.
+
+    Operations that only move bits are looked through: what they were given is the operand.
+    """
     told = edges.inputs[at] if at < len(edges.inputs) else ()
     found = []
     for source in told:
+        while source > 0 and MOVING.match(edges.ops[source]):
+            before = edges.inputs[source] if source < len(edges.inputs) else ()
+            if len(before) != 1:
+                break
+            (source,) = before  # noqa: PLW2901
         if source < 0:
             name = edges.parents[-source - 1].name
             found.append(names.get(name, name))

@@ -27,6 +27,7 @@ FEW = 8  # elements: a line through fewer proves nothing
 IGNORED, UNKNOWN = -1, -2  # labels of rows without a gradient
 CERTAIN = 1 - 1e-5  # probability of a label from which no gradient is left
 MOST_ELEMENTS = 1 << 22
+TRIES = 3  # choices of labels that are tried: those of the smallest gradient first
 
 
 class _Target(NamedTuple):
@@ -138,14 +139,37 @@ def _softmax(x: Array, g: Array) -> _Target | None:
         return None
     p = np.exp(x - x.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
-    labels = g.argmin(axis=1)
-    others = np.ones(g.shape, bool)
-    others[np.arange(len(g)), labels] = False
     unused = ~(g != 0).any(axis=1)
-    others[unused] = False
-    labels[unused] = np.where(p[unused].max(axis=1) > CERTAIN, UNKNOWN, IGNORED)
-    line = _line(g[others], p[others])
-    return None if line is None else _Target(labels, line[0], line[1])
+    labels = g.argmin(axis=1)
+    for _ in range(TRIES):
+        others = np.ones(g.shape, bool)
+        others[np.arange(len(g)), labels] = False
+        others[unused] = False
+        line = _line(g[others], p[others])
+        if line is not None:
+            labels[unused] = np.where(p[unused].max(axis=1) > CERTAIN, UNKNOWN, IGNORED)
+            return _Target(labels, line[0], line[1])
+        again = _farthest(g, p, others)
+        if again is None or (again == labels).all():
+            return None
+        labels = again
+    return None
+
+
+def _farthest(g: Array, p: Array, others: Array) -> Array | None:
+    """The element of each row that lies farthest from the line of others; None without a line.
+
+    Of a smoothed label of which the model is sure the gradient is not the row's smallest, so that
+    other elements were taken for labels. They are few, and the line all but passes them by.
+    """
+    spread = g[others] - g[others].mean() if others.any() else g[others]
+    size = float(spread @ spread)
+    if not size:
+        return None
+    slope = float(spread @ p[others]) / size
+    level = float(p[others].mean() - slope * g[others].mean())
+    found: Array = np.abs(p - slope * g - level).argmax(axis=1)
+    return found
 
 
 def _sigmoid(x: Array, g: Array) -> _Target | None:

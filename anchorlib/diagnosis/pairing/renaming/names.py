@@ -147,7 +147,8 @@ def _prefix(
     """The pairs (name in `long`, name in `short`) that differ by the most frequent prefix.
 
     Empty where another prefix has more than half as many of the same names, or where the prefix
-    has a single pair though `short` has more names.
+    has a single pair though `short` has more names. A prefix that both runs use for more names than
+    it would pair is none of one run alone: a model and its average are recorded in both.
     turned: whether `long` holds B's names.
     """
     ends = {_bare(name): name for name in short}
@@ -159,7 +160,9 @@ def _prefix(
             pair = (other, name) if turned else (name, other)
             if other is not None and naming.alike(*map(str, pair)):
                 votes.setdefault(".".join(parts[:cut]), []).append((name, other))
-    ranked = sorted(votes.values(), key=len, reverse=True)
+    shared = {prefix: _in_both(naming, prefix) for prefix in votes}
+    own = [pairs for prefix, pairs in votes.items() if shared[prefix] <= len(pairs)]
+    ranked = sorted(own, key=len, reverse=True)
     if not ranked:
         return []
     best = ranked[0]
@@ -169,6 +172,12 @@ def _prefix(
     contested = max(rivals, default=0) * 2 > len(best)
     seldom = len(best) < 2 and len(best) < len(short)
     return [] if contested or seldom else best
+
+
+def _in_both(naming: Naming, prefix: str) -> int:
+    """How many names with this prefix are matched with the same name of the other run."""
+    same = (a for a, b in naming.to_b.items() if a == b)
+    return sum(_bare(name).startswith(f"{prefix}.") for name in same)
 
 
 def _bare(name: str) -> str:

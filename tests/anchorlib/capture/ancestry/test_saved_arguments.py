@@ -39,7 +39,10 @@ def told(y):
         (lambda x: x.softmax(-1), "dim=-1"),
         (lambda x: functional.elu(x, 0.5), "alpha=0.5, input_scale=1, scale=1"),
         (lambda x: torch.add(x, x, alpha=2), "alpha=2"),
-        (lambda x: functional.mse_loss(x, x), "reduction=mean"),
+        (
+            lambda x: functional.mse_loss(x, torch.zeros(4, 4)),
+            "reduction=mean, target=(16 of mean 0, std 0, first 0)",
+        ),
         (
             lambda x: functional.group_norm(x[..., None], 2, eps=0.5),
             "eps=0.5, group=2",
@@ -65,12 +68,28 @@ def test_a_small_factor_that_autograd_does_not_follow_is_told_by_mean_and_spread
     assert told(leaf() * (factor * (1 + 1e-6))) == told(leaf() * factor)
 
 
+def test_other_tensors_of_the_users_are_not_told():
+    assert told(leaf() * torch.tensor(3.0, dtype=torch.float64, requires_grad=True)) == ""
+    assert told(leaf() * leaf()) == ""
+    assert told(leaf() * torch.ones(4, 4).bfloat16()) == ""
+    assert told(leaf() * torch.ones(8, 4).T[:4, :4]) == ""  # its memory is not in order
+    assert told(leaf(200, 200) * torch.ones(200, 200)) == ""  # it is large
+    assert told(leaf() @ torch.ones(4, 4).requires_grad_()) == ""
+    assert told(leaf().tanh()) == ""  # what the operation made
+
+
+def test_an_operand_that_autograd_does_not_follow_is_told_with_its_first_element():
+    one, two = torch.tensor([[0.0, 1.0], [3.0, 4.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    assert told(leaf(2, 2) @ one) == "mat2=(4 of mean 2, std 1.58, first 0)"
+    assert told(leaf(2, 2) @ two) == "mat2=(4 of mean 2, std 1.58, first 3)"
+    assert told(leaf(2, 2) @ (two * (1 + 1e-6))) == told(leaf(2, 2) @ two)
+
+
 INDEX = torch.tensor([0, 3, 1, 1])
-
-
 READ = {
     "rows": (lambda x, i: x[i], "indices"),
     "columns": (lambda x, i: x[:, i], "indices"),
+    "select": (lambda x, i: x.index_select(0, i), "index"),
     "gather": (lambda x, i: x.gather(1, i[:, None]), "index"),
     "index_add": (lambda x, i: x.index_add(0, i, x), "index"),
     "scatter_add": (lambda x, i: x.scatter_add(0, i[:, None].expand(4, 4), x), "index"),
@@ -91,30 +110,26 @@ def test_where_a_tensor_is_read_or_added_to_is_told_by_count_bounds_and_digest(o
 def test_indices_of_several_axes_are_told_each_and_none_where_one_is_not_cheap():
     assert told(leaf()[INDEX, INDEX.roll(1)]).count("from 0 to 3") == 2
     assert told(leaf()[torch.zeros(1 << 14, dtype=torch.int64)]) == ""
-    assert (
-        told(leaf()[INDEX, torch.zeros(8, dtype=torch.int64)[::2]]) == ""
-    )  # its memory is not in order
+    assert told(leaf()[INDEX, torch.zeros(8, dtype=torch.int64)[::2]]) == ""  # not in order
     assert told(leaf()[torch.zeros(0, dtype=torch.int64)]) == ""
 
 
-def test_a_target_and_weights_without_a_gradient_are_told_by_mean_and_spread():
-    target = torch.tensor([1.0, -1.0, 3.0, -3.0])
-    said = "target=(4 of mean 0, std 2.24)"
-    assert said in told(functional.huber_loss(leaf(4), target))
-    assert said in told(functional.huber_loss(leaf(4, 4), target.expand(4, 4)))
+def test_weights_of_classes_and_expanded_targets_are_told():
     loss = functional.binary_cross_entropy_with_logits
-    weighed = loss(leaf(4), target.sigmoid(), pos_weight=torch.tensor(3.0))
-    assert "pos_weight=tensor(3)" in told(weighed)
+    weighed = told(loss(leaf(4), torch.ones(4), pos_weight=torch.tensor(3.0)))
+    assert "pos_weight=tensor(3)" in weighed
+    target = torch.tensor([1.0, -1.0, 3.0, -3.0])
+    assert "target=(4 of mean 0, std 2.24" in told(
+        functional.huber_loss(leaf(4, 4), target.expand(4, 4))
+    )
     assert "target" not in told(functional.huber_loss(leaf(4), leaf(4)))
 
 
-def test_other_tensors_of_the_users_are_not_told():
-    assert told(leaf() * torch.tensor(3.0, dtype=torch.float64, requires_grad=True)) == ""
-    assert told(leaf() * leaf()) == ""
-    assert told(leaf() * torch.ones(4, 4).bfloat16()) == ""
-    assert told(leaf() * torch.ones(8, 4).T[:4, :4]) == ""  # its memory is not in order
-    assert told(leaf(200, 200) * torch.ones(200, 200)) == ""  # it is large
-    assert told(leaf() @ torch.ones(4, 4)) == ""  # no factor of each element
+def test_an_added_mask_is_told_by_what_it_leaves_out():
+    q = torch.ones(1, 1, 4, 4)
+    mask = torch.ones(4, 4).tril().bool()
+    told_of_mask = told(functional.scaled_dot_product_attention(q.requires_grad_(), q, q, mask))
+    assert "attn_mask=6 of 16 are -inf (" in told_of_mask
 
 
 def test_which_output_of_an_operation_is_taken_is_told():

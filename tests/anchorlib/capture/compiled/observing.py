@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +12,16 @@ import torch
 from anchorlib.capture.sessions.session import Session
 from tests.recording import Recording, recording
 
-BACKENDS = ["eager", "aot_eager", "inductor"]
+TRACING = ["eager", "aot_eager"]
+"""Backends that compile no kernels: dynamo alone, and with AOT autograd."""
+
+BACKENDS = [*TRACING, pytest.param("inductor", marks=pytest.mark.long)]
 AOT = BACKENDS[1:]
-TRACING = BACKENDS[:2]
-"""Those that compile no kernels: dynamo alone, and with AOT autograd."""
+"""Where a law is about each backend, Inductor's case of it is long: its compiler takes seconds.
+
+What `make test` asks of Inductor has tests of its own: values, gradients and situations
+(`together`), modes, dynamic shapes, trainings, the order of calls, rounding.
+"""
 
 # torch itself does what it warns of: when inductor is loaded, and when dynamo traces a custom
 # Function or an input that is no leaf.
@@ -108,6 +114,19 @@ def assert_compiled_as_eager(
     run = record(compiled, act)
     assert_same(run, truth)
     return run
+
+
+def together(functions: Sequence[Callable[..., torch.Tensor]]) -> Callable[..., torch.Tensor]:
+    """One function that calls all of them: each graph, however small, takes Inductor two seconds.
+
+    What one of them records stands beside what the others do, each at its call. Of which function
+    a record is, its name tells; dynamo and AOT autograd are asked about each one by itself.
+    """
+
+    def all_of_them(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.stack([function(x, w) for function in functions]).sum()
+
+    return all_of_them
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:

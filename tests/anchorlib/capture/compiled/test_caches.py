@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.warm import warm_python
 
 MODEL = """
@@ -100,6 +102,7 @@ def test_each_process_has_the_same_graph():
     assert graph.count("torch.ops.anchorlib.") > 4
 
 
+@pytest.mark.long
 def test_a_second_process_records_the_same_from_the_cache(tmp_path):
     cold, warm = run_processes(tmp_path)
     assert cold["misses"]

@@ -105,7 +105,10 @@ SHAPES = [
     ("shape", "context", "function", "backend"),
     [
         *((*shape, both, backend) for shape in SHAPES for backend in TRACING),
-        *((*shape, checkpointed, "inductor") for shape in SHAPES[1::2]),
+        *(
+            pytest.param(*shape, checkpointed, "inductor", marks=pytest.mark.long)
+            for shape in SHAPES[1::2]
+        ),
     ],
     ids=lambda f: getattr(f, "__name__", f),
 )

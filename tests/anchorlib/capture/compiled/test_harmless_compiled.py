@@ -12,7 +12,7 @@ from torch import nn
 
 from anchorlib import anchor
 from anchorlib.capture.headers.header import run_header
-from tests.anchorlib.capture.compiled.observing import AOT, QUIET, X, record, said, weight
+from tests.anchorlib.capture.compiled.observing import QUIET, X, record, said, weight
 from tests.recording import recording
 
 pytestmark = QUIET
@@ -43,11 +43,16 @@ def convolution():
     )
 
 
-def trained(backend, observe):
-    """Losses and gradients of a model of all three: a graph for each would take far longer."""
+def of_all_kinds():
+    """A model of all three: a graph for each would take far longer."""
+    return nn.Sequential(Block(), perceptron(), convolution())
+
+
+def trained(make, backend, observe):
+    """Losses and gradients."""
     torch._dynamo.reset()
     torch.manual_seed(0)
-    model = nn.Sequential(Block(), perceptron(), convolution())
+    model = make()
     x = torch.randn(3, 5, 8)
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -71,10 +76,18 @@ def trained(backend, observe):
     return results
 
 
-@pytest.mark.parametrize("backend", AOT)
-def test_losses_and_gradients_are_bit_equal_observed_or_not(backend):
-    unobserved = trained(backend, observe=False)
-    observed = trained(backend, observe=True)
+@pytest.mark.parametrize(
+    ("make", "backend"),
+    [
+        (of_all_kinds, "aot_eager"),
+        (perceptron, "inductor"),
+        pytest.param(of_all_kinds, "inductor", marks=pytest.mark.long),
+    ],
+    ids=lambda one: getattr(one, "__name__", one),
+)
+def test_losses_and_gradients_are_bit_equal_observed_or_not(make, backend):
+    unobserved = trained(make, backend, observe=False)
+    observed = trained(make, backend, observe=True)
     assert all(torch.equal(a, b) for a, b in zip(unobserved, observed, strict=True))
 
 

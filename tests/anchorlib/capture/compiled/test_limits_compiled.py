@@ -11,9 +11,10 @@ from anchorlib.capture.compiled import traced_constants as tracing
 from anchorlib.capture.inline import hooks
 from anchorlib.capture.recording import recorder
 from anchorlib.capture.sessions.active import active_session, open_session
-from anchorlib.capture.sessions.settings import Options, settings
+from anchorlib.capture.sessions.settings import StartArguments, settings
 from anchorlib.sinks import MemorySink
 from tests.anchorlib.capture.compiled.observing import (
+    AOT,
     BACKENDS,
     QUIET,
     TRACING,
@@ -85,7 +86,7 @@ def by_region(x, w):
 
 
 @pytest.mark.filterwarnings("ignore:invoke_subgraph traced multiple backward graphs")
-@pytest.mark.parametrize("backend", BACKENDS[1:])
+@pytest.mark.parametrize("backend", AOT)
 def test_bodies_of_control_flow_give_values_and_count_their_gradients(backend):
     def act(function, session):
         for sign in (1, -1):
@@ -214,7 +215,7 @@ def test_code_that_is_compiled_but_never_run_is_reported_at_the_end(caplog):
 
 def test_what_the_first_anchor_starts_may_be_compiled(monkeypatch):
     sink = MemorySink()
-    hooks.arm(lambda: open_session(settings(Options("memory")), sink) and None)
+    hooks.arm(lambda: open_session(settings(StartArguments("memory")), sink) and None)
     try:
         torch.compile(simple, fullgraph=True, backend="aot_eager")(X, weight()).backward()
         session = active_session()

@@ -20,6 +20,7 @@ from anchorlib import (
 from tests.anchorlib.capture.compiled.observing import (
     BACKENDS,
     QUIET,
+    TRACING,
     X,
     assert_compiled_as_eager,
     observed,
@@ -90,11 +91,15 @@ WRONG = {
 }
 
 
-BY_ALL = {"never due", "no name", "an int"}  # inductor takes its time
+BY_ALL = ["never due", "no name", "an int"]  # inductor takes its time
 
 
 @pytest.mark.parametrize(
-    ("case", "backend"), [(c, b) for c in WRONG for b in BACKENDS if b != "inductor" or c in BY_ALL]
+    ("case", "backend"),
+    [
+        *((case, backend) for case in WRONG for backend in TRACING),
+        *(pytest.param(case, "inductor", marks=pytest.mark.long) for case in BY_ALL),
+    ],
 )
 def test_errors_reach_the_user_as_eager_code_raises_them(case, backend):
     def function(x, w):
@@ -170,7 +175,7 @@ def test_a_session_that_wants_no_anchor_records_none():
     assert run.names() == []
 
 
-@pytest.mark.parametrize("backend", BACKENDS[:2])
+@pytest.mark.parametrize("backend", TRACING)
 def test_a_backward_that_comes_after_its_session_is_ignored(backend):
     function = torch.compile(simple, fullgraph=True, backend=backend)
     with recording() as run:

@@ -63,7 +63,8 @@ ALSO_SHUFFLED = ["mm", "mm", "small", "big", "mm", "mm", "mm", "small"]
     ("kinds", "mode"),
     [
         (ALSO_SHUFFLED, "all"),
-        *((SHUFFLED, mode) for mode in ("all", "final", EveryN(3), ["summary", "every_n:2"])),
+        (SHUFFLED, ["summary", "every_n:2"]),
+        *(pytest.param(SHUFFLED, m, marks=pytest.mark.long) for m in ("all", "final", EveryN(3))),
     ],
     ids=str,
 )

@@ -11,12 +11,13 @@ from torch.utils.checkpoint import checkpoint
 from anchorlib import anchor
 from tests.anchorlib.capture.compiled.observing import (
     AOT,
-    BACKENDS,
     QUIET,
+    TRACING,
     X,
     assert_compiled_as_eager,
     assert_same,
     record,
+    together,
     weight,
 )
 
@@ -71,10 +72,14 @@ def mixed(x, w):
 FUNCTIONS = [narrow, laid_out, retained, reentrant, mixed]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", TRACING)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_compiled_code_records_what_eager_code_does(function, backend):
     assert_compiled_as_eager(function, backend)
+
+
+def test_inductor_records_what_eager_code_does():
+    assert_compiled_as_eager(together(FUNCTIONS), "inductor")
 
 
 def shaped(x, w):

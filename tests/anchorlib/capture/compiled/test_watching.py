@@ -158,9 +158,11 @@ def test_a_compiled_model_is_recorded_as_the_model_itself(make, backend):
 @pytest.mark.parametrize(
     ("make", "compiled", "backend"),
     [
-        *((Structured, inside_a_function, backend) for backend in BACKENDS),
+        *((Structured, inside_a_function, backend) for backend in TRACING),
         *((Broken, inside_a_function, backend) for backend in TRACING),
-        *((Broken, in_its_own_call, backend) for backend in BACKENDS),
+        *((Broken, in_its_own_call, backend) for backend in TRACING),
+        pytest.param(Structured, inside_a_function, "inductor", marks=pytest.mark.long),
+        pytest.param(Broken, in_its_own_call, "inductor", marks=pytest.mark.long),
     ],
     ids=lambda f: getattr(f, "__name__", f),
 )

@@ -418,6 +418,7 @@ def test_a_bad_option_is_refused_before_anything_is_printed(stderr):
 
 
 # A graph break at a tensor with a graph makes dynamo read `.grad` of what is no leaf.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_compiled_code_prints_too(stderr):
     w = torch.nn.Parameter(torch.ones(()))

@@ -13,7 +13,6 @@ from anchorlib.capture.tracing import code_places
 from anchorlib.capture.tracing.code_places import line_above
 from anchorlib.capture.tracing.forward_sites import ForwardSite, ForwardSites
 from anchorlib.operations import read_entries
-from tests.anchorlib.capture.tracing.programs import SITUATIONS, train
 from tests.by_hand import TanhByHand
 from tests.recording import recording
 
@@ -152,18 +151,6 @@ def test_a_function_of_the_users_and_its_backward_share_a_number():
     own = [op for op in ops if op.node == "TanhByHandBackward"]
     assert [op.op for op in own][-3:] == ["aten.mul.Tensor", "aten.rsub.Scalar", "aten.mul.Tensor"]
     assert {(op.module, op.seq) for op in own} == {("1", forward.seq)}
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
-@pytest.mark.parametrize(
-    "situation",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name != "sgd")) for name in SITUATIONS],
-)
-def test_every_operation_has_a_line(situation):
-    _, ops, _ = train(situation, traced=True)
-    assert ops
-    assert [(op.stage, op.op, op.node) for op in ops if not op.where] == []
-    assert {op.where.partition(":")[0] for op in ops} == {"programs.py"}
 
 
 def test_a_gradient_that_is_put_into_a_parameter_has_the_line_of_the_backward():

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import anchorlib
 from anchorlib.capture.sessions.active import open_session
-from anchorlib.capture.sessions.settings import Options, settings
+from anchorlib.capture.sessions.settings import StartArguments, settings
 from anchorlib.capture.tracing import tracer, value_digests
 from anchorlib.errors import OptionError
 from anchorlib.operations import gaps_of, read_entries
@@ -96,7 +96,7 @@ def test_the_environment_asks_for_a_trace(monkeypatch):
 def test_a_session_that_an_anchor_starts_traces_from_the_next_step_on(monkeypatch):
     monkeypatch.setenv("ANCHOR_TRACE", "0:2")
     sink = MemorySink()
-    with open_session(settings(Options("memory")), sink, midway=True) as session:
+    with open_session(settings(StartArguments("memory")), sink, midway=True) as session:
         for _ in range(3):
             torch.ones(2).sin()
             session.step()

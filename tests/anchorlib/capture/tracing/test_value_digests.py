@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorlib.capture.tracing import value_digests
+from anchorlib.capture.tracing.gathering import Gathering
 from anchorlib.capture.tracing.value_digests import Digester
 
 VIEWS = (
@@ -38,10 +39,23 @@ def test_a_digest_is_that_of_the_values_now_whatever_was_seen_before(steps):
         assert digester.digest(view) == xxhash.xxh3_128_digest(told.numpy().tobytes())
 
 
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    dtype=st.sampled_from([torch.bool, torch.int16, torch.bfloat16, torch.float32, torch.float64]),
+    data=st.data(),
+)
+def test_values_are_read_in_their_order_whatever_the_strides(shape, dtype, data):
+    stride = [data.draw(st.sampled_from([0, 1, 2, 3, n, n * 5, n * 25])) for n in shape]
+    last = sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    x = torch.arange(last + 1).remainder(251).to(dtype).as_strided(shape, stride)
+    told = torch.empty(shape, dtype=dtype).copy_(x).view(torch.uint8).numpy().tobytes()
+    assert Digester().digest(x) == xxhash.xxh3_128_digest(told)
+
+
 def test_the_same_transposed_values_are_put_in_order_once(monkeypatch):
     looked = []
-    in_order = value_digests._in_order
-    monkeypatch.setattr(value_digests, "_in_order", lambda x: looked.append(0) or in_order(x))
+    read = Gathering.read
+    monkeypatch.setattr(Gathering, "read", lambda *told: looked.append(0) or read(*told))
     x = torch.arange(24.0).view(4, 6)
     digester = Digester()
     first = digester.digest(x.t())

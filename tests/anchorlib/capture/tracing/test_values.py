@@ -16,7 +16,7 @@ from tests.recording import recording
 
 DEMANDING = (
     *("foreach", "reentrant", "vmap of grad", "autocast", "bfloat16", "aot_eager"),
-    "inductor, bfloat16",
+    pytest.param("inductor, bfloat16", marks=pytest.mark.long),
 )
 TANH = "tanh1/aten.tanh_backward.default"
 

@@ -75,6 +75,26 @@ def squared(x):
             "MulBackward0 other (8 of mean 1, std 0) | (8 of mean 0.125, std 0.331)",
         ),
         (
+            lambda x: x.masked_fill(torch.eye(16, 8).bool(), 0.0),
+            lambda x: x.masked_fill(torch.eye(16, 8).bool(), 1.0),
+            "all that autograd keeps is equal: it does not keep the value of MaskedFill",
+        ),
+        (
+            lambda x: x / (x.square().sum() + 1e-5).sqrt(),
+            lambda x: x / (x.square().sum() + 10).sqrt(),
+            "all that autograd keeps is equal: it does not keep what Add adds",
+        ),
+        (
+            lambda x: x.view(4, 4, 8).transpose(0, 1).reshape(16, 8) * 2,
+            lambda x: x.view(4, 4, 8).reshape(16, 8) * 2,
+            "A has a Transpose that the other lacks",
+        ),
+        (
+            lambda x: functional.mse_loss(x, torch.zeros(16, 8), reduction="none"),
+            lambda x: functional.mse_loss(x, torch.ones(16, 8), reduction="none"),
+            "the loss's target differs: 128 of mean 0, std 0, first 0 | 128 of mean 1, std 0, ",
+        ),
+        (
             lambda x: x.chunk(2, 1)[0].sigmoid() * x.chunk(2, 1)[1],
             lambda x: x.chunk(2, 1)[1].sigmoid() * x.chunk(2, 1)[0],
             "Sigmoid takes outputs of one operation in another order: output 0 | output 1",

@@ -260,6 +260,23 @@ def chain(names: list[str], ops: list[str]) -> dict[int, list[Edges]]:
     }
 
 
+def test_a_prefix_that_both_runs_have_is_none_of_one_run_alone() -> None:
+    """A model and its average, one operation of both written otherwise."""
+    names = ["fc1", "act1", "fc2", "act2", "fc3"]
+    both = [*names, *(f"ema.{name}" for name in names)]
+    act = ["SiluBackward0", "MulBackward0"]
+    one, two = (
+        table(
+            run(both, seed=seed),
+            edges={0: [one for own in (names, both[5:]) for one in chain(own, ops)[0]]},
+        )
+        for seed, ops in enumerate(["Addmm", op, "Addmm", op, "Addmm"] for op in act)
+    )
+    found = align(one, two)
+    assert found.renamed == ()
+    assert not len(found.only_a)
+
+
 def parents_of(names: list[str], n: int) -> tuple[Parent, ...]:
     weight = Parent(f"{names[n]}.w", call=None)
     return (Parent(names[n - 1]), weight) if n else (weight,)

@@ -70,6 +70,7 @@ def test_a_bit_of_any_column_is_found_in_its_row(store, column):
     assert faults(store) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", HIST_COLUMNS)
 def test_a_bit_of_any_histogram_pair_is_found_in_its_row(store, column):
     chance = random.Random(column)
@@ -104,6 +105,7 @@ def test_a_hole_in_the_rows_of_a_run_that_was_never_published_is_found(tmp_path)
     assert faults(tmp_path) == ["row 5 says it is none, but 2 come after it"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["shape", "start"])
 def test_a_bit_of_the_shapes_of_many_is_found(tmp_path, part):
     raws = [floats(*range(n)).reshape(n, 1) for n in range(1, 30)]

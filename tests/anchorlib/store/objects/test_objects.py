@@ -99,6 +99,7 @@ def test_a_key_that_leads_elsewhere_is_refused(filled: Location, key: str) -> No
             ask(key)
 
 
+@pytest.mark.slow
 def test_a_run_reads_the_same_from_an_object_store(line: Line, tmp_path: Path) -> None:
     make_run(tmp_path)
     upload(tmp_path)
@@ -114,7 +115,9 @@ def test_a_run_reads_the_same_from_an_object_store(line: Line, tmp_path: Path) -
         open_run("s3://anchors/elsewhere/run1")
 
 
-@pytest.mark.parametrize("trouble", ["503", "stall", "cut", "lost"])
+@pytest.mark.parametrize(
+    "trouble", ["503", pytest.param("stall", marks=pytest.mark.slow), "cut", "lost"]
+)
 def test_a_store_in_trouble_gives_one_line_and_no_wrong_answer(
     line: Line, filled: Location, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

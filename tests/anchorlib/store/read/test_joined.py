@@ -54,6 +54,7 @@ def lives(draw):
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25))
 @given(lives())
 def test_whichever_way_a_session_went_it_is_read_whole(life):

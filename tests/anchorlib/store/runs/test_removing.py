@@ -76,6 +76,7 @@ def mortal(patch: pytest.MonkeyPatch, life: int) -> None:
         patch.setattr(os, name, wrapped(getattr(os, name)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["remove", "rename", "rank"])
 def test_whenever_it_is_killed_a_run_is_whole_or_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

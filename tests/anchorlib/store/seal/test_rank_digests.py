@@ -46,7 +46,7 @@ def test_digests_of_any_width_tell_where_two_ranks_part(
 @given(STEPS, WIDTHS, st.integers(2, 8))
 def test_digests_read_as_they_were_written(told: dict[int, str], width: int, most: int) -> None:
     one = of_steps(told, width)
-    assert read_digests(json.loads(json.dumps(one.told()))) == one
+    assert read_digests(json.loads(json.dumps(one.document()))) == one
     assert one.bounded(most).bounded(max(most // 2, 2)) == one.bounded(max(most // 2, 2))
     assert len(one.bounded(most + 1).stretches) <= most + 1
 
@@ -70,7 +70,7 @@ def test_digests_read_as_they_were_written(told: dict[int, str], width: int, mos
 )
 def test_digests_that_are_not_those_of_their_steps_are_refused(other: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        read_digests(of_steps({0: "a", 1: "b"}).told() | other)
+        read_digests(of_steps({0: "a", 1: "b"}).document() | other)
 
 
 def made(store: Path, run: str, records: list[Record]) -> RankDigests:

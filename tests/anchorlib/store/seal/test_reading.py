@@ -108,6 +108,7 @@ def test_tensors_of_all_sizes_are_the_same(live: Path, sealed: Path) -> None:
     assert damages(sealed) == []
 
 
+@pytest.mark.slow
 def test_a_tensor_is_at_most_four_requests_a_shard(sealed: Path) -> None:
     for selector in ("w@grad", "flat3@grad", "large@grad"):
         location = Counting(sealed)

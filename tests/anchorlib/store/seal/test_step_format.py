@@ -16,7 +16,7 @@ from anchorlib.store.seal.step_figures import (
     StepFigures,
     StepLine,
 )
-from anchorlib.store.seal.step_format import _packed, read_step_figures, told_step_figures
+from anchorlib.store.seal.step_format import _packed, read_step_figures, step_figures_document
 from anchorlib.summary import ExactSums
 
 I64 = np.iinfo(np.int64)
@@ -46,7 +46,7 @@ def figures(*steps: int) -> StepFigures:
 
 @pytest.mark.parametrize("steps", [(), (0,), (-3, 0, 7)])
 def test_what_was_written_is_read(steps: tuple[int, ...]) -> None:
-    assert read_step_figures(told_step_figures(figures(*steps))) == figures(*steps)
+    assert read_step_figures(step_figures_document(figures(*steps))) == figures(*steps)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_was_written_is_read(steps: tuple[int, ...]) -> None:
     ],
 )
 def test_arrays_that_cannot_be_are_refused(name: str, values: list[Any]) -> None:
-    told = told_step_figures(figures(0, 1, 2))
+    told = step_figures_document(figures(0, 1, 2))
     dtype = np.float64 if name == "low" else np.int64
     told["arrays"] |= {name: _packed(np.array(values, dtype))}
     if len(values) > 3:
@@ -76,7 +76,7 @@ def test_arrays_that_cannot_be_are_refused(name: str, values: list[Any]) -> None
 
 def test_a_lie_is_refused_before_it_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_format, "MOST_STEPS", 1 << 14)
-    told = told_step_figures(figures(0, 1, 2)) | {"ranks": [[0, 1 << 12]]}
+    told = step_figures_document(figures(0, 1, 2)) | {"ranks": [[0, 1 << 12]]}
     line = told["lines"][0]
     lies = (
         {"lines": [[*line[:-1], [[one, 1 << 12]]] for one in range(5)]},

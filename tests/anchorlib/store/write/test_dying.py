@@ -155,7 +155,7 @@ def check_sizes(run: Path) -> None:
                 assert Path(path).stat().st_size == chunk_size(folder), path
 
 
-@pytest.mark.parametrize("fsync", [False, True])
+@pytest.mark.parametrize("fsync", [pytest.param(False, marks=pytest.mark.long), True])
 def test_no_file_of_the_hierarchy_is_ever_seen_unfinished(fsync: bool, tmp_path: Path) -> None:
     run = tmp_path / "run1.zarr"
     everything = [record for batch in batches() for record in batch]
@@ -185,9 +185,9 @@ def test_rows_that_are_blanked_leave_their_column_whole(tmp_path: Path) -> None:
     assert np.fromfile(seq, "<u8").tolist()[:7] == [1, 2, 0, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("part", seeds(checked=0, tested=1, wide=13))
+@pytest.mark.parametrize("part", seeds(checked=0, tested=1, wide=26))
 def test_the_store_is_right_after_one_call_and_the_next(part: int, tmp_path: Path) -> None:
-    for life in range(part, lives(tmp_path / "whole"), 13):
+    for life in range(part, lives(tmp_path / "whole"), 26):
         die_and_check(tmp_path / str(life), life)
 
 

@@ -1,0 +1,65 @@
+"""Values that gradients reach in one run alone: a detach, or a switch to no gradients, too many.
+
+Both runs recorded the value, so that both have its anchor; where a gradient of it came back in one
+run alone, the other run's graph ends behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.names import escape
+
+__all__ = ["unreached"]
+
+Array = np.ndarray[Any, Any]
+Site = tuple[str, int, int]
+
+
+def unreached(frontier: Frontier, row: int) -> list[str]:
+    """Says of a gradient which value of its step only one run's backward reached; [] for none.
+
+    The value that is named is the one nearest to the loss, the first that backward reaches. Nothing
+    is said where each run has values that the other's backward did not reach.
+    """
+    alignment = frontier.alignment
+    a, b = alignment.a, alignment.b
+    rank = a.tensors[a.tensor[row]].rank
+    names = {one.b: one.a for one in alignment.renamed}
+    step = int(a.step[row])
+    paired = alignment.a_row[a.step[alignment.a_row] == step]
+    values = _sites(a, paired, "value", rank, {})
+    lone = [
+        _sites(a, alignment.only_a[a.step[alignment.only_a] == step], "grad", rank, {}),
+        _sites(
+            b,
+            alignment.only_b[b.step[alignment.only_b] == step + alignment.step_offset],
+            "grad",
+            rank,
+            names,
+        ),
+    ]
+    reached = [{site: order for site, order in one.items() if site in values} for one in lone]
+    if bool(reached[0]) == bool(reached[1]):
+        return []
+    run, other = ("A", "B") if reached[0] else ("B", "A")
+    (name, *_), _ = min((reached[0] or reached[1]).items(), key=lambda one: one[1])
+    return [f"in {run} alone gradients come back to {escape(name)}: {other} detaches it"]
+
+
+def _sites(
+    table: Table, rows: Array, kind: str, rank: int, names: dict[str, str]
+) -> dict[Site, int]:
+    """The name, pass and call of each of these rows of a kind and rank, with its order."""
+    found = {}
+    for row in rows.tolist():
+        tensor = table.tensors[table.tensor[row]]
+        if tensor.kind == kind and tensor.rank == rank:
+            name = names.get(tensor.name, tensor.name)
+            site = (name, int(table.pass_index[row]), int(table.call[row]))
+            found[site] = int(table.order[row])
+    return found
