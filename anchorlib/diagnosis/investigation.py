@@ -162,6 +162,7 @@ def compare_tables(
         drawn=drawn_otherwise(alignment),
         config=config,
         partial=parts.clause,
+        unused=alike.unused,
     )
     return Comparison(
         a=alignment.a.run,

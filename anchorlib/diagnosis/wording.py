@@ -45,6 +45,7 @@ class Beside(NamedTuple):
     drawn: the first step that began with another random state in B; None without one.
     config: header entries that differ.
     partial: the gradients that differ and of which one run saw a part alone; "" without any.
+    unused: whether values differ on which no loss depends.
     """
 
     benign: Sequence[str]
@@ -59,6 +60,7 @@ class Beside(NamedTuple):
     drawn: int | None = None
     config: Mapping[str, tuple[Any, Any]] = MappingProxyType({})
     partial: str = ""
+    unused: bool = False
 
     @property
     def modes(self) -> list[str]:
@@ -87,7 +89,8 @@ def sentence(
         told = "; but ".join(filter(None, (equal, *beside.modes, lacking)))
         return "; ".join((told, *beside.merged)) + "."
     if first is None:
-        equal = f"No value differs{f' but {beside.partial}' * bool(beside.partial)}"
+        value = "value on which a loss depends" if beside.unused else "value"
+        equal = f"No {value} differs{f' but {beside.partial}' * bool(beside.partial)}"
         parts = [equal, *beside.benign, *beside.modes, lacking, *beside.merged]
         return "; ".join(filter(None, parts)) + "."
     parts = [f"The runs part at {_begin(first, origins)}"]

@@ -345,9 +345,8 @@ class Classes:
         parameters = bool(found.parameter_lacking[row])
         data = (untracked or parameters) and not self._recorded_before(row, Role.INPUT)
         unknown = " and ".join(["parameters"] * parameters + ["data"] * data)
-        if unknown and not seeds and self.changes.other_code(row):
-            return "not_rounding", note
-        if unknown and (unrelated or (parameters and seeds)):
+        foreign = unknown and (unrelated or (parameters and seeds))
+        if foreign and not (unrelated and not seeds and self.changes.other_code(row)):
             return "starts_unequal", f"its {unknown} were not recorded, and may differ"
         if untracked and seeds:
             return "starts_unequal", "it reads a mask or random numbers, and the seeds differ"

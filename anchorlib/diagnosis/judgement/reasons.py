@@ -49,12 +49,12 @@ def reason(
     """The reasons of an origin, "; " between them; "" where there is nothing to say.
 
     note: the reason for the class. changed: what B does otherwise at the origin. outside: whether
-        the difference came in from outside the recorded operations, which then say nothing.
+        the difference came in from outside the recorded operations, which then say no more.
     """
     a, row = frontier.alignment.a, segment.row
     parts = [note] if note else []
     if outside:
-        return "; ".join(parts)
+        return "; ".join([*parts, *changed])
     if measure.measured == "summary":
         parts.append("judged from summaries alone, as a lower bound")
     ancestry = frontier.ancestry(row)

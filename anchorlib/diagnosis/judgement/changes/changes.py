@@ -140,6 +140,11 @@ class Changes:
         sides = ((alignment.a, row, a), (alignment.b, row_b, b))
         return [said_by_names(clause, sides) for clause in clauses]
 
+    def given(self, row: int) -> tuple[str, ...]:
+        """Which operands without a gradient a row's operations were given otherwise."""
+        told = arguments(*self.operations(row))
+        return tuple(one for one in told if " of mean " in one or " from " in one)
+
     def unkept(self, row: int) -> tuple[str, ...]:
         """Says which numbers of a row's operations autograd does not keep, all else being equal."""
         told = []
@@ -299,17 +304,25 @@ class Changes:
     def other_code(self, row: int) -> bool:
         """Whether both runs state what made a row, and code made it otherwise, whatever the data.
 
-        One run has operations that the other lacks, tells them other arguments or other operands,
-        reads by another of the indices that both have, or cuts the graph behind it.
+        A value is made of other records, by other operations or by the same in another order, or
+        they are told otherwise; one run reads by another of the indices that both have, or cuts the
+        graph behind it. Other data, or other parameters, change none of these.
         """
         if detached(self.frontier, row) or self.other_settings(row):
             return True
-        a, b = self.operations(row)
-        if not a or not b or self._cut_elsewhere(row):
+        if self._kind(row) != "value" or self._cut_elsewhere(row):
             return False
-        if Counter(one.name for one in a) != Counter(one.name for one in b) or exchanged(a, b):
+        a, b = self.operations(row)
+        if a and b and (Counter(one.name for one in a) != Counter(one.name for one in b)):
             return True
-        return bool(arguments(without_data(a), without_data(b)) or self._arranged(row))
+        if exchanged(a, b) or arguments(without_data(a), without_data(b)):
+            return True
+        statements = ((self._edges(0, one), self._edges(1, two)) for one, two in self._calls(row))
+        return bool(self._made_of_others(row)) or any(
+            bool(rearranged(x, y) if x.ops != y.ops else taken_otherwise(x, y, self._names))
+            for x, y in statements
+            if x is not None and y is not None and not compiled(x.ops)
+        )
 
     def _module(self, row: int) -> list[str]:
         """What the module of this output or parameter was made with, where the runs differ."""

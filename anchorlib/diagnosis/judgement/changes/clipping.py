@@ -27,10 +27,10 @@ def clipped_otherwise(frontier: Frontier, row: int) -> list[str]:
     alignment = frontier.alignment
     a, rank = alignment.a, alignment.a.tensors[alignment.a.tensor[row]].rank
     sides = ((a, int(a.step[row])), (alignment.b, int(a.step[row]) + alignment.step_offset))
-    left, right = (_norms(table, step, rank) for table, step in sides)
-    if left is None or right is None or alignment.merged:
+    first, second = (_norms(table, step, rank) for table, step in sides)
+    if first is None or second is None or alignment.merged:
         return []
-    (before, one), (other, two) = left, right
+    (before, one), (other, two) = first, second
     if abs(before - other) > CLEAR * before or abs(one - two) <= CLEAR * max(one, two):
         return []
     told = ["" if abs(after - before) <= CLEAR * before else _limit(after) for after in (one, two)]
