@@ -24,7 +24,10 @@ def claim_of(secret: bytes) -> bytes:
 
 
 def heir_of(secret: bytes) -> bytes:
-    """The secret under which a writer continues behind another attempt; always the same."""
+    """The secret of the writer that continues behind the attempt of `secret`.
+
+    It is derived from `secret`, so that an interrupted delivery goes on under the same claim.
+    """
     return hashlib.sha256(b"anchor heir " + secret).digest()[:SECRET_BYTES]
 
 

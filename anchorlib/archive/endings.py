@@ -104,7 +104,7 @@ def _has_ended(here: Sequence[RankReader], there: Location) -> bool:
 
 
 def _goes_on(other: RankReader, here: Sequence[RankReader]) -> bool:
-    """Whether a part holds the rest of a session that `here` has the beginning of, or later ones.
+    """Whether `other` holds the rest of a session that begins in `here`, or later sessions.
 
     A part of an earlier recording with the same name says nothing of this one.
     """

@@ -59,7 +59,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What archiving a run would do.
+    """The plan of archiving a run.
 
     there: the ranks that the archive has already. bytes: of the stored values of all ranks.
     """
@@ -105,7 +105,7 @@ def archive_served(
 
 
 def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
-    """What `archive_run` would do; nothing is written. Raises as it does."""
+    """The plan of `archive_run`; nothing is written. Raises as `archive_run` does."""
     check_apart(store, run, shelf)
     folder = ShelfWithin(shelf, f"{run}.zarr")
     parts = _parts_in(store, run)
@@ -122,7 +122,7 @@ def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
 
 
 def plan_served(location: Location, run: str, shelf: Shelf) -> Planned:
-    """What `archive_served` would do; nothing is written. Raises as it does."""
+    """The plan of `archive_served`; nothing is written. Raises as `archive_served` does."""
     there = ShelfWithin(shelf, f"{run}.zarr").location
     parts = _parts_at(location, run)
     check_ended(run, parts, shelf)
@@ -142,7 +142,7 @@ def _stored(reader: RankReader) -> int:
     return reader.stored_bytes(np.arange(reader.committed))
 
 
-def _sent(  # each is another thing's
+def _sent(  # each argument has a meaning of its own
     location: Location,
     run: str,
     parts: Sequence[RankReader],

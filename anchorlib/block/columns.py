@@ -53,7 +53,9 @@ MAX_ELEMENTS: Final = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the numbers in columns stand for. The lists may grow; what they hold never changes.
+    """The series, layouts and phases that numbers in columns stand for.
+
+    The lists may grow; an entry that is in a list never changes.
 
     series: (name, kind, mode's text) of each series.
     layouts: (dtype by torch's name, shape), and in `sizes` the bytes of one record of it.

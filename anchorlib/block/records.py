@@ -23,7 +23,7 @@ _JOINED_BYTES: Final = 1 << 14  # of one record: larger ones are not copied
 
 
 def block_of(records: Sequence[Record]) -> RowBlock:
-    """Records, each with its summary, as a block; their values are not copied but small ones.
+    """The block of some records, each with its summary; only small values are copied.
 
     A record that is not what it says (a figure that no column holds, values of another shape)
     costs itself alone: it becomes one of the block's `misfits`.

@@ -84,7 +84,7 @@ class RowBlock:
             )
 
     def without_values(self, bare: Array) -> RowBlock:
-        """The same records; where `bare` is true their values are left out, and that is noted."""
+        """The block without the values of records where `bare` is true; their flags note that."""
         flags = self.columns["flags"].copy()
         flags[bare & self.kept] |= int(Flag.VALUE_DROPPED)
         return replace(self, columns={**self.columns, "flags": flags}, kept=self.kept & ~bare)
@@ -95,7 +95,7 @@ class RowBlock:
         return [self.tables.series[number] for number in self.columns["series"].tolist()]
 
     def nothing(self) -> RowBlock:
-        """No record."""
+        """A block of the same tables without any record."""
         return self.only(np.zeros(len(self), bool))
 
     def only(self, chosen: Array) -> RowBlock:
@@ -113,7 +113,7 @@ class RowBlock:
         )
 
     def after(self, rows: int) -> RowBlock:
-        """All but the first so many rows."""
+        """The block without its first `rows` rows."""
         return self if rows <= 0 else self.only(np.arange(len(self)) >= rows)
 
     def misfit(self, row: int, reason: str) -> Misfit:
@@ -123,7 +123,7 @@ class RowBlock:
 
 
 def joined_blocks(blocks: Sequence[RowBlock]) -> RowBlock:
-    """Blocks with the same tables, in order, as one."""
+    """One block with the records of several blocks of the same tables, in their order."""
     if len(blocks) == 1:
         return blocks[0]
     offsets = np.cumsum([0, *(len(block.payloads) for block in blocks[:-1])]).tolist()

@@ -74,7 +74,7 @@ class OwnHook:
 
 
 class Hung:
-    """Our entry in one of torch's dicts of hooks, and in the dicts that tell how to call it."""
+    """Our hook's entry in one of torch's dicts of hooks, and in the dicts of flags beside it."""
 
     __slots__ = ("_dicts", "_number")
 

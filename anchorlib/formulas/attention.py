@@ -43,7 +43,7 @@ class Attention(NamedTuple):
     scale: float | None = None
 
     def suffix(self) -> str:
-        """What is to be said behind the name of the function, from the first comma on."""
+        """The settings as text behind the name of the function; it begins with a comma."""
         which = "".join("qkv"[self.order.index(at)] for at in range(3))
         said = [", causal"] * self.causal + [", masked"] * (self.mask is not None)
         said += [] if self.scale is None else [f", scale={self.scale:g}"]
@@ -230,7 +230,7 @@ def _repeated(x: Rounded, q: Rounded) -> Rounded:
 
 
 def _shared(gradient: Rounded, x: Rounded) -> Rounded:
-    """A gradient of repeated heads, added up to those that `x` has."""
+    """The gradient of `x`, whose heads were repeated: the sum over the copies of each head."""
     heads = x.values.shape[-3:-2]
     if heads == gradient.values.shape[-3:-2]:
         return gradient

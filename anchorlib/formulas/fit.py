@@ -54,7 +54,7 @@ def fit(
     *,
     part: Callable[[Array], Array] | None = None,
 ) -> Fit:
-    """Compare an output with every formula of that function, out of some, which it is nearest to.
+    """Compare an output with all formulas of one function: that to which the output is nearest.
 
     inputs, output: values of `precision` (float32, float64, bfloat16 or float16), decoded.
     part: takes from the output the elements that the functions compute; None takes all of them.

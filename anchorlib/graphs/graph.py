@@ -179,7 +179,10 @@ class _Sources:
 
 
 def _output(maker: Op, taken: Operand) -> int:
-    """The output that was taken: of these bits, else of this dtype and shape, else the first."""
+    """The number of the output that was taken.
+
+    It is the output with the bits of `taken`, else the first with its dtype and shape, else 0.
+    """
     for alike in (
         lambda one: taken.digest is not None and one.digest == taken.digest,
         lambda one: (one.dtype, one.shape) == (taken.dtype, taken.shape),

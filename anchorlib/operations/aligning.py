@@ -89,7 +89,7 @@ class _Grouped:
             self.groups.setdefault(group, []).append(op)
 
     def lacks(self, group: Group) -> bool:
-        """Whether this run has operations of compiled code in other steps, but none in this one."""
+        """Whether this run has operations of compiled code, but none in the step of `group`."""
         return bool(self._compiled) and group[:2] not in self._compiled
 
 

@@ -39,7 +39,7 @@ class Boundaries:
         return all(known) if known else None
 
     def outputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
-        """Whether the last tensor that one block made is made by the other too; None if not known.
+        """Whether the other block, too, makes the last output of one block; None if not known.
 
         Where one of the blocks is empty: whether the other block's output is one of its inputs, so
         that it changed no bits.

@@ -191,7 +191,7 @@ def _fill(grid: RankGrid, rank: int, rows: Array, at: Array, reader: RankReader)
     grid.nan[rank, at] = (column("nan") > 0) & counts
     grid.inf[rank, at] = (column("inf") > 0) & counts
     size = column("l2") / np.sqrt(numel)
-    small = np.clip(size, LEAST, MOST)  # in float32, however large those of float64 are
+    small = np.clip(size, LEAST, MOST)  # within float32's range, which norms of float64 may leave
     grid.rms[rank, at] = np.where((size > 0) & np.isfinite(size), small, np.nan)
 
 

@@ -90,7 +90,7 @@ class RankAnswer:
 
 
 def folded(outliers: Sequence[Outlier]) -> tuple[Outlier, ...]:
-    """The outliers, one for all ranks that leave the same peers at the same record alike."""
+    """The outliers: one for all ranks that leave the same peers at the same record."""
     groups: dict[tuple[Any, ...], list[Outlier]] = {}
     for one in outliers:
         where = (one.step, one.pass_index, one.call, one.phase, one.name, one.kind)

@@ -187,7 +187,7 @@ class PoplarExecutor:
         return output
 
     def _end_update(self, batches: int) -> None:
-        """Update the weights, if that is due after so many micro-batches of the call."""
+        """Update the weights, if an update is due after this many micro-batches of the call."""
         optimizer, passes = self._optimizer, self._window.passes
         if optimizer is None or batches % passes:
             return

@@ -437,7 +437,7 @@ class Run:
         return self._reader.digests()
 
     def by_step(self) -> StepFigures | None:
-        """The figures of each step, all ranks together, from beside the index of an archived run.
+        """The figures of each step of an archived run, all ranks together. One object is read.
 
         None for a run that is not archived, and for one that an older version archived.
         """

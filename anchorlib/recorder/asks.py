@@ -59,7 +59,7 @@ class Asks:
             self._waiting.append(ask)
 
     def due(self, done: int) -> Ask | None:
-        """Take out the next ask, if it comes after no more than `done` slots; else None."""
+        """Take out the next ask, if all slots before it are among the first `done`; else None."""
         with self._lock:
             if self._waiting and self._waiting[0].after <= done:
                 return self._waiting.popleft()

@@ -90,7 +90,10 @@ class Drain:
         losses.nbytes = max(0, ring[Word.LOST_BYTES] - sink.dropped_bytes)
 
     def revoke(self) -> None:
-        """Let the sink store no more records; any thread may call this. The others are lost."""
+        """Let the sink store no more records: those that it does not have are lost.
+
+        Any thread may call this.
+        """
         self._revoked = True
         self._sink.revoke()
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordQueue", "Source", "ring_size"]
 
-# The drain is woken for so many bytes, or for a quarter of the queue: waking it for less would
+# The drain is woken when this many bytes wait, or a quarter of the queue: waking it for less would
 # interrupt training more often.
 _WAKE_BYTES: Final = 16 << 20
 _RESERVE: Final = 8  # an eighth of the room is kept for records that are stored without values
@@ -50,7 +50,11 @@ _POLL_SECONDS: Final = 0.0005
 _FULL: Final = "queue full"
 _INSIDE: Final = "anchored by a signal handler, in the middle of another anchor"
 _OVER: Final = "the recorder has ended"
-_UNKNOWN: Final = (UNKNOWN, "value", "")  # the series of a record whose name found no room
+_UNKNOWN: Final = (
+    UNKNOWN,
+    "value",
+    "",
+)  # the series of a record for whose name the ring had no room
 
 Source: TypeAlias = int | Callable[[int], object] | Later
 """Where values come from: an address; a function that writes them to a given address; or a device,

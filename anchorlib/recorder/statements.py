@@ -80,7 +80,7 @@ class PendingStatements:
 
 
 class Telling:
-    """What one turn has to say."""
+    """The statements that one turn of the drain hands to the sink."""
 
     def __init__(
         self,

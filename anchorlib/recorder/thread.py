@@ -20,8 +20,8 @@ __all__ = ["RecorderThread"]
 
 _log = logging.getLogger("anchorlib")
 
-# The drain waits so many seconds for more small records, to hand many over at once: while it works,
-# it holds Python's lock, and training stands still.
+# Seconds for which the drain waits for more small records, to hand many over at once: while the
+# drain works, it holds Python's lock, and training stands still.
 LINGER: Final = 0.05
 
 

@@ -21,7 +21,7 @@ __all__ = ["document_text"]
 Array = np.ndarray[Any, Any]
 COUNTS = ("records", "numel", "zero", "nan", "inf", "subnormal")
 FLOATS = ("min", "max", "sum", "l2")
-EXACT_CELLS = 200_000  # up to so many cells, figures are sent as float64
+EXACT_CELLS = 200_000  # documents of at most this many cells have float64 figures
 WHOLE = ("pass_index", "call", "rank", "step", "pairs", "differing")
 EXACT_ONLY = ("error_eps", "step", "worst", "value_a", "value_b")  # left out of larger documents
 

@@ -102,7 +102,7 @@ def _other_module(
 
 
 def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """The shape and dtype of each name: those of its value, or of another kind without a value."""
+    """The shape and dtype of each name: those of its value, else those of its first other kind."""
     looks: dict[str, tuple[str, str]] = {}
     for line in sorted(view.lines, key=lambda one: one.kind != "value"):
         looks.setdefault(names.get(line.name, line.name), (line.shape, line.dtype))
@@ -154,7 +154,7 @@ def _listed(names: Counter[str]) -> str:
 
 
 def _rolled(nodes: Sequence[StructureNode]) -> list[StructureNode]:
-    """The nodes, with one node in place of all those of a module whose names all changed alike.
+    """The nodes, where one node stands for a whole module whose nodes all changed alike.
 
     Where such modules lie in each other, the outermost takes their place.
     """

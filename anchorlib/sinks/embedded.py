@@ -62,7 +62,7 @@ class EmbeddedSink:
 
     @property
     def own_gaps(self) -> int:
-        """How many series values were left out of."""
+        """The number of series that lack values which were left out."""
         return self._writer.left_out.series
 
     def put(self, block: RowBlock) -> None:

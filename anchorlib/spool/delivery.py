@@ -128,7 +128,7 @@ class Delivery:
         self.sender.cancel()
 
     def finish(self) -> Delivered:
-        """Remove the spool, all of which is delivered; returns what was delivered."""
+        """Remove the spool, which is delivered as a whole; returns the counts of the delivery."""
         return self._load.finish()
 
 
@@ -198,7 +198,7 @@ def _drained(work: OwnedSpool) -> Delivered | None:
 
 
 def _earlier(folder: Path) -> list[Path]:
-    """The next older spool of the same rank and store: a list of it, or an empty list."""
+    """A list of the next older spool of the same rank and store; empty where there is none."""
     mine = SpoolLabel.read(folder)
     if mine is None:
         return []

@@ -109,7 +109,7 @@ class Earlier:
             raise refused.error()
 
     def begin(self, work: OwnedSpool, to: str) -> Delivery | None:
-        """The delivery of a spool to `to`, once that collector has said which records it has.
+        """The delivery of a spool to the collector `to`, after its answer which records it has.
 
         None where `sender` was finished before. Raises CollectorError where the collector refuses
         again and again, and, where there are several, where it stays away.

@@ -200,7 +200,7 @@ class SpoolFrames:
 
     @property
     def damage(self) -> list[Gap]:
-        """The gap statement of the records that damage has cost so far; of unknown tensors."""
+        """The gap statement of the records lost to damage so far, whose tensors are unknown."""
         lost = self._holes.damage
         return (
             [Gap(UNKNOWN, "value", "all", _DAMAGE, lost, 0, self._reader.last_step)] if lost else []

@@ -20,7 +20,7 @@ __all__ = ["SEGMENT_SIZE", "SegmentSize", "SpoolWriter"]
 
 _log = logging.getLogger("anchorlib")
 
-_HEADS: Final = 32  # a segment is at least so many times as large as the notes at its beginning
+_HEADS: Final = 32  # the least ratio of a segment's size to that of its first notes
 _SYNC_SECONDS: Final = 0.05
 _RETIRED: Final = 64  # finished segments that may stay open until they are synced
 
@@ -205,7 +205,7 @@ class SpoolWriter:
             self._retired.append(self._file)
             self._file = -1
         self._segment = None
-        if len(self._retired) > _RETIRED:  # a process may open only so many files
+        if len(self._retired) > _RETIRED:  # the number of files that a process may open is limited
             file = self._retired.pop(0)
             try:
                 self._disk.sync(file)

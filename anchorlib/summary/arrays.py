@@ -88,7 +88,7 @@ def _of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str]:
             "wraps others, or its memory was given back; give the plain tensors inside it"
         )
     if kind.storage != kind.decoded:
-        # numpy has no such type. torch's integers of that width, from where the tensor came.
+        # numpy has no such type, so the bits are viewed as torch's integers of that width.
         torch = sys.modules[type(tensor.dtype).__module__]
         plain = plain.view(getattr(torch, kind.storage.name))
     # Not by `numpy()`: after that nobody can resize the tensor's storage any more.

@@ -68,7 +68,7 @@ class ExactSums:
         return cls(keys[counts != 0], counts[counts != 0])
 
     def moved(self, cells: Array) -> ExactSums:
-        """The same sums, of which cell k is added to cell `cells[k]`."""
+        """These sums with other cells: the sum of cell k is added to cell `cells[k]`."""
         keys = cells[self.keys // LIMBS] * LIMBS + self.keys % LIMBS
         return self._added([(keys, self.counts)])
 
@@ -79,14 +79,14 @@ class ExactSums:
         return cls._added([(none, none), *((one.keys, one.counts) for one in parts)])
 
     def rounded(self, cells: int) -> Array:
-        """The sum of each of so many cells, rounded once: float64."""
+        """The sums of the first `cells` cells, each rounded once: float64."""
         sums = np.zeros(cells)
         for cell, number in self._numbers(sums):
             sums[cell] = _float(number, -_SHIFT)
         return sums
 
     def roots(self, cells: int) -> Array:
-        """The square root of the sum of each of so many cells, rounded once: float64."""
+        """The square roots of the sums of the first `cells` cells, each rounded once: float64."""
         roots = np.zeros(cells)
         for cell, number in self._numbers(roots):
             roots[cell] = _root(number)

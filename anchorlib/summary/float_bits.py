@@ -75,9 +75,9 @@ class BitLayout:
         return magnitude * 2.0**self.lowest_exponent * (-1.0 if pattern & self.sign else 1.0)
 
     def ordered(self, number: int) -> float:
-        """The value of an integer of the series that is ordered as the values are.
+        """The value of this number in the ascending order of all values of the format.
 
-        In that series 0.0 is 0 and -0.0 is -1.
+        0.0 has the number 0, and -0.0 has -1.
         """
         return self.value(number if number >= 0 else self.sign - 1 - number)
 

@@ -39,7 +39,7 @@ class RetentionLimits:
 
 
 def chosen(runs: Iterable[RunFacts], limits: RetentionLimits) -> list[RunFacts]:
-    """The runs that go, the oldest first.
+    """The runs to be removed, the oldest first.
 
     A run that a living process writes neither goes nor counts. Neither does a link: as a second
     name of the newest run it would take the place of a run to keep. A run that was never closed

@@ -33,7 +33,10 @@ class Keeper(Protocol):
 
     @property
     def place(self) -> str:
-        """The store: the same text however users name it, so that a run of two names is known."""
+        """The store as text, which does not depend on how a user named the store.
+
+        A run that is named in two ways is recognised by it.
+        """
         ...
 
     def writings(self) -> list[Writing]:
@@ -41,7 +44,7 @@ class Keeper(Protocol):
         ...
 
     def archives(self) -> list[ArchiveState]:
-        """What became of the store's closed runs. Raises StoreError, CollectorError."""
+        """The archives that closed runs of the store went to. Raises StoreError, CollectorError."""
         ...
 
     def alone(self) -> dict[str, str]:

@@ -78,7 +78,7 @@ def _last_record_ns(store: Path, held: HeldRank) -> int | None:
         if not reader.committed:
             return None
         last = reader.span("time_ns", reader.committed - 1, reader.committed)
-    except AnchorError:  # a rank that is being made, or is damaged, is still one that is written
+    except AnchorError:  # a rank that is being made or is damaged is written all the same
         return None
     return min(int(last[0]), time.time_ns())
 

@@ -83,7 +83,7 @@ def held_frame(message: bytes, definitions: Sequence[bytes]) -> HeldRows | None:
 
 
 def doubts(held: Iterable[HeldRows], links: Sequence[StoredStretch]) -> Iterator[Doubt]:
-    """The doubts about those of the `held` frames whose records are in the store, in order."""
+    """The records of the `held` frames that the store has already, with their fingerprints."""
     end = max((link.end for link in links), default=0)
     tables = _Tables()
     for one in held:

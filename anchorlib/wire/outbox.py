@@ -383,7 +383,7 @@ class Outbox:
         return next(gap_requests([self._untold.pop(key) for key in keys]))
 
     def _flush_due(self, first: Encoded | None) -> int | None:
-        """The next flush to be sent, where all records before it were sent; else None.
+        """The number of the next flush to be sent, if all records before it were sent; else None.
 
         first: the first frame that was not sent.
         """

@@ -52,7 +52,7 @@ _READ_ONLY: Final = (
 
 
 class Gate(grpc.ServerInterceptor):
-    """Lets a call in where `access`, as it is at that moment, gives its caller the right.
+    """Lets a call in where the access file, as it is at that moment, gives its caller the right.
 
     readers: is told of each call that needs the right to read.
     read_only: refuse each call that would change a run.

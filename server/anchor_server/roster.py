@@ -92,7 +92,7 @@ class Seat:
         self._seen = time.time_ns()
 
     def tell_end(self, end: int) -> None:
-        """Notes the number after the client's last record, which it told with Backlog."""
+        """Notes the number after the client's last record, from the client's Backlog message."""
         self._end = end
 
     def store(self, records: int, nbytes: int, newest_ns: int) -> None:

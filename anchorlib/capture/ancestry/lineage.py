@@ -43,7 +43,7 @@ Here = tuple[tuple[object, ...], torch.Size]  # pass, call and phase; shape
 
 
 class LineageTracker:
-    """Walks the graphs of one session, and calls `tell` with edges that were not told before."""
+    """Walks the autograd graphs of one session, and calls `tell` with edges that are new."""
 
     def __init__(self, tell: Callable[[Edges], None]) -> None:
         self._tell = tell
@@ -86,7 +86,7 @@ class LineageTracker:
             self._warn(plan.name, fault)
 
     def see_buffer(self, name: str, at: At, shape: tuple[int, ...]) -> None:
-        """Tell once that a buffer, recorded when a pass begins, has no known parents."""
+        """State once that a buffer has no known parents: it is recorded when a pass begins."""
         if (name, at.phase) not in self._buffers:
             self._buffers.add((name, at.phase))
             self._tell(Edges(name, at.phase, 0, 0, shape, at.step, missing=(BUFFER,)))
@@ -101,7 +101,7 @@ class LineageTracker:
         *,
         grad: bool,
     ) -> bool:
-        """Walk from a site that may have edges not told yet; whether `x` is to be marked."""
+        """Walk from a site that may have new edges; returns whether `x` is to be marked."""
         _step, pass_index, call, phase = at
         site = (plan.name, phase, pass_index, call, tuple(x.shape))
         seen = self._seen.get(site)
@@ -133,7 +133,7 @@ class LineageTracker:
         self._tell_new(site, at.step, ancestry, follows=follows)
 
     def _tell_new(self, site: Site, step: int, ancestry: Ancestry, *, follows: bool) -> None:
-        """Tell the edges of a site, unless they equal those last told for it, or for its call."""
+        """State the edges of a site, unless the last ones of the site or its call equal them."""
         name, phase, pass_index, call, shape = site
         first, content = (name, phase, call), hash((ancestry, follows))
         if self._stated.get(site, self._stated.get(first)) == content:

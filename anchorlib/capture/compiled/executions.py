@@ -48,10 +48,10 @@ class Watched(Protocol):
         """Whether the value, and whether the gradient of `name` is recorded."""
 
     def enter(self, *, training: bool, gradients: bool) -> None:
-        """The forward of the model begins."""
+        """Note that the forward of the model begins."""
 
     def leave(self) -> None:
-        """The forward of the model has ended."""
+        """Note that the forward of the model has ended."""
 
 
 class _Execution:

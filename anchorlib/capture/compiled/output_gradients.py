@@ -30,9 +30,9 @@ FROM_OUTSIDE = "grad.from_outside"
 
 
 class Outside:
-    """What one session says of gradients that compiled code may keep a part of.
+    """Warns of gradients of which compiled code may keep a part, so that a record lacks that part.
 
-    warn: given what a warning is about, and its text; says each once.
+    warn: called with the subject of a warning and its text; logs each subject once.
     """
 
     def __init__(self, observer: Observer, warn: Callable[[str, str], None]) -> None:
@@ -41,7 +41,7 @@ class Outside:
         self._named: set[str] = set()
 
     def follow(self, x: torch.Tensor, node: object, plan: Plan, at: At) -> None:
-        """See to it that what comes back to `x`, which `node` made, is said to be a part."""
+        """Hook `x`, which `node` made, so that a partial gradient of `x` is noted as partial."""
         if is_partial(node):
             register_hook(x, node, _Arrival(self, plan, at))
 

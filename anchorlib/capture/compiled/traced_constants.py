@@ -45,7 +45,7 @@ __all__ = [
 _OLDEST = (2, 13)
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
-Spelled = tuple[str, str, int, int]  # the arguments of an operator: those of a Spot
+Spelled = tuple[str, str, int, int]  # the fields of a Spot, as arguments of an operator
 
 
 class MadeMode:

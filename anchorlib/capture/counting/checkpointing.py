@@ -39,7 +39,7 @@ _LIMIT = 65536  # most calls to remember in a step: endless inference must not f
 
 
 class Repetition(Enum):
-    """What an observation repeats."""
+    """Whether an observation repeats an earlier one of the same call, and of which kind."""
 
     NONE = "nothing: it is seen for the first time"
     FOLLOWED = "a call whose gradient is hooked already"

@@ -41,7 +41,7 @@ class _Stepper:
         self.last = max(self.last, pass_index)
 
     def what(self, *, alone: bool) -> str:
-        """The steps and passes that it ends, as text. alone: no other optimizer ends steps."""
+        """The steps and passes that the optimizer ends, as text. alone: no other one ends steps."""
         steps = "the step" if alone else _several(self.ended, "step")
         first, last = self.first, self.last
         passes = f"pass {last}" if first == last else f"passes {first} to {last}"
@@ -72,7 +72,7 @@ class Turns:
         self._in_a_row = 0  # steps in a row of the optimizer that stepped last
         self._inside: dict[_Stepper, int] = {}  # steps of others inside the open step
         self._most: dict[_Stepper, int] = {}  # most steps of others inside a step of this clock
-        self._beside: set[_Stepper] = set()  # those that have stepped inside a step of this clock
+        self._beside: set[_Stepper] = set()  # optimizers that stepped inside its steps
         self._reign = 0  # steps that this clock has ended
         self._before: _Reign | None = None  # the clock before this, if it stepped alone
 
@@ -119,7 +119,7 @@ class Turns:
         return ends
 
     def end(self, passes: int) -> None:
-        """Count a step that has ended, with so many passes: 0 where nothing is recorded."""
+        """Count a step that has ended. passes: how many it had; 0 where nothing is recorded."""
         self.steps += 1
         if not passes:
             return
@@ -156,7 +156,10 @@ class Turns:
         )
 
     def _who(self) -> list[str]:
-        """What each optimizer ends, in the order of their first steps; empty for fewer than two."""
+        """A clause for each optimizer, which says what it ends, in the order of their first steps.
+
+        Empty for fewer than two optimizers.
+        """
         steppers = self._order
         if len(steppers) < 2:
             return []

@@ -35,7 +35,7 @@ __all__ = ["GradientHook", "Observer"]
 
 _log = logging.getLogger("anchorlib")
 _grad_enabled = torch.is_grad_enabled
-_HANDLES = 256  # after so many more hooks on leaves, those of freed leaves are dropped
+_HANDLES = 256  # new hooks on leaves, at least, before hooks of freed leaves are dropped
 _UNKNOWN = "a gradient whose forward is not known"
 
 
@@ -77,7 +77,10 @@ class LeafHook(GradientHook):
 
     @never_traced
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        """Record `gradient` at its call if that is in the open pass, else where the clock is."""
+        """Record `gradient` at the coordinates of its call if that is in the open pass.
+
+        Else it is recorded at the coordinates that the clock shows now.
+        """
         at, now = self.at, self._observer.clock.now()
         if at[:2] != now[:2]:
             at = now

@@ -34,7 +34,10 @@ Tell = Callable[[str, Any], None]
 
 
 class _History:
-    """One value over the steps; tell: writes its entry of the header."""
+    """The history of one value over the steps, as an entry of the header.
+
+    tell: writes the entry.
+    """
 
     __slots__ = ("_due", "_key", "_points", "_tell", "_until")
 

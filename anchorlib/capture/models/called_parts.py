@@ -55,7 +55,7 @@ class _CalledPart:
         self._depth: dict[int, int] = {}
 
     def begins(self, module: nn.Module, _args: Any) -> None:
-        """The part's forward begins."""
+        """Note that the forward of the part begins."""
         observer = self._observer
         if torch.compiler.is_compiling() or observer.closed or recomputing():
             return

@@ -20,7 +20,10 @@ _LAYERS = (
 
 
 class ModuleModes:
-    """Finds layers of one model in eval mode while the model trains; `tell` takes key and step."""
+    """Finds layers of one model that are in eval mode while the model trains.
+
+    tell: called with the header key of each such layer and the step.
+    """
 
     def __init__(
         self,
@@ -35,7 +38,7 @@ class ModuleModes:
         }
 
     def look(self, step: int) -> None:
-        """Tell the layers that are in eval mode for the first time as a pass of `step` begins."""
+        """Report each layer that is in eval mode as a pass of `step` begins, a layer once."""
         if not self._root.training:
             return
         evaluating = [name for name, layer in self._layers.items() if not layer.training]

@@ -187,7 +187,7 @@ class ModelWatch:
         self._observer.forwards.enter(root, training=training, gradients=gradients)
 
     def leave(self) -> None:
-        """The root's forward has ended."""
+        """Note that the forward of the root has ended."""
         self._observer.clock.leave_root()
 
     def _trace(self, name: str, value: Any, *, root: bool = False) -> None:
@@ -261,7 +261,7 @@ class ModelWatch:
     def _state(self) -> list[tuple[str, torch.Tensor]]:
         state: list[tuple[str, torch.Tensor]] = list(self.parts.parameters.items())
         for name, (module, local) in self.parts.buffers.items():
-            buffers = own_buffers(module)  # those of a ScriptModule have no `get`
+            buffers = own_buffers(module)  # the buffers of a ScriptModule have no `get`
             buffer = buffers[local] if local in buffers else None  # noqa: SIM401
             if buffer is not None:  # the module may have set it to None since
                 state.append((name, buffer))

@@ -101,7 +101,7 @@ class OptimizerWatch:
     def begins(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """The optimizer's step begins; returns arguments to replace its own, or None."""
+        """Note that the optimizer's step begins; returns arguments in place of its own, or None."""
         if self._observer.closed or self._rests_now():
             return None
         self._observer.guarded(self._before_step)

@@ -291,7 +291,7 @@ class Recorder:
             return self._table.tensors(rank)
 
     def weights(self) -> list[Weight]:
-        """How much each stream has recorded so far."""
+        """The weight of each stream: the records and bytes that it has recorded so far."""
         with self._lock:
             return self._table.weights()
 

@@ -64,7 +64,7 @@ class StreamTable:
         return [seen.info(key, rank) for key, seen in self._seen.items()]
 
     def weights(self) -> list[Weight]:
-        """How much each stream has recorded so far."""
+        """The weight of each stream: the records and bytes that it has recorded so far."""
         self._tally()
         return [
             Weight(stream.name, stream.phase, stream.taken, stream.nbytes, stream.steps is None)

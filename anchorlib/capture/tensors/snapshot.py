@@ -214,7 +214,7 @@ class Snapshot:
             self.tensor = _widened(plain(x)) if wide else _clone(plain(x))
 
     def renew(self, x: torch.Tensor) -> None:
-        """Keep the values of `x` instead; in the same memory if dtype and shape are equal."""
+        """Keep the values of `x` from now on, in the same memory if dtype and shape are equal."""
         with undisturbed(), torch.inference_mode(False), torch.no_grad():
             x = plain(x)
             if (x.dtype, x.shape) == (self.tensor.dtype, self.tensor.shape):

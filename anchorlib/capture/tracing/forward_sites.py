@@ -57,7 +57,7 @@ class ForwardSites:
         return True
 
     def note_written(self, number: int, module: str, where: str) -> None:
-        """An operation is about to write a tensor in place, and node `number` was made last.
+        """Note an operation that is about to write a tensor in place; node `number` was made last.
 
         torch may make further nodes after it, if the tensor is a view (`x[0] = y`).
         """

@@ -52,7 +52,7 @@ class CopyMemory:
         self._memory = np.empty(0, np.uint8)
 
     def of(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """So many bytes, for as long as the caller holds `lock`."""
+        """`nbytes` bytes of memory, for as long as the caller holds `lock`."""
         if nbytes > len(self._memory):
             if nbytes > _KEPT:
                 return np.empty(nbytes, np.uint8)

@@ -54,7 +54,7 @@ ITSELF: Final = ModulePath(of_globals=False, root="self", path=())
 
 
 class NodeFacts(NamedTuple):
-    """What is known of one node.
+    """The facts about one node of a graph.
 
     module: the module that ran it. where: its line of user code. seq: number of the autograd node
     that it belongs to; None where AOT gave none. is_forward, is_backward: which half of AOT's

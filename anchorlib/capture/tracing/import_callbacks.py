@@ -18,7 +18,7 @@ Meeting = Callable[[ModuleType], None]
 
 
 class Arrivals(importlib.abc.MetaPathFinder):
-    """Calls a function with each wanted module: at once if it is loaded, else on its import."""
+    """Calls a function with each module of a list: at once if it is loaded, else on its import."""
 
     def __init__(self, wanted: Mapping[str, Meeting]) -> None:
         self._wanted = wanted

@@ -33,7 +33,7 @@ class Default(NamedTuple):
 
 
 class OpFacts(NamedTuple):
-    """What the schema of one overload tells.
+    """Facts about one overload of an operation, from its schema.
 
     defaults: the arguments that have a default other than None.
     writes: names of the arguments that it writes. trained: of those that it writes as well unless

@@ -50,7 +50,7 @@ class Sight(NamedTuple):
 
 @dataclass(slots=True)
 class Sights:
-    """What is known of one step.
+    """The operations and tensors seen so far in one traced step.
 
     ops: the operations traced so far. pass_index: of the next operation. graphs: the compilers'
     graphs that ran operation by operation, in this step or before.

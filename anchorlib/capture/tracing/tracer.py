@@ -107,7 +107,7 @@ class Tracer:
             self._mode.__enter__()
 
     def end_step(self, upcoming: int | None) -> None:
-        """The step has ended, and step `upcoming` begins (None: no further step does)."""
+        """End the traced step, as step `upcoming` begins; None where no further step does."""
         if upcoming == self._step:
             return
         over = upcoming is None or upcoming >= self.steps.stop
@@ -131,7 +131,10 @@ class Tracer:
         return OpMode(*parts) if self._keeping is None else ValuesMode(self._keeping, *parts)
 
     def _end_values(self, *, over: bool) -> None:
-        """The step has ended; over: the last one, after which a selector finds nothing more."""
+        """Let go of the step's values. over: the last traced step has ended.
+
+        A selector that has matched no operation by then is warned of.
+        """
         if self._keeping is None:
             return
         self._keeping.forget()

@@ -31,7 +31,7 @@ _ANEW = "archive the run again"
 
 
 def run_digest_faults(run: Location) -> Iterator[str]:
-    """The faults of the objects that tell of all ranks of an archived run, in words.
+    """The faults of the objects with the digests and figures of all ranks of an archived run.
 
     Ranks are compared by their indices; a rank in parts has none of its own, so it is counted anew
     from the rows of its parts.
@@ -59,7 +59,7 @@ def run_digest_faults(run: Location) -> Iterator[str]:
 
 
 def rank_digest_faults(run: Location, reader: RankReader) -> Iterator[str]:
-    """The faults of what one sealed rank's index says of its steps, in words."""
+    """The faults of the digests and figures of steps in one sealed rank's index, in words."""
     index = _index(run, reader.rank, reader.part)
     if index is None:
         return
@@ -68,14 +68,14 @@ def rank_digest_faults(run: Location, reader: RankReader) -> Iterator[str]:
             yield "the digests of its steps are not those of its rows"
         if index.by_step and step_figures_of(reader) != index.by_step:
             yield "the figures of its steps are not those of its rows"
-    except StoreError:  # its rows or its log are damaged, which is told of each
+    except StoreError:  # damaged rows or a damaged log: the audit names them itself
         return
 
 
 def _stated_digests(
     run: Location, figures: RunFigures | None = None
 ) -> tuple[RunFigures | None, dict[int, RankDigests] | None, Sequence[StepFigures] | None]:
-    """What the index says, and the objects that it names; None for one that is not what it says."""
+    """The run's index, and the digests and figures that it names; None for a damaged object."""
     figures = figures or _figures(run)
     steps = steps_of_run(run, figures)
     named = figures is not None and bool(figures.by_step)
@@ -98,12 +98,12 @@ def _indexed(run: Location, rank: int, figures: RunFigures) -> RankFigures | Non
         return _index(run, rank, 0)
     try:
         return next(iter(sealed_figures(run, [rank], parts)), None)
-    except StoreError:  # a part is damaged, which is told of it
+    except StoreError:  # a damaged part: its own audit says so
         return None
 
 
 def _index(run: Location, rank: int, part: int) -> RankFigures | None:
     try:
         return read_index(run, rank, part)
-    except DamagedError:  # it does not fit its SHA-256 either, which is told
+    except DamagedError:  # the audit of SHA-256 names the damaged index
         return None

@@ -67,7 +67,7 @@ class RunRoom:
             self._measured = time.monotonic()
 
     def fits(self, nbytes: int) -> bool:
-        """Whether there is room for so many more bytes."""
+        """Whether there is room for `nbytes` more bytes."""
         return self._most_bytes is None or self._used + nbytes <= self._most_bytes
 
     def make_files(self, files: int) -> None:

@@ -93,7 +93,7 @@ class SeriesEntry:
 
 @dataclass(slots=True)
 class Catalogue:
-    """The meaning of all catalogue lines read so far.
+    """The content of all catalogue lines that were read so far.
 
     published: rows whose labels and shapes other zarr readers see.
     checked: the first row with a checksum; None where no line has one.

@@ -69,7 +69,7 @@ class Growing:
             raise ValueError("a growing array begins without rows")
 
     def at(self, rows: int) -> bytes:
-        """The document of the array when it has so many rows."""
+        """The zarr.json of the array when it has `rows` rows."""
         return b'%b"shape":[%d%b' % (self._head, rows, self._tail)
 
 

@@ -35,7 +35,7 @@ class ColumnMemory:
     def __init__(self, most: int | None = None) -> None:
         self.most = memory_here() // 4 if most is None else most
         self._taken = 0
-        self._held: dict[ref[Holder], int] = {}  # the one that took room last is the last one
+        self._held: dict[ref[Holder], int] = {}  # in the order in which holders took room
         # A holder may go at any moment, also in the middle of `take`: it is only noted then.
         self._gone: deque[ref[Holder]] = deque()
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class ColumnMemory:
             return self._taken
 
     def take(self, holder: Holder, nbytes: int) -> None:
-        """Notes that a holder keeps so many bytes now, in all."""
+        """Notes that `holder` now keeps `nbytes` bytes in all; the earliest may have to let go."""
         with self._lock:
             self._forget_gone()
             own = ref(holder, self._gone.append)

@@ -78,7 +78,7 @@ class RankReader:
         self._columns: dict[str, Array] = {}
         self._catalogue_end = 0
         self._first_line = b""
-        # A replaced reader is gone at once, with what it keeps: it is part of no circle.
+        # A proxy, so that no cycle keeps a replaced reader and its columns alive.
         self._row_checks = RowChecks(self._location, proxy(self))
         self.refresh()
 

@@ -41,7 +41,7 @@ class MergedSeries:
         return (self.name, self.kind, self.mode)
 
     def joined(self, other: MergedSeries) -> MergedSeries:
-        """This series and the same series of other ranks, merged; the two share no rank."""
+        """The figures of a series over the ranks of both; no rank may be in both."""
         return MergedSeries(
             *self.key,
             tuple(dict.fromkeys((*self.dtypes, *other.dtypes))),
@@ -111,7 +111,7 @@ class RunFigures:
         return {*self.parts, *((rank, 0) for rank in self.ranks if rank not in apart)}
 
     def joined(self, other: RunFigures) -> RunFigures:
-        """These figures and those of other ranks of the run, merged; the two share no rank."""
+        """The figures over the ranks of both; no rank may be in both."""
         if not self.ranks:  # figures of no rank have no times that could be merged
             return other
         series = {one.key: one for one in self.series}

@@ -60,7 +60,7 @@ def archived_figures(run: Location) -> RunFigures | None:
         return None
     try:
         known = parsed_index(data)
-    except DamagedError:  # the ranks themselves have the same figures
+    except DamagedError:  # the indices of the ranks have the same figures
         return None
     listed, ranks = listed_parts(run), {*known.ranks}
     # A further part of a rank may have been archived after the index was made.

@@ -33,7 +33,7 @@ MOST_STEPS: Final = 1 << 24
 
 
 def read_line(data: bytes) -> Mapping[str, Any]:
-    """What a compressed index says. Raises ValueError where it is not what was written."""
+    """The object in a compressed index. Raises ValueError where it does not fit its checksum."""
     line = inflated(data, MOST_BYTES)
     if not line.endswith(b"\n") or not is_sound(line[:-1]):
         raise ValueError("it does not fit its checksum")
@@ -52,7 +52,7 @@ def ranges_of(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def numbers_of(ranges: Any, most: int) -> tuple[int, ...]:
-    """What `ranges_of` was given. Raises ValueError where these are more than `most` numbers."""
+    """The numbers in ranges that `ranges_of` made; raises ValueError for more than `most`."""
     numbers: list[int] = []
     for start, stop in (map(step, items(one)) for one in items(ranges)):
         if not 0 <= stop - start <= most - len(numbers):
@@ -82,7 +82,7 @@ class RankLists:
         return rank in self._all
 
     def of(self, ranges: Any) -> tuple[int, ...]:
-        """What a list says. Raises ValueError where it has more ranks than the run."""
+        """The ranks in a list of ranges. Raises ValueError for more ranks than the run has."""
         key = json.dumps(ranges)
         if key not in self._known:
             self._known[key] = numbers_of(ranges, min(self._most, self._room))

@@ -70,7 +70,10 @@ class RankDigests:
     stretches: Mapping[int, bytes]
 
     def of_width(self, width: int) -> RankDigests:
-        """The same with stretches of at least this width, a power of two."""
+        """These digests, with stretches made longer until each has at least `width` steps.
+
+        width: a power of two.
+        """
         digests = self
         while digests.width < width:
             digests = replace(
@@ -79,7 +82,7 @@ class RankDigests:
         return digests
 
     def bounded(self, most: int) -> RankDigests:
-        """The same with at most `most` stretches."""
+        """These digests, with stretches made longer until there are at most `most` of them."""
         digests = self
         while len(digests.stretches) > most:
             digests = digests.of_width(2 * digests.width)
@@ -97,7 +100,10 @@ class RankDigests:
 
 
 def read_digests(document: Any) -> RankDigests:
-    """What `RankDigests.document` wrote. Raises ValueError, KeyError or TypeError."""
+    """The digests in a document that `RankDigests.document` made.
+
+    Raises ValueError, KeyError or TypeError for any other document.
+    """
     one = mapping(document)
     width, raw = whole(one["width"], 1, _MOST_WIDTH), bytes.fromhex(text(one["digests"]))
     outline = bytes.fromhex(text(one["outline"]))

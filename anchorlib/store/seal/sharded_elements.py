@@ -48,7 +48,7 @@ class _Last:
         return entry[0]
 
     def put(self, value: Any, nbytes: int, key: str, place: int = 0) -> None:
-        """Keeps a value, and drops those that were used longest ago."""
+        """Keeps a value, and drops the values that were used longest ago."""
         self._bytes += nbytes - self._entries.pop((key, place), (None, 0))[1]
         self._entries[key, place] = value, nbytes
         while self._bytes > self.limit and len(self._entries) > 1:

@@ -21,7 +21,7 @@ __all__ = ["INT64", "SortedForm", "series_ranges", "sorted_form"]
 
 Array = np.ndarray[Any, Any]
 INT64: Final = np.dtype("<i8")
-_TOGETHER: Final = SHARD_BYTES // 2  # records of a flat form within so many bytes: one read
+_TOGETHER: Final = SHARD_BYTES // 2  # records of a flat form within this many bytes are one read
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,11 +127,11 @@ class StepFigures:
 
 
 class StepPool:
-    """Adds up the figures of ranks, of which no two share a rank, one after the other."""
+    """Adds up figures of ranks one after the other; each rank may come once."""
 
     def __init__(self) -> None:
         self._waiting: list[StepFigures] = []
-        self._numbers = 0  # in the arrays of those that wait
+        self._numbers = 0  # how many numbers the waiting figures have
         self._is_lacking = False
 
     def add(self, part: StepFigures | None) -> None:
@@ -218,7 +218,7 @@ def _added(parts: Sequence[StepFigures]) -> StepFigures | None:
 
 
 def _all_of(lines: Sequence[StepLine]) -> StepLine:
-    """The same line of several parts as one; all their ranks are sorted in one go."""
+    """One line in place of the lines of several parts that have the same key."""
     first = lines[0]
     return StepLine(
         first.key,

@@ -56,7 +56,10 @@ def step_figures_document(figures: StepFigures) -> dict[str, Any]:
 
 
 def read_step_figures(document: Any) -> StepFigures:
-    """What `step_figures_document` wrote. Raises ValueError, KeyError or TypeError."""
+    """The figures in a document that `step_figures_document` made.
+
+    Raises ValueError, KeyError or TypeError for any other document.
+    """
     one = mapping(document)
     ranks = numbers_of(one["ranks"], _MOST_RANKS)
     known = RankLists(ranks)
@@ -105,7 +108,7 @@ def _packed(values: Array) -> str:
 
 
 def _unpacked(packed: Any, dtype: Any, length: int | None = None) -> Array:
-    """What `_packed` was given. Raises ValueError where it is of another length."""
+    """The numbers that `_packed` packed. Raises ValueError where they are not `length`."""
     most = MOST_BYTES if length is None else 8 * length
     raw = inflated(base64.b64decode(text(packed), validate=True), most)
     if len(raw) % 8 or (length is not None and len(raw) != most):

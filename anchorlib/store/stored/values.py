@@ -56,7 +56,7 @@ class StoredForm:
             yield self.values.span(start, min(start + count, end))
 
     def label(self, name: str, rows: Array) -> Array:
-        """One label of these records, as it is stored beside their values."""
+        """The label `name` of these records, as it is stored beside their values."""
         key = f"{self.entry.group}/{dict(self.entry.labels)[name]}"
         array = StoredRows(self.location, key, INT64, self.entry.label_rows, blank=True)
         return array.pick(rows)

@@ -45,7 +45,7 @@ JOINED_BYTES = 1 << 16  # larger records are written from their own buffers, not
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """What one block adds to one form.
+    """The values and rows that one block adds to one form.
 
     values: buffers with the values of the block's records, end to end.
     rows, elements: by how many the form grows.

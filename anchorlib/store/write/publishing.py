@@ -124,7 +124,7 @@ def tell_series(reader: RankReader, forms: Sequence[OpenForm], start: int, stop:
 
 
 def _tell(form: OpenForm, numbers: Array, series: Sequence[SeriesEntry]) -> bool:
-    """Adds series to those that a form's attributes name; returns whether any was new."""
+    """Adds series to those named in the attributes of a form; returns whether any was new."""
     fresh = [number for number in np.unique(numbers).tolist() if number not in form.series]
     for number in fresh:
         one = series[number]

@@ -264,7 +264,9 @@ class Writer:
             self._left_out.add(key, np.array([one.step]), int(sizes[row]))
 
     def gap(self, gaps: Sequence[Gap]) -> Counter[str]:
-        """States what was not recorded, as totals of this attempt, of which the largest counts.
+        """States how many observations of this attempt were not recorded, as totals.
+
+        Where a total is stated several times, the largest counts.
 
         One total for each name, kind, mode and reason within this attempt; beyond a bound, one for
         all others together. A total that grows may be written as late as by `publish`. Returns how

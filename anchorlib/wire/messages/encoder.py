@@ -31,8 +31,8 @@ __all__ = ["Encoded", "Encoder", "frame_weights"]
 _ROW_BYTES = 128  # about what a row's columns take, without its histogram
 _BIN_BYTES = 5  # of one histogram bin
 _DEFINE_BYTES = 1 << 19
-# A record of up to so many frames travels in one message: a collector writes the values from the
-# memory in which they arrived, where fragments are copied together first.
+# The most frames' worth of a record that travels in one message: a collector writes such values
+# from the memory in which they arrived, while fragments have to be copied together first.
 _WHOLE_FRAMES = 4
 
 _ALWAYS: Final = ("step", "order", "time_ns", "min", "max", "sum", "l2")

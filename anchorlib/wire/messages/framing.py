@@ -25,11 +25,11 @@ _LENGTH_DELIMITED: Final = 2
 _FRAME_TAG: Final = PushRequest.FRAME_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
 _PAYLOAD_TAG: Final = Frame.PAYLOAD_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
 _MAX_VARINT_BYTES: Final = 10
-_LARGE_BYTES: Final = 1 << 16  # of a buffer on average: less is sooner copied than told apart
+_LARGE_BYTES: Final = 1 << 16  # mean size of a buffer below which copying is cheaper than parts
 
 
 def join(head: bytes, payload: Sequence[Buffer]) -> tuple[Buffer, ...]:
-    """The PushRequest that carries a frame, in parts: one, or with a large payload as it is.
+    """The PushRequest that carries a frame, in parts: large buffers are parts, and not copied.
 
     head: the serialised Frame, without its payload.
     payload: byte buffers, end to end.

@@ -134,7 +134,7 @@ class _LocalRun:
 
 @dataclass(frozen=True, slots=True)
 class _ServedRun:
-    """A run at collectors, or in another archive; it stays there as it is."""
+    """A run that collectors or another archive hold; its files there stay unchanged."""
 
     stored_run: FoundRun
 

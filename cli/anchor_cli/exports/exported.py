@@ -139,7 +139,7 @@ def _spans(series: Sequence[Series]) -> list[range]:
 
 
 def _several(series: Series) -> list[str]:
-    """The coordinates that tell the records of one step apart."""
+    """The coordinates in which the records of one step differ."""
     columns = series.columns
     return [name for name in ("pass_index", "call", "phase")
             if len(set(columns[name].tolist())) > 1]  # fmt: skip

@@ -105,7 +105,7 @@ def _infos(run: Run, selectors: Sequence[str], *, gradients: bool) -> list[Tenso
 
 
 def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
-    """The tensors in one mode each: the records of two modes repeat the same observations.
+    """The tensors, each in one mode: records of two modes would repeat the same observations.
 
     Raises AmbiguousTensorError where a tensor has several modes and none is given.
     """
