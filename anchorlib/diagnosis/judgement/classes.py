@@ -162,11 +162,13 @@ class Classes:
         a, b = self.frontier.alignment.a, self.frontier.alignment.b
         row_b = int(self.frontier.alignment.b_row[pair])
         rows = self.frontier.blocks.rows_of(int(self.frontier.block_of[row]))
-        rows = rows[(self.frontier.role[rows] == Role.INPUT) & (rows != row)]
+        rows = rows[rows != row]
         rows = rows[(a.pass_index[rows] == a.pass_index[row]) & (a.call[rows] == a.call[row])]
         same = rows[(a.digest[rows] == b.digest[row_b]).all(axis=1)]
+        model = a.tensors[a.tensor[row]].name.partition(":")[0]
         names = [a.tensors[one].name for one in a.tensor[same].tolist()]
-        return escape(names[0]) if names and a.figures["numel"][row] > 1 else ""
+        others = [name for name in names if name.partition(":")[0] == model]
+        return escape(others[0]) if others and a.figures["numel"][row] > 1 else ""
 
     def _is_constant(self, row: int, pair: int) -> bool:
         """Whether a row is a buffer that code makes and nothing changes, the seeds being equal."""

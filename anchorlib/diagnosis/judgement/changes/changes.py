@@ -218,9 +218,9 @@ class Changes:
         says more where it is called with gradients.
         """
         told = [self._edges(run, call) for run, call in enumerate(calls)]
-        if not all(edges is not None and _is_opaque(edges) for edges in told):
+        if not any(edges is not None and _is_opaque(edges) for edges in told):
             return calls
-        found = []
+        found: list[Call | None] = []
         tables = (self.frontier.alignment.a, self.frontier.alignment.b)
         for table, call in zip(tables, calls, strict=True):
             places = (
@@ -232,10 +232,10 @@ class Changes:
                     attempt=edges.attempt,
                 )
                 for edges in table.edges.get(call.rank, ())
-                if edges.name == call.name and edges.ops and not _is_opaque(edges)
+                if edges.name == call.name and not edges.missing
             )
-            found.append(next(places, call))
-        return found[0], found[1]
+            found.append(next(places, None))
+        return calls if found[0] is None or found[1] is None else (found[0], found[1])
 
     def _between(self, run: int, call: Call, row: int) -> list[Operation]:
         """The operations of a call that lie between the row's tensor and the call's result."""
@@ -352,7 +352,7 @@ class Changes:
             return other
         if others := self._made_of_others(row):
             return others
-        if not a or not b:
+        if not (a or self._is_handed_on(row, 0)) or not (b or self._is_handed_on(row, 1)):
             return []
         first, second = (Counter(one.name for one in ops) for ops in (a, b))
         if self._cut_elsewhere(row):
@@ -366,6 +366,13 @@ class Changes:
         told = [f"B has {nth(name, second[name], count)}" for name, count in more.items()]
         told += [f"A has {nth(name, first[name], count)}" for name, count in less.items()]
         return told[:SHOWN]
+
+    def _is_handed_on(self, row: int, run: int) -> bool:
+        """Whether a run states of a value that it is another record, under another name."""
+        if self._kind(row) != "value":
+            return False
+        told = (self._edges(run, self._followed(calls)[run]) for calls in self._calls(row))
+        return any(edges and edges.parents and not (edges.ops or edges.missing) for edges in told)
 
     def _made_of_others(self, row: int) -> list[str]:
         """Says that a value is computed from other records in B than in A, which both have."""
