@@ -22,6 +22,7 @@ class Training:
     added: at which end messages are added up. swapped: whether the model is given the two ends of
     edges in the other order. data: seed of the edges. level: of the targets. delta, sign: of the
     loss. turned: whether targets have an axis more. everything: what is recorded; else by default.
+    turn: which ends of edges come in another order: none, all or src alone.
     centred: whether the head subtracts its mean. looked: whether it runs under `no_grad` first.
     """
 
@@ -35,6 +36,7 @@ class Training:
     everything: bool = True
     centred: bool = True
     looked: bool = False
+    turn: str = "none"
 
 
 class Head(nn.Module):
@@ -69,6 +71,8 @@ def train(how: Training, name: str, store) -> None:
         for _ in range(2):
             x = torch.randn(NODES, 6, generator=torch.Generator().manual_seed(1))
             src, dst = torch.randint(0, NODES, (2, EDGES), generator=draw)
+            src = src if how.turn == "none" else src.flip(0)
+            dst = dst.flip(0) if how.turn == "all" else dst
             ends = (dst, src) if how.swapped else (src, dst)
             if how.looked:
                 with torch.no_grad():
@@ -99,6 +103,7 @@ FAULTS = {
 }
 CONTROLS = {
     "other edges": (PLAIN, {"data": 1}, ("as in A's", "is given here")),
+    "the ends of some edges exchanged": (PLAIN, {"turn": "src alone"}, ("in another order",)),
     "other edges, by default": (SPARING, {"data": 1}, ("as in A's",)),
     "another delta is no other target": (PLAIN, {"delta": 0.5}, ("target", "broadcast")),
     "another target is no broadcast": (PLAIN, {"level": 1.5}, ("broadcast", "index")),
@@ -128,5 +133,20 @@ def test_what_a_program_reads_by_is_named(fault, once):
 def test_nothing_is_said_of_what_both_read_by(control, once):
     one, changes, words = CONTROLS[control]
     verdict, said = told(once(one), once(replace(one, **changes)))
-    assert (verdict == "suspect") == ("data" in changes), said
+    assert (verdict == "suspect") == ("data" in changes or "turn" in changes), said
     assert [word for word in words if word in said] == []
+
+
+def test_edges_in_another_order_are_the_same_edges(once):
+    found = anchorlib.compare(once(PLAIN), once(replace(PLAIN, turn="all")))
+    assert {one.cls for one in found.origins} <= {"rounding"}, found.sentence
+    assert found.verdict in ("suspect", "expected")
+    assert "in another order" in found.sentence
+
+
+def test_a_fault_beside_edges_in_another_order_is_found(once):
+    found = anchorlib.compare(once(PLAIN), once(replace(PLAIN, turn="all", level=1.5)))
+    assert found.verdict == "unexpected"
+    bad = [one.place.name for one in found.origins if one.cls == "not_rounding"]
+    assert bad
+    assert set(bad) <= {"loss", "head", "output"}
