@@ -461,7 +461,8 @@ class Changes:
 
     def _far(self, measure: Measure) -> bool:
         """Whether the values of a record may be read: of the first that are far off alone."""
-        far = measure.error_eps > FAR or measure.measured in ("summary", "shape")
+        whole = bool(np.isnan(measure.error_eps)) and measure.share_differing > 0  # integers
+        far = measure.error_eps > FAR or measure.measured in ("summary", "shape") or whole
         if not far or not self.unread:
             return False
         self.unread -= 1

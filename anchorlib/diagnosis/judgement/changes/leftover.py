@@ -32,6 +32,8 @@ FEW = 8  # elements: an equation of fewer holds by chance at NEAR, and a factor 
 CERTAIN = 1e-5  # eps up to which an equation of a few elements does not hold by chance
 MOST_ELEMENTS = 1 << 22
 MOST_PASSES = 8
+FITS = 1e-5  # share of a norm by which a sum of two parts with factors may be off
+MANY = 32  # elements: in fewer, two factors may fit by chance
 HELD = 0.05  # share of a gradient from which a remainder is seen beside the roundings
 
 
@@ -65,7 +67,7 @@ def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
         table, row = sides[own]
         more = held[own] - held[other]
         added = any(
-            _close(more, before, near) or _shrunk(more, before, held[other])
+            _close(more, before, near) or _mixed(held[own], held[other], before)
             for before in _before(table, row)
         )
         holds = [_holds(sides[at], held[at], near) for at in (own, other)]
@@ -75,16 +77,18 @@ def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
     return ""
 
 
-def _shrunk(more: Array, before: Array, own: Array) -> bool:
-    """Whether a remainder is a part of what was there before, made smaller by clipping since.
+def _mixed(value: Array, own: Array, before: Array) -> bool:
+    """Whether a gradient is made of the other run's and of what was there before it.
 
-    Where it is a multiple of the other run's gradient as well, a factor says as much.
+    Clipping makes each of the three smaller by a factor of its own. Two factors fit no gradient of
+    many elements by chance; where the two parts are multiples of one another, they tell nothing.
     """
-    if not len(more) == len(before) >= FEW or _off_line(more, own) <= PARALLEL:
+    if not len(value) == len(own) == len(before) >= MANY or _off_line(own, before) <= PARALLEL:
         return False
-    size = float(before @ before)
-    factor = float(more @ before) / size if size else 0.0
-    return HELD < factor < 1 and _off_line(more, before) <= PARALLEL
+    parts = np.stack([own, before], axis=1)
+    factors = np.linalg.lstsq(parts, value, rcond=None)[0]
+    held = float(factors[1] * np.linalg.norm(before)) > HELD * float(np.linalg.norm(value))
+    return bool(held and factors[0] > 0 and _close(value, parts @ factors, FITS))
 
 
 def _added_sparse(sides: list[tuple[Table, int]]) -> str:

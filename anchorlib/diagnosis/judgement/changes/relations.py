@@ -5,6 +5,7 @@
     B's elements are A's, 1 place on along axis 0
     B has A's elements in another order
     each row of B is A's times a factor of its own, 0.2 to 0.9
+    where they differ B has 0                   where they differ A has 5, B 0
 
 A formula that a program leaves out, or puts twice, shows so: a table of noise that is not summed
 up, a root that is missing, a position that is off by one, a weight of each sample. Multiples are
@@ -68,6 +69,7 @@ def _told(a: Array, b: Array) -> Iterator[str]:
             yield "A is the cumulative product of B"
     yield from _moved(a, b)
     yield from _factors(a, b)
+    yield from _replaced(a, b)
 
 
 def _moved(a: Array, b: Array) -> Iterator[str]:
@@ -96,6 +98,20 @@ def _factors(a: Array, b: Array) -> Iterator[str]:
     if _same(factors[:, None] * one[used], two[used]) and np.ptp(factors) > CLEAR:
         low, high = factors.min(), factors.max()
         yield f"each row of B is A's times a factor of its own, {low:.3g} to {high:.3g}"
+
+
+def _replaced(a: Array, b: Array) -> Iterator[str]:
+    """Whether the elements that differ are one number in either run."""
+    other = a != b
+    one, two = np.unique(a[other])[:2], np.unique(b[other])[:2]
+    if other.sum() < 2 or other.all():
+        return
+    if len(one) == len(two) == 1:
+        yield f"where they differ A has {one[0]:.6g}, B {two[0]:.6g}"
+    elif len(two) == 1:
+        yield f"where they differ B has {two[0]:.6g}"
+    elif len(one) == 1:
+        yield f"where they differ A has {one[0]:.6g}"
 
 
 def _apart(a: Array, b: Array) -> bool:

@@ -49,6 +49,10 @@ ALPHA = 1 - torch.linspace(0.001, 0.1, 20)
         (lambda table: table.sqrt(), "B is the square root of A"),
         (lambda table: 1 - table, "B is 1 minus A"),
         (lambda table: table + 0.5, "B is A plus 0.5"),
+        (
+            lambda table: table.where(table > 0.95, 0.5),
+            "where they differ B has 0.5",
+        ),
         (lambda table: table.flip(0), "B has A's elements in another order"),
         (
             lambda table: torch.cat([torch.full((1,), 2.0), table[:-1]]),
