@@ -31,7 +31,7 @@ from anchorlib.diagnosis.causes import (
     other_values,
     partings,
 )
-from anchorlib.diagnosis.judgement.changes.absences import absences
+from anchorlib.diagnosis.judgement.changes.absences import absences, called_otherwise
 from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
 from anchorlib.diagnosis.judgement.changes.leftover import leftover
 from anchorlib.diagnosis.judgement.changes.moves import moved
@@ -47,6 +47,7 @@ from anchorlib.diagnosis.judgement.changes.operations import (
     taken_otherwise,
     unkept,
 )
+from anchorlib.diagnosis.judgement.changes.relations import relation
 from anchorlib.diagnosis.judgement.changes.sharing import shared_otherwise
 from anchorlib.diagnosis.judgement.changes.squares import squared_targets
 from anchorlib.diagnosis.judgement.changes.targets import targets
@@ -109,7 +110,8 @@ class Changes:
         module = self._module(row)
         # A module and its operation state the same argument: "GELU approximate", "GeluBackward0 …".
         told_otherwise = [one for one in arguments(a, b) if about(one) not in map(about, module)]
-        told = [*module, *told_otherwise, *(self._counted(row, a, b) or self._arranged(row))]
+        told = [*module, *told_otherwise, *called_otherwise(self.frontier, row)]
+        told += self._counted(row, a, b) or self._arranged(row)
         told += self._settings(row)
         told += self._in_values(row, measure)
         if factor := _factor(measure):
@@ -118,10 +120,15 @@ class Changes:
             told.append(f"B is {factor:.6g} times A: {measure.value_a:.6g} | {measure.value_b:.6g}")
         return tuple(told)
 
-    def given(self, row: int) -> tuple[str, ...]:
-        """Which operands without a gradient a row's operations were given otherwise."""
+    def given(self, row: int, measure: Measure) -> tuple[str, ...]:
+        """What is known of a difference that came in from outside: operands, and how B follows."""
         told = arguments(*self.operations(row))
-        return tuple(one for one in told if " of mean " in one or " integers (" in one)
+        told = [one for one in told if " of mean " in one or " integers (" in one]
+        if factor := _factor(measure):
+            return (*told, f"B is {factor:.6g} times A")
+        if self._far(measure):
+            told += relation(self.frontier, row)
+        return tuple(told)
 
     def unkept(self, row: int) -> tuple[str, ...]:
         """Says which numbers of a row's operations autograd does not keep, all else being equal."""
@@ -372,10 +379,8 @@ class Changes:
 
     def _in_values(self, row: int, measure: Measure) -> list[str]:
         """What the values of a record tell; of the first few records alone, for reading costs."""
-        far = measure.error_eps > FAR or measure.measured == "summary"
-        if not far or not self.unread:
+        if not self._far(measure):
             return []
-        self.unread -= 1
         told = [*moved(self.frontier, row), *targets(self.frontier, row)]
         told += squared_targets(self.frontier, row)
         alignment = self.frontier.alignment
@@ -383,7 +388,17 @@ class Changes:
             pair = int(np.searchsorted(alignment.a_row, row))
             told += filter(None, [leftover(alignment, pair, measure.eps)])
             told = told or clipped_otherwise(self.frontier, row)
+        if not told and not _factor(measure):
+            told += relation(self.frontier, row)
         return told
+
+    def _far(self, measure: Measure) -> bool:
+        """Whether the values of a record may be read: of the first that are far off alone."""
+        far = measure.error_eps > FAR or measure.measured == "summary"
+        if not far or not self.unread:
+            return False
+        self.unread -= 1
+        return True
 
     def _scaled(self, row: int, factor: float) -> str:
         """Says that a factor is the loss scale which other records of the step state; else ""."""

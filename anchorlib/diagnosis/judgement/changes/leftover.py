@@ -61,12 +61,27 @@ def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
         table, row = sides[own]
         more = held[own] - held[other]
-        added = any(_close(more, before, near) for before in _before(table, row))
+        added = any(
+            _close(more, before, near) or _shrunk(more, before, held[other])
+            for before in _before(table, row)
+        )
         holds = [_holds(sides[at], held[at], near) for at in (own, other)]
         if added or holds == [True, False]:
             one = "A" if which == "B" else "B"
             return f"zero_grad? {which} takes {one}'s gradient and its own of the step before"
     return ""
+
+
+def _shrunk(more: Array, before: Array, own: Array) -> bool:
+    """Whether a remainder is a part of what was there before, made smaller by clipping since.
+
+    Where it is a multiple of the other run's gradient as well, a factor says as much.
+    """
+    if not len(more) == len(before) >= FEW or _off_line(more, own) <= PARALLEL:
+        return False
+    size = float(before @ before)
+    factor = float(more @ before) / size if size else 0.0
+    return HELD < factor < 1 and _off_line(more, before) <= PARALLEL
 
 
 def _holds(side: tuple[Table, int], value: Array, near: float) -> bool:
