@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
-import tempfile
-from pathlib import Path
 
 from anchorlib.summary import compiled
 from anchorlib.summary.object_file import Compiling
+from tests.between_workers import made_once
 
 
 @functools.cache
 def loaded_scans() -> compiled.Scans:
     """The scans as a process has them that waited for the compiler."""
-    kept = Path(tempfile.gettempdir()) / "kernels.o"  # of this run: see `tests.places`
-    with kept.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if not kept.stat().st_size:
-            file.write(Compiling().code(wait=True))
+    code = made_once("kernels.o", lambda: Compiling().code(wait=True))
     scans = compiled.Scans()
-    scans._ready, scans.pieces = compiled._linked(kept.read_bytes())
+    scans._ready, scans.pieces = compiled._linked(code)
     return scans

@@ -174,6 +174,7 @@ def test_torchrun_names_the_run_and_the_ranks(tmp_path):
     np.testing.assert_array_equal(*consumed)  # DDP's average
 
 
+@pytest.mark.long
 def test_ranks_that_torchrun_starts_again_go_on_as_the_next_attempt(tmp_path):
     arguments = ["--store", str(tmp_path), "--checkpoint", str(tmp_path / "job1.pt")]
     torchrun(

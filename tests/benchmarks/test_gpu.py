@@ -8,7 +8,7 @@ import torch
 from benchmarks import gpu
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_table_of_a_gpu_has_its_target_and_all_of_its_lines():
     size = gpu.Size(32, 1, 2, (2, 8), torch.float32, 64 << 20, 1, 2, device="cpu")

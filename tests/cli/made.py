@@ -19,6 +19,7 @@ from anchor_cli.main import main
 from anchorlib.record import Coordinates, Flag, Gap, Record
 from anchorlib.store import Writer
 from anchorlib.summary import summarise
+from tests.warm import warm_python
 from tests.writing import put
 
 BIAS = np.array([0.0, 0.5, -0.25, 3.0], np.float32)
@@ -115,10 +116,13 @@ def anchor(*arguments: object) -> Outcome:
 COMMAND = [sys.executable, "-m", "anchor_cli"]
 
 
-def spawn(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Call `anchor` as a process of its own."""
+def spawn(
+    *arguments: object, loaded: Sequence[str] = (), **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Call `anchor` as a process of its own; its Python has torch and these modules loaded."""
+    command = [warm_python(*loaded), *COMMAND[1:], *map(str, arguments)]
     settings = {"capture_output": True, "text": True, "timeout": 60, **options}
-    return subprocess.run([*COMMAND, *map(str, arguments)], check=False, **settings)
+    return subprocess.run(command, check=False, **settings)
 
 
 def environment(**variables: str) -> Mapping[str, str]:

@@ -31,10 +31,8 @@ def bare(tmp_path, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_compiled_anew(monkeypatch):
-    loaded = loaded_scans()
-    monkeypatch.setattr(SCANS, "_ready", loaded._ready)
-    monkeypatch.setattr(SCANS, "pieces", loaded.pieces)
+def _nothing_is_compiled(monkeypatch):
+    monkeypatch.setattr(SCANS, "load", lambda: None)
 
 
 @pytest.fixture(autouse=True)
@@ -340,6 +338,13 @@ def test_broken_wins_over_gaps(tmp_path, monkeypatch):
     make_run(tmp_path, [record()], gaps=[Gap("x", "grad", "all", "queue full", 3, 1, 4)])
     monkeypatch.setenv("ANCHOR_ON_FULL", "explode")
     assert doctor("run1", "--store", tmp_path)[0] == 1
+
+
+@pytest.mark.slow
+def test_summaries_are_compiled_here_or_the_doctor_says_why_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(SCANS, "load", loaded_scans().load)
+    _, found = doctor("--store", tmp_path)
+    assert found["ok", "summaries"]["text"] == f"compiled by numba {metadata.version('numba')}"
 
 
 def test_it_says_whether_summaries_are_compiled(tmp_path, monkeypatch):

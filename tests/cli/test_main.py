@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import signal
 import subprocess
@@ -75,6 +76,7 @@ SURFACE = {
 }  # fmt: skip
 
 
+@functools.cache
 def commands():
     return typer.main.get_command(app).commands
 
@@ -392,7 +394,7 @@ def test_what_the_library_logs_is_a_line_like_any_other(store):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", sorted(typer.main.get_command(app).commands))
+@pytest.mark.parametrize("command", sorted(commands()))
 def test_the_usage_of_a_command_has_each_bracket_once(command):
     usage = anchor(command, "--help").out.partition("\n\n")[0]
     assert "[[" not in usage

@@ -20,6 +20,7 @@ from anchorlib.dtypes import decode
 from anchorlib.record import Gap
 from tests.cli.made import BIAS, anchor, make_run, record
 from tests.strategies import storage_arrays
+from tests.warm import warm_python
 
 pytestmark = pytest.mark.slow
 
@@ -257,7 +258,7 @@ def test_a_disk_that_is_full_is_one_line_that_names_the_file(tmp_path, suffix):
     )
     where = ["pull", "run1", "--store", tmp_path, "-t", "fc2.bias", "-o", place]
     done = subprocess.run(
-        [sys.executable, "-c", code, *where],
+        [warm_python(), "-c", code, *where],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")

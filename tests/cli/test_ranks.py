@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from anchorlib.summary import SCANS
 from tests.anchorlib.peers.jobs import as_drawn, job, only
 from tests.cli.made import HOSTILE, anchor, make_run, record
 
@@ -80,7 +81,8 @@ def test_a_damaged_row_is_damage_and_no_rank_that_leaves_its_peers(tmp_path):
     assert "rank 2" in done.err
 
 
-def test_doctor_says_which_rank_leaves_its_peers(tmp_path):
+def test_doctor_says_which_rank_leaves_its_peers(tmp_path, monkeypatch):
+    monkeypatch.setattr(SCANS, "load", lambda: None)  # whether numba compiles here is not asked
     job(tmp_path, range(3), change=only(1, 1, "w@value", 0))
     done = anchor("doctor", "run1", "--store", tmp_path, "--json")
     (told,) = [one for one in done.json["findings"] if one["about"] == "ranks"]

@@ -111,7 +111,11 @@ def is_label(name: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [SPOILT, [remove], STRANGE], ids=["spoilt", "gone", "strange"])
+@pytest.mark.parametrize(
+    "changes",
+    [SPOILT, [remove], pytest.param(STRANGE, marks=pytest.mark.long)],
+    ids=["spoilt", "gone", "strange"],
+)
 def test_whatever_becomes_of_a_file_what_is_left_is_sound(
     template: Path, tmp_path: Path, truth: Told, changes: list[Change]
 ) -> None:
@@ -135,6 +139,7 @@ def test_whatever_becomes_of_a_file_what_is_left_is_sound(
         place.mend()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["series", "form", "array", "phase", "attempt", "state", "rank"])
 def test_a_line_of_the_catalogue_costs_the_rows_that_spoke_of_it(
     store: Path, truth: Told, key: str

@@ -125,14 +125,19 @@ def of_mlflow(folder, run):
     return scalars, without_zeros(bins), told.data.tags
 
 
+def export(*arguments, **options):
+    """Calls `anchor export` in a process that has the trackers loaded, which take seconds."""
+    return spawn("export", *arguments, loaded=("mlflow", "wandb"), **options)
+
+
 def exported(tmp_path, store, *options):
     """Exports run2 to all three; what each of them has."""
     pytest.importorskip("wandb", reason=NEEDS.format("wandb"))
     pytest.importorskip("mlflow", reason=NEEDS.format("mlflow"))
     places = ("--tensorboard", tmp_path / "tb", "--wandb", tmp_path / "wb", "--mlflow",
               tmp_path / "ml")  # fmt: skip
-    command = ("export", "run2", "--store", store, *places, "--json", *options)
-    done = spawn(*command, env={**os.environ, **NOWHERE}, timeout=240)
+    command = ("run2", "--store", store, *places, "--json", *options)
+    done = export(*command, env={**os.environ, **NOWHERE}, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     [offline], [run] = said["wandb_runs"], said["mlflow_runs"]
@@ -194,7 +199,7 @@ def test_a_rank_is_a_run_of_its_own_and_what_is_not_finite_stays_so(tmp_path):
     for rank in (0, 3):
         make_run(tmp_path, [*records, record(HOSTILE, "grad", BIAS)], rank=rank)
     places = ("--wandb", tmp_path / "wb", "--mlflow", tmp_path / "ml")
-    done = spawn("export", "run1", "--store", tmp_path, *places, "--json", timeout=240)
+    done = export("run1", "--store", tmp_path, *places, "--json", timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     assert (said["scalars"], said["histograms"]) == (8, 2)
@@ -270,7 +275,7 @@ def test_what_cannot_be_compared_is_one_line(store, options, said):
 @pytest.mark.parametrize("extra", ["wandb", "mlflow"])
 def test_a_place_that_cannot_be_written_is_one_line(store, extra):
     pytest.importorskip(extra, reason=NEEDS.format(extra))
-    done = spawn("export", "run1", f"--{extra}", "/dev/null/x", "--store", store, timeout=240)
+    done = export("run1", f"--{extra}", "/dev/null/x", "--store", store, timeout=240)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("anchor: cannot write /dev/null/x: ")
 
@@ -283,7 +288,7 @@ def test_a_damaged_value_is_named_and_ends_an_export_with_3(store, tmp_path, ext
     data = bytearray(chunk.read_bytes())
     data[5] ^= 1
     chunk.write_bytes(data)
-    done = spawn("export", "run1", f"--{extra}", tmp_path / "x", "--store", store, timeout=240)
+    done = export("run1", f"--{extra}", tmp_path / "x", "--store", store, timeout=240)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
     assert "fc2.bias@grad at step 0" in done.stderr
 
@@ -292,6 +297,6 @@ def test_a_damaged_value_is_named_and_ends_an_export_with_3(store, tmp_path, ext
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:9", "nonsense://x"])
 def test_a_tracking_uri_that_does_not_answer_is_one_line(store, uri):
     pytest.importorskip("mlflow", reason=NEEDS.format("mlflow"))
-    done = spawn("export", "run1", "--mlflow", uri, "--store", store, timeout=240)
+    done = export("run1", "--mlflow", uri, "--store", store, timeout=240)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"anchor: cannot write {uri}: ")

@@ -33,3 +33,18 @@ def test_every_test_on_the_page_exists(file):
     assert named
     for name in named:
         assert re.search(rf"^ *def {re.escape(name)}\(", text, re.MULTILINE), f"{file}::{name}"
+
+
+def is_long(test: str) -> bool:
+    """Whether every case of a test is left out of `make test`."""
+    file, _, name = test.partition("::")
+    text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+    return bool(re.search(rf"@pytest\.mark\.long\n(@.*\n)*def {re.escape(name)}\(", text))
+
+
+def test_no_sentence_rests_on_long_tests_alone():
+    named = {row[0]: re.findall(r"`([^`]+\.py::\w+)`", row[1]) for row in ROWS}
+    assert [words for words, tests in named.items() if tests and all(map(is_long, tests))] == []
+    assert is_long(
+        "anchorlib/capture/test_harmless.py::test_three_thousand_steps_leave_memory_flat"
+    )

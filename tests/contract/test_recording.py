@@ -7,7 +7,6 @@ import os
 import pty
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from anchor_server import Collector
 from anchorlib import All, EveryN, Final, Sum
 from tests.contract.runs import Net, batches, listed, places, process, recorded
 from tests.waiting import until
+from tests.warm import warm_python
 
 
 def ones(session: anchorlib.Session, steps: int = 1) -> None:
@@ -336,7 +336,7 @@ def terminal() -> list[str]:
     """What closing shows on a terminal, no collector there: a queue that waits, then a line."""
     master, slave = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", WAITING, f"grpc://127.0.0.1:{unused_port()}"],
+        [warm_python(), "-c", WAITING, f"grpc://127.0.0.1:{unused_port()}"],
         stderr=slave,
         stdout=subprocess.DEVNULL,
         env={**os.environ, "TERM": "xterm"},

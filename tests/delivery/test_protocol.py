@@ -222,7 +222,7 @@ PLANTED = [
     (AnyWriterGoesOn, AFTER, STUCK),
     (OvertakenGoOn, ASLEEP, DOUBLED),
     (NoHeirs, AFTER, DOUBLED),
-    (HeirsAskNothing, HEIRS, DOUBLED),
+    pytest.param(HeirsAskNothing, HEIRS, DOUBLED, marks=pytest.mark.long),
     (AnEndIsAnEnd, Bounds(writers=1, harsh=True), UNCONFIRMED),
     (TheMarkIsBelieved, AFTER, DOUBLED),
     (NothingEnds, Bounds(writers=1, frames=ONE), STUCK),

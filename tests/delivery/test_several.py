@@ -185,7 +185,9 @@ def _meet(cluster, victim, patch, before=lambda: None, after=lambda: None) -> No
     patch.setattr(RankStream, "_put", met)
 
 
-@pytest.mark.parametrize("fate", [killed, cut_off, paused, silenced])
+@pytest.mark.parametrize(
+    "fate", [killed, cut_off, pytest.param(paused, marks=pytest.mark.long), silenced]
+)
 def test_nothing_is_lost_doubled_or_wrong_where_a_collector_is(
     fate, patient, tmp_path, monkeypatch, caplog
 ):

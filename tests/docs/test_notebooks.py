@@ -57,3 +57,13 @@ def test_a_cell_that_raises_fails_the_build_with_its_traceback(extensions):
 
     with pytest.raises(RuntimeError, match=r"cell 2(.|\n)*ZeroDivisionError"):
         run(notebook("x = 0", "1 / x"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_each_cell_of_a_notebook_runs(extensions, path):
+    from notebooks import run
+
+    shown = json.dumps(run(json.loads(path.read_text(encoding="utf-8"))))
+    assert "UNEXPECTED" in shown
+    assert "<iframe srcdoc=" in shown

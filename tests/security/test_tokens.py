@@ -151,7 +151,7 @@ with anchorlib.start("run1", store=sys.argv[1]) as session:
 """
 
 
-@pytest.mark.parametrize("given", ["variable", pytest.param("file", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("given", [pytest.param("variable", marks=pytest.mark.long), "file"])
 def test_a_whole_session_leaves_the_token_nowhere(tmp_path, given):
     store, spool, home = tmp_path / "store", tmp_path / "spool", tmp_path / "home"
     home.mkdir()

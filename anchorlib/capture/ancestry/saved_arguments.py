@@ -32,8 +32,7 @@ __all__ = ["arguments"]
 
 _MOST_TEXT: Final = 200
 _MOST_ITEMS: Final = 8
-_MOST_MASK: Final = 1 << 16
-_MOST_FACTOR: Final = 1 << 16  # bytes
+_MOST_BYTES: Final = 1 << 16
 _MASKS: Final = ("mask", "condition")
 _DIGITS: Final = 8
 """Of the digest of integers: enough to find the record that has the same bits."""
@@ -67,7 +66,13 @@ _OPERANDS: Final = frozenset(
 )
 """Tensors that operations take, by the names under which nodes save them; all others they made."""
 _PLAIN: Final = {torch.float32: np.float32, torch.float64: np.float64}
-_INTEGERS: Final = {torch.int64: np.int64, torch.int32: np.int32, torch.uint8: np.uint8}
+_KINDS: Final = {
+    **_PLAIN,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+}
 _NO_MEAN: Final = 1e-3
 """A mean of less than so many standard deviations is told as 0: rounding decides its digits."""
 
@@ -97,7 +102,9 @@ def arguments(node: Any) -> str:
         for name in getters
         if name.startswith(SAVED) and (text := _text(node, name, getters))
     ]
-    texts.sort(key=lambda text: "=(" in text and " of " in text)  # numbers first: texts are cut
+    texts.sort(
+        key=lambda text: "=(" in text and (" of " in text or " from " in text)
+    )  # numbers first: texts are cut
     if taken := _outputs(node):
         texts.append(taken)
     return ", ".join(texts)[:_MOST_TEXT]
@@ -161,11 +168,11 @@ def _factor(tensor: Any) -> str:
 
     Three digits of each: a rounding changes none of them, and the factor's own bits do not tell.
     """
-    raw = _bytes(tensor)
-    if raw is None:
+    values = _elements(tensor) if tensor.dtype in _PLAIN else None
+    if values is None:
         return ""
-    mean, spread, _ = _figures(raw, tensor.dtype)
-    return f"({len(raw) // tensor.itemsize} of mean {mean:.3g}, std {spread:.3g})"
+    mean, spread, _ = _figures(values)
+    return f"({values.size} of mean {mean:.3g}, std {spread:.3g})"
 
 
 def _operand(tensor: Any) -> str:
@@ -175,21 +182,16 @@ def _operand(tensor: Any) -> str:
     size, mean and spread as of a factor, and the first element, since two halves may be exchanged;
     of a mask that is added, how many elements are minus infinity, and the digest.
     """
-    raw = _bytes(tensor)
-    if raw is None:
+    values = None if tensor.dtype == torch.bool else _once(tensor)
+    if values is None:
         return ""
     if tensor.dtype not in _PLAIN:
-        values = np.frombuffer(raw, _INTEGERS[tensor.dtype])
-        digest = xxhash.xxh3_128_hexdigest(raw)[:_DIGITS]
-        return f"({len(values)} from {values.min()} to {values.max()}, {digest})"
-    digest = xxhash.xxh3_64_hexdigest(raw)[:6]
-    mean, spread, first = _figures(raw, tensor.dtype)
+        digest = xxhash.xxh3_128_hexdigest(values.tobytes())[:_DIGITS]
+        return f"({values.size} from {values.min()} to {values.max()}, {digest})"
+    mean, spread, first = _figures(values)
     if mean == -math.inf:
-        out = np.isneginf(np.frombuffer(raw, _PLAIN[tensor.dtype])).sum()
-        return f"{out} of {tensor.numel()} are -inf ({digest})"
-    return (
-        f"({len(raw) // tensor.itemsize} of mean {mean:.3g}, std {spread:.3g}, first {first:.3g})"
-    )
+        return f"{np.isneginf(values).sum()} of {values.size} are -inf ({_digest(values)})"
+    return f"({values.size} of mean {mean:.3g}, std {spread:.3g}, first {first:.3g})"
 
 
 def _several(saved: tuple[Any, ...]) -> str:
@@ -198,44 +200,53 @@ def _several(saved: tuple[Any, ...]) -> str:
     return "" if not all(texts) else texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
-def _bytes(tensor: Any) -> bytes | None:
-    """The bytes of a small tensor of numbers that needs no gradient; None of any other.
-
-    Axes along which a tensor was expanded are left out: each element is told once.
-    """
-    if type(tensor) is not torch.Tensor or tensor.requires_grad:
-        return None
-    known = tensor.dtype in _PLAIN or tensor.dtype in _INTEGERS
-    if not known or not tensor.numel() or tensor.device.type != "cpu":
-        return None
-    size = tensor.itemsize
-    for length, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if length != 1 and stride and stride * tensor.itemsize != size:
-            return None  # its memory is not in order
-        size *= length if stride else 1
-    address = data_address(tensor)  # `data_ptr` would copy a lazy clone
-    return ctypes.string_at(address, size) if address and size <= _MOST_FACTOR else None
-
-
-def _figures(raw: bytes, dtype: torch.dtype) -> tuple[float, float, float]:
-    """Mean, spread and first element; 0 in place of what is small beside the spread."""
-    values = np.frombuffer(raw, _PLAIN[dtype]).astype(np.float64)
-    with np.errstate(all="ignore"):
-        mean, spread = float(values.mean()), float(values.std())
-    small = _NO_MEAN * spread
-    first = float(values[0])
-    return 0.0 if abs(mean) < small else mean, spread, 0.0 if abs(first) < small else first
-
-
 def _mask(mask: Any) -> str:
     """How many elements of a mask are set, and its digest; "" where that is not cheap."""
-    if type(mask) is not torch.Tensor or mask.dtype != torch.bool or mask.device.type != "cpu":
+    values = _elements(mask) if mask.dtype == torch.bool else None
+    if values is None:
         return ""
-    address = data_address(mask)  # `data_ptr` would copy a lazy clone
-    if not address or not mask.is_contiguous() or mask.numel() > _MOST_MASK:
-        return ""
-    raw = ctypes.string_at(address, mask.numel())
-    return f"{raw.count(1)} of {len(raw)} ({xxhash.xxh3_64_hexdigest(raw)[:6]})"
+    return f"{np.count_nonzero(values)} of {values.size} ({_digest(values)})"
+
+
+def _once(tensor: Any) -> np.ndarray[Any, Any] | None:
+    """The elements as `_elements` gives them, each once where the tensor was expanded."""
+    values = _elements(tensor)
+    if values is None:
+        return None
+    return values[tuple(slice(None) if stride else slice(1) for stride in values.strides)]
+
+
+def _elements(tensor: Any) -> np.ndarray[Any, Any] | None:
+    """The elements of a small tensor on the CPU that needs no gradient; None of any other."""
+    kind = _KINDS.get(tensor.dtype)
+    if type(tensor) is not torch.Tensor or tensor.requires_grad or kind is None:
+        return None
+    if tensor.device.type != "cpu" or not tensor.numel():
+        return None
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    most = max(reach, tensor.numel()) * tensor.itemsize
+    address = data_address(tensor) if most <= _MOST_BYTES else 0  # `data_ptr` would copy
+    if not address:
+        return None
+    held: np.ndarray[Any, Any] = np.frombuffer(
+        ctypes.string_at(address, reach * tensor.itemsize), kind
+    )
+    steps = [stride * tensor.itemsize for stride in strides]
+    return np.lib.stride_tricks.as_strided(held, shape, steps, writeable=False)
+
+
+def _digest(values: np.ndarray[Any, Any]) -> str:
+    return xxhash.xxh3_64_hexdigest(values.tobytes())[:6]
+
+
+def _figures(values: np.ndarray[Any, Any]) -> tuple[float, float, float]:
+    """Mean, spread and first element; 0 in place of what is small beside the spread."""
+    values = values.astype(np.float64)
+    with np.errstate(all="ignore"):
+        mean, spread = float(values.mean()), float(values.std())
+    small, first = _NO_MEAN * spread, float(values.flat[0])
+    return 0.0 if abs(mean) < small else mean, spread, 0.0 if abs(first) < small else first
 
 
 def _shown(value: Any, words: tuple[str, ...]) -> str:

@@ -216,6 +216,7 @@ def test_the_answer_is_that_of_all_ranks_wherever_runs_differ(
             assert told(place, *runs)[1] == whole(place, *runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -264,6 +265,7 @@ def _forget(run: Path, rank: int) -> None:
     put_index(shelf, range(RANKS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["other", "cut", "flipped", "missing", "index"])
 def test_damaged_digests_are_as_good_as_none(place: Path, damage: str) -> None:
     archived(place.parent, "run2", flip(1))

@@ -26,6 +26,7 @@ def store(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("differing", "line", "told"),
     [

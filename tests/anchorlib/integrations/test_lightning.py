@@ -308,6 +308,7 @@ def test_a_trainer_of_pytorch_lightning_takes_the_same_callback(runs, recorder, 
     assert ("eval", 6, 0, 0) in where(read(), "fc1")
 
 
+@pytest.mark.long
 def test_ranks_that_lightning_launches_share_a_run_that_nobody_named(tmp_path):
     script = Path(__file__).with_name("lightning_ranks.py")
     # Lightning leaves LOCAL_RANK and MASTER_PORT behind in a process: whoever finds them launches

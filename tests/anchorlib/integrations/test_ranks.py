@@ -33,6 +33,7 @@ def store(tmp_path):
     return tmp_path / "anchors"
 
 
+@pytest.mark.long
 def test_the_ranks_of_a_wrapped_model_record_its_own_names(store):
     for name, steps in {"trainer": 4, "loop": 2}.items():
         run = anchorlib.open_run(name, store)

@@ -76,6 +76,7 @@ def test_without_torch_nothing_of_ours_is_loaded_and_without_the_variable_nothin
     assert python("-c", code, ANCHOR_WATCH="*").out == "[] ['TorchFinder']\n"
 
 
+@pytest.mark.long
 def test_anchor_run_and_the_variable_together_record_once(bench, warm, python, installed):
     program = bench.program(PLAIN)
     words = ["-m", "anchor_cli", "run", "--name", "run1", "--", installed / "bin" / "python"]

@@ -121,7 +121,13 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("idiom", PROGRAMS)
+@pytest.mark.parametrize(
+    "idiom",
+    [
+        pytest.param(idiom, marks=[pytest.mark.long] * (idiom == "compiled before"))
+        for idiom in PROGRAMS
+    ],
+)
 def test_every_model_that_an_optimizer_updates_has_names_that_a_second_start_gives_again(
     warm, idiom
 ):

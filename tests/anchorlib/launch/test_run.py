@@ -375,7 +375,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.long), "fork"])
 def test_processes_of_a_group_are_ranks_of_one_run(warm, method):
     done = warm.observed(warm.program(RANKS), warm.place / "meet", method)
     assert done.code == 0, done.err

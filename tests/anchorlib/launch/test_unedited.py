@@ -57,7 +57,14 @@ def recorded(tmp_path_factory, request):
     return warm, name
 
 
-@pytest.mark.parametrize("recorded", LOSSES, indirect=True)
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (name in ("compiled", "accelerated")))
+        for name in LOSSES
+    ],
+    indirect=True,
+)
 def test_an_unedited_program_is_recorded_bit_for_bit_and_its_bug_is_named(recorded):
     warm, name = recorded
     columns = warm.run()["loss@value"].columns

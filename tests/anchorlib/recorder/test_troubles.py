@@ -337,6 +337,7 @@ def test_a_process_that_cannot_be_had_here_is_a_thread_though_it_was_asked_for(
     assert "not on this system" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["thread", pytest.param("process", marks=needs_process)])
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_run_is_closed_where_nobody_reads_errors(store, monkeypatch, place, closed):
@@ -362,7 +363,9 @@ with anchorlib.start("run1", store=sys.argv[1], recorder="process") as session:
 
 @needs_process
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [["-I"], ["-O", "-W", "error"]])
+@pytest.mark.parametrize(
+    "flags", [["-I"], pytest.param(["-O", "-W", "error"], marks=pytest.mark.long)]
+)
 def test_files_with_names_of_modules_do_not_keep_a_recorder_from_its_own(store, tmp_path, flags):
     here = tmp_path / "here"
     here.mkdir()
@@ -396,6 +399,7 @@ def trained(seed):
     return [*seen, *(p.detach() for p in model.parameters())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["thread", pytest.param("process", marks=needs_process)])
 def test_an_observed_training_has_the_bits_of_an_unobserved_one(store, place):
     alone = trained(3)

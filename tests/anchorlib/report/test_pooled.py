@@ -97,6 +97,7 @@ def test_the_page_of_many_ranks_is_that_of_the_ranks_read(
     assert not {f"rank{rank}" for rank in range(1, RANKS)} & {*opened}, "one rank is opened"
 
 
+@pytest.mark.slow
 def test_ranks_archived_in_any_order_have_the_same_figures(store: Path) -> None:
     first, other = ([*(store / f"archive{one}" / RUN).glob("steps-*")] for one in (0, 1))
     assert [one.name for one in first] == [one.name for one in other]

@@ -27,6 +27,7 @@ def made(step: int) -> list:
 
 
 # With seed 32 a column of histograms is copied before all others, and the last row has none.
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(8), 32])
 def test_whatever_order_files_are_copied_in_the_copy_is_sound(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)

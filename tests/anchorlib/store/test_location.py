@@ -74,6 +74,7 @@ class TestCollector(LocationPromises):
         return served[1]
 
 
+@pytest.mark.slow
 def test_a_run_reads_the_same_through_a_collector(tmp_path: Path) -> None:
     make_run(tmp_path, ranks=2)
     here = open_run("run1", store=tmp_path)

@@ -143,7 +143,7 @@ def test_other_threads_run_while_an_array_is_scanned():
 # What decides.
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_is_compiled_once_enough_was_scanned_and_nobody_waits():
     scans = compiled.Scans()
     few = np.ones(1000, "<f4")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from anchorlib.torch_private import DOORS, AffectedPrograms
+from tests.between_workers import made_once
 from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[3]
@@ -33,22 +34,26 @@ COMPILED = [
 def trained(store, names, *options):
     program = shutil.copy(PROGRAM, store)  # beside no repository, which each header would ask
     command = [warm_python(), str(program), str(store), *options, "none", NOTHING, *names]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=500, check=False, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    return {one["name"]: one for one in told}
+    done = subprocess.run(command, capture_output=True, timeout=500, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+def told(printed):
+    lines = [json.loads(line) for line in printed.splitlines()]
+    return {one["name"]: one for one in lines}
 
 
 @pytest.fixture(scope="module")
 def eager(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("eager"), [*EAGER, *TRACED])
+    store = tmp_path_factory.mktemp("eager")
+    return told(made_once("losses-eager", lambda: trained(store, [*EAGER, *TRACED])))
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("compiled"), COMPILED, "--compiled")
+    store = tmp_path_factory.mktemp("compiled")
+    return told(made_once("losses-compiled", lambda: trained(store, COMPILED, "--compiled")))
 
 
 def check(told, name):

@@ -6,6 +6,7 @@ operations    operations between a record and its parents
 absences      records that one run alone has
 indices       the indices and targets that operations were told, by name
 moves         how far a tensor was moved, compared with the other run
+relations     a formula that makes B's elements of A's
 targets       the target of a loss, computed from its input and gradient
 leftover      a gradient that was not cleared
 clipping      the norm to which each run clips its gradients

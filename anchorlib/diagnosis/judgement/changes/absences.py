@@ -18,7 +18,7 @@ from anchorlib.diagnosis.judgement.series import series
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
 
-__all__ = ["absences", "untrained"]
+__all__ = ["absences", "called_otherwise", "untrained"]
 
 Array = np.ndarray[Any, Any]
 SHOWN = 3
@@ -146,6 +146,28 @@ def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]
         return []
     one, two = ("once" if count == 1 else f"{count} times" for count in counts)
     return [f"in step {last} {escape(module)} is called {one} in A, is called {two} in B"]
+
+
+def called_otherwise(frontier: Frontier, row: int) -> list[str]:
+    """Says that the module whose result a value is has more calls in one run, in the same pass."""
+    alignment, a = frontier.alignment, frontier.alignment.a
+    tensor = a.tensors[a.tensor[row]]
+    if tensor.kind != "value" or alignment.merged:
+        return []
+    row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+    counts = [_calls(table, one) for table, one in ((a, row), (alignment.b, row_b))]
+    if counts[0] == counts[1]:
+        return []
+    one, two = ("once" if count == 1 else f"{count} times" for count in counts)
+    return [f"{escape(tensor.name)} is called {one} in A, {two} in B"]
+
+
+def _calls(table: Table, row: int) -> int:
+    """How many records of the row's tensor there are in its pass."""
+    same = table.tensor == table.tensor[row]
+    for place in (table.step, table.pass_index, table.phase, table.attempt):
+        same &= place == place[row]
+    return int(same.sum())
 
 
 def _named(table: Table, name: str, kind: str) -> Array:

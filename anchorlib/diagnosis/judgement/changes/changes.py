@@ -31,7 +31,7 @@ from anchorlib.diagnosis.causes import (
     other_values,
     partings,
 )
-from anchorlib.diagnosis.judgement.changes.absences import absences
+from anchorlib.diagnosis.judgement.changes.absences import absences, called_otherwise
 from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
 from anchorlib.diagnosis.judgement.changes.detaching import detached
 from anchorlib.diagnosis.judgement.changes.indices import (
@@ -55,6 +55,7 @@ from anchorlib.diagnosis.judgement.changes.operations import (
     taken_otherwise,
     unkept,
 )
+from anchorlib.diagnosis.judgement.changes.relations import relation
 from anchorlib.diagnosis.judgement.changes.sharing import shared_otherwise
 from anchorlib.diagnosis.judgement.changes.squares import squared_targets
 from anchorlib.diagnosis.judgement.changes.targets import targets
@@ -119,6 +120,7 @@ class Changes:
         stated = arguments(without_targets(a), without_targets(b))
         told_otherwise = [one for one in stated if about(one) not in map(about, module)]
         told = [*module, *self._said_by_names(row, a, b, told_otherwise)]
+        told += called_otherwise(self.frontier, row)
         told += self._counted(row, a, b) or self._arranged(row)
         told += self._settings(row)
         values = self._in_values(row, measure)
@@ -140,10 +142,15 @@ class Changes:
         sides = ((alignment.a, row, a), (alignment.b, row_b, b))
         return [said_by_names(clause, sides) for clause in clauses]
 
-    def given(self, row: int) -> tuple[str, ...]:
-        """Which operands without a gradient a row's operations were given otherwise."""
+    def given(self, row: int, measure: Measure) -> tuple[str, ...]:
+        """What is known of a difference that came in from outside: operands, and how B follows."""
         told = arguments(*self.operations(row))
-        return tuple(one for one in told if " of mean " in one or " from " in one)
+        told = [one for one in told if " of mean " in one or " from " in one]
+        if factor := _factor(measure):
+            return (*told, f"B is {factor:.6g} times A")
+        if self._far(measure):
+            told += relation(self.frontier, row)
+        return tuple(told)
 
     def unkept(self, row: int) -> tuple[str, ...]:
         """Says which numbers of a row's operations autograd does not keep, all else being equal."""
@@ -439,10 +446,8 @@ class Changes:
 
     def _in_values(self, row: int, measure: Measure) -> list[str]:
         """What the values of a record tell; of the first few records alone, for reading costs."""
-        far = measure.error_eps > FAR or measure.measured in ("summary", "shape")
-        if not far or not self.unread:
+        if not self._far(measure):
             return []
-        self.unread -= 1
         told = [*moved(self.frontier, row), *targets(self.frontier, row)]
         told += squared_targets(self.frontier, row)
         alignment = self.frontier.alignment
@@ -450,7 +455,18 @@ class Changes:
             pair = int(np.searchsorted(alignment.a_row, row))
             told += filter(None, [leftover(alignment, pair, measure.eps)])
             told = told or clipped_otherwise(self.frontier, row)
+        if not told and not _factor(measure):
+            told += relation(self.frontier, row)
         return told
+
+    def _far(self, measure: Measure) -> bool:
+        """Whether the values of a record may be read: of the first that are far off alone."""
+        whole = bool(np.isnan(measure.error_eps)) and measure.share_differing > 0  # integers
+        far = measure.error_eps > FAR or measure.measured in ("summary", "shape") or whole
+        if not far or not self.unread:
+            return False
+        self.unread -= 1
+        return True
 
     def _scaled(self, row: int, factor: float) -> str:
         """Says that a factor is the loss scale which other records of the step state; else ""."""

@@ -32,6 +32,8 @@ FEW = 8  # elements: an equation of fewer holds by chance at NEAR, and a factor 
 CERTAIN = 1e-5  # eps up to which an equation of a few elements does not hold by chance
 MOST_ELEMENTS = 1 << 22
 MOST_PASSES = 8
+FITS = 1e-5  # share of a norm by which a sum of two parts with factors may be off
+MANY = 32  # elements: in fewer, two factors may fit by chance
 HELD = 0.05  # share of a gradient from which a remainder is seen beside the roundings
 
 
@@ -64,12 +66,29 @@ def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
         table, row = sides[own]
         more = held[own] - held[other]
-        added = any(_close(more, before, near) for before in _before(table, row))
+        added = any(
+            _close(more, before, near) or _mixed(held[own], held[other], before)
+            for before in _before(table, row)
+        )
         holds = [_holds(sides[at], held[at], near) for at in (own, other)]
         if added or holds == [True, False]:
             one = "A" if which == "B" else "B"
             return f"zero_grad? {which} takes {one}'s gradient and its own of the step before"
     return ""
+
+
+def _mixed(value: Array, own: Array, before: Array) -> bool:
+    """Whether a gradient is made of the other run's and of what was there before it.
+
+    Clipping makes each of the three smaller by a factor of its own. Two factors fit no gradient of
+    many elements by chance; where the two parts are multiples of one another, they tell nothing.
+    """
+    if not len(value) == len(own) == len(before) >= MANY or _off_line(own, before) <= PARALLEL:
+        return False
+    parts = np.stack([own, before], axis=1)
+    factors = np.linalg.lstsq(parts, value, rcond=None)[0]
+    held = float(factors[1] * np.linalg.norm(before)) > HELD * float(np.linalg.norm(value))
+    return bool(held and factors[0] > 0 and _close(value, parts @ factors, FITS))
 
 
 def _added_sparse(sides: list[tuple[Table, int]]) -> str:

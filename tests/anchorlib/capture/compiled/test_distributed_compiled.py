@@ -79,7 +79,9 @@ def run_of(store, script):
     return run, anchorlib.open_run("plain", store)
 
 
-@pytest.mark.parametrize("script", [DDP, FSDP], ids=["DDP", "FSDP"])
+@pytest.mark.parametrize(
+    "script", [DDP, pytest.param(FSDP, marks=pytest.mark.long)], ids=["DDP", "FSDP"]
+)
 def test_a_compiled_model_is_recorded_as_the_model_itself_on_every_rank(tmp_path, script):
     run, plain = run_of(tmp_path, script)
     wanted = {(i.name, i.kind): i.records for i in plain.tensors()}

@@ -193,7 +193,11 @@ def test_a_compiled_model_trains_and_is_recorded_like_the_model_itself(train, ba
     assert_same(record(train, lambda model: torch.compile(model, backend=backend)), truth)
 
 
-@pytest.mark.parametrize("train", [sharpness_aware, scaled], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "train",
+    [pytest.param(sharpness_aware, marks=pytest.mark.long), scaled],
+    ids=lambda f: f.__name__,
+)
 def test_with_inductor_too(train):
     truth = record(train, lambda model: model)
     run = record(train, torch.compile)

@@ -258,6 +258,7 @@ def test_a_scope_within_another_has_what_both_have(some, others):
         assert inside <= (step <= both.steps.last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("only", [{"steps": range(1, 3)}, {"phases": "train"}], ids=str)
 def test_compiled_code_has_the_same_scope(backend, only):

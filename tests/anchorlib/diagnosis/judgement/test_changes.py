@@ -75,6 +75,11 @@ def squared(x):
             "MulBackward0 other (8 of mean 1, std 0) | (8 of mean 0.125, std 0.331)",
         ),
         (
+            lambda x: x * torch.ones(16, 1),
+            lambda x: x * torch.linspace(0.2, 0.9, 16)[:, None],
+            "each row of B is A's times a factor of its own, 0.2 to 0.9",
+        ),
+        (
             lambda x: x.masked_fill(torch.eye(16, 8).bool(), 0.0),
             lambda x: x.masked_fill(torch.eye(16, 8).bool(), 1.0),
             "all that autograd keeps is equal: it does not keep the value of MaskedFill",

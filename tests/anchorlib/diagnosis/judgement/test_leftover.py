@@ -112,3 +112,17 @@ def test_what_another_optimizers_pass_left_over_is_told_too(tmp_path):
     trained_with("b", cleared=False)
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert f"{CLEARED} B takes A's gradient and its own of the step before" in found.sentence
+
+
+def test_a_remainder_is_told_though_both_runs_clip_and_no_pass_was_recorded(tmp_path):
+    """Three factors of clipping stand between the two gradients and what was left over."""
+    for name, cleared in (("a", lambda _: True), ("b", lambda step: step != 2)):
+        trained(tmp_path, name, cleared=cleared, clip=20.0, tensors=["*@grad"])
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert f"{CLEARED} B takes A's gradient and its own of the step before" in found.sentence
+
+
+def test_another_limit_is_no_remainder_where_no_pass_was_recorded(tmp_path):
+    for name, clip in (("a", 1.0), ("b", 0.5)):
+        trained(tmp_path, name, clip=clip, tensors=["*@grad"])
+    assert CLEARED not in anchorlib.compare("a", "b", store=tmp_path).sentence

@@ -55,6 +55,7 @@ def test_a_run_that_nobody_touched_has_no_faults(store):
     assert faults(store) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", [name for name in COLUMNS if name != "seq"])
 def test_a_bit_of_any_column_is_found_in_its_row(store, column):
     chance = random.Random(column)

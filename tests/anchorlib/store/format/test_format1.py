@@ -48,6 +48,7 @@ def by_series(told: list[Told]) -> dict[tuple[int, str, str, str], list[Told]]:
     return {key: list(found.values()) for key, found in groups.items()}
 
 
+@pytest.mark.slow
 def test_every_record_of_format_1_is_what_was_recorded(old: Path, told: list[Told]) -> None:
     run = open_run("run1", old)
     groups = by_series(told)

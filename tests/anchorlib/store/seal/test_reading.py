@@ -117,6 +117,7 @@ def test_a_tensor_is_at_most_four_requests_a_shard(sealed: Path) -> None:
         assert {k: n for k, n in location.gets.items() if "/c/" in k and n > 4} == {}
 
 
+@pytest.mark.slow
 def test_whoever_goes_through_a_shard_has_the_rest_of_it_with_the_second_request(
     sealed: Path,
 ) -> None:
@@ -206,6 +207,7 @@ def test_an_index_that_grows_beyond_all_bounds_is_refused_before_it_does(
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_any_zarr_reader_opens_the_arrays(live: Path, sealed: Path) -> None:
     reader = RankReader(LocalLocation(live), 0)
     manifest = read_sealed(LocalLocation(sealed), 0)
@@ -224,6 +226,7 @@ def test_any_zarr_reader_opens_the_arrays(live: Path, sealed: Path) -> None:
     assert form["value"].values[first:last].tobytes() == reader.stack(rows).tobytes()
 
 
+@pytest.mark.slow
 def test_sealing_again_gives_the_same_bytes_and_writes_nothing(live: Path, tmp_path: Path) -> None:
     location = LocalLocation(live)
     first = seal(location, RankReader(location, 0), FolderTarget(tmp_path, fsync=False))

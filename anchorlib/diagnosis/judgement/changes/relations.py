@@ -1,0 +1,125 @@
+"""How B follows from A, where one formula on the elements makes all of B from all of A.
+
+    B is A plus 1                  B is the square of A            B is 1 minus A
+    B is the cumulative product of A                               A is the cumulative product of B
+    B's elements are A's, 1 place on along axis 0
+    B has A's elements in another order
+    each row of B is A's times a factor of its own, 0.2 to 0.9
+    where they differ B has 0                   where they differ A has 5, B 0
+
+A formula that a program leaves out, or puts twice, shows so: a table of noise that is not summed
+up, a root that is missing, a position that is off by one, a weight of each sample. Multiples are
+told elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.judgement.series import values
+from anchorlib.errors import StoreError
+
+__all__ = ["relation"]
+
+Array = np.ndarray[Any, Any]
+NEAR = 1e-5  # share of the spread of B by which B may be off
+CLEAR = 1e-2  # the same, from which B is not A
+FEW = 8  # elements: of fewer, a formula is found by chance
+MOST_ELEMENTS = 1 << 20
+POWERS = {2.0: "the square", 0.5: "the square root", -1.0: "the inverse"}
+
+
+def relation(frontier: Frontier, row: int) -> list[str]:
+    """The clause that says how B's record follows from A's; [] where no formula is known."""
+    alignment = frontier.alignment
+    a, b = alignment.a, alignment.b
+    partner = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+    shape = a.shapes[a.shape[row]]
+    if b.shapes[b.shape[partner]] != shape or not FEW <= a.figures["numel"][row] <= MOST_ELEMENTS:
+        return []
+    try:
+        sides = values(a, row), values(b, partner)
+    except StoreError:
+        return []
+    one, two = sides
+    if one is None or two is None or not _apart(one, two):
+        return []
+    with np.errstate(all="ignore"):
+        told = next(_told(one.reshape(shape), two.reshape(shape)), None)
+    return [] if told is None else [told]
+
+
+def _told(a: Array, b: Array) -> Iterator[str]:
+    shift = float(np.median(b - a))
+    if _same(a + shift, b):
+        yield f"B is A {'plus' if shift > 0 else 'minus'} {abs(shift):.6g}"
+    if _same(1 - a, b):
+        yield "B is 1 minus A"
+    for power, name in POWERS.items():
+        if _same(np.sign(a) ** (power != 2) * np.abs(a) ** power, b):
+            yield f"B is {name} of A"
+    if a.ndim == 1:
+        if _same(np.cumprod(a), b):
+            yield "B is the cumulative product of A"
+        if _same(np.cumprod(b), a):
+            yield "A is the cumulative product of B"
+    yield from _moved(a, b)
+    yield from _factors(a, b)
+    yield from _replaced(a, b)
+
+
+def _moved(a: Array, b: Array) -> Iterator[str]:
+    """Whether B's elements stand elsewhere in A: one place on, or in any other order."""
+    for axis, length in enumerate(a.shape):
+        if length < FEW // 2:
+            continue
+        later, earlier = (np.arange(length)[part] for part in (slice(1, None), slice(None, -1)))
+        for run, other, name in ((a, b, "on"), (b, a, "back")):
+            if _same(run.take(earlier, axis), other.take(later, axis)):
+                yield f"B's elements are A's, 1 place {name} along axis {axis}"
+    if np.array_equal(np.sort(a, axis=None), np.sort(b, axis=None)):
+        yield "B has A's elements in another order"
+
+
+def _factors(a: Array, b: Array) -> Iterator[str]:
+    """Whether each row of B is a multiple of A's, by factors that differ from row to row."""
+    if a.ndim < 2 or a[0].size < FEW:
+        return
+    one, two = a.reshape(len(a), -1), b.reshape(len(b), -1)
+    sizes = (one * one).sum(axis=1)
+    used = sizes > 0
+    if used.sum() < 2 or two[~used].any():
+        return
+    factors = (one * two).sum(axis=1)[used] / sizes[used]
+    if _same(factors[:, None] * one[used], two[used]) and np.ptp(factors) > CLEAR:
+        low, high = factors.min(), factors.max()
+        yield f"each row of B is A's times a factor of its own, {low:.3g} to {high:.3g}"
+
+
+def _replaced(a: Array, b: Array) -> Iterator[str]:
+    """Whether the elements that differ are one number in either run."""
+    other = a != b
+    one, two = np.unique(a[other])[:2], np.unique(b[other])[:2]
+    if other.sum() < 2 or other.all():
+        return
+    if len(one) == len(two) == 1:
+        yield f"where they differ A has {one[0]:.6g}, B {two[0]:.6g}"
+    elif len(two) == 1:
+        yield f"where they differ B has {two[0]:.6g}"
+    elif len(one) == 1:
+        yield f"where they differ A has {one[0]:.6g}"
+
+
+def _apart(a: Array, b: Array) -> bool:
+    size = float(np.linalg.norm(a))
+    return size > 0 and float(np.linalg.norm(b - a)) > CLEAR * size and float(np.ptp(a)) > 0
+
+
+def _same(made: Array, b: Array) -> bool:
+    """Whether B is what a formula made, but for rounding: within a share of B's spread."""
+    spread = float(np.linalg.norm(b - b.mean()))
+    return spread > 0 and float(np.linalg.norm(made - b)) <= NEAR * spread
