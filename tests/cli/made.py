@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,22 +114,15 @@ def anchor(*arguments: object) -> Outcome:
 
 
 COMMAND = [sys.executable, "-m", "anchor_cli"]
-Completed = subprocess.CompletedProcess[str]
 
 
-def spawn(*arguments: object, **options: Any) -> Completed:
-    """Call `anchor` as a process of its own."""
-    return _run(COMMAND, arguments, options)
-
-
-def spawn_warm(modules: Sequence[str], *arguments: object, **options: Any) -> Completed:
-    """Call `anchor` as a process of its own that has torch and these modules loaded."""
-    return _run([warm_python(*modules), *COMMAND[1:]], arguments, options)
-
-
-def _run(command: Sequence[str], arguments: Iterable[object], options: dict[str, Any]) -> Completed:
+def spawn(
+    *arguments: object, loaded: Sequence[str] = (), **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Call `anchor` as a process of its own; its Python has torch and these modules loaded."""
+    command = [warm_python(*loaded), *COMMAND[1:], *map(str, arguments)]
     settings = {"capture_output": True, "text": True, "timeout": 60, **options}
-    return subprocess.run([*command, *map(str, arguments)], check=False, **settings)
+    return subprocess.run(command, check=False, **settings)
 
 
 def environment(**variables: str) -> Mapping[str, str]:

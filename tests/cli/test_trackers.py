@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from anchor_cli.exports.exported import Exported
 from anchorlib.reading import open_run
-from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record, spawn_warm
+from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record, spawn
 
 NORM = float(np.linalg.norm(BIAS))
 NOWHERE = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
@@ -127,7 +127,7 @@ def of_mlflow(folder, run):
 
 def export(*arguments, **options):
     """Calls `anchor export` in a process that has the trackers loaded, which take seconds."""
-    return spawn_warm(("mlflow", "wandb"), "export", *arguments, **options)
+    return spawn("export", *arguments, loaded=("mlflow", "wandb"), **options)
 
 
 def exported(tmp_path, store, *options):

@@ -6,7 +6,7 @@
     MulBackward0        other=tensor(0.125)     a number in a tensor of the program's
     MulBackward0        other=(32 of mean 0, std 1)     any other factor without a gradient
     MseLossBackward0    target=(32 of mean 0, std 1, first 0.84)    another operand without one
-    NllLossBackward0    target=32 integers (1f0c9a)                 and one of integers, by digest
+    IndexBackward0      indices=(160 from 0 to 47, 1f0c9a2b)        and one of integers, by digest
     MaskedFillBackward0 mask=6 of 16 (1f0c9a)   how many elements are set, and the mask's digest
     SigmoidBackward0    outputs=(1)             which outputs of the operations before it it takes
 
@@ -34,6 +34,8 @@ _MOST_TEXT: Final = 200
 _MOST_ITEMS: Final = 8
 _MOST_BYTES: Final = 1 << 16
 _MASKS: Final = ("mask", "condition")
+_DIGITS: Final = 8
+"""Of the digest of integers: enough to find the record that has the same bits."""
 _OPERANDS: Final = frozenset(
     (
         "attn_mask",
@@ -45,6 +47,7 @@ _OPERANDS: Final = frozenset(
         "index",
         "indices",
         "input",
+        "offsets",
         "mat1",
         "mat2",
         "other",
@@ -99,7 +102,9 @@ def arguments(node: Any) -> str:
         for name in getters
         if name.startswith(SAVED) and (text := _text(node, name, getters))
     ]
-    texts.sort(key=lambda text: "=(" in text and " of " in text)  # numbers first: texts are cut
+    texts.sort(
+        key=lambda text: "=(" in text and (" of " in text or " from " in text)
+    )  # numbers first: texts are cut
     if taken := _outputs(node):
         texts.append(taken)
     return ", ".join(texts)[:_MOST_TEXT]
@@ -119,12 +124,15 @@ def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
     raw = getters.get(f"{RAW_SAVED}{short}")
     try:
         if raw is not None:
-            tensor = raw.__get__(node).data  # the tensor as it was packed: no hook runs
+            saved = raw.__get__(node)
+            if type(saved) is tuple:  # one index for each axis, None where an axis is whole
+                return _several(saved) if short in _OPERANDS else ""
+            tensor = saved.data  # the tensor as it was packed: no hook runs
             if short in _MASKS:
                 return _mask(tensor)
             if tensor.dim() and not (_multiplies(node) and tensor.dtype in _PLAIN):
                 return _operand(tensor) if short in _OPERANDS else ""
-            if tensor.dtype == torch.float32 and not _multiplies(node):
+            if tensor.dtype == torch.float32 and not _weighs(node):
                 return ""  # torch's own
             return _factor(tensor) if tensor.dim() else _number(tensor)
         value = getters[name].__get__(node)
@@ -135,6 +143,11 @@ def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
 
 def _multiplies(node: Any) -> bool:
     return type(node).__name__.startswith(("Mul", "Div"))
+
+
+def _weighs(node: Any) -> bool:
+    """Whether a single number that a node saved may be the program's: a factor, a class weight."""
+    return _multiplies(node) or type(node).__name__.startswith("BinaryCrossEntropy")
 
 
 def _number(tensor: Any) -> str:
@@ -165,20 +178,26 @@ def _factor(tensor: Any) -> str:
 def _operand(tensor: Any) -> str:
     """A small operand that autograd does not follow; "" for any other.
 
-    Of integers a digest, which two programs have in common. Of others size, mean and spread as of a
-    factor, and the first element, since two halves may be exchanged; of a mask that is added, how
-    many elements are minus infinity, and the digest.
+    Of integers their bounds and the first digits of the digest that a record of them has. Of others
+    size, mean and spread as of a factor, and the first element, since two halves may be exchanged;
+    of a mask that is added, how many elements are minus infinity, and the digest.
     """
-    values = None if tensor.dtype == torch.bool else _elements(tensor)
+    values = None if tensor.dtype == torch.bool else _once(tensor)
     if values is None:
         return ""
-    digest = _digest(values)
     if tensor.dtype not in _PLAIN:
-        return f"{values.size} integers ({digest})"
+        digest = xxhash.xxh3_128_hexdigest(values.tobytes())[:_DIGITS]
+        return f"({values.size} from {values.min()} to {values.max()}, {digest})"
     mean, spread, first = _figures(values)
     if mean == -math.inf:
-        return f"{np.isneginf(values).sum()} of {values.size} are -inf ({digest})"
+        return f"{np.isneginf(values).sum()} of {values.size} are -inf ({_digest(values)})"
     return f"({values.size} of mean {mean:.3g}, std {spread:.3g}, first {first:.3g})"
+
+
+def _several(saved: tuple[Any, ...]) -> str:
+    """The indices of all axes that are indexed; "" where one of them cannot be told."""
+    texts = [_operand(one.data) for one in saved if one.data is not None]
+    return "" if not all(texts) else texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
 def _mask(mask: Any) -> str:
@@ -187,6 +206,14 @@ def _mask(mask: Any) -> str:
     if values is None:
         return ""
     return f"{np.count_nonzero(values)} of {values.size} ({_digest(values)})"
+
+
+def _once(tensor: Any) -> np.ndarray[Any, Any] | None:
+    """The elements as `_elements` gives them, each once where the tensor was expanded."""
+    values = _elements(tensor)
+    if values is None:
+        return None
+    return values[tuple(slice(None) if stride else slice(1) for stride in values.strides)]
 
 
 def _elements(tensor: Any) -> np.ndarray[Any, Any] | None:
@@ -202,7 +229,9 @@ def _elements(tensor: Any) -> np.ndarray[Any, Any] | None:
     address = data_address(tensor) if most <= _MOST_BYTES else 0  # `data_ptr` would copy
     if not address:
         return None
-    held = np.frombuffer(ctypes.string_at(address, reach * tensor.itemsize), kind)
+    held: np.ndarray[Any, Any] = np.frombuffer(
+        ctypes.string_at(address, reach * tensor.itemsize), kind
+    )
     steps = [stride * tensor.itemsize for stride in strides]
     return np.lib.stride_tricks.as_strided(held, shape, steps, writeable=False)
 

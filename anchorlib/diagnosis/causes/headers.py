@@ -54,6 +54,7 @@ FORMULA = frozenset(
         "max_val",
         "lower",
         "upper",
+        "mode",
         "padding_mode",
         "ceil_mode",
         "count_include_pad",

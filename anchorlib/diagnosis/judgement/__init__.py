@@ -10,6 +10,7 @@ judge         puts all of these together
 verdict       whether the differences of two runs matter
 losses        where the losses part
 series        the records of one tensor, and their values as numbers
+sparse_sums   what a sparse gradient means: the sum of its values at each index
 completeness  whether both runs have all the records that an answer speaks of
 """
 

@@ -26,9 +26,11 @@ from anchorlib.diagnosis.judgement.changes import (
     stepped_again,
     told_before,
     unreached,
+    untrained,
 )
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
 from anchorlib.diagnosis.judgement.rounding import LEARNT, Resummations, severity
+from anchorlib.diagnosis.judgement.sparse_sums import INDICES
 from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.names import escape, join
 
@@ -96,16 +98,20 @@ class Classes:
                 return opened
         if self._unseen_window(row):
             return "window_start", _UNSEEN[role == Role.OPTIMIZER]
-        if run := stepped_again(self.frontier, row):
-            return (
-                "not_rounding",
-                f"{run}'s optimizer stepped again, without a backward pass in between",
-            )
+        if why := self._stepped_otherwise(row):
+            return "not_rounding", why
         if role == Role.OPTIMIZER and self.frontier.orphaned[row] and not self._unreached(row):
             return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
         if self._unseen_gradients(row) and not self._stands_still(row, measure):
             return "window_start", "the gradients that changed parameters were not recorded"
         return self._computed(row, pair, measure)
+
+    def _stepped_otherwise(self, row: int) -> str:
+        """Says which run's optimizer stepped once more, or left a parameter alone; else ""."""
+        if run := stepped_again(self.frontier, row):
+            return f"{run}'s optimizer stepped again, without a backward pass in between"
+        run = untrained(self.frontier, row)
+        return f"{run} has no gradient of it, and leaves it: requires_grad?" if run else ""
 
     def _unreached(self, row: int) -> bool:
         """Whether a gradient lacks parents in B because B's backward did not reach a value."""
@@ -142,12 +148,28 @@ class Classes:
         """The class of a model's input.
 
         An input is data from outside, unless the two are variants of one another and come after
-        computed records of their pass: then the program computed the input.
+        computed records of their pass: then the program computed the input. Nor is it where both
+        were given the same tensors, each as another argument.
         """
+        if other := self._given_elsewhere(row, pair):
+            return "not_rounding", f"B is given here what A is given as {other}"
         related = measure.cosine_distance < UNRELATED
         if related and self._recorded_before(row, Role.COMPUTED):
             return self._computed(row, pair, measure)
         return "starts_unequal", "the model was given something else"
+
+    def _given_elsewhere(self, row: int, pair: int) -> str:
+        """The name of A's other input of this pass that has the bits of B's; "" where none has."""
+        a, b = self.frontier.alignment.a, self.frontier.alignment.b
+        row_b = int(self.frontier.alignment.b_row[pair])
+        rows = self.frontier.blocks.rows_of(int(self.frontier.block_of[row]))
+        rows = rows[rows != row]
+        rows = rows[(a.pass_index[rows] == a.pass_index[row]) & (a.call[rows] == a.call[row])]
+        same = rows[(a.digest[rows] == b.digest[row_b]).all(axis=1)]
+        model = a.tensors[a.tensor[row]].name.partition(":")[0]
+        names = [a.tensors[one].name for one in a.tensor[same].tolist()]
+        others = [name for name in names if name.partition(":")[0] == model]
+        return escape(others[0]) if others and a.figures["numel"][row] > 1 else ""
 
     def _is_constant(self, row: int, pair: int) -> bool:
         """Whether a row is a buffer that code makes and nothing changes, the seeds being equal."""
@@ -235,7 +257,7 @@ class Classes:
             names = found.ancestry(row).unrecorded
         layout = found.layouts[int(found.blocks.layout[found.block_of[row]])]
         kinds = ("pass_grad",) if pass_index else ("pass_grad", "grad", "updated")
-        told = {key[0] for key in layout.keys if key[1] in kinds}
+        told = {key[0].removesuffix(INDICES) for key in layout.keys if key[1] in kinds}
         if found.role[row] == Role.PARAMETER:
             rank = a.tensors[a.tensor[row]].rank
             learnt = {one.name for one in a.tensors if one.kind in LEARNT and one.rank == rank}

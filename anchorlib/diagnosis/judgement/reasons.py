@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from anchorlib.diagnosis.causes import Frontier, Role, mode_since
-from anchorlib.diagnosis.judgement.changes import computing, detached, stepped_again
+from anchorlib.diagnosis.judgement.changes import computing, detached, stepped_again, untrained
 from anchorlib.diagnosis.judgement.origins import Segment
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.diagnosis.sizes import Measure
@@ -73,7 +73,8 @@ def reason(
         parts.append(_copied(frontier, row))
     told = [*_in_eval_mode(frontier, row), *detached(frontier, row), *changed]
     parts += told or _seen_before(frontier, row, measure)
-    explained = any(one.startswith("zero_grad?") for one in changed) or stepped_again(frontier, row)
+    explained = any(one.startswith("zero_grad?") for one in changed)
+    explained = explained or bool(stepped_again(frontier, row) or untrained(frontier, row))
     if frontier.role[row] == Role.OPTIMIZER and not segment.ops and not explained:
         parts.append(_after_backward(frontier, a.tensors[a.tensor[row]].kind))
     if ranks := _ranks(frontier, segment):

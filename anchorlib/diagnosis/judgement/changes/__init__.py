@@ -4,6 +4,7 @@ changes       the answer, put together from all files below
 stated        where both runs state that a formula differs, behind earlier rounding
 operations    operations between a record and its parents
 absences      records that one run alone has
+indices       the indices and targets that operations were told, by name
 moves         how far a tensor was moved, compared with the other run
 relations     a formula that makes B's elements of A's
 targets       the target of a loss, computed from its input and gradient
@@ -17,6 +18,7 @@ schedules     an optimizer that is told otherwise: another eps, a schedule that 
 constants     buffers that code makes and nothing changes
 """
 
+from anchorlib.diagnosis.judgement.changes.absences import untrained
 from anchorlib.diagnosis.judgement.changes.changes import Changes
 from anchorlib.diagnosis.judgement.changes.constants import is_constant
 from anchorlib.diagnosis.judgement.changes.detaching import detached
@@ -36,4 +38,5 @@ __all__ = [
     "told_before",
     "turning",
     "unreached",
+    "untrained",
 ]

@@ -14,10 +14,11 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
 from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
+from anchorlib.diagnosis.judgement.series import series
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
 
-__all__ = ["absences", "called_otherwise"]
+__all__ = ["absences", "called_otherwise", "untrained"]
 
 Array = np.ndarray[Any, Any]
 SHOWN = 3
@@ -33,6 +34,29 @@ def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str
     if kind == "grad":
         return _lone_backwards(frontier, row, names)
     return [*_lost(frontier, row, names), *_called(frontier, row, names)] if kind == "value" else []
+
+
+def untrained(frontier: Frontier, row: int) -> str:
+    """The run that has no gradient of an update's parameter, and leaves it as it was; else "".
+
+    That a run lacks the record of a gradient does not tell: it may have recorded less.
+    """
+    alignment = frontier.alignment
+    a = alignment.a
+    if a.tensors[a.tensor[row]].kind != "updated":
+        return ""
+    row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+    still = [_stands_still(a, row), _stands_still(alignment.b, row_b)]
+    return "" if still[0] == still[1] else "AB"[still.index(True)]
+
+
+def _stands_still(table: Table, row: int) -> bool:
+    """Whether a run has no gradient of an update's parameter, and the update does not change it."""
+    held = series(table, row, "value")
+    held = held[(table.step[held] == table.step[row]) & (table.order[held] < table.order[row])]
+    if len(series(table, row, "grad")) or not len(held):
+        return False
+    return bool((table.digest[held[-1]] == table.digest[row]).all())
 
 
 def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:

@@ -33,6 +33,14 @@ from anchorlib.diagnosis.causes import (
 )
 from anchorlib.diagnosis.judgement.changes.absences import absences, called_otherwise
 from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
+from anchorlib.diagnosis.judgement.changes.detaching import detached
+from anchorlib.diagnosis.judgement.changes.indices import (
+    exchanged,
+    other_targets,
+    said_by_names,
+    without_data,
+    without_targets,
+)
 from anchorlib.diagnosis.judgement.changes.leftover import leftover
 from anchorlib.diagnosis.judgement.changes.moves import moved
 from anchorlib.diagnosis.judgement.changes.operations import (
@@ -106,24 +114,38 @@ class Changes:
 
     def of(self, row: int, measure: Measure) -> tuple[str, ...]:
         """What B does otherwise at a row, a clause for each change; none where nothing is known."""
-        a, b = self.operations(row)
+        a, b = self.operations(row, elsewhere=True)
         module = self._module(row)
         # A module and its operation state the same argument: "GELU approximate", "GeluBackward0 …".
-        told_otherwise = [one for one in arguments(a, b) if about(one) not in map(about, module)]
-        told = [*module, *told_otherwise, *called_otherwise(self.frontier, row)]
+        stated = arguments(without_targets(a), without_targets(b))
+        told_otherwise = [one for one in stated if about(one) not in map(about, module)]
+        told = [*module, *self._said_by_names(row, a, b, told_otherwise)]
+        told += called_otherwise(self.frontier, row)
         told += self._counted(row, a, b) or self._arranged(row)
         told += self._settings(row)
-        told += self._in_values(row, measure)
+        values = self._in_values(row, measure)
+        told += (
+            values if any("target" in one for one in values) else [*values, *other_targets(a, b)]
+        )
         if factor := _factor(measure):
             told.append(f"B is {factor:.6g} times A{self._scaled(row, factor)}")
         elif self._kind(row) == "grad" and (factor := _whole_factor(measure)):
             told.append(f"B is {factor:.6g} times A: {measure.value_a:.6g} | {measure.value_b:.6g}")
         return tuple(told)
 
+    def _said_by_names(
+        self, row: int, a: Sequence[Operation], b: Sequence[Operation], clauses: Sequence[str]
+    ) -> list[str]:
+        """Clauses about arguments, in which indices are called by the records that hold them."""
+        alignment = self.frontier.alignment
+        row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+        sides = ((alignment.a, row, a), (alignment.b, row_b, b))
+        return [said_by_names(clause, sides) for clause in clauses]
+
     def given(self, row: int, measure: Measure) -> tuple[str, ...]:
         """What is known of a difference that came in from outside: operands, and how B follows."""
         told = arguments(*self.operations(row))
-        told = [one for one in told if " of mean " in one or " integers (" in one]
+        told = [one for one in told if " of mean " in one or " from " in one]
         if factor := _factor(measure):
             return (*told, f"B is {factor:.6g} times A")
         if self._far(measure):
@@ -144,11 +166,16 @@ class Changes:
         kind: str = a.tensors[a.tensor[row]].kind
         return kind
 
-    def operations(self, row: int) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """The operations of A and of B between a row and its parents, without moves of bits."""
+    def operations(
+        self, row: int, *, elsewhere: bool = False
+    ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+        """The operations of A and of B between a row and its parents, without moves of bits.
+
+        elsewhere: whether to take them from another call where this one states none.
+        """
         both: tuple[list[Operation], list[Operation]] = ([], [])
         for calls in self._calls(row):
-            for run, call in enumerate(calls):
+            for run, call in enumerate(self._followed(calls) if elsewhere else calls):
                 both[run].extend(self._between(run, call, row))
         a, b = (tuple(one for one in ops if not MOVING.match(one.name)) for ops in both)
         return a, b
@@ -191,10 +218,36 @@ class Changes:
                 ),
             )
 
+    def _followed(self, calls: tuple[Call, Call]) -> tuple[Call, Call]:
+        """The calls themselves, or those of one name of which both runs state the operations.
+
+        Under `no_grad` a module's output says that the module made it, and no more; the same module
+        says more where it is called with gradients.
+        """
+        told = [self._edges(run, call) for run, call in enumerate(calls)]
+        if not any(edges is not None and _is_opaque(edges) for edges in told):
+            return calls
+        found: list[Call | None] = []
+        tables = (self.frontier.alignment.a, self.frontier.alignment.b)
+        for table, call in zip(tables, calls, strict=True):
+            places = (
+                call._replace(
+                    step=edges.step,
+                    pass_index=edges.pass_index,
+                    call=edges.call,
+                    phase=edges.phase,
+                    attempt=edges.attempt,
+                )
+                for edges in table.edges.get(call.rank, ())
+                if edges.name == call.name and not edges.missing
+            )
+            found.append(next(places, None))
+        return calls if found[0] is None or found[1] is None else (found[0], found[1])
+
     def _between(self, run: int, call: Call, row: int) -> list[Operation]:
         """The operations of a call that lie between the row's tensor and the call's result."""
         edges = self._edges(run, call)
-        if edges is None or compiled(edges.ops) or any(op.endswith(MODULE) for op in edges.ops):
+        if edges is None or compiled(edges.ops) or _is_opaque(edges):
             return []
         a = self.frontier.alignment.a
         own = a.tensors[a.tensor[row]]
@@ -256,20 +309,26 @@ class Changes:
         return value and not alignment.merged and other_number(*self.operations(row), computed=True)
 
     def other_code(self, row: int) -> bool:
-        """Whether a value is stated to be made of other records, or by other operations.
+        """Whether both runs state what made a row, and code made it otherwise, whatever the data.
 
-        Or by the same in another order. Other data, or other parameters, change none of these.
+        A value is made of other records, by other operations or by the same in another order, or
+        they are told otherwise; one run reads by another of the indices that both have, or cuts the
+        graph behind it. Other data, or other parameters, change none of these.
         """
+        if detached(self.frontier, row) or self.other_settings(row):
+            return True
         if self._kind(row) != "value" or self._cut_elsewhere(row):
             return False
-        a, b = (Counter(one.name for one in ops) for ops in self.operations(row))
-        if a and b and a != b:
+        a, b = self.operations(row)
+        if a and b and (Counter(one.name for one in a) != Counter(one.name for one in b)):
+            return True
+        if exchanged(a, b) or arguments(without_data(a), without_data(b)):
             return True
         statements = ((self._edges(0, one), self._edges(1, two)) for one, two in self._calls(row))
         return bool(self._made_of_others(row)) or any(
-            bool(rearranged(a, b) if a.ops != b.ops else taken_otherwise(a, b, self._names))
-            for a, b in statements
-            if a is not None and b is not None and not compiled(a.ops)
+            bool(rearranged(x, y) if x.ops != y.ops else taken_otherwise(x, y, self._names))
+            for x, y in statements
+            if x is not None and y is not None and not compiled(x.ops)
         )
 
     def _module(self, row: int) -> list[str]:
@@ -300,7 +359,7 @@ class Changes:
             return other
         if others := self._made_of_others(row):
             return others
-        if not a or not b:
+        if not (a or self._is_handed_on(row, 0)) or not (b or self._is_handed_on(row, 1)):
             return []
         first, second = (Counter(one.name for one in ops) for ops in (a, b))
         if self._cut_elsewhere(row):
@@ -314,6 +373,13 @@ class Changes:
         told = [f"B has {nth(name, second[name], count)}" for name, count in more.items()]
         told += [f"A has {nth(name, first[name], count)}" for name, count in less.items()]
         return told[:SHOWN]
+
+    def _is_handed_on(self, row: int, run: int) -> bool:
+        """Whether a run states of a value that it is another record, under another name."""
+        if self._kind(row) != "value":
+            return False
+        told = (self._edges(run, self._followed(calls)[run]) for calls in self._calls(row))
+        return any(edges and edges.parents and not (edges.ops or edges.missing) for edges in told)
 
     def _made_of_others(self, row: int) -> list[str]:
         """Says that a value is computed from other records in B than in A, which both have."""
@@ -374,6 +440,7 @@ class Changes:
             for name in told_a
             if name.startswith("optimizer") and told_a[name] != told_b.get(name, told_a[name])
         }
+        told |= _switched(told_a, told_b)
         told |= {one.name: one for one in self._partings if one.step <= step}
         return [_setting(one, told_a) for one in told.values()][:SHOWN]
 
@@ -395,7 +462,7 @@ class Changes:
     def _far(self, measure: Measure) -> bool:
         """Whether the values of a record may be read: of the first that are far off alone."""
         whole = bool(np.isnan(measure.error_eps)) and measure.share_differing > 0  # integers
-        far = measure.error_eps > FAR or measure.measured == "summary" or whole
+        far = measure.error_eps > FAR or measure.measured in ("summary", "shape") or whole
         if not far or not self.unread:
             return False
         self.unread -= 1
@@ -465,6 +532,10 @@ def _moving(a: Edges, b: Edges) -> list[str]:
     return arguments(*sides)
 
 
+def _is_opaque(edges: Edges) -> bool:
+    return any(op.endswith(MODULE) for op in edges.ops)
+
+
 def _names_of(table: Table) -> set[str]:
     """Every name that a run uses, for its tensors and in its statements."""
     told = (edges for some in table.edges.values() for edges in some)
@@ -484,6 +555,17 @@ def _call(table: Table, row: int) -> Call:
         phase=table.phases[table.phase[row]],
         attempt=int(table.attempt[row]),
     )
+
+
+def _switched(told_a: Mapping[str, Any], told_b: Mapping[str, Any]) -> dict[str, Parting]:
+    """The switches of an optimizer that one run has on; one that a run does not list is off."""
+    return {
+        name: Parting(name, 0, name in told_a, name in told_b)
+        for name in told_a.keys() ^ told_b.keys()
+        if name.startswith("optimizer")
+        and name.partition(".")[0] in told_a.keys() & told_b.keys()
+        and (told_a.get(name) or told_b.get(name)) is True
+    }
 
 
 def _setting(one: Parting, header: Mapping[str, Any]) -> str:

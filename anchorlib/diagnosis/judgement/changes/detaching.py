@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.judgement.sparse_sums import INDICES, VALUES
 from anchorlib.names import escape
 from anchorlib.record import Edges
 
@@ -16,22 +17,49 @@ Site = tuple[str, str, int, int]
 def detached(frontier: Frontier, row: int) -> list[str]:
     """Says of a gradient from which record it comes back in one run alone; [] where in none.
 
-    Only records that have a graph in that run and no graph in the other are named.
+    Records are named that have a graph in that run and no graph in the other; where there are none,
+    those that lead gradients elsewhere alone in the other.
     """
     alignment = frontier.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
     if tensor.kind == "value":
         return []
+    name = tensor.name.removesuffix(INDICES).removesuffix(VALUES)  # of a sparse gradient
     names = {one.a: one.b for one in alignment.renamed}
+    back = {b: a for a, b in names.items()}
     told_a = alignment.a.edges.get(tensor.rank, ())
     told_b = alignment.b.edges.get(tensor.rank, ())
-    a = _leading(told_a, tensor.name, {})
-    b = _leading(told_b, names.get(tensor.name, tensor.name), {b: a for a, b in names.items()})
+    a = _leading(told_a, name, {})
+    b = _leading(told_b, names.get(name, name), back)
     for run, own, others in (("A", a, b), ("B", b, a)):
         alone = [site[0] for site, leads in own.items() if leads and others.get(site) is False]
         if alone:
-            return [f"in {run} alone gradients come back to it from {escape(alone[0])}"]
-    return []
+            return [f"in {run} alone gradients come back to it from {escape(alone[0])} (detach?)"]
+    cut = _cut(told_a, told_b, name, back)
+    return [cut] if cut else []
+
+
+def _cut(one: Iterable[Edges], two: Iterable[Edges], name: str, back: dict[str, str]) -> str:
+    """Says which record leads gradients to `name` in one run, and in the other only elsewhere.
+
+    one, two: the statements of A and of B. back: B's names -> A's, where they differ.
+    """
+    a, b = _parents(one, {}), _parents(two, back)
+    for run, own, others in (("A", a, b), ("B", b, a)):
+        for site, parents in own.items():
+            other = others.get(site)
+            if name in parents and other and other == parents - {name}:
+                return f"in {run} alone gradients come back to it from {escape(site[0])} (detach?)"
+    return ""
+
+
+def _parents(told: Iterable[Edges], renamed: dict[str, str]) -> dict[Site, set[str]]:
+    """The names of the tensors to which gradients go back from each record."""
+    found: dict[Site, set[str]] = {}
+    for one in told:
+        site = (renamed.get(one.name, one.name), one.phase, one.pass_index, one.call)
+        found.setdefault(site, {renamed.get(parent, parent) for parent in _followed(one)})
+    return found
 
 
 def _leading(told: Iterable[Edges], name: str, renamed: dict[str, str]) -> dict[Site, bool]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.judgement.series import series, values
+from anchorlib.diagnosis.judgement.sparse_sums import INDICES, summed
 from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.errors import StoreError
 
@@ -43,6 +44,8 @@ def leftover(alignment: Alignment, pair: int, eps: float) -> str:
     """
     sides = [(alignment.a, int(alignment.a_row[pair])), (alignment.b, int(alignment.b_row[pair]))]
     shapes = {table.shapes[table.shape[row]] for table, row in sides}
+    if alignment.a.tensors[alignment.a.tensor[sides[0][1]]].name.endswith(INDICES):
+        return _added_sparse(sides)
     if len(shapes) > 1 or any(table.figures["numel"][row] > MOST_ELEMENTS for table, row in sides):
         return ""
     try:
@@ -86,6 +89,29 @@ def _mixed(value: Array, own: Array, before: Array) -> bool:
     factors = np.linalg.lstsq(parts, value, rcond=None)[0]
     held = float(factors[1] * np.linalg.norm(before)) > HELD * float(np.linalg.norm(value))
     return bool(held and factors[0] > 0 and _close(value, parts @ factors, FITS))
+
+
+def _added_sparse(sides: list[tuple[Table, int]]) -> str:
+    """The same of sparse gradients, of which each side is the row of its indices."""
+    for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
+        table, row = sides[own]
+        rows = series(table, row, "grad")
+        rows = rows[table.step[rows] < table.step[row]]
+        if not len(rows):
+            continue
+        try:
+            more, less = summed(table, row), summed(*sides[other])
+            before = summed(table, int(rows[-1]))
+        except StoreError:
+            return ""
+        if more is None or less is None or before is None:
+            continue
+        where = np.concatenate([one.indices for one in (more, less, before)], axis=1)
+        where = np.unique(where, axis=1)
+        if _close(more.at(where) - less.at(where), before.at(where), NEAR):
+            one = "A" if which == "B" else "B"
+            return f"zero_grad? {which} takes {one}'s gradient and its own of the step before"
+    return ""
 
 
 def _holds(side: tuple[Table, int], value: Array, near: float) -> bool:
@@ -139,13 +165,13 @@ def _limit(value: Array, summed: Array, near: float) -> float:
 
 
 def _before(table: Table, row: int) -> Iterator[Array]:
-    """What the tensor's gradient held since the step before: first what its optimizer took then.
+    """What the tensor's gradient held since its optimizer last stepped: first what that one took.
 
     Then with the contribution of each pass since: of two optimizers in one step, the first leaves
     its gradients to the passes of the second.
     """
     rows = series(table, row, table.tensors[table.tensor[row]].kind)
-    rows = rows[table.step[rows] == table.step[row] - 1]
+    rows = rows[table.step[rows] < table.step[row]]
     held = values(table, int(rows[-1])) if len(rows) else None
     if held is None:
         return

@@ -20,6 +20,7 @@ __all__ = [
     "computing",
     "nth",
     "other_number",
+    "plainly",
     "rearranged",
     "several",
     "taken_otherwise",
@@ -35,13 +36,13 @@ MOVING = re.compile(
     r"|Flatten|Diagonal|Movedim|Swapdims)Backward\d*$"
 )
 
-
 ARRANGING = re.compile(
     r"^(Transpose|Permute|Flip|Roll|Movedim|Swapdims|Slice|Select|Narrow|Diagonal)Backward\d*$"
 )
 """Operations that move bits, each of which leaves elements at another place, or some of them out.
 
 Others that move bits only state another shape, and two programs may need another number of them."""
+EXPAND = "ExpandBackward0"
 UNKEPT = {
     "MaskedFill": "the value of MaskedFill",
     "Add": "what Add adds",
@@ -157,14 +158,14 @@ def _six_digits(number: re.Match[str]) -> str:
     return f"{float(number[0]):.6g}"
 
 
-def _plain(name: str) -> str:
+def plainly(name: str) -> str:
     """The name of an operation without autograd's ending: "Mul" for "MulBackward0"."""
     return escape(re.sub(r"Backward\d*$", "", name) or name)
 
 
 def several(names: Counter[str]) -> str:
     """The names of the first few operations, as text."""
-    shown = [_plain(name) for name in list(names)[:SHOWN]]
+    shown = [plainly(name) for name in list(names)[:SHOWN]]
     return ", ".join(shown) + ", …" * (len(names) > SHOWN)
 
 
@@ -174,10 +175,10 @@ def nth(name: str, there: int, more: int) -> str:
     there: how many the run has. more: how many of them the other run lacks.
     """
     if more > 1:
-        return f"{more} more {_plain(name)}" if there > more else f"{more} {_plain(name)}"
+        return f"{more} more {plainly(name)}" if there > more else f"{more} {plainly(name)}"
     if there > 1:
-        return f"a {NTH.get(there, f'{there}th')} {_plain(name)}"
-    plain = _plain(name)
+        return f"a {NTH.get(there, f'{there}th')} {plainly(name)}"
+    plain = plainly(name)
     return f"{'an' if plain[:1] in 'AEIOU' else 'a'} {plain} that the other lacks"
 
 
@@ -190,7 +191,7 @@ def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
         one, two = (_taken(edges, at, own) for edges, own in ((a, names), (b, {})))
         if one != two and sorted(one) == sorted(two) and len(set(one)) > 1:
             sides = " | ".join(", ".join(map(escape, side)) for side in (one, two))
-            return f"{_plain(op)} takes the same in another order: {sides}"
+            return f"{plainly(op)} takes the same in another order: {sides}"
     return _outputs_otherwise(a, b)
 
 
@@ -204,7 +205,7 @@ def _outputs_otherwise(a: Edges, b: Edges) -> str:
     if not places or one != two:
         return ""
     own = " | ".join(f"output {side[places[-1]]}" for side in sides)
-    op = _plain(a.ops[places[-1]])
+    op = plainly(a.ops[places[-1]])
     return f"{op} takes outputs of one operation in another order: {own}"
 
 
@@ -216,13 +217,19 @@ def _outputs(arguments: str) -> str:
 def rearranged(a: Edges, b: Edges) -> list[str]:
     """Says which operations that rearrange elements one statement alone has, all else being alike.
 
-    [] where the operations that compute differ.
+    Where there are none, that one statement alone repeats elements. [] where the operations that
+    compute differ.
     """
     if computing(a.ops) != computing(b.ops):
         return []
     one, two = (Counter(op for op in edges.ops if ARRANGING.match(op)) for edges in (a, b))
     told = [f"B has {nth(name, two[name], count)}" for name, count in (two - one).items()]
-    return told + [f"A has {nth(name, one[name], count)}" for name, count in (one - two).items()]
+    told += [f"A has {nth(name, one[name], count)}" for name, count in (one - two).items()]
+    repeats = [edges.ops.count(EXPAND) for edges in (a, b)]
+    if told or repeats[0] == repeats[1]:
+        return told
+    run, more = ("A", repeats[0]) if repeats[0] > repeats[1] else ("B", repeats[1])
+    return [f"{run} has {nth(EXPAND, more, abs(repeats[0] - repeats[1]))} (a broadcast?)"]
 
 
 def unkept(a: Edges, b: Edges) -> list[str]:
@@ -230,9 +237,9 @@ def unkept(a: Edges, b: Edges) -> list[str]:
     if a.ops != b.ops or a.inputs != b.inputs or a.arguments != b.arguments:
         return []
     found = dict.fromkeys(
-        UNKEPT[_plain(op)]
+        UNKEPT[plainly(op)]
         for op, sources in zip(a.ops, a.inputs, strict=False)
-        if _plain(op) in UNKEPT and (0 in sources or _plain(op) in NUMBERS)
+        if plainly(op) in UNKEPT and (0 in sources or plainly(op) in NUMBERS)
     )
     if not found:
         return []

@@ -3,6 +3,7 @@
 sign   zeros of another sign, or other bits of a NaN
 scale  gradients that are equal once each is divided by the loss scale that its record states
 dtype  equal values in two element types, after both are rounded to the coarser type
+sparse a sparse gradient whose sums at all indices are the same, stored otherwise
 unused values of elements on which no loss depends (`unused`)
 
 A dead end is a scalar, mostly the loss, from which nothing follows: the gradients of its step are
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.judgement.rounding.severity import TOLERANCE
+from anchorlib.diagnosis.judgement.rounding.sparse import stored_otherwise
 from anchorlib.diagnosis.judgement.rounding.unused import unused
 from anchorlib.diagnosis.pairing import Alignment, shared_codes
 from anchorlib.diagnosis.sizes import Measures
@@ -25,11 +27,12 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["Benign", "benign", "only_dead_ends"]
 
 Array = np.ndarray[Any, Any]
-SIGN, SCALE, DTYPE, UNUSED = "sign", "scale", "dtype", "unused"
+SIGN, SCALE, DTYPE, SPARSE, UNUSED = "sign", "scale", "dtype", "sparse", "unused"
 _WORDS = {
     SIGN: "in the sign of zero alone",
     SCALE: "by the loss scale alone that both state",
     DTYPE: "in their element type alone",
+    SPARSE: "in how a sparse gradient is stored alone",
     UNUSED: "in elements alone on which no loss depends: their gradient is zero in both runs",
 }
 
@@ -38,7 +41,7 @@ _WORDS = {
 class Benign:
     """The measured pairs that differ in no value.
 
-    pairs: indices into the alignment. why: "sign", "scale", "dtype" or "unused", one a pair.
+    pairs: indices into the alignment. why: the reason of each pair, as above.
     """
 
     pairs: Array
@@ -74,9 +77,11 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
     same = (measures["measured"] == "values") & (measures["nonfinite"] == 0)
     same &= (most == 0) | np.isnan(most) | (retyped & (measures["share_differing"] == 0))
     why = np.where(retyped, DTYPE, np.where(a.scale[rows_a] != b.scale[rows_b], SCALE, SIGN))
+    stored = stored_otherwise(alignment, measures.pair)
+    same |= stored
     rest = measures.without(measures.pair[same])
     dead = ~same & unused(alignment, rest)
-    why = np.where(dead, UNUSED, why)
+    why = np.where(stored, SPARSE, np.where(dead, UNUSED, why))
     return Benign(measures.pair[same | dead], why[same | dead])
 
 

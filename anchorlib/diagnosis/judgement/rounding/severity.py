@@ -20,6 +20,7 @@ from anchorlib import dtypes
 from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.rounding.conditioning import conditioning
+from anchorlib.diagnosis.judgement.rounding.probabilities import of_probabilities
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.errors import StoreError
@@ -125,6 +126,7 @@ def severity(
     limit = (TOLERANCE if eps <= EPS32 else low) * _growth(frontier, row, ops)
     if measure.cosine_distance > eps**2:  # a factor on all of a record is no norm's rounding
         limit *= conditioning(frontier, row)
+    limit = max(limit, of_probabilities(frontier, row, ops, ops_b))
     error = absolute / (eps * scale) if scale else math.inf
     if _kind(frontier, row) in UPDATES:
         usual, limit = limit, _of_update(frontier, row, scale, limit)

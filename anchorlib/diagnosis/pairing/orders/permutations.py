@@ -9,7 +9,7 @@ counts, nearly the norm) choose the values whose rows are worth reading.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ NEAR = 1e-9  # of the norm: by so much the order of addition may change it
 TRIED = 3  # values that are tried in a pass, and passes before the search is given up
 MOST = 1 << 16  # samples of a batch
 ELEMENTS = 4  # that a sample has at least
+SURE = 16  # rows of fewer elements, held together by several values, from which an order is told
 _DROPPING = re.compile(r"Dropout\w*\((?!p=0(\.0)?[,)])|DropoutBackward|dropout(_p)?=0?\.\d*[1-9]")
 
 
@@ -45,6 +46,8 @@ def orders(alignment: Alignment) -> Orders:
             return {}
         told_by = ((p, one) for p in pairs if (one := _order(alignment, p)) is not None)
         pair, order = next(told_by, (-1, None))
+        if order is None:
+            pair, order = pairs[0], _joint_order(alignment, pairs)
         if order is not None and not _made_so(alignment, pair, len(order)):
             told[key] = order
         else:
@@ -110,13 +113,59 @@ def _order(alignment: Alignment, pair: int) -> Array | None:
             one, two = row_digests(a, row_a, axis), row_digests(b, row_b, axis)
         except StoreError:
             return None
-        # Equal rows keep their order: the first of them in A is the first of them in B.
-        places: dict[bytes, list[int]] = {}
-        for place, digest in enumerate(two):
-            places.setdefault(digest, []).append(place)
-        if sorted(one) == sorted(two) and 2 * len(places) > size and one != two:
-            return np.array([places[digest].pop(0) for digest in one], np.int64)
+        if (found := _places(one, two)) is not None:
+            return found
     return None
+
+
+def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Array | None:
+    """The place in B of each of A's rows, told by values of few elements a row; else None.
+
+    These are the two ends of edges, or a user and an item: integers that are as many, each of which
+    says little. Together they name their row. More than half of the rows must be distinct.
+    """
+    a = alignment.a
+    sides: tuple[list[list[bytes]], list[list[bytes]]] = ([], [])
+    elements = 0
+    for pair in pairs:
+        row = int(alignment.a_row[pair])
+        axis = _long_axis(alignment, pair)
+        size = 0 if axis is None else a.shapes[a.shape[row]][axis]
+        if axis is None or (sides[0] and size != len(sides[0][0])):
+            continue
+        try:
+            sides[0].append(row_digests(a, row, axis))
+            sides[1].append(row_digests(alignment.b, int(alignment.b_row[pair]), axis))
+        except StoreError:
+            return None
+        elements += int(a.figures["numel"][row]) // size
+    if elements < 2:
+        return None
+    return _places(*(list(map(b"".join, zip(*side, strict=True))) for side in sides))
+
+
+def _long_axis(alignment: Alignment, pair: int) -> int | None:
+    """The longer axis of a pair of integers of one shape: edges are many, and have two ends."""
+    a, b = alignment.a, alignment.b
+    row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
+    shape, kind = a.shapes[a.shape[row_a]], a.dtypes[a.dtype[row_a]]
+    if shape != b.shapes[b.shape[row_b]] or kind != b.dtypes[b.dtype[row_b]] or len(shape) > 2:
+        return None
+    axis = int(np.argmax(shape))
+    return axis if kind.startswith("int") and SURE <= shape[axis] <= MOST else None
+
+
+def _places(one: list[bytes], two: list[bytes]) -> Array | None:
+    """For each row of A its place in B; None unless both have the same rows, most distinct.
+
+    Equal rows keep their order: the first of them in A is the first of them in B.
+    """
+    places: dict[bytes, list[int]] = {}
+    for place, row in enumerate(two):
+        places.setdefault(row, []).append(place)
+    if sorted(one) != sorted(two) or 2 * len(places) <= len(two) or one == two:
+        return None
+    return np.array([places[row].pop(0) for row in one], np.int64)
 
 
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+import xxhash
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
@@ -84,15 +85,48 @@ def test_an_operand_that_autograd_does_not_follow_is_told_with_its_first_element
     assert told(leaf(2, 2) @ (two * (1 + 1e-6))) == told(leaf(2, 2) @ two)
 
 
-def test_integers_are_told_by_a_digest_and_added_masks_by_what_they_leave_out():
-    rows = torch.tensor([0, 2])
-    said = told(leaf(3, 2).index_select(0, rows))
-    assert said.startswith("dim=0, index=2 integers (")
-    assert said == told(leaf(3, 2).index_select(0, rows.clone()))
-    assert said != told(leaf(3, 2).index_select(0, rows.flip(0)))
-    sliced = torch.tensor([[0, 2, 1], [1, 0, 2]])[:, :-1]
-    x = leaf(3, 2)
-    assert told(functional.embedding(sliced, x)) == told(functional.embedding(sliced.clone(), x))
+INDEX = torch.tensor([0, 3, 1, 1])
+READ = {
+    "rows": (lambda x, i: x[i], "indices"),
+    "columns": (lambda x, i: x[:, i], "indices"),
+    "select": (lambda x, i: x.index_select(0, i), "index"),
+    "gather": (lambda x, i: x.gather(1, i[:, None]), "index"),
+    "index_add": (lambda x, i: x.index_add(0, i, x), "index"),
+    "scatter_add": (lambda x, i: x.scatter_add(0, i[:, None].expand(4, 4), x), "index"),
+    "embedding": (lambda x, i: functional.embedding(i, x), "indices"),
+    "cross entropy": (functional.cross_entropy, "target"),
+}
+
+
+@pytest.mark.parametrize("one", READ)
+def test_where_a_tensor_is_read_or_added_to_is_told_by_count_bounds_and_digest(one):
+    made, name = READ[one]
+    digest = xxhash.xxh3_128_hexdigest(INDEX.numpy().tobytes())[:8]
+    assert f"{name}=(4 from 0 to 3, {digest})" in told(made(leaf(), INDEX))
+    assert digest in told(made(leaf(), INDEX.clone()))
+    assert digest not in told(made(leaf(), INDEX.roll(1)))
+
+
+def test_indices_of_several_axes_are_told_each_and_none_where_one_is_not_cheap():
+    assert told(leaf()[INDEX, INDEX.roll(1)]).count("from 0 to 3") == 2
+    assert told(leaf()[torch.zeros(1 << 14, dtype=torch.int64)]) == ""
+    scattered = INDEX.repeat_interleave(2)[::2]
+    assert told(leaf()[INDEX, scattered]) == told(leaf()[INDEX, INDEX])
+    assert told(leaf()[torch.zeros(0, dtype=torch.int64)]) == ""
+
+
+def test_weights_of_classes_and_expanded_targets_are_told():
+    loss = functional.binary_cross_entropy_with_logits
+    weighed = told(loss(leaf(4), torch.ones(4), pos_weight=torch.tensor(3.0)))
+    assert "pos_weight=tensor(3)" in weighed
+    target = torch.tensor([1.0, -1.0, 3.0, -3.0])
+    assert "target=(4 of mean 0, std 2.24" in told(
+        functional.huber_loss(leaf(4, 4), target.expand(4, 4))
+    )
+    assert "target" not in told(functional.huber_loss(leaf(4), leaf(4)))
+
+
+def test_an_added_mask_is_told_by_what_it_leaves_out():
     q = torch.ones(1, 1, 4, 4)
     mask = torch.ones(4, 4).tril().bool()
     told_of_mask = told(functional.scaled_dot_product_attention(q.requires_grad_(), q, q, mask))

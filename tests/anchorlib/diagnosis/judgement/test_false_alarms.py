@@ -542,3 +542,38 @@ def test_a_product_in_low_precision_rounds_by_its_own_size_however_small(tmp_pat
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.origins[0].place.name == "made"
     assert found.verdict == verdict, found.sentence
+
+
+def clicked(store: Any, run: str, *, form: str, weight: float = 1.0) -> None:
+    """A loss of clicks on logits, some of which are large, or on their probabilities."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(2):
+            logits = model(10 * torch.randn(64, 8))[:, 0]
+            clicks = (torch.arange(64) % 2).float()
+            if form == "logits":
+                loss = functional.binary_cross_entropy_with_logits(logits, clicks)
+            else:
+                loss = functional.binary_cross_entropy(logits.sigmoid(), clicks)
+            anchorlib.anchor(loss * weight if weight != 1 else loss, "loss").backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("form", "weight", "verdict"),
+    [
+        ("probabilities", 1.0, "suspect"),
+        ("probabilities", 1.01, "unexpected"),
+        ("logits", 1.0001, "unexpected"),
+    ],
+)
+def test_a_loss_of_probabilities_loses_digits_and_no_more(tmp_path, form, weight, verdict):
+    clicked(tmp_path, "a", form="logits")
+    clicked(tmp_path, "b", form=form, weight=weight)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.origins[0].place.name == "loss"
+    assert found.verdict == verdict, found.sentence
