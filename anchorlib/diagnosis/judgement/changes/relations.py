@@ -3,7 +3,7 @@
     B is A plus 1                  B is the square of A            B is 1 minus A
     B is the cumulative product of A                               A is the cumulative product of B
     B's elements are A's, 1 place on along axis 0
-    B has A's elements in another order
+    B has A's elements, arranged otherwise
     each row of B is A's times a factor of its own, 0.2 to 0.9
     where they differ B has 0                   where they differ A has 5, B 0
 
@@ -82,7 +82,7 @@ def _moved(a: Array, b: Array) -> Iterator[str]:
             if _same(run.take(earlier, axis), other.take(later, axis)):
                 yield f"B's elements are A's, 1 place {name} along axis {axis}"
     if np.array_equal(np.sort(a, axis=None), np.sort(b, axis=None)):
-        yield "B has A's elements in another order"
+        yield "B has A's elements, arranged otherwise"
 
 
 def _factors(a: Array, b: Array) -> Iterator[str]:

@@ -53,7 +53,7 @@ ALPHA = 1 - torch.linspace(0.001, 0.1, 20)
             lambda table: table.where(table > 0.95, 0.5),
             "where they differ B has 0.5",
         ),
-        (lambda table: table.flip(0), "B has A's elements in another order"),
+        (lambda table: table.flip(0), "B has A's elements, arranged otherwise"),
         (
             lambda table: torch.cat([torch.full((1,), 2.0), table[:-1]]),
             "B's elements are A's, 1 place on along axis 0",
