@@ -24,6 +24,7 @@ from anchorlib.diagnosis.judgement.changes import (
     Changes,
     is_constant,
     stepped_again,
+    told_before,
     unreached,
     untrained,
 )
@@ -336,6 +337,8 @@ class Classes:
     def _is_told_otherwise(self, row: int) -> bool:
         """Whether both runs state another formula, or another factor than random numbers make."""
         if self.changes.other_settings(row) or self.changes.other_number(row):
+            return True
+        if told_before(self.frontier, row):
             return True
         return self.changes.other_factor(row) and not self._seeds_differ(row)
 

@@ -151,7 +151,9 @@ class Judge:
         direct = [] if outside else [link for link in ancestry.parents if not link.saved]
         parents = [join(link.name, link.kind) for link in direct]
         changed = (self.changes.given if outside else self.changes.of)(row, measure)
-        if cls == "not_rounding" and all(one.startswith("B is ") for one in changed):
+        if cls == "not_rounding" and all(
+            one.startswith(("B is ", "where they differ")) for one in changed
+        ):
             changed = (*self.changes.unkept(row), *changed)
         ops = ((), ()) if outside else self.changes.operations(row)
         return Origin(

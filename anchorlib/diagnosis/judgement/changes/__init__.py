@@ -23,7 +23,7 @@ from anchorlib.diagnosis.judgement.changes.changes import Changes
 from anchorlib.diagnosis.judgement.changes.constants import is_constant
 from anchorlib.diagnosis.judgement.changes.detaching import detached
 from anchorlib.diagnosis.judgement.changes.operations import computing
-from anchorlib.diagnosis.judgement.changes.schedules import turning
+from anchorlib.diagnosis.judgement.changes.schedules import told_before, turning
 from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
 from anchorlib.diagnosis.judgement.changes.stated import stated
 from anchorlib.diagnosis.judgement.changes.unreached import unreached
@@ -35,6 +35,7 @@ __all__ = [
     "is_constant",
     "stated",
     "stepped_again",
+    "told_before",
     "turning",
     "unreached",
     "untrained",

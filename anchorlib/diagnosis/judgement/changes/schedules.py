@@ -17,7 +17,7 @@ import numpy as np
 from anchorlib.diagnosis.causes import Frontier, Parting, partings, settings
 from anchorlib.diagnosis.sizes import Measures
 
-__all__ = ["turning"]
+__all__ = ["told_before", "turning"]
 
 Array = np.ndarray[Any, Any]
 FAR = 1e-3
@@ -43,6 +43,28 @@ def turning(frontier: Frontier, measures: Measures) -> int | None:
         if step in numbers or not _rounds(frontier, measures, step)
     )
     return next((row for row in turns if row is not None), None)
+
+
+def told_before(frontier: Frontier, row: int) -> bool:
+    """Whether an optimizer was told another number before a row whose parameters have no records.
+
+    Everything else that the row was computed from is equal, so that an update made it differ. A
+    group of parameters may stand elsewhere among an optimizer's groups.
+    """
+    a = frontier.alignment.a
+    step = int(a.step[row])
+    if not (frontier.parameter_lacking[row] and step):
+        return False
+    told = [*partings(frontier.alignment), *settings(frontier.alignment)]
+    return any(
+        one.step < step and "." in one.name and _matters(one) and _parts(one.a) != _parts(one.b)
+        for one in told
+    )
+
+
+def _parts(setting: Any) -> Any:
+    """The values of a setting that differs between groups, whichever group has which."""
+    return sorted(map(repr, setting)) if isinstance(setting, list) else setting
 
 
 def _rounds(frontier: Frontier, measures: Measures, step: int) -> bool:

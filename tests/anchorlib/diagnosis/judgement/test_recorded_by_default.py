@@ -187,3 +187,28 @@ def test_a_second_pass_behind_another_optimizers_step_may_have_moved_by_what_nob
                 session.step()
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.origins[0].cls == "window_start", found.sentence
+
+
+@pytest.mark.parametrize(
+    ("told", "fault"),
+    [({"betas": (0.9, 0.99)}, True), ({"eps": 1e-3}, True), ({"fused": True}, False)],
+    ids=["betas", "eps", "fused"],
+)
+def test_an_optimizer_told_otherwise_is_no_rounding_where_parameters_were_not_recorded(
+    tmp_path, told, fault
+):
+    """Adam's first step is the same whatever its betas are, but for rounding."""
+    for run, own in (("a", {}), ("b", told)):
+        torch.manual_seed(0)
+        model = Attention()
+        optimizer = torch.optim.AdamW(model.parameters(), **{"lr": 1e-2, "fused": False} | own)
+        tokens = torch.rand(4, 64, generator=torch.Generator().manual_seed(1)).argsort(1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.first.place.step == 1
+    assert found.verdict == ("unexpected" if fault else "suspect"), found.sentence
