@@ -4,6 +4,9 @@ A record that follows the samples has an axis as long as the batch, or a multipl
 module flattens samples and positions. Values tell which axis it is, and whether a record follows
 the samples at all: B's record is moved along each such axis, and the move that brings it nearest to
 A's record is taken, if it brings it clearly nearer.
+
+Samples may be alike in the record that told the order: an edge from one node to another is as long
+as the edge back. The first later record in which they differ tells which of them is which.
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.identity import same_bits
-from anchorlib.diagnosis.pairing.orders.permutations import Orders, orders, pass_of
+from anchorlib.diagnosis.pairing.orders.order import Order, Orders, pass_of, wide
+from anchorlib.diagnosis.pairing.orders.permutations import orders
 from anchorlib.diagnosis.pairing.splits import halves_of, parameters_of
 from anchorlib.diagnosis.pairing.tables import Table, whole
 from anchorlib.errors import StoreError
@@ -72,15 +75,16 @@ def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
     )
     pairs = alignment.differing
     pairs = pairs[whose[a.tensor[alignment.a_row[pairs]]]]
+    known = dict(told)
     moves: dict[int, Move] = {}
     values: dict[Hashable, Move] = {}
     for pair in pairs[np.argsort(a.order[alignment.a_row[pairs]], kind="stable")].tolist():
         row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
-        order = told.get(pass_of(a, row_a))
+        order = known.get(pass_of(a, row_a))
         if order is None or not (a.kept[row_a] and b.kept[row_b]):
             continue
         try:
-            move = _nearest(a, row_a, b, row_b, order)
+            move, known[pass_of(a, row_a)] = _nearest(a, row_a, b, row_b, order)
         except StoreError:
             continue
         tensor = a.tensors[a.tensor[row_a]]
@@ -94,27 +98,48 @@ def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
     return moves
 
 
-def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Array) -> Move | None:
-    """The move that brings B's record clearly nearer to A's; None where no move does.
+def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[Move | None, Order]:
+    """The move that brings B's record clearly nearer to A's, and the order as it is known then.
 
-    None also for records of different shape or dtype, or with too many elements.
-    Raises StoreError where a record cannot be read.
+    The move is None where no move does that, and for records of different shape or dtype, or with
+    too many elements. Raises StoreError where a record cannot be read.
     """
     shape = a.shapes[a.shape[row_a]]
-    tried = list(_tried(shape, order))
+    tried = list(_tried(shape, order.places))
     same = (
         shape == b.shapes[b.shape[row_b]] and a.dtypes[a.dtype[row_a]] == b.dtypes[b.dtype[row_b]]
     )
     if not tried or not same or a.figures["numel"][row_a] > MOST_ELEMENTS:
-        return None
+        return None, order
     kind = a.dtypes[a.dtype[row_a]]
     raw = whole(b, row_b)
-    one, two = _wide(whole(a, row_a), kind), _wide(raw, kind)
+    one, two = wide(whole(a, row_a), kind), wide(raw, kind)
     with np.errstate(all="ignore"):
         own = _apart(one, two.reshape(-1))
         distances = [_apart(one, move.of(two)) for move in tried]
-    best = int(np.argmin(distances))
-    return tried[best] if distances[best] < CLEARLY * own else None
+        best = int(np.argmin(distances))
+        known = _settled(order, tried[best], one, two) if distances[best] else order
+        if known is not order:
+            settled = tried[best]._replace(order=known.places)
+            distance = _apart(one, settled.of(two))
+            if distance < CLEARLY * min(own, distances[best]):
+                return settled, known
+    return tried[best] if distances[best] < CLEARLY * own else None, order
+
+
+def _settled(order: Order, move: Move, one: Array, two: Array) -> Order:
+    """The order in which alike samples are told apart by a record; unchanged where none are alike.
+
+    Only a record whose samples have an axis of their own tells them apart.
+    """
+    count = len(order.places)
+    if len(np.unique(order.alike)) == count or move.split[move.axis] != count:
+        return order
+    rows = (
+        np.moveaxis(each.reshape(move.split), move.axis, 0).reshape(count, -1)
+        for each in (one, two)
+    )
+    return order.settled(*rows)
 
 
 def _tried(shape: tuple[int, ...], order: Array) -> Iterator[Move]:
@@ -130,13 +155,6 @@ def _tried(shape: tuple[int, ...], order: Array) -> Iterator[Move]:
             times = size // count
             yield Move(axis, order, (*shape[:axis], count, times, *shape[axis + 1 :]))
             yield Move(axis + 1, order, (*shape[:axis], times, count, *shape[axis + 1 :]))
-
-
-def _wide(raw: Array, kind: str) -> Array:
-    values = dtypes.decode(np.ascontiguousarray(raw), kind)
-    wide = np.complex128 if dtypes.dtype(kind).family == "complex" else np.float64
-    found: Array = values.astype(wide)
-    return found
 
 
 def _apart(one: Array, two: Array) -> float:

@@ -3,27 +3,29 @@
 A batch in another order is the same batch: results of single samples are equal, and sums over
 samples differ by the order of addition alone. The order is read from the first value of each pass
 that has the same rows in both runs, in another order. Figures that no order changes (extremes,
-counts, nearly the norm) choose the values whose rows are worth reading.
+counts, nearly the norm) choose the values whose rows are worth reading. Once rounding has moved the
+parameters, rows that a model computes are equal no more: in later passes the values that told an
+order before tell it by rows that are nearly equal.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.orders.drifted import drifted
+from anchorlib.diagnosis.pairing.orders.order import Order, Orders, call_of, pass_of
 from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import Table, row_digests
 from anchorlib.errors import StoreError
 
-__all__ = ["Orders", "orders", "pass_of"]
+__all__ = ["orders"]
 
 Array = np.ndarray[Any, Any]
-Orders = Mapping[Hashable, Array]
-"""For each pass (`pass_of` of A): the place in B of each of A's samples."""
 UNORDERED = ("zero", "nan", "inf", "subnormal", "min", "max")
 NEAR = 1e-9  # of the norm: by so much the order of addition may change it
 TRIED = 3  # values that are tried in a pass, and passes before the search is given up
@@ -39,7 +41,8 @@ def orders(alignment: Alignment) -> Orders:
     Dropout masks are drawn by place, so a sample at another place has another mask, and no order
     makes the runs equal.
     """
-    told: dict[Hashable, Array] = {}
+    told: dict[Hashable, Order] = {}
+    telling: set[tuple[int, int]] = set()
     failed = 0
     for key, pairs in _candidates(alignment):
         if not (told or failed) and _drops(alignment.a, alignment.b):
@@ -48,24 +51,14 @@ def orders(alignment: Alignment) -> Orders:
         pair, order = next(told_by, (-1, None))
         if order is None:
             pair, order = pairs[0], _joint_order(alignment, pairs)
-        if order is not None and not _made_so(alignment, pair, len(order)):
+        if order is not None and not _made_so(alignment, pair, len(order.places)):
             told[key] = order
+            telling.add(call_of(alignment.a, int(alignment.a_row[pair])))
         else:
             failed += 1
         if failed >= TRIED and not told:
             return {}
-    return told
-
-
-def pass_of(table: Table, row: int) -> Hashable:
-    """The rank, phase, step and pass of a row."""
-    rank = table.tensors[table.tensor[row]].rank
-    return (
-        rank,
-        table.phases[table.phase[row]],
-        int(table.step[row]),
-        int(table.pass_index[row]),
-    )
+    return dict(drifted(alignment, telling, told)) | told
 
 
 def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
@@ -95,7 +88,7 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
     yield from passes.items()
 
 
-def _order(alignment: Alignment, pair: int) -> Array | None:
+def _order(alignment: Alignment, pair: int) -> Order | None:
     """The place in B of each of A's rows, along the first or second axis; None without an order.
 
     Both records must have the same rows, in another order, more than half of them distinct.
@@ -118,7 +111,7 @@ def _order(alignment: Alignment, pair: int) -> Array | None:
     return None
 
 
-def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Array | None:
+def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Order | None:
     """The place in B of each of A's rows, told by values of few elements a row; else None.
 
     These are the two ends of edges, or a user and an item: integers that are as many, each of which
@@ -155,17 +148,21 @@ def _long_axis(alignment: Alignment, pair: int) -> int | None:
     return axis if kind.startswith("int") and SURE <= shape[axis] <= MOST else None
 
 
-def _places(one: list[bytes], two: list[bytes]) -> Array | None:
+def _places(one: list[bytes], two: list[bytes]) -> Order | None:
     """For each row of A its place in B; None unless both have the same rows, most distinct.
 
-    Equal rows keep their order: the first of them in A is the first of them in B.
+    Equal rows keep their order at first: the first of them in A is the first of them in B.
     """
     places: dict[bytes, list[int]] = {}
     for place, row in enumerate(two):
         places.setdefault(row, []).append(place)
     if sorted(one) != sorted(two) or 2 * len(places) <= len(two) or one == two:
         return None
-    return np.array([places[row].pop(0) for row in one], np.int64)
+    numbers = {row: number for number, row in enumerate(places)}
+    return Order(
+        np.array([places[row].pop(0) for row in one], np.int64),
+        np.array([numbers[row] for row in one], np.int64),
+    )
 
 
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
