@@ -51,6 +51,7 @@ _OPERANDS: Final = frozenset(
         "mat1",
         "mat2",
         "other",
+        "per_sample_weights",
         "pos_weight",
         "self",
         "source",

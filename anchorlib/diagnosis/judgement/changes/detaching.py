@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.sparse_sums import INDICES, VALUES
 from anchorlib.names import escape
 from anchorlib.record import Edges
+from anchorlib.scope import NO_GRAD, TRAIN
 
 __all__ = ["detached"]
 
@@ -35,8 +37,33 @@ def detached(frontier: Frontier, row: int) -> list[str]:
         alone = [site[0] for site, leads in own.items() if leads and others.get(site) is False]
         if alone:
             return [f"in {run} alone gradients come back to it from {escape(alone[0])} (detach?)"]
-    cut = _cut(told_a, told_b, name, back)
+    cut = _cut(told_a, told_b, name, back) or _called_with_gradients(a, b)
     return [cut] if cut else []
+
+
+def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
+    """Says which record leads gradients back from more calls in one run; "" where none does.
+
+    a, b: the records of A and of B that lead gradients back. The other run makes as many more
+    without gradients.
+    """
+    for run, own, others in (("A", a, b), ("B", b, a)):
+        calls, less = (
+            Counter(site[0] for site, leads in one.items() if leads and site[1] == TRAIN)
+            for one in (own, others)
+        )
+        silent, fewer = (
+            Counter(site[0] for site in one if site[1] == NO_GRAD) for one in (others, own)
+        )
+        for name in calls:
+            if less[name] and calls[name] > less[name] and silent[name] > fewer[name]:
+                both = f"{calls[name]} calls of {escape(name)}"
+                other = "B" if run == "A" else "A"
+                return (
+                    f"in {run} alone gradients come back to it from {both}, which {other} also "
+                    "calls without gradients (detach?)"
+                )
+    return ""
 
 
 def _cut(one: Iterable[Edges], two: Iterable[Edges], name: str, back: dict[str, str]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anchorlib.diagnosis.causes import made_otherwise
+from anchorlib.diagnosis.judgement.changes.figures import follows
 from anchorlib.names import escape
 from anchorlib.record import Edges
 
@@ -107,7 +108,7 @@ def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
         for left, right in zip((one - two).elements(), (two - one).elements(), strict=False):
             # Stores of earlier versions hold no arguments: then nothing is known of them.
             if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
-                told.append(" | ".join(map(escape, _shorter(*made))))
+                told.append(" | ".join(map(escape, _shorter(*made))) + follows(left, right))
     return list(dict.fromkeys(told))[:SHOWN]
 
 
@@ -183,16 +184,36 @@ def nth(name: str, there: int, more: int) -> str:
 
 
 def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
-    """Says that an operation takes the same operands in another order; "" where none does.
+    """Says that operations take the same operands in another order; "" where none does.
 
+    One operation does, or two of them have exchanged records.
     a, b: statements with the same operations. names: A's names -> B's, where they differ.
     """
+    exchanged: list[tuple[str, list[str], list[str]]] = []
     for at, op in enumerate(a.ops):
         one, two = (_taken(edges, at, own) for edges, own in ((a, names), (b, {})))
         if one != two and sorted(one) == sorted(two) and len(set(one)) > 1:
             sides = " | ".join(", ".join(map(escape, side)) for side in (one, two))
             return f"{plainly(op)} takes the same in another order: {sides}"
-    return _outputs_otherwise(a, b)
+        if one != two and not MOVING.match(op):
+            less, more = Counter(one) - Counter(two), Counter(two) - Counter(one)
+            exchanged.append((op, sorted(less.elements()), sorted(more.elements())))
+    return _exchanged_records(exchanged) or _outputs_otherwise(a, b)
+
+
+def _exchanged_records(differing: Sequence[tuple[str, list[str], list[str]]]) -> str:
+    """Says that two operations have swapped the records that they take; "" where none did.
+
+    differing: operations, with the operands that each of them takes in A alone, and in B alone.
+    """
+    if len(differing) != 2:
+        return ""
+    (op, one, two), (last, three, four) = differing
+    if one != four or two != three or any(text.endswith((")", "?")) for text in (*one, *two)):
+        return ""
+    sides = [", ".join(map(escape, side)) for side in (one, two)]
+    both = f"{plainly(op)} takes {' | '.join(sides)}, {plainly(last)} {' | '.join(sides[::-1])}"
+    return f"two operations have swapped what they take: {both}"
 
 
 def _outputs_otherwise(a: Edges, b: Edges) -> str:
