@@ -48,15 +48,11 @@ def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
     without gradients.
     """
     for run, own, others in (("A", a, b), ("B", b, a)):
-        calls, less = (
-            Counter(site[0] for site, leads in one.items() if leads and site[1] == TRAIN)
-            for one in (own, others)
-        )
-        silent, fewer = (
-            Counter(site[0] for site in one if site[1] == NO_GRAD) for one in (others, own)
-        )
+        calls, fewer = _calls(own), _calls(others)
+        silent, less = ({site for site in one if site[1] == NO_GRAD} for one in (others, own))
+        names = {site[0] for site in silent - less}
         for name in calls:
-            if less[name] and calls[name] > less[name] and silent[name] > fewer[name]:
+            if name in names and calls[name] > fewer[name] > 0:
                 both = f"{calls[name]} calls of {escape(name)}"
                 other = "B" if run == "A" else "A"
                 return (
@@ -64,6 +60,14 @@ def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
                     "calls without gradients (detach?)"
                 )
     return ""
+
+
+def _calls(led: dict[Site, bool]) -> Counter[str]:
+    """How many calls of each name in one pass lead gradients back."""
+    sites = {
+        (name, call) for (name, phase, _, call), leads in led.items() if leads and phase == TRAIN
+    }
+    return Counter(name for name, _ in sites)
 
 
 def _cut(one: Iterable[Edges], two: Iterable[Edges], name: str, back: dict[str, str]) -> str:

@@ -58,10 +58,10 @@ def _formula(a: _Figures, b: _Figures) -> str:
     if _is_square(b, a):
         return "the square root of A's"
     factor = b.spread / a.spread if a.spread else 0.0
-    if abs(factor - 1) > CLEAR and factor:
-        for sign in (factor, -factor):
-            if _near(b.mean, sign * a.mean, a.spread) and _near(b.first, sign * a.first, a.spread):
-                return f"{figure(sign)} times A's"
+    for sign in (factor, -factor) if factor else ():
+        same = _near(b.mean, sign * a.mean, a.spread) and _near(b.first, sign * a.first, a.spread)
+        if same and abs(sign - 1) > CLEAR:
+            return f"{figure(sign)} times A's"
     shift = b.mean - a.mean
     still = a.spread and _near(b.spread, a.spread, 0.0) and abs(shift) > CLEAR * a.spread
     if still and _near(b.first - a.first, shift, a.spread):
