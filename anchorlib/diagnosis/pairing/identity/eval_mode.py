@@ -3,8 +3,8 @@
 Records of a watched root whose `training` is False have the phase "eval". Where one run has a
 tensor at a step in that phase alone, and the other run has it in training alone, the two are
 records of one forward. The first run must train in that step too, in other records: a step of mere
-evaluation is no such thing. A run may also be in eval mode in one pass of a step alone: then the
-two are records of one forward if they belong to the same pass of training.
+evaluation is paired with no training. A run may also be in eval mode in one pass of a step alone:
+then the two are records of one forward if they belong to the same pass of training.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def modes(
     """
     rows = phases[0][tables[0].phase], phases[1][tables[1].phase]
     passes = tables[0].pass_index, tables[1].pass_index
-    told = zip((*tables[0].phases, *tables[1].phases), np.concatenate(phases), strict=True)
-    numbers = {name: int(number) for name, number in told}
+    numbered = zip((*tables[0].phases, *tables[1].phases), np.concatenate(phases), strict=True)
+    numbers = {name: int(number) for name, number in numbered}
     if EVAL not in numbers or TRAIN not in numbers:
         return Modes(rows, passes)
     steps = tables[0].step + offset, tables[1].step
@@ -92,42 +92,43 @@ def _moved(
     evals: tuple[Array, Array],
 ) -> list[Array]:
     """Of each row of A, and of B, whether it is a forward that the other run made in training."""
-    found = []
-    for one, other in ((0, 1), (1, 0)):
-        move = evals[one] & np.isin(places[one], places[other][trains[other]])
-        move &= ~np.isin(places[one], places[one][trains[one]])
-        move &= ~np.isin(places[one], places[other][evals[other]])
-        found.append(move & _trains(tables[one], trains[one]))
-    return found
+    moved = []
+    for own, other in ((0, 1), (1, 0)):
+        move = evals[own] & np.isin(places[own], places[other][trains[other]])
+        move &= ~np.isin(places[own], places[own][trains[own]])
+        move &= ~np.isin(places[own], places[other][evals[other]])
+        moved.append(move & _trains(tables[own], trains[own]))
+    return moved
 
 
 def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
-    """Of each row its pass; of one in eval mode, the pass of training in which it was recorded.
+    """The pass of each row; for a row in eval mode, the pass of training in which it was recorded.
 
-    That is the pass of the next record of training in its step, as of the loss that is made of it.
+    That is the pass of the next record of training in the step, as of the loss that is computed
+    from the row's tensor.
     """
-    found = table.pass_index.copy()
+    passes = table.pass_index.copy()
     rank = np.array([one.rank for one in table.tensors] or [0])[table.tensor]
     kinds = np.array([one.kind in ("value", "pass_grad") for one in table.tensors] or [False])
     marks = np.flatnonzero(trains & kinds[table.tensor])
     if not len(marks) or not evals.any():
-        return found
+        return passes
     for step in np.unique(table.step[evals]).tolist():
-        for one in np.unique(rank[evals & (table.step == step)]).tolist():
-            near = marks[(table.step[marks] == step) & (rank[marks] == one)]
+        for number in np.unique(rank[evals & (table.step == step)]).tolist():
+            near = marks[(table.step[marks] == step) & (rank[marks] == number)]
             near = near[np.argsort(table.order[near], kind="stable")]
-            rows = np.flatnonzero(evals & (table.step == step) & (rank == one))
+            rows = np.flatnonzero(evals & (table.step == step) & (rank == number))
             if len(near):
                 at = np.searchsorted(table.order[near], table.order[rows])
-                found[rows] = table.pass_index[near[np.minimum(at, len(near) - 1)]]
-    return found
+                passes[rows] = table.pass_index[near[np.minimum(at, len(near) - 1)]]
+    return passes
 
 
 def _trains(table: Table, in_training: Array) -> Array:
-    """Whether the step of each row is one of training: with gradients, or records of that phase."""
-    values = np.array([one.kind == "value" for one in table.tensors], bool)[table.tensor]
-    found: Array = np.isin(table.step, table.step[in_training | ~values])
-    return found
+    """Whether each row belongs to a step of training: one with gradients, or training records."""
+    values = np.array([tensor.kind == "value" for tensor in table.tensors], bool)[table.tensor]
+    in_training_step: Array = np.isin(table.step, table.step[in_training | ~values])
+    return in_training_step
 
 
 def _first(table: Table, rows: Array) -> int | None:

@@ -1,9 +1,9 @@
 """A run whose samples are put into the order in which the other run has them.
 
 A record that follows the samples has an axis as long as the batch, or a multiple of that where a
-module flattens samples and positions. Values tell which axis it is, and whether a record follows
-the samples at all: B's record is moved along each such axis, and the move that brings it nearest to
-A's record is taken, if it brings it clearly nearer.
+module flattens samples and positions. Which axis follows the samples, and whether any axis does, is
+decided by values: B's record is reordered along each such axis, and the move after which B's record
+is nearest to A's record is taken, if that is clearly nearer than without a move.
 """
 
 from __future__ import annotations
@@ -44,17 +44,19 @@ class Move(NamedTuple):
 
     def of(self, values: Array) -> Array:
         """The values in the new order, flat."""
-        seen = values.reshape(self.split)
-        found: Array = np.ascontiguousarray(seen.take(self.order, axis=self.axis)).reshape(-1)
-        return found
+        in_samples = values.reshape(self.split)
+        reordered: Array = np.ascontiguousarray(
+            in_samples.take(self.order, axis=self.axis)
+        ).reshape(-1)
+        return reordered
 
 
 def arranged(alignment: Alignment) -> Alignment:
-    """The alignment with B's samples in A's order; unchanged where no other order is found."""
-    told = orders(alignment)
-    if not told:
+    """The alignment with B's samples in A's order; unchanged where the orders do not differ."""
+    orders_found = orders(alignment)
+    if not orders_found:
         return alignment
-    moves = _moves(alignment, told)
+    moves = _moves(alignment, orders_found)
     if not moves:
         return alignment
     b = _moved(alignment.b, moves)
@@ -63,7 +65,7 @@ def arranged(alignment: Alignment) -> Alignment:
     return replace(alignment, b=b, equal=equal, reordered=steps[0])
 
 
-def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
+def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
     """The move of each row of B that follows the samples."""
     a, b = alignment.a, alignment.b
     parameters = parameters_of(a)
@@ -76,7 +78,7 @@ def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
     values: dict[Hashable, Move] = {}
     for pair in pairs[np.argsort(a.order[alignment.a_row[pairs]], kind="stable")].tolist():
         row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
-        order = told.get(pass_of(a, row_a))
+        order = orders_of.get(pass_of(a, row_a))
         if order is None or not (a.kept[row_a] and b.kept[row_b]):
             continue
         try:
@@ -102,17 +104,17 @@ def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Array) -> Move |
     """
     shape = a.shapes[a.shape[row_a]]
     tried = list(_tried(shape, order))
-    same = (
+    of_one_form = (
         shape == b.shapes[b.shape[row_b]] and a.dtypes[a.dtype[row_a]] == b.dtypes[b.dtype[row_b]]
     )
-    if not tried or not same or a.figures["numel"][row_a] > MOST_ELEMENTS:
+    if not tried or not of_one_form or a.figures["numel"][row_a] > MOST_ELEMENTS:
         return None
     kind = a.dtypes[a.dtype[row_a]]
     raw = whole(b, row_b)
-    one, two = _wide(whole(a, row_a), kind), _wide(raw, kind)
+    values_a, values_b = _wide(whole(a, row_a), kind), _wide(raw, kind)
     with np.errstate(all="ignore"):
-        own = _apart(one, two.reshape(-1))
-        distances = [_apart(one, move.of(two)) for move in tried]
+        own = _apart(values_a, values_b.reshape(-1))
+        distances = [_apart(values_a, move.of(values_b)) for move in tried]
     best = int(np.argmin(distances))
     return tried[best] if distances[best] < CLEARLY * own else None
 
@@ -135,8 +137,8 @@ def _tried(shape: tuple[int, ...], order: Array) -> Iterator[Move]:
 def _wide(raw: Array, kind: str) -> Array:
     values = dtypes.decode(np.ascontiguousarray(raw), kind)
     wide = np.complex128 if dtypes.dtype(kind).family == "complex" else np.float64
-    found: Array = values.astype(wide)
-    return found
+    widened: Array = values.astype(wide)
+    return widened
 
 
 def _apart(one: Array, two: Array) -> float:
@@ -176,10 +178,10 @@ def _stacker(b: Table, moves: Mapping[int, Move]) -> Callable[[Array], Array] | 
         return None
 
     def stack(rows: Array) -> Array:
-        found = np.array(inner(rows))
+        stacked = np.array(inner(rows))
         for at, row in enumerate(rows.tolist()):
             if (move := moves.get(row)) is not None:
-                found[at] = move.of(found[at])
-        return found
+                stacked[at] = move.of(stacked[at])
+        return stacked
 
     return stack

@@ -1,9 +1,9 @@
-"""Samples that one run has in another order within a batch, told by the bits of their rows.
+"""Samples that one run has in another order within a batch, recognised by the bits of their rows.
 
-A batch in another order is the same batch: results of single samples are equal, and sums over
+A batch in another order holds the same samples: results of single samples are equal, and sums over
 samples differ by the order of addition alone. The order is read from the first value of each pass
-that has the same rows in both runs, in another order. Figures that no order changes (extremes,
-counts, nearly the norm) choose the values whose rows are worth reading.
+that has equal rows in both runs at different places. Figures that do not depend on the order
+(extremes, counts, nearly the norm) choose the values whose rows are worth reading.
 """
 
 from __future__ import annotations
@@ -39,22 +39,24 @@ def orders(alignment: Alignment) -> Orders:
     Dropout masks are drawn by place, so a sample at another place has another mask, and no order
     makes the runs equal.
     """
-    told: dict[Hashable, Array] = {}
+    found_orders: dict[Hashable, Array] = {}
     failed = 0
     for key, pairs in _candidates(alignment):
-        if not (told or failed) and _drops(alignment.a, alignment.b):
+        if not (found_orders or failed) and _drops(alignment.a, alignment.b):
             return {}
-        told_by = ((p, one) for p in pairs if (one := _order(alignment, p)) is not None)
-        pair, order = next(told_by, (-1, None))
+        by_one_value = (
+            (p, order_of_pair) for p in pairs if (order_of_pair := _order(alignment, p)) is not None
+        )
+        pair, order = next(by_one_value, (-1, None))
         if order is None:
             pair, order = pairs[0], _joint_order(alignment, pairs)
         if order is not None and not _made_so(alignment, pair, len(order)):
-            told[key] = order
+            found_orders[key] = order
         else:
             failed += 1
-        if failed >= TRIED and not told:
+        if failed >= TRIED and not found_orders:
             return {}
-    return told
+    return found_orders
 
 
 def pass_of(table: Table, row: int) -> Hashable:
@@ -80,15 +82,17 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
         [one.kind == "value" and one.name not in parameters for one in a.tensors] or [False], bool
     )
     pairs = pairs[values[a.tensor[alignment.a_row[pairs]]]]
-    one, two = alignment.a_row[pairs], alignment.b_row[pairs]
-    alike = (a.figures["numel"][one] > 1) & (a.figures["min"][one] < a.figures["max"][one])
-    alike &= (a.figures["numel"][one] == b.figures["numel"][two]) & (a.kept[one] & b.kept[two] > 0)
+    rows_a, rows_b = alignment.a_row[pairs], alignment.b_row[pairs]
+    alike = (a.figures["numel"][rows_a] > 1) & (a.figures["min"][rows_a] < a.figures["max"][rows_a])
+    alike &= (a.figures["numel"][rows_a] == b.figures["numel"][rows_b]) & (
+        a.kept[rows_a] & b.kept[rows_b] > 0
+    )
     for name in UNORDERED:
-        alike &= a.figures[name][one] == b.figures[name][two]
-    norms = a.figures["l2"][one], b.figures["l2"][two]
+        alike &= a.figures[name][rows_a] == b.figures[name][rows_b]
+    norms = a.figures["l2"][rows_a], b.figures["l2"][rows_b]
     alike &= np.abs(norms[0] - norms[1]) <= NEAR * norms[0]
     passes: dict[Hashable, list[int]] = {}
-    for pair in pairs[alike][np.lexsort((a.order[one[alike]], a.step[one[alike]]))].tolist():
+    for pair in pairs[alike][np.lexsort((a.order[rows_a[alike]], a.step[rows_a[alike]]))].tolist():
         own = passes.setdefault(pass_of(a, int(alignment.a_row[pair])), [])
         if len(own) < TRIED:
             own.append(pair)
@@ -110,19 +114,20 @@ def _order(alignment: Alignment, pair: int) -> Array | None:
         if not 1 < size <= MOST or a.figures["numel"][row_a] < ELEMENTS * size:
             continue
         try:
-            one, two = row_digests(a, row_a, axis), row_digests(b, row_b, axis)
+            digests_a, digests_b = row_digests(a, row_a, axis), row_digests(b, row_b, axis)
         except StoreError:
             return None
-        if (found := _places(one, two)) is not None:
-            return found
+        if (places := _places(digests_a, digests_b)) is not None:
+            return places
     return None
 
 
 def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Array | None:
-    """The place in B of each of A's rows, told by values of few elements a row; else None.
+    """The place in B of each of A's rows, found by several values with few elements in a row.
 
-    These are the two ends of edges, or a user and an item: integers that are as many, each of which
-    says little. Together they name their row. More than half of the rows must be distinct.
+    Such values are the two ends of edges, or a user and an item: integer tensors with as many rows.
+    One of them alone does not identify a row; all of them together do. None unless more than half
+    of the rows are distinct.
     """
     a = alignment.a
     sides: tuple[list[list[bytes]], list[list[bytes]]] = ([], [])
@@ -155,54 +160,61 @@ def _long_axis(alignment: Alignment, pair: int) -> int | None:
     return axis if kind.startswith("int") and SURE <= shape[axis] <= MOST else None
 
 
-def _places(one: list[bytes], two: list[bytes]) -> Array | None:
-    """For each row of A its place in B; None unless both have the same rows, most distinct.
+def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Array | None:
+    """For each row of A its place in B; None unless both have equal rows, most of them distinct.
 
     Equal rows keep their order: the first of them in A is the first of them in B.
     """
-    places: dict[bytes, list[int]] = {}
-    for place, row in enumerate(two):
-        places.setdefault(row, []).append(place)
-    if sorted(one) != sorted(two) or 2 * len(places) <= len(two) or one == two:
+    places_b: dict[bytes, list[int]] = {}
+    for place, row in enumerate(rows_b):
+        places_b.setdefault(row, []).append(place)
+    if sorted(rows_a) != sorted(rows_b) or 2 * len(places_b) <= len(rows_b) or rows_a == rows_b:
         return None
-    return np.array([places[row].pop(0) for row in one], np.int64)
+    return np.array([places_b[row].pop(0) for row in rows_a], np.int64)
 
 
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
-    """Whether the operation made this order, not the batch.
+    """Whether an operation of the model made this order, so that the batch itself is not reordered.
 
-    Then a parent's value of the same pass, with an axis as long, has equal bits in both runs.
+    Then the value of a parent, of this pass and with an axis of this length, has equal bits in both
+    runs.
     """
     a, row = alignment.a, int(alignment.a_row[pair])
     tensor = a.tensors[a.tensor[row]]
     own = (tensor.name, a.phases[a.phase[row]], int(a.call[row]))
-    told = [one for one in a.edges.get(tensor.rank, ()) if (one.name, one.phase, one.call) == own]
+    statements = [
+        edges
+        for edges in a.edges.get(tensor.rank, ())
+        if (edges.name, edges.phase, edges.call) == own
+    ]
     # A module may be given a batch in one pass, and another module's result in the next one.
-    of_pass = [one for one in told if one.pass_index == a.pass_index[row]]
-    told = of_pass or told
-    parents = {parent.name for one in told for parent in one.parents if parent.call is not None}
+    of_pass = [edges for edges in statements if edges.pass_index == a.pass_index[row]]
+    statements = of_pass or statements
+    parents = {
+        parent.name for edges in statements for parent in edges.parents if parent.call is not None
+    }
     before = alignment.a_row[alignment.equal]
     before = before[(a.step[before] == a.step[row]) & (a.order[before] < a.order[row])]
     return any(
-        one.kind == "value"
-        and one.name in parents
+        earlier.kind == "value"
+        and earlier.name in parents
         and count in a.shapes[a.shape[other]]
         and a.figures["min"][other] < a.figures["max"][other]
         and pass_of(a, other) == pass_of(a, row)
         for other in before.tolist()
-        for one in [a.tensors[a.tensor[other]]]
+        for earlier in [a.tensors[a.tensor[other]]]
     )
 
 
 def _drops(*tables: Table) -> bool:
-    """Whether descriptions of modules, or the operations of edges, tell of dropout."""
+    """Whether the runs use dropout, by the descriptions of their modules and by operations."""
     return any(_DROPPING.search(text) for table in tables for text in _texts(table))
 
 
 def _texts(table: Table) -> Iterator[str]:
     for header in table.header.values():
         yield from (text for text in header.values() if isinstance(text, str))
-    for told in table.edges.values():
-        for edges in told:
+    for statements in table.edges.values():
+        for edges in statements:
             yield from edges.ops
             yield from edges.arguments or ()
