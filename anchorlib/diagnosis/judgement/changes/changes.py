@@ -23,8 +23,8 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import (
     Frontier,
+    HistoryParting,
     Lineage,
-    Parting,
     between,
     made_otherwise,
     module_key,
@@ -103,7 +103,7 @@ class Changes:
     _lineages: dict[tuple[int, int], Lineage] = field(default_factory=dict)
     _names: dict[str, str] = field(init=False)
     _known: tuple[set[str], set[str]] = field(init=False)
-    _partings: list[Parting] = field(init=False)
+    _partings: list[HistoryParting] = field(init=False)
 
     def __post_init__(self) -> None:
         alignment = self.frontier.alignment
@@ -436,7 +436,7 @@ class Changes:
         told_a, told_b = (t.header.get(tensor.rank, {}) for t in (alignment.a, alignment.b))
         step = int(alignment.a.step[row])
         told = {
-            name: Parting(name, 0, told_a[name], told_b[name])
+            name: HistoryParting(name, 0, told_a[name], told_b[name])
             for name in told_a
             if name.startswith("optimizer") and told_a[name] != told_b.get(name, told_a[name])
         }
@@ -557,10 +557,10 @@ def _call(table: Table, row: int) -> Call:
     )
 
 
-def _switched(told_a: Mapping[str, Any], told_b: Mapping[str, Any]) -> dict[str, Parting]:
+def _switched(told_a: Mapping[str, Any], told_b: Mapping[str, Any]) -> dict[str, HistoryParting]:
     """The switches of an optimizer that one run has on; one that a run does not list is off."""
     return {
-        name: Parting(name, 0, name in told_a, name in told_b)
+        name: HistoryParting(name, 0, name in told_a, name in told_b)
         for name in told_a.keys() ^ told_b.keys()
         if name.startswith("optimizer")
         and name.partition(".")[0] in told_a.keys() & told_b.keys()
@@ -568,7 +568,7 @@ def _switched(told_a: Mapping[str, Any], told_b: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _setting(one: Parting, header: Mapping[str, Any]) -> str:
+def _setting(one: HistoryParting, header: Mapping[str, Any]) -> str:
     """As "AdamW lr 0.001 | 0.0005 from step 10"."""
     optimizer, _, what = one.name.partition(".")
     name = f"{header.get(optimizer, optimizer)} {what}" if what else "optimizer"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import Frontier, Parting, partings, settings
+from anchorlib.diagnosis.causes import Frontier, HistoryParting, partings, settings
 from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["told_before", "turning"]
@@ -103,7 +103,7 @@ def _at(frontier: Frontier, step: int) -> Array:
     return np.flatnonzero(alignment.a.step[alignment.a_row] == step)
 
 
-def _matters(one: Parting) -> bool:
+def _matters(one: HistoryParting) -> bool:
     """Whether a setting that differs changes what the optimizer computes."""
     if one.name.rpartition(".")[2] in WRITTEN:
         return False
