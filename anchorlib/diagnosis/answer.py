@@ -27,7 +27,7 @@ from anchorlib.diagnosis.counting import how_many
 from anchorlib.diagnosis.distances import NEARNESS, nearer_text, nearness_cells
 from anchorlib.diagnosis.judgement import computing
 from anchorlib.diagnosis.rank_spans import ranks_line
-from anchorlib.diagnosis.tracing import headline, told
+from anchorlib.diagnosis.tracing import headline, shown_differences
 from anchorlib.dtypes import DTYPES
 from anchorlib.names import escape, join
 
@@ -273,7 +273,7 @@ def _operations(comparison: Comparison) -> Section | None:
         return None
     entries = tuple(
         Entry(one.text, where=one.stage, name=one.module, sides=(one.a, one.b))
-        for one in told(comparison.ops, comparison.origins)
+        for one in shown_differences(comparison.ops, comparison.origins)
     )
     heads = ("module", "stage", "A", "B", "")
     return Section("ops", "OPERATIONS", headline(comparison.ops), entries=entries, heads=heads)

@@ -146,7 +146,7 @@ def compare_tables(
     harmless = ends or (first is None and not depends)
     answer = verdict(_counts(alignment), origins, told, harmless=harmless)
     if traces is not None:
-        origins = traces.told(origins)  # after the verdict, which traces must not change
+        origins = traces.with_operations(origins)  # after the verdict, which traces must not change
     config, parted, complete = config_diff(alignment), losses(judged), completeness(alignment)
     before = preceding(found, first.place, origins[0]) if first and origins else ""
     beside = Beside(
@@ -190,7 +190,7 @@ def compare_tables(
         incomplete=depends or incomplete(complete, alignment, None if answer in SETTLED else first),
         damaged=tuple(damaged),
         noise=tuple(table.run for table in noise),
-        ops=None if traces is None else traces.found,
+        ops=None if traces is None else traces.operations,
         horizon=None if around is None else around.horizon,
         alignment=alignment,
         measures=every,
