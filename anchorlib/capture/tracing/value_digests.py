@@ -32,7 +32,7 @@ class Digester:
     def __init__(self) -> None:
         self.layouts = Layouts()
         self._ordered: dict[tuple[bytes, OperandLayout], bytes] = {}
-        self._room = CopyMemory()
+        self._copies = CopyMemory()
 
     def forget(self) -> None:
         """Drop the digests of the step that has ended."""
@@ -67,8 +67,8 @@ class Digester:
         key = xxh3_128_digest(memory), layout
         digest = self._ordered.get(key)
         if digest is None:
-            with self._room.lock:
-                values = self._room.of(layout.nbytes)
+            with self._copies.lock:
+                values = self._copies.of(layout.nbytes)
                 gathering.read(memory, values)
                 digest = self._ordered[key] = xxh3_128_digest(values.data)
         return digest

@@ -41,6 +41,7 @@ def summaries(arrays: list[tuple[np.ndarray, str]]) -> list[Summary]:
     return read
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(st.lists(stored(), max_size=12), st.booleans(), st.sampled_from([1, 7, 256]))
 def test_columns_say_of_each_array_what_it_says_by_itself(arrays, flush, together):

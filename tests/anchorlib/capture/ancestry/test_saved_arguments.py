@@ -192,6 +192,7 @@ def test_no_hook_of_the_users_runs_and_no_operation_is_made():
     assert seen == []
 
 
+@pytest.mark.slow
 def test_nothing_that_was_saved_is_kept_alive_and_backward_goes_on_as_before():
     kept = torch.ones(4, 4)
     gone = weakref.ref(kept)

@@ -71,11 +71,13 @@ def content(of: Table, row: int) -> tuple[Any, ...]:
     return of.dtypes[of.dtype[row]], of.shapes[of.shape[row]], tuple(of.digest[row].tolist())
 
 
+@pytest.mark.slow
 @given(records(), records())
 def test_joining_columns_is_joining_dictionaries(a: list[Record], b: list[Record]) -> None:
     check(align(table(a), table(b)))
 
 
+@pytest.mark.slow
 @given(records())
 def test_a_run_is_equal_to_itself(made: list[Record]) -> None:
     found = align(table(made), table(made))
@@ -86,6 +88,7 @@ def test_a_run_is_equal_to_itself(made: list[Record]) -> None:
     assert (found.step_offset, found.renamed) == (0, ())
 
 
+@pytest.mark.slow
 @given(records(), records(), st.randoms(use_true_random=False))
 def test_order_of_arrival_decides_nothing(a: list[Record], b: list[Record], random: Any) -> None:
     # A series of several records at one place has but its order to tell them apart.

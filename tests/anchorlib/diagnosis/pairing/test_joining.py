@@ -35,6 +35,7 @@ NEAR = st.integers(0x3000, 0x4300)
 HELD = (NEAR | st.integers(0, 0x40)).map(lambda bits: np.array([bits], "<u2"))
 
 
+@pytest.mark.slow
 @given(HELD, HELD, HELD)
 def test_a_sum_of_bfloat16_is_the_number_of_bfloat16_that_is_nearest(one, two, three):
     found = summed([one, two, three], "bfloat16")
