@@ -32,7 +32,7 @@ from anchorlib.dtypes import DTYPES
 from anchorlib.names import escape, join
 
 if TYPE_CHECKING:
-    from anchorlib.diagnosis.comparison import Comparison
+    from anchorlib.diagnosis.findings import Findings
     from anchorlib.diagnosis.judgement import Growth, Losses, Origin
     from anchorlib.diagnosis.pairing import Place
 
@@ -85,7 +85,7 @@ class Section:
     rows: tuple[tuple[str, ...], ...] = ()
 
 
-def sections(comparison: Comparison) -> tuple[Section, ...]:
+def sections(comparison: Findings) -> tuple[Section, ...]:
     """All sections of a comparison, in the order in which they are read."""
     every = (
         _config(comparison),
@@ -121,7 +121,7 @@ def described(origin: Origin) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _config(comparison: Comparison) -> Section:
+def _config(comparison: Findings) -> Section:
     entries = tuple(_setting(name, pair) for name, pair in comparison.config_diff.items())
     differ = "entry differs" if len(entries) == 1 else "entries differ"
     said = f"{len(entries)} header {differ}" if entries else "the headers agree"
@@ -160,7 +160,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _verdict(comparison: Comparison) -> Section:
+def _verdict(comparison: Findings) -> Section:
     counts = tuple(
         Entry(text) for text in (*how_many(comparison), ranks_line(comparison.ranks)) if text
     )
@@ -169,7 +169,7 @@ def _verdict(comparison: Comparison) -> Section:
     )
 
 
-def _first(comparison: Comparison) -> Section | None:
+def _first(comparison: Findings) -> Section | None:
     if comparison.first is None:
         return None
     place, before = comparison.first.place, comparison.first.identical_before
@@ -178,7 +178,7 @@ def _first(comparison: Comparison) -> Section | None:
     return Section("first", "FIRST DIVERGENCE", entries=(entry,))
 
 
-def _origins(comparison: Comparison) -> Section | None:
+def _origins(comparison: Findings) -> Section | None:
     if not comparison.origins:
         return None
     outside = all(one.cls in OUTSIDE for one in comparison.origins)
@@ -188,7 +188,7 @@ def _origins(comparison: Comparison) -> Section | None:
     return Section("origins", "ORIGINS", f"{meaning}{unit}", entries=entries)
 
 
-def _reference(comparison: Comparison) -> Section | None:
+def _reference(comparison: Findings) -> Section | None:
     """A row for each origin: how far A and B are from the reference there, and which is nearer."""
     if comparison.reference is None:
         return None
@@ -268,7 +268,7 @@ def _far(one: Origin) -> str:
     return ", ".join(parts)
 
 
-def _operations(comparison: Comparison) -> Section | None:
+def _operations(comparison: Findings) -> Section | None:
     if comparison.ops is None:
         return None
     entries = tuple(
@@ -279,7 +279,7 @@ def _operations(comparison: Comparison) -> Section | None:
     return Section("ops", "OPERATIONS", headline(comparison.ops), entries=entries, heads=heads)
 
 
-def _growth(comparison: Comparison) -> Section | None:
+def _growth(comparison: Findings) -> Section | None:
     """A table with a row for each step and a column for each kind that differs anywhere."""
     kinds = list(dict.fromkeys(one.kind for one in comparison.growth if one.differing))
     if not kinds:
@@ -304,7 +304,7 @@ def _cell(one: Growth | None) -> str:
     return f"{one.differing:,}/{one.matched:,}{error}"
 
 
-def _losses(comparison: Comparison) -> Section | None:
+def _losses(comparison: Findings) -> Section | None:
     if comparison.losses is None or comparison.first is None:
         return None
     head = f" {_partings(comparison.losses)}; tensors part at {comparison.first.place.step}"
@@ -319,12 +319,12 @@ def _partings(losses: Losses) -> str:
     return ", by ".join([f"parts at step {losses.first_bit}", *later])
 
 
-def _notes(comparison: Comparison) -> Section | None:
+def _notes(comparison: Findings) -> Section | None:
     notes: Sequence[str] = [*_paired(comparison), *map(escape, comparison.notes)]
     return Section("note", "NOTE", entries=tuple(map(Entry, notes))) if notes else None
 
 
-def _paired(comparison: Comparison) -> list[str]:
+def _paired(comparison: Findings) -> list[str]:
     """How tensors of different names were paired, in a line; [] where none were."""
     if not comparison.renamed:
         return []

@@ -14,7 +14,7 @@ from anchorlib.reading import as_frame, html_table, html_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from anchorlib.diagnosis.comparison import Comparison
+    from anchorlib.diagnosis.findings import Findings
 
 __all__ = ["frame", "html", "lines"]
 
@@ -29,7 +29,7 @@ PAIR = ("order", "order_b", "equal", "digest_a", "digest_b", "role", "score")
 PLACE = ("step", "pass_index", "call", "rank", "phase", "name", "kind")
 
 
-def lines(comparison: Comparison) -> str:
+def lines(comparison: Findings) -> str:
     """The verdict and its sentence; below, the first difference and the first origins, a line each.
 
     With a reference run, a line for each of these origins says which of A and B is nearer to it.
@@ -60,7 +60,7 @@ def _said(entry: Entry) -> str:
     return f"{entry.name} at {entry.where}{said}"
 
 
-def html(comparison: Comparison) -> str:
+def html(comparison: Findings) -> str:
     """All sections as HTML: the answer first, then a paragraph or a table for each section."""
     told = sorted(sections(comparison), key=lambda one: one.key != "verdict")
     parts = [part for section in told for part in _section(section)]
@@ -101,7 +101,7 @@ def _ends(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return list(rows) if len(rows) <= ROWS else [*rows[: ROWS - 1], rows[-1]]
 
 
-def frame(comparison: Comparison) -> pd.DataFrame:
+def frame(comparison: Findings) -> pd.DataFrame:
     """One row for each matched pair, in A's order; an equal pair has NaN for its measures."""
     columns: dict[str, list[Any]] = {name: [] for name in (*PLACE, *PAIR, *Measure._fields)}
     for part in comparison.columns():
