@@ -37,10 +37,10 @@ def how_many(comparison: Findings) -> tuple[str, str]:
 
 
 def _alone(comparison: Findings) -> tuple[str, str]:
-    """What A and what B has alone, as " (drop)" or " (steps 6-11)"; "" where neither tells it.
+    """What A and what B has alone, as " (drop)" or " (steps 6-11)"; "" where no such words fit.
 
     A tensor is named where none of its records has a partner. Where all tensors have partners,
-    steps are named if the matched records have none of them.
+    steps are named if no matched record belongs to one of them.
     """
     alignment = comparison.alignment
     if alignment is None:

@@ -34,7 +34,7 @@ def lines(comparison: Findings) -> str:
 
     With a reference run, a line for each of these origins says which of A and B is nearer to it.
     """
-    told = [
+    texts = [
         f"Comparison({comparison.a!r}, {comparison.b!r}, "
         f"{comparison.verdict}: {escape(comparison.sentence)})"
     ]
@@ -42,13 +42,13 @@ def lines(comparison: Findings) -> str:
         if section.key not in AT_PROMPT:
             continue
         head = AT_PROMPT[section.key]
-        told += [f"{head}: {_said(entry)}" for entry in section.entries[:SHOWN]]
+        texts += [f"{head}: {_said(entry)}" for entry in section.entries[:SHOWN]]
         if len(section.entries) > SHOWN:
             more = MORE.get(section.key, section.key)
-            told.append(f"and {len(section.entries) - SHOWN:,} more in .{more}")
-    near = [(one.place, nearer_text(one.nearness)) for one in comparison.origins[:SHOWN]]
-    told += [f"reference: {selector(at)} at {where(at)}: {text}" for at, text in near if text]
-    return "\n  ".join(told)
+            texts.append(f"and {len(section.entries) - SHOWN:,} more in .{more}")
+    near = [(origin.place, nearer_text(origin.nearness)) for origin in comparison.origins[:SHOWN]]
+    texts += [f"reference: {selector(at)} at {where(at)}: {text}" for at, text in near if text]
+    return "\n  ".join(texts)
 
 
 def _said(entry: Entry) -> str:
@@ -61,21 +61,21 @@ def _said(entry: Entry) -> str:
 
 
 def html(comparison: Findings) -> str:
-    """All sections as HTML: the answer first, then a paragraph or a table for each section."""
-    told = sorted(sections(comparison), key=lambda one: one.key != "verdict")
-    parts = [part for section in told for part in _section(section)]
+    """All sections as HTML: the verdict first, then a paragraph or a table for each section."""
+    ordered = sorted(sections(comparison), key=lambda one: one.key != "verdict")
+    parts = [part for section in ordered for part in _section(section)]
     return "<div>\n{}\n</div>".format("\n".join(parts))
 
 
 def _section(section: Section) -> Iterator[str]:
     head = f"<b>{html_text(section.title)}</b> {html_text(section.subject + section.head)}".rstrip()
-    texts = [one.text for one in section.entries if not one.name]
-    named = [one for one in section.entries if one.name]
+    texts = [entry.text for entry in section.entries if not entry.name]
+    named = [entry for entry in section.entries if entry.name]
     yield f"<p>{head}</p>"
     yield from (f"<p>{html_text(_short(text))}</p>" for text in texts[:ROWS])
     if named:
         heads = section.heads or (SIDES if named[0].sides else RECORD)
-        yield html_table(heads, [_cells(one) for one in named[:ROWS]])
+        yield html_table(heads, [_cells(entry) for entry in named[:ROWS]])
     if section.rows:
         yield html_table(section.heads, _ends(section.rows))
     if len(section.entries) > ROWS:
