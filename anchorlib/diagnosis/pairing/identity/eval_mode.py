@@ -4,7 +4,10 @@ Records of a watched root whose `training` is False have the phase "eval". Where
 tensor at a step in that phase alone, and the other run has it in training alone, the two are
 records of one forward. The first run must train in that step too, in other records: a step of mere
 evaluation is no such thing. A run may also be in eval mode in one pass of a step alone: then the
-two are records of one forward if they belong to the same pass of training.
+two are records of one forward if they belong to the same pass of training. Where a model is called
+several times a step, in training, without gradients and in eval mode, the forwards of a tensor that
+then still lack a partner are taken in turn, if one run made all of them in eval mode, the other
+none of them, and both as many.
 """
 
 from __future__ import annotations
@@ -65,17 +68,63 @@ def modes(
     by_pass = _packed([[*where[n], own[n]] for n in (0, 1)])
     some = _moved(tables, by_pass, trains, evals)
     moved = [whole[n] | some[n] for n in (0, 1)]
+    columns = [
+        (
+            np.where(moved[n], numbers[TRAIN], rows[n]),
+            np.where(some[n] & ~whole[n], own[n], passes[n]),
+        )
+        for n in (0, 1)
+    ]
+    for one, other in ((0, 1), (1, 0)):
+        turns = _in_turn(tables, where, columns, trains, one)
+        for row, partner in turns.items():
+            for mine, theirs in zip(columns[one], columns[other], strict=True):
+                mine[row] = theirs[partner]
+        moved[one][list(turns)] = True
     return Modes(
-        (
-            np.where(moved[0], numbers[TRAIN], rows[0]),
-            np.where(moved[1], numbers[TRAIN], rows[1]),
-        ),
-        (
-            np.where(some[0] & ~whole[0], own[0], passes[0]),
-            np.where(some[1] & ~whole[1], own[1], passes[1]),
-        ),
+        (columns[0][0], columns[1][0]),
+        (columns[0][1], columns[1][1]),
         (_first(tables[0], moved[0]), _first(tables[1], moved[1])),
     )
+
+
+def _in_turn(
+    tables: tuple[Table, Table],
+    where: Sequence[Sequence[Array]],
+    columns: Sequence[tuple[Array, Array]],
+    trains: tuple[Array, Array],
+    one: int,
+) -> dict[int, int]:
+    """Forwards of a run in eval mode, and the other run's forwards that stand in the same turn.
+
+    where, columns: series and step, phase and pass of each row of A, and of B. trains: whether
+    each row was made in training. one: the run that is in eval mode.
+    """
+    places = _packed([[*where[n], tables[n].call, *columns[n]] for n in (0, 1)])
+    groups = _packed([[*where[n], tables[n].call] for n in (0, 1)])
+    left: list[Array] = []
+    for n in (0, 1):
+        table = tables[n]
+        evals = np.array([phase == EVAL for phase in table.phases], bool)[table.phase]
+        values = np.array([tensor.kind == "value" for tensor in table.tensors], bool)[table.tensor]
+        rows = np.flatnonzero(values & ~np.isin(places[n], places[1 - n]) & (evals == (n == one)))
+        left.append(rows[np.lexsort((table.order[rows], groups[n][rows]))])
+    mine, theirs = left[one], left[1 - one]
+    mine = mine[_trains(tables[one], trains[one])[mine]]
+    trained = np.unique(groups[1 - one][theirs[trains[1 - one][theirs]]])
+    if not len(mine) or not len(trained):
+        return {}
+    counts = [
+        np.unique(groups[n][rows], return_counts=True)
+        for n, rows in ((one, mine), (1 - one, theirs))
+    ]
+    as_many = dict(zip(*(each.tolist() for each in counts[1]), strict=True))
+    pairs = zip(*(each.tolist() for each in counts[0]), strict=True)
+    alike = [group for group, count in pairs if as_many.get(group) == count]
+    alike = np.intersect1d(np.array(alike, np.int64), trained)
+    mine = mine[np.isin(groups[one][mine], alike)]
+    theirs = theirs[np.isin(groups[1 - one][theirs], alike)]
+    return dict(zip(mine.tolist(), theirs.tolist(), strict=True))
 
 
 def _packed(where: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
