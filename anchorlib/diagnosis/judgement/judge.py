@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.judgement.changes import Changes, stated, turning
+from anchorlib.diagnosis.judgement.changes import Changes, ValueClause, stated, turning
 from anchorlib.diagnosis.judgement.classes import BAD, Classes
 from anchorlib.diagnosis.judgement.noise import Envelope
 from anchorlib.diagnosis.judgement.origins import Origin, OriginSegment, segments
@@ -152,9 +152,7 @@ class Judge:
         direct = [] if outside else [link for link in ancestry.parents if not link.saved]
         parents = [join(link.name, link.kind) for link in direct]
         changed = (self.changes.given if outside else self.changes.of)(row, measure)
-        if cls == "not_rounding" and all(
-            one.startswith(("B is ", "where they differ")) for one in changed
-        ):
+        if cls == "not_rounding" and all(isinstance(one, ValueClause) for one in changed):
             changed = (*self.changes.unkept(row), *changed)
         ops = ((), ()) if outside else self.changes.operations(row)
         return Origin(

@@ -56,7 +56,7 @@ from anchorlib.diagnosis.judgement.changes.operations import (
     taken_otherwise,
     unkept,
 )
-from anchorlib.diagnosis.judgement.changes.relations import relation
+from anchorlib.diagnosis.judgement.changes.relations import ValueClause, relation
 from anchorlib.diagnosis.judgement.changes.sharing import shared_otherwise
 from anchorlib.diagnosis.judgement.changes.squares import squared_targets
 from anchorlib.diagnosis.judgement.changes.targets import targets
@@ -129,11 +129,10 @@ class Changes:
             values if any("target" in one for one in values) else [*values, *other_targets(a, b)]
         )
         if factor := _factor(measure):
-            clauses.append(f"B is {factor:.6g} times A{self._scaled(row, factor)}")
+            clauses.append(ValueClause(f"B is {factor:.6g} times A{self._scaled(row, factor)}"))
         elif self._kind(row) == "grad" and (factor := _whole_factor(measure)):
-            clauses.append(
-                f"B is {factor:.6g} times A: {measure.value_a:.6g} | {measure.value_b:.6g}"
-            )
+            values_of = f"{measure.value_a:.6g} | {measure.value_b:.6g}"
+            clauses.append(ValueClause(f"B is {factor:.6g} times A: {values_of}"))
         return tuple(clauses)
 
     def _said_by_names(

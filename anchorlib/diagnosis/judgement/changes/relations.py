@@ -14,7 +14,7 @@ found in `changes`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,28 @@ from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.series import values
 from anchorlib.errors import StoreError
 
-__all__ = ["relation"]
+__all__ = ["ValueClause", "relation"]
 
 Array = np.ndarray[Any, Any]
 NEAR = 1e-5  # share of the spread of B by which B may be off
 CLEAR = 1e-2  # share of the size of A from which B differs from A
 FEW = 8  # elements: in smaller tensors, formulas are found by chance
 MOST_ELEMENTS = 1 << 20
-POWERS = {2.0: "the square", 0.5: "the square root", -1.0: "the inverse"}
+POWERS: Mapping[str, Callable[[Array], Array]] = {
+    "the square": np.square,
+    "the square root": lambda a: np.sign(a) * np.sqrt(np.abs(a)),
+    "the inverse": np.reciprocal,
+}
+"""Powers of each element, by name; the root keeps the sign, since programs take roots of sizes."""
 
 
-def relation(frontier: Frontier, row: int) -> list[str]:
+class ValueClause(str):
+    """A clause that follows from the values of A and B alone: it does not say what computed them."""
+
+    __slots__ = ()
+
+
+def relation(frontier: Frontier, row: int) -> list[ValueClause]:
     """The clause that says how B's record follows from A's; [] where no formula is known."""
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -50,7 +61,7 @@ def relation(frontier: Frontier, row: int) -> list[str]:
         return []
     with np.errstate(all="ignore"):
         clause = next(_told(values_a.reshape(shape), values_b.reshape(shape)), None)
-    return [] if clause is None else [clause]
+    return [] if clause is None else [ValueClause(clause)]
 
 
 def _told(a: Array, b: Array) -> Iterator[str]:
@@ -59,8 +70,8 @@ def _told(a: Array, b: Array) -> Iterator[str]:
         yield f"B is A {'plus' if shift > 0 else 'minus'} {abs(shift):.6g}"
     if _same(1 - a, b):
         yield "B is 1 minus A"
-    for power, name in POWERS.items():
-        if _same(np.sign(a) ** (power != 2) * np.abs(a) ** power, b):
+    for name, power in POWERS.items():
+        if _same(power(a), b):
             yield f"B is {name} of A"
     if a.ndim == 1:
         if _same(np.cumprod(a), b):
@@ -73,7 +84,7 @@ def _told(a: Array, b: Array) -> Iterator[str]:
 
 
 def _moved(a: Array, b: Array) -> Iterator[str]:
-    """Whether B's elements stand elsewhere in A: one place on, or in any other order."""
+    """Whether B has A's elements in other places: one place on, or arranged otherwise."""
     for axis, length in enumerate(a.shape):
         if length < FEW // 2:
             continue

@@ -3,27 +3,29 @@
 A batch in another order holds the same samples: results of single samples are equal, and sums over
 samples differ by the order of addition alone. The order is read from the first value of each pass
 that has equal rows in both runs at different places. Figures that do not depend on the order
-(extremes, counts, nearly the norm) choose the values whose rows are worth reading.
+(extremes, counts, nearly the norm) choose the values whose rows are worth reading. Once rounding
+has moved the parameters, rows that a model computes are equal no more: in later passes the values
+that told an order before tell it by rows that are nearly equal.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.orders.drifted import drifted
+from anchorlib.diagnosis.pairing.orders.order import Order, Orders, call_of, pass_of
 from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import Table, row_digests
 from anchorlib.errors import StoreError
 
-__all__ = ["Orders", "orders", "pass_of"]
+__all__ = ["orders"]
 
 Array = np.ndarray[Any, Any]
-Orders = Mapping[Hashable, Array]
-"""For each pass (`pass_of` of A): the place in B of each of A's samples."""
 UNORDERED = ("zero", "nan", "inf", "subnormal", "min", "max")
 NEAR = 1e-9  # of the norm: by so much the order of addition may change it
 TRIED = 3  # values that are tried in a pass, and passes before the search is given up
@@ -39,10 +41,11 @@ def orders(alignment: Alignment) -> Orders:
     Dropout masks are drawn by place, so a sample at another place has another mask, and no order
     makes the runs equal.
     """
-    found_orders: dict[Hashable, Array] = {}
+    orders_of_passes: dict[Hashable, Order] = {}
+    telling: set[tuple[int, int]] = set()
     failed = 0
     for key, pairs in _candidates(alignment):
-        if not (found_orders or failed) and _drops(alignment.a, alignment.b):
+        if not (orders_of_passes or failed) and _drops(alignment.a, alignment.b):
             return {}
         by_one_value = (
             (p, order_of_pair) for p in pairs if (order_of_pair := _order(alignment, p)) is not None
@@ -50,24 +53,14 @@ def orders(alignment: Alignment) -> Orders:
         pair, order = next(by_one_value, (-1, None))
         if order is None:
             pair, order = pairs[0], _joint_order(alignment, pairs)
-        if order is not None and not _made_so(alignment, pair, len(order)):
-            found_orders[key] = order
+        if order is not None and not _made_so(alignment, pair, len(order.places)):
+            orders_of_passes[key] = order
+            telling.add(call_of(alignment.a, int(alignment.a_row[pair])))
         else:
             failed += 1
-        if failed >= TRIED and not found_orders:
+        if failed >= TRIED and not orders_of_passes:
             return {}
-    return found_orders
-
-
-def pass_of(table: Table, row: int) -> Hashable:
-    """The rank, phase, step and pass of a row."""
-    rank = table.tensors[table.tensor[row]].rank
-    return (
-        rank,
-        table.phases[table.phase[row]],
-        int(table.step[row]),
-        int(table.pass_index[row]),
-    )
+    return dict(drifted(alignment, telling, orders_of_passes)) | orders_of_passes
 
 
 def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
@@ -82,24 +75,22 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
         [one.kind == "value" and one.name not in parameters for one in a.tensors] or [False], bool
     )
     pairs = pairs[values[a.tensor[alignment.a_row[pairs]]]]
-    rows_a, rows_b = alignment.a_row[pairs], alignment.b_row[pairs]
-    alike = (a.figures["numel"][rows_a] > 1) & (a.figures["min"][rows_a] < a.figures["max"][rows_a])
-    alike &= (a.figures["numel"][rows_a] == b.figures["numel"][rows_b]) & (
-        a.kept[rows_a] & b.kept[rows_b] > 0
-    )
+    one, two = alignment.a_row[pairs], alignment.b_row[pairs]
+    alike = (a.figures["numel"][one] > 1) & (a.figures["min"][one] < a.figures["max"][one])
+    alike &= (a.figures["numel"][one] == b.figures["numel"][two]) & (a.kept[one] & b.kept[two] > 0)
     for name in UNORDERED:
-        alike &= a.figures[name][rows_a] == b.figures[name][rows_b]
-    norms = a.figures["l2"][rows_a], b.figures["l2"][rows_b]
+        alike &= a.figures[name][one] == b.figures[name][two]
+    norms = a.figures["l2"][one], b.figures["l2"][two]
     alike &= np.abs(norms[0] - norms[1]) <= NEAR * norms[0]
     passes: dict[Hashable, list[int]] = {}
-    for pair in pairs[alike][np.lexsort((a.order[rows_a[alike]], a.step[rows_a[alike]]))].tolist():
+    for pair in pairs[alike][np.lexsort((a.order[one[alike]], a.step[one[alike]]))].tolist():
         own = passes.setdefault(pass_of(a, int(alignment.a_row[pair])), [])
         if len(own) < TRIED:
             own.append(pair)
     yield from passes.items()
 
 
-def _order(alignment: Alignment, pair: int) -> Array | None:
+def _order(alignment: Alignment, pair: int) -> Order | None:
     """The place in B of each of A's rows, along the first or second axis; None without an order.
 
     Both records must have the same rows, in another order, more than half of them distinct.
@@ -114,15 +105,15 @@ def _order(alignment: Alignment, pair: int) -> Array | None:
         if not 1 < size <= MOST or a.figures["numel"][row_a] < ELEMENTS * size:
             continue
         try:
-            digests_a, digests_b = row_digests(a, row_a, axis), row_digests(b, row_b, axis)
+            one, two = row_digests(a, row_a, axis), row_digests(b, row_b, axis)
         except StoreError:
             return None
-        if (places := _places(digests_a, digests_b)) is not None:
-            return places
+        if (found := _places(one, two)) is not None:
+            return found
     return None
 
 
-def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Array | None:
+def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Order | None:
     """The place in B of each of A's rows, found by several values with few elements in a row.
 
     Such values are the two ends of edges, or a user and an item: integer tensors with as many rows.
@@ -160,61 +151,58 @@ def _long_axis(alignment: Alignment, pair: int) -> int | None:
     return axis if kind.startswith("int") and SURE <= shape[axis] <= MOST else None
 
 
-def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Array | None:
+def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Order | None:
     """For each row of A its place in B; None unless both have equal rows, most of them distinct.
 
-    Equal rows keep their order: the first of them in A is the first of them in B.
+    Equal rows keep their order at first: the first of them in A is the first of them in B.
     """
     places_b: dict[bytes, list[int]] = {}
     for place, row in enumerate(rows_b):
         places_b.setdefault(row, []).append(place)
     if sorted(rows_a) != sorted(rows_b) or 2 * len(places_b) <= len(rows_b) or rows_a == rows_b:
         return None
-    return np.array([places_b[row].pop(0) for row in rows_a], np.int64)
+    numbers = {row: number for number, row in enumerate(places_b)}
+    return Order(
+        np.array([places_b[row].pop(0) for row in rows_a], np.int64),
+        np.array([numbers[row] for row in rows_a], np.int64),
+    )
 
 
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
-    """Whether an operation of the model made this order, so that the batch itself is not reordered.
+    """Whether the operation made this order, not the batch.
 
-    Then the value of a parent, of this pass and with an axis of this length, has equal bits in both
-    runs.
+    Then a parent's value of the same pass, with an axis as long, has equal bits in both runs.
     """
     a, row = alignment.a, int(alignment.a_row[pair])
     tensor = a.tensors[a.tensor[row]]
     own = (tensor.name, a.phases[a.phase[row]], int(a.call[row]))
-    statements = [
-        edges
-        for edges in a.edges.get(tensor.rank, ())
-        if (edges.name, edges.phase, edges.call) == own
-    ]
+    told = [one for one in a.edges.get(tensor.rank, ()) if (one.name, one.phase, one.call) == own]
     # A module may be given a batch in one pass, and another module's result in the next one.
-    of_pass = [edges for edges in statements if edges.pass_index == a.pass_index[row]]
-    statements = of_pass or statements
-    parents = {
-        parent.name for edges in statements for parent in edges.parents if parent.call is not None
-    }
+    of_pass = [one for one in told if one.pass_index == a.pass_index[row]]
+    told = of_pass or told
+    parents = {parent.name for one in told for parent in one.parents if parent.call is not None}
     before = alignment.a_row[alignment.equal]
     before = before[(a.step[before] == a.step[row]) & (a.order[before] < a.order[row])]
     return any(
-        earlier.kind == "value"
-        and earlier.name in parents
+        one.kind == "value"
+        and one.name in parents
         and count in a.shapes[a.shape[other]]
         and a.figures["min"][other] < a.figures["max"][other]
         and pass_of(a, other) == pass_of(a, row)
         for other in before.tolist()
-        for earlier in [a.tensors[a.tensor[other]]]
+        for one in [a.tensors[a.tensor[other]]]
     )
 
 
 def _drops(*tables: Table) -> bool:
-    """Whether the runs use dropout, by the descriptions of their modules and by operations."""
+    """Whether descriptions of modules, or the operations of edges, tell of dropout."""
     return any(_DROPPING.search(text) for table in tables for text in _texts(table))
 
 
 def _texts(table: Table) -> Iterator[str]:
     for header in table.header.values():
         yield from (text for text in header.values() if isinstance(text, str))
-    for statements in table.edges.values():
-        for edges in statements:
+    for told in table.edges.values():
+        for edges in told:
             yield from edges.ops
             yield from edges.arguments or ()
