@@ -1,4 +1,4 @@
-"""Differences that went no further, since B was handed A's values there (`anchorlib.graft`)."""
+"""Differences that no later record inherits, since B was handed A's values (`anchorlib.graft`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def carried(alignment: Alignment, status: Array) -> Array:
     for header in alignment.b.header.values():
         missing |= set(header.get("grafted.not_handed_over") or {})
     handed = np.array([join(one.name, one.kind) not in missing for one in a.tensors], bool)
-    found = status.copy()
+    received = status.copy()
     paired = alignment.a_row
-    found[paired[handed[a.tensor[paired]]]] = EQUAL
-    return found
+    received[paired[handed[a.tensor[paired]]]] = EQUAL
+    return received

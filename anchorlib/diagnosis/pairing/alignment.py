@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """One tensor that has different names in the two runs, and how that was told.
+    """One tensor that has different names in the two runs, and how the names were matched.
 
     how: "map" (the user's file), "wrapper" (a prefix that a wrapper or a `prefix=` added),
         "operations" (the same place among what is computed of what), "digest" (equal bits at the
@@ -32,7 +32,9 @@ class Renaming:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Pairs of records, in A's order of execution (rank, order); identity decides, not arrival.
+    """Pairs of records, in A's order of execution (rank, order).
+
+    Records are paired by their identity, never by the order in which they arrived.
 
     a_row, b_row: the rows of a pair in the two tables.
     equal: whether dtype, shape and digest of a pair are the same.
@@ -70,8 +72,8 @@ class Alignment:
         """Whether each pair rests on a guessed name: nothing should be concluded from it."""
         names = {one.a for one in self.renamed if one.how == "guess"}
         guesses = np.array([tensor.name in names for tensor in self.a.tensors], bool)
-        found: Array = guesses[self.a.tensor[self.a_row]]
-        return found
+        by_guess: Array = guesses[self.a.tensor[self.a_row]]
+        return by_guess
 
     def settled(self) -> Alignment:
         """The alignment without guessed pairs, whose records then belong to one run alone.

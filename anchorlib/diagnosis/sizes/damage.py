@@ -1,4 +1,4 @@
-"""Damaged values: those that cannot be read, or do not have the digest that was recorded."""
+"""Damaged values: values that cannot be read, or that do not have the digest that was recorded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Seals:
 
 
 def damaged(table: Table, row: int, why: str) -> str:
-    """The line that says of which record the values are damaged, and why."""
+    """The line that tells a person which record's values are damaged, and why."""
     place = place_at(table, row)
     where = f"step {place.step}, pass {place.pass_index}"
     where += f", rank {place.rank}" if place.rank else ""

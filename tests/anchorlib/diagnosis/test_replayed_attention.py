@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import anchorlib
 from anchorlib.diagnosis.recomputation.attention import attending
-from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.operands import Operands, StoredOperand
 from anchorlib.formulas import Fit, fit
 from tests.cli.made import anchor
 from tests.seeds import examples
@@ -40,9 +40,11 @@ def calls(draw: st.DrawFn) -> tuple[list[Tensor], dict[str, Any]]:
     return [q, k, v], how
 
 
-def operand(name: str, kind: str, x: Tensor) -> Operand:
+def operand(name: str, kind: str, x: Tensor) -> StoredOperand:
     values = x.detach().numpy()
-    return Operand(name, kind, values.shape, str(x.dtype).removeprefix("torch."), lambda _: values)
+    return StoredOperand(
+        name, kind, values.shape, str(x.dtype).removeprefix("torch."), lambda _: values
+    )
 
 
 def told(

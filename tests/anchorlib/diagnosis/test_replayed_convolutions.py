@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import anchorlib
 from anchorlib.diagnosis.recomputation.convolutions import convolving
-from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.operands import Operands, StoredOperand
 from anchorlib.diagnosis.recomputation.transposed import transposing
 from anchorlib.formulas import Fit, fit
 from tests.cli.made import anchor
@@ -90,9 +90,11 @@ def same_sized() -> st.SearchStrategy[tuple[Any, Tensor]]:
     )
 
 
-def operand(name: str, kind: str, x: Tensor) -> Operand:
+def operand(name: str, kind: str, x: Tensor) -> StoredOperand:
     values = x.detach().numpy()
-    return Operand(name, kind, values.shape, str(x.dtype).removeprefix("torch."), lambda _: values)
+    return StoredOperand(
+        name, kind, values.shape, str(x.dtype).removeprefix("torch."), lambda _: values
+    )
 
 
 def told(layer: Any, x: Tensor, *, precision: torch.dtype = torch.float32) -> dict[str, Fit]:

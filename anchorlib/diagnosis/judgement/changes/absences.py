@@ -1,8 +1,8 @@
 """Records that one run alone has, among those that an origin was made of.
 
-A state that is not carried on, a backward that reaches a parameter in one run alone, a module that
-is called once more: such records have no partner in the other run, so that no pair can differ by
-them, and only their absence tells of the cause.
+Examples are a state that is not carried on, a backward that reaches a parameter in one run alone,
+and a module that is called once more. Such records have no partner in the other run, so that no
+pair of records can show the cause: only their absence does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OUTPUT = re.compile(r"(^|\.)output$")
 
 
 def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """What one run alone has of the parents of an origin, one clause for each.
+    """The parents of an origin that one run alone has, one clause for each.
 
     names: A's names -> B's, where they differ.
     """
@@ -61,9 +61,10 @@ def untrained_since(frontier: Frontier, row: int) -> str:
 
 
 def untrained(frontier: Frontier, row: int) -> str:
-    """The run that has no gradient of an update's parameter, and leaves it as it was; else "".
+    """The run that has no gradient of an update's parameter, and leaves the parameter unchanged.
 
-    That a run lacks the record of a gradient does not tell: it may have recorded less.
+    "" where neither run, or both, do so. A missing record of the gradient alone does not suffice:
+    the run may have recorded less.
     """
     alignment = frontier.alignment
     a = alignment.a
@@ -86,8 +87,8 @@ def _stands_still(table: Table, row: int) -> bool:
 def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     """Parents of the row in its step of which B has no record there, one clause for each.
 
-    A parent that A computed counts only where B uses its name elsewhere: of a name that B never
-    uses, B may only lack the anchor.
+    A parent that A computed counts only where B uses its name elsewhere: where B never uses the
+    name, B may compute the tensor and lack its anchor.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     if not frontier.orphaned[row]:
@@ -105,12 +106,12 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     }
     parents = dict.fromkeys(link.name for link in frontier.ancestry(row).parents)
     lost = [name for name in parents if name in only]
-    told = []
+    clauses = []
     for name in lost[:SHOWN]:
         phases = _phases(frontier, names.get(name, name), step + alignment.step_offset)
         there = f"which B makes in phase {escape(phases[0])}" if phases else "which B does not have"
-        told.append(f"A computes it from {escape(name)}, {there}")
-    return told
+        clauses.append(f"A computes it from {escape(name)}, {there}")
+    return clauses
 
 
 def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
@@ -133,7 +134,7 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
         ("A", a, alignment.only_a, tensor.name, step),
         ("B", b, alignment.only_b, name, step + alignment.step_offset),
     )
-    told = []
+    clauses = []
     for (run, table, only, own, at), (_, other, *_, there) in zip(sides, sides[::-1], strict=True):
         rows = only[(table.step[only] == at) & _named(table, own, "pass_grad")[only]]
         if not len(rows) or not _named(a, tensor.name, "pass_grad")[alignment.a_row].any():
@@ -144,12 +145,12 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
             why = "reaches it: a detach, or a requires_grad, that one run lacks"
         else:
             why = "belongs to this step: the optimizer did not step before it"
-        told.append(f"in {run} alone the backward of pass {listed} {why}")
-    return told
+        clauses.append(f"in {run} alone the backward of pass {listed} {why}")
+    return clauses
 
 
 def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Says that the module that owns a buffer was called more often in one run before this row."""
+    """Says that the module of a buffer was called more often in one run before this row."""
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
     module = tensor.name.rpartition(".")[0]
@@ -163,27 +164,27 @@ def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]
         (alignment.b, row_b, names.get(module, module), last + alignment.step_offset),
     )
     counts = [
-        int((_named(t, own, "value") & (t.step == at) & (t.order < t.order[one])).sum())
-        for t, one, own, at in sides
+        int((_named(t, own, "value") & (t.step == at) & (t.order < t.order[calls_a])).sum())
+        for t, calls_a, own, at in sides
     ]
     if counts[0] == counts[1] or 0 in counts:
         return []
-    one, two = ("once" if count == 1 else f"{count} times" for count in counts)
-    return [f"in step {last} {escape(module)} is called {one} in A, is called {two} in B"]
+    calls_a, calls_b = ("once" if count == 1 else f"{count} times" for count in counts)
+    return [f"in step {last} {escape(module)} is called {calls_a} in A, is called {calls_b} in B"]
 
 
 def called_otherwise(frontier: Frontier, row: int) -> list[str]:
-    """Says that the module whose result a value is has more calls in one run, in the same pass."""
+    """Says that the module whose result a value is has more calls in one run's pass."""
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
     if tensor.kind != "value" or alignment.merged:
         return []
     row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
-    counts = [_calls(table, one) for table, one in ((a, row), (alignment.b, row_b))]
+    counts = [_calls(table, at) for table, at in ((a, row), (alignment.b, row_b))]
     if counts[0] == counts[1]:
         return []
-    one, two = ("once" if count == 1 else f"{count} times" for count in counts)
-    return [f"{escape(tensor.name)} is called {one} in A, {two} in B"]
+    calls_a, calls_b = ("once" if count == 1 else f"{count} times" for count in counts)
+    return [f"{escape(tensor.name)} is called {calls_a} in A, {calls_b} in B"]
 
 
 def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
@@ -223,14 +224,14 @@ def _models(table: Table, row: int, names: Mapping[str, str]) -> dict[str, int]:
 
 def _calls(table: Table, row: int) -> int:
     """How many records of the row's tensor there are in its pass."""
-    same = table.tensor == table.tensor[row]
+    of_pass = table.tensor == table.tensor[row]
     for place in (table.step, table.pass_index, table.phase, table.attempt):
-        same &= place == place[row]
-    return int(same.sum())
+        of_pass &= place == place[row]
+    return int(of_pass.sum())
 
 
 def _named(table: Table, name: str, kind: str) -> Array:
     """Whether each row of a table belongs to the tensor of this name and kind, on any rank."""
     series = [n for n, one in enumerate(table.tensors) if one[:2] == (name, kind)]
-    found: Array = np.isin(table.tensor, series)
-    return found
+    of_tensor: Array = np.isin(table.tensor, series)
+    return of_tensor

@@ -7,9 +7,9 @@
     each row of B is A's times a factor of its own, 0.2 to 0.9
     where they differ B has 0                   where they differ A has 5, B 0
 
-A formula that a program leaves out, or puts twice, shows so: a table of noise that is not summed
-up, a root that is missing, a position that is off by one, a weight of each sample. Multiples are
-told elsewhere.
+Such a relation shows a formula that a program leaves out or applies twice: a table of noise that is
+not summed up, a missing root, a position that is off by one, a weight of each sample. Multiples are
+found in `changes`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ __all__ = ["ValueClause", "relation"]
 
 Array = np.ndarray[Any, Any]
 NEAR = 1e-5  # share of the spread of B by which B may be off
-CLEAR = 1e-2  # the same, from which B is not A
-FEW = 8  # elements: of fewer, a formula is found by chance
+CLEAR = 1e-2  # share of the size of A from which B differs from A
+FEW = 8  # elements: in smaller tensors, formulas are found by chance
 MOST_ELEMENTS = 1 << 20
 POWERS: Mapping[str, Callable[[Array], Array]] = {
     "the square": np.square,
     "the square root": lambda a: np.sign(a) * np.sqrt(np.abs(a)),
     "the inverse": np.reciprocal,
 }
-"""What a power makes of each element; a root keeps the sign, since a program takes it of sizes."""
+"""Powers of each element, by name; the root keeps the sign, since programs take roots of sizes."""
 
 
 class ValueClause(str):
-    """A clause that the values of A and B alone tell: it does not say what computed them so."""
+    """A clause that follows from the values of A and B alone: nothing says what computed them."""
 
     __slots__ = ()
 
@@ -56,12 +56,12 @@ def relation(frontier: Frontier, row: int) -> list[ValueClause]:
         sides = values(a, row), values(b, partner)
     except StoreError:
         return []
-    one, two = sides
-    if one is None or two is None or not _apart(one, two):
+    values_a, values_b = sides
+    if values_a is None or values_b is None or not _apart(values_a, values_b):
         return []
     with np.errstate(all="ignore"):
-        told = next(_told(one.reshape(shape), two.reshape(shape)), None)
-    return [] if told is None else [ValueClause(told)]
+        clause = next(_told(values_a.reshape(shape), values_b.reshape(shape)), None)
+    return [] if clause is None else [ValueClause(clause)]
 
 
 def _told(a: Array, b: Array) -> Iterator[str]:
@@ -100,13 +100,13 @@ def _factors(a: Array, b: Array) -> Iterator[str]:
     """Whether each row of B is a multiple of A's, by factors that differ from row to row."""
     if a.ndim < 2 or a[0].size < FEW:
         return
-    one, two = a.reshape(len(a), -1), b.reshape(len(b), -1)
-    sizes = (one * one).sum(axis=1)
+    rows_a, rows_b = a.reshape(len(a), -1), b.reshape(len(b), -1)
+    sizes = (rows_a * rows_a).sum(axis=1)
     used = sizes > 0
-    if used.sum() < 2 or two[~used].any():
+    if used.sum() < 2 or rows_b[~used].any():
         return
-    factors = (one * two).sum(axis=1)[used] / sizes[used]
-    if _same(factors[:, None] * one[used], two[used]) and np.ptp(factors) > CLEAR:
+    factors = (rows_a * rows_b).sum(axis=1)[used] / sizes[used]
+    if _same(factors[:, None] * rows_a[used], rows_b[used]) and np.ptp(factors) > CLEAR:
         low, high = factors.min(), factors.max()
         yield f"each row of B is A's times a factor of its own, {low:.3g} to {high:.3g}"
 
@@ -114,15 +114,15 @@ def _factors(a: Array, b: Array) -> Iterator[str]:
 def _replaced(a: Array, b: Array) -> Iterator[str]:
     """Whether the elements that differ are one number in either run."""
     other = a != b
-    one, two = np.unique(a[other])[:2], np.unique(b[other])[:2]
+    numbers_a, numbers_b = np.unique(a[other])[:2], np.unique(b[other])[:2]
     if other.sum() < 2 or other.all():
         return
-    if len(one) == len(two) == 1:
-        yield f"where they differ A has {one[0]:.6g}, B {two[0]:.6g}"
-    elif len(two) == 1:
-        yield f"where they differ B has {two[0]:.6g}"
-    elif len(one) == 1:
-        yield f"where they differ A has {one[0]:.6g}"
+    if len(numbers_a) == len(numbers_b) == 1:
+        yield f"where they differ A has {numbers_a[0]:.6g}, B {numbers_b[0]:.6g}"
+    elif len(numbers_b) == 1:
+        yield f"where they differ B has {numbers_b[0]:.6g}"
+    elif len(numbers_a) == 1:
+        yield f"where they differ A has {numbers_a[0]:.6g}"
 
 
 def _apart(a: Array, b: Array) -> bool:

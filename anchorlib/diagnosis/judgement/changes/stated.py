@@ -1,8 +1,8 @@
-"""Where both runs state that a formula differs, behind rounding that began before it.
+"""Where both runs state that a formula differs, although rounding began before it.
 
-A record whose inputs differ already mostly receives their difference. But where its module was made
-otherwise, or its operation was told another number, and its error is much larger than those of its
-parents, the error is no rounding that grew: the record is an origin of its own.
+A record whose inputs differ already mostly inherits their difference. But where its module has
+other settings, or its operation another number, and its error is much larger than the errors of its
+parents, the error is not rounding that grew: the record is an origin of its own.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ TIMES = 10.0
 LEAST = 2.0**-23
 """The least error that parents are taken to have: one eps of float32."""
 MOST = 512
-"""The most records that are looked at."""
+"""The most records that are examined."""
 
 
 def stated(frontier: Frontier, measures: Measures, changes: Changes) -> int | None:
-    """The row of the first such value in the first step that differs; None where there is none."""
+    """The row of the first value with another formula in the first step that differs, or None."""
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
     if not len(rows):

@@ -13,14 +13,14 @@ from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, Way
 from anchorlib.diagnosis.judgement.origins.partials import Partials, partials
 from anchorlib.diagnosis.judgement.origins.preceding import preceding
 from anchorlib.diagnosis.judgement.origins.reference import measured_from
-from anchorlib.diagnosis.judgement.origins.segments import Segment, segments
+from anchorlib.diagnosis.judgement.origins.segments import OriginSegment, segments
 
 __all__ = [
     "Nearness",
     "Origin",
+    "OriginSegment",
     "Partials",
     "Replay",
-    "Segment",
     "Way",
     "measured_from",
     "partials",

@@ -23,7 +23,7 @@ from anchorlib.diagnosis.pairing import Table
 from anchorlib.diagnosis.sizes import (
     Geometry,
     Measure,
-    Sum,
+    ReferenceSum,
     Task,
     convolutions,
     geometry_of,
@@ -225,7 +225,7 @@ def _values(table: Table, row: int) -> Array:
     return read(table, row).astype(np.float64).reshape(shape)
 
 
-def _multiplied(truth: Sum, run: Array) -> Sum:
+def _multiplied(truth: ReferenceSum, run: Array) -> ReferenceSum:
     """The sum times the one factor that clipping, unscaling or averaging gave it in run A.
 
     B has to have the same factor: another one is no rounding.
@@ -237,7 +237,7 @@ def _multiplied(truth: Sum, run: Array) -> Sum:
     return truth._replace(total=truth.total * factor, spread=truth.spread * abs(factor))
 
 
-def _told(truth: Sum, runs: tuple[Array, Array], eps: float) -> Resummation | None:
+def _told(truth: ReferenceSum, runs: tuple[Array, Array], eps: float) -> Resummation | None:
     """What a sum in float64 tells of two runs; None where neither run computed that sum."""
     with np.errstate(all="ignore"):
         errors = [float(np.linalg.norm(run - truth.total)) for run in runs]

@@ -3,11 +3,11 @@
 Records of a watched root whose `training` is False have the phase "eval". Where one run has a
 tensor at a step in that phase alone, and the other run has it in training alone, the two are
 records of one forward. The first run must train in that step too, in other records: a step of mere
-evaluation is no such thing. A run may also be in eval mode in one pass of a step alone: then the
-two are records of one forward if they belong to the same pass of training. Where a model is called
-several times a step, in training, without gradients and in eval mode, the forwards of a tensor that
-then still lack a partner are taken in turn, if one run made all of them in eval mode, the other
-none of them, and both as many.
+evaluation is paired with no training. A run may also be in eval mode in one pass of a step alone:
+then the two are records of one forward if they belong to the same pass of training. Where a model
+is called several times a step, in training, without gradients and in eval mode, the forwards of a
+tensor that then still lack a partner are taken in turn, if one run made all of them in eval mode,
+the other none of them, and both as many.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ def _in_turn(
     ]
     as_many = dict(zip(*(each.tolist() for each in counts[1]), strict=True))
     pairs = zip(*(each.tolist() for each in counts[0]), strict=True)
-    same = np.array([group for group, count in pairs if as_many.get(group) == count], np.int64)
-    same = np.intersect1d(same, trained)
-    mine = mine[np.isin(groups[one][mine], same)]
-    theirs = theirs[np.isin(groups[1 - one][theirs], same)]
+    equally_many = [group for group, count in pairs if as_many.get(group) == count]
+    in_turn = np.intersect1d(np.array(equally_many, np.int64), trained)
+    mine = mine[np.isin(groups[one][mine], in_turn)]
+    theirs = theirs[np.isin(groups[1 - one][theirs], in_turn)]
     return dict(zip(mine.tolist(), theirs.tolist(), strict=True))
 
 

@@ -1,9 +1,9 @@
 """A run whose samples are put into the order in which the other run has them.
 
 A record that follows the samples has an axis as long as the batch, or a multiple of that where a
-module flattens samples and positions. Values tell which axis it is, and whether a record follows
-the samples at all: B's record is moved along each such axis, and the move that brings it nearest to
-A's record is taken, if it brings it clearly nearer.
+module flattens samples and positions. Which axis follows the samples, and whether any axis does, is
+decided by values: B's record is reordered along each such axis, and the move after which B's record
+is nearest to A's record is taken, if that is clearly nearer than without a move.
 
 Samples may be alike in the record that told the order: an edge from one node to another is as long
 as the edge back. The first later record in which they differ tells which of them is which.
@@ -106,28 +106,28 @@ def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[
     """
     shape = a.shapes[a.shape[row_a]]
     tried = list(_tried(shape, order.places))
-    same = (
+    of_one_form = (
         shape == b.shapes[b.shape[row_b]] and a.dtypes[a.dtype[row_a]] == b.dtypes[b.dtype[row_b]]
     )
-    if not tried or not same or a.figures["numel"][row_a] > MOST_ELEMENTS:
+    if not tried or not of_one_form or a.figures["numel"][row_a] > MOST_ELEMENTS:
         return None, order
     kind = a.dtypes[a.dtype[row_a]]
     raw = whole(b, row_b)
-    one, two = wide(whole(a, row_a), kind), wide(raw, kind)
+    values_a, values_b = wide(whole(a, row_a), kind), wide(raw, kind)
     with np.errstate(all="ignore"):
-        own = _apart(one, two.reshape(-1))
-        distances = [_apart(one, move.of(two)) for move in tried]
+        own = _apart(values_a, values_b.reshape(-1))
+        distances = [_apart(values_a, move.of(values_b)) for move in tried]
         best = int(np.argmin(distances))
-        known = _settled(order, tried[best], one, two) if distances[best] else order
+        known = _settled(order, tried[best], values_a, values_b) if distances[best] else order
         if known is not order:
             settled = tried[best]._replace(order=known.places)
-            distance = _apart(one, settled.of(two))
+            distance = _apart(values_a, settled.of(values_b))
             if distance < CLEARLY * min(own, distances[best]):
                 return settled, known
     return tried[best] if distances[best] < CLEARLY * own else None, order
 
 
-def _settled(order: Order, move: Move, one: Array, two: Array) -> Order:
+def _settled(order: Order, move: Move, values_a: Array, values_b: Array) -> Order:
     """The order in which alike samples are told apart by a record; unchanged where none are alike.
 
     Only a record whose samples have an axis of their own tells them apart.
@@ -137,7 +137,7 @@ def _settled(order: Order, move: Move, one: Array, two: Array) -> Order:
         return order
     rows = (
         np.moveaxis(each.reshape(move.split), move.axis, 0).reshape(count, -1)
-        for each in (one, two)
+        for each in (values_a, values_b)
     )
     return order.settled(*rows)
 

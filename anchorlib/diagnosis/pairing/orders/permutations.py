@@ -1,11 +1,11 @@
-"""Samples that one run has in another order within a batch, told by the bits of their rows.
+"""Samples that one run has in another order within a batch, recognised by the bits of their rows.
 
-A batch in another order is the same batch: results of single samples are equal, and sums over
+A batch in another order holds the same samples: results of single samples are equal, and sums over
 samples differ by the order of addition alone. The order is read from the first value of each pass
-that has the same rows in both runs, in another order. Figures that no order changes (extremes,
-counts, nearly the norm) choose the values whose rows are worth reading. Once rounding has moved the
-parameters, rows that a model computes are equal no more: in later passes the values that told an
-order before tell it by rows that are nearly equal.
+that has equal rows in both runs at different places. Figures that do not depend on the order
+(extremes, counts, nearly the norm) choose the values whose rows are worth reading. Once rounding
+has moved the parameters, rows that a model computes are equal no more: in later passes the values
+that told an order before tell it by rows that are nearly equal.
 """
 
 from __future__ import annotations
@@ -41,24 +41,26 @@ def orders(alignment: Alignment) -> Orders:
     Dropout masks are drawn by place, so a sample at another place has another mask, and no order
     makes the runs equal.
     """
-    told: dict[Hashable, Order] = {}
+    orders_of_passes: dict[Hashable, Order] = {}
     telling: set[tuple[int, int]] = set()
     failed = 0
     for key, pairs in _candidates(alignment):
-        if not (told or failed) and _drops(alignment.a, alignment.b):
+        if not (orders_of_passes or failed) and _drops(alignment.a, alignment.b):
             return {}
-        told_by = ((p, one) for p in pairs if (one := _order(alignment, p)) is not None)
-        pair, order = next(told_by, (-1, None))
+        by_one_value = (
+            (p, order_of_pair) for p in pairs if (order_of_pair := _order(alignment, p)) is not None
+        )
+        pair, order = next(by_one_value, (-1, None))
         if order is None:
             pair, order = pairs[0], _joint_order(alignment, pairs)
         if order is not None and not _made_so(alignment, pair, len(order.places)):
-            told[key] = order
+            orders_of_passes[key] = order
             telling.add(call_of(alignment.a, int(alignment.a_row[pair])))
         else:
             failed += 1
-        if failed >= TRIED and not told:
+        if failed >= TRIED and not orders_of_passes:
             return {}
-    return dict(drifted(alignment, telling, told)) | told
+    return dict(drifted(alignment, telling, orders_of_passes)) | orders_of_passes
 
 
 def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
@@ -112,10 +114,11 @@ def _order(alignment: Alignment, pair: int) -> Order | None:
 
 
 def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Order | None:
-    """The place in B of each of A's rows, told by values of few elements a row; else None.
+    """The place in B of each of A's rows, found by several values with few elements in a row.
 
-    These are the two ends of edges, or a user and an item: integers that are as many, each of which
-    says little. Together they name their row. More than half of the rows must be distinct.
+    Such values are the two ends of edges, or a user and an item: integer tensors with as many rows.
+    One of them alone does not identify a row; all of them together do. None unless more than half
+    of the rows are distinct.
     """
     a = alignment.a
     sides: tuple[list[list[bytes]], list[list[bytes]]] = ([], [])
@@ -148,20 +151,20 @@ def _long_axis(alignment: Alignment, pair: int) -> int | None:
     return axis if kind.startswith("int") and SURE <= shape[axis] <= MOST else None
 
 
-def _places(one: list[bytes], two: list[bytes]) -> Order | None:
-    """For each row of A its place in B; None unless both have the same rows, most distinct.
+def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Order | None:
+    """For each row of A its place in B; None unless both have equal rows, most of them distinct.
 
     Equal rows keep their order at first: the first of them in A is the first of them in B.
     """
-    places: dict[bytes, list[int]] = {}
-    for place, row in enumerate(two):
-        places.setdefault(row, []).append(place)
-    if sorted(one) != sorted(two) or 2 * len(places) <= len(two) or one == two:
+    places_b: dict[bytes, list[int]] = {}
+    for place, row in enumerate(rows_b):
+        places_b.setdefault(row, []).append(place)
+    if sorted(rows_a) != sorted(rows_b) or 2 * len(places_b) <= len(rows_b) or rows_a == rows_b:
         return None
-    numbers = {row: number for number, row in enumerate(places)}
+    numbers = {row: number for number, row in enumerate(places_b)}
     return Order(
-        np.array([places[row].pop(0) for row in one], np.int64),
-        np.array([numbers[row] for row in one], np.int64),
+        np.array([places_b[row].pop(0) for row in rows_a], np.int64),
+        np.array([numbers[row] for row in rows_a], np.int64),
     )
 
 

@@ -91,7 +91,7 @@ def by_name(
     names: Mapping[str, str],
     made: tuple[Made, Made] = ({}, {}),
 ) -> Naming:
-    """The two runs' names, matched as far as the user's map and their spelling tell.
+    """The two runs' names, matched as far as the user's map and the spelling of names allow.
 
     Equal names stay free where shapes or operations show two different tensors.
     names: the user's map, A's name -> B's.
@@ -112,11 +112,11 @@ def by_name(
     return naming
 
 
-def _made(name: str, one: Made, two: Made) -> bool:
+def _made(name: str, made_a: Made, made_b: Made) -> bool:
     """Whether a name's operations are unknown in a run, equal in both, or have one in common."""
-    if name not in one or name not in two:
+    if name not in made_a or name not in made_b:
         return True
-    return one[name] == two[name] or bool(set(one[name]) & set(two[name]))
+    return made_a[name] == made_b[name] or bool(set(made_a[name]) & set(made_b[name]))
 
 
 def _match_wrapped(naming: Naming) -> None:
@@ -176,8 +176,8 @@ def _prefix(
 
 def _in_both(naming: Naming, prefix: str) -> int:
     """How many names with this prefix are matched with the same name of the other run."""
-    same = (a for a, b in naming.to_b.items() if a == b)
-    return sum(_bare(name).startswith(f"{prefix}.") for name in same)
+    equal = (a for a, b in naming.to_b.items() if a == b)
+    return sum(_bare(name).startswith(f"{prefix}.") for name in equal)
 
 
 def _bare(name: str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing.splits.groups import Group
+from anchorlib.diagnosis.pairing.splits.groups import RowGroup
 from anchorlib.diagnosis.pairing.splits.joined_values import joined
 from tests.anchorlib.diagnosis.tables import table
 from tests.anchorlib.store.records import record
@@ -21,7 +21,7 @@ def summed(parts, dtype, factor=1.0):
         record(f"x{number}", 0, part, kind="grad", dtype=dtype, order=number)
         for number, part in enumerate(parts)
     ]
-    group = Group(tuple(range(len(parts))), -1, "summed", factor=factor)
+    group = RowGroup(tuple(range(len(parts))), -1, "summed", factor=factor)
     return joined(table(records), group)
 
 
