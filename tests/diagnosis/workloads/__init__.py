@@ -15,6 +15,7 @@ from tests.diagnosis.workloads import (
     recurrent,
     resnet,
     sam,
+    speech,
     tagger,
     translator,
     unet,
@@ -43,4 +44,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "recommender": (recommender.Recommender(), recommender.CASES),
     "translator": (translator.Translator(), translator.CASES),
     "valuer": (valuer.Valuer(), valuer.CASES),
+    "speech": (speech.Speech(), speech.CASES),
 }
