@@ -11,6 +11,7 @@ from tests.diagnosis.workloads import (
     gan,
     gpt,
     graph,
+    policy,
     recommender,
     recurrent,
     resnet,
@@ -45,4 +46,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "translator": (translator.Translator(), translator.CASES),
     "valuer": (valuer.Valuer(), valuer.CASES),
     "speech": (speech.Speech(), speech.CASES),
+    "policy": (policy.Policy(), policy.CASES),
 }
