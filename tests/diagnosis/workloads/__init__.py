@@ -7,6 +7,7 @@ from tests.diagnosis.workloads import (
     coder,
     contrast,
     diffusion,
+    experts,
     frozen,
     gan,
     gpt,
@@ -47,4 +48,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "valuer": (valuer.Valuer(), valuer.CASES),
     "speech": (speech.Speech(), speech.CASES),
     "policy": (policy.Policy(), policy.CASES),
+    "experts": (experts.Experts(), experts.CASES),
 }
