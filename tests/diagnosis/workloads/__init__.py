@@ -8,6 +8,7 @@ from tests.diagnosis.workloads import (
     contrast,
     diffusion,
     experts,
+    flow,
     frozen,
     gan,
     gpt,
@@ -49,4 +50,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "speech": (speech.Speech(), speech.CASES),
     "policy": (policy.Policy(), policy.CASES),
     "experts": (experts.Experts(), experts.CASES),
+    "flow": (flow.Flow(), flow.CASES),
 }
