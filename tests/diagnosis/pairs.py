@@ -36,6 +36,7 @@ ASIDE = (
     "policy",
     "experts",
     "flow",
+    "forecast",
 )
 """The workloads that are kept aside since 2026-11-23, when they were written.
 

@@ -9,6 +9,7 @@ from tests.diagnosis.workloads import (
     diffusion,
     experts,
     flow,
+    forecast,
     frozen,
     gan,
     gpt,
@@ -51,4 +52,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "policy": (policy.Policy(), policy.CASES),
     "experts": (experts.Experts(), experts.CASES),
     "flow": (flow.Flow(), flow.CASES),
+    "forecast": (forecast.Forecast(), forecast.CASES),
 }
