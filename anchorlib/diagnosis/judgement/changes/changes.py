@@ -232,7 +232,7 @@ class Changes:
         statements = [self._edges(run, call) for run, call in enumerate(calls)]
         if not any(edges is not None and _is_opaque(edges) for edges in statements):
             return calls
-        stated_calls: list[Call | None] = []
+        stated: list[Call | None] = []
         tables = (self.frontier.alignment.a, self.frontier.alignment.b)
         for table, call in zip(tables, calls, strict=True):
             places = (
@@ -246,12 +246,8 @@ class Changes:
                 for edges in table.edges.get(call.rank, ())
                 if edges.name == call.name and not edges.missing
             )
-            stated_calls.append(next(places, None))
-        return (
-            calls
-            if stated_calls[0] is None or stated_calls[1] is None
-            else (stated_calls[0], stated_calls[1])
-        )
+            stated.append(next(places, None))
+        return calls if stated[0] is None or stated[1] is None else (stated[0], stated[1])
 
     def _between(self, run: int, call: Call, row: int) -> list[Operation]:
         """The operations of a call that lie between the row's tensor and the call's result."""

@@ -39,7 +39,7 @@ POWERS: Mapping[str, Callable[[Array], Array]] = {
 
 
 class ValueClause(str):
-    """A clause that follows from the values of A and B alone: it does not say what computed them."""
+    """A clause that follows from A's and B's values alone; it does not say what made them so."""
 
     __slots__ = ()
 
