@@ -9,7 +9,7 @@ partials   gradients of which one run alone states that it saw a part
 """
 
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness
-from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, Way
+from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, TracedPath
 from anchorlib.diagnosis.judgement.origins.partials import Partials, partials
 from anchorlib.diagnosis.judgement.origins.preceding import preceding
 from anchorlib.diagnosis.judgement.origins.reference import measured_from
@@ -21,7 +21,7 @@ __all__ = [
     "OriginSegment",
     "Partials",
     "Replay",
-    "Way",
+    "TracedPath",
     "measured_from",
     "partials",
     "preceding",

@@ -127,7 +127,7 @@ class Resummations:
             truth = task.compute()
             if self._after_backward(row):
                 truth = _multiplied(truth, runs[0])
-            if resummation := _told(truth, runs, eps):
+            if resummation := _finding(truth, runs, eps):
                 return resummation
         return None
 
@@ -239,7 +239,7 @@ def _multiplied(truth: ReferenceSum, run: Array) -> ReferenceSum:
     return truth._replace(total=truth.total * factor, spread=truth.spread * abs(factor))
 
 
-def _told(truth: ReferenceSum, runs: tuple[Array, Array], eps: float) -> Resummation | None:
+def _finding(truth: ReferenceSum, runs: tuple[Array, Array], eps: float) -> Resummation | None:
     """The finding from a sum in float64 for two runs; None where neither run computed that sum."""
     with np.errstate(all="ignore"):
         errors = [float(np.linalg.norm(run - truth.total)) for run in runs]
