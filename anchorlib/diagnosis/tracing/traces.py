@@ -26,9 +26,9 @@ from anchorlib.reading import Run
 __all__ = ["Traces", "traces_of"]
 
 HOW: Final = "session.trace(2), ANCHOR_TRACE=0:2 or `anchor run --trace 0:2 -- COMMAND`"
-CLAUSES: Final = 3  # how many are told of an origin
+CLAUSES: Final = 3  # the most clauses that are added to an origin
 COUNTED: Final = re.compile(r"^[AB] (has|computes it by) ")
-"""Clauses that were concluded from autograd's statements; the trace tells them exactly."""
+"""Clauses that were concluded from autograd's statements; a trace shows the operations exactly."""
 SOMEWHERE: Final = "somewhere in "
 
 

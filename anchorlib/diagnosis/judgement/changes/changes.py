@@ -1,4 +1,4 @@
-"""What B does otherwise at an origin, as far as the records and headers of both runs tell.
+"""What B does otherwise at an origin, as far as the records and headers of both runs show it.
 
     LayerNorm eps 1e-05 | 0.01              the arguments of a module
     GeluBackward0 approximate 'none' | 'tanh'        the arguments of an operation

@@ -27,7 +27,7 @@ __all__ = [
     "unkept",
 ]
 
-SHOWN = 3  # changes of one kind that are told
+SHOWN = 3  # the most changes of one kind that are named
 NTH = {2: "second", 3: "third", 4: "fourth"}
 
 MOVING = re.compile(
@@ -192,7 +192,7 @@ def nth(name: str, there: int, more: int) -> str:
 def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
     """Says that an operation takes its operands in another order in B; "" where none does.
 
-    a, b: statements with the same operations. names: A's names -> B's, where they differ.
+    a, b: statements with equal operations. names: A's names -> B's, where they differ.
     """
     for at, op in enumerate(a.ops):
         operands_a, operands_b = (_taken(edges, at, own) for edges, own in ((a, names), (b, {})))

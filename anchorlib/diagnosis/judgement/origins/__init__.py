@@ -1,11 +1,11 @@
 """Origins: differences that no recorded parent explains.
 
-origins    the origin, with all that is told of it
+origins    the origin, with all that is known of it
 segments   origins grouped by their cause
 preceding  why a record that differs before the first origin is no origin
 reference  origins measured from a third run that is nearer to the truth
 nearness   which of two records is nearer to a third
-partials   gradients of which one run alone states that it saw a part
+partials   gradients of which one run alone states that it recorded only a part
 """
 
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness

@@ -361,7 +361,7 @@ def _widened(frontier: Frontier, row: int) -> float:
         named.get(link.name, 0.0)
         for link in frontier.ancestry(row).parents
         if not link.saved and not any(op.startswith(CAST) for op in link.ops)
-        # Of two operations that compute, the first one is narrow.
+        # Of two operations that compute, the first computes in the narrow type.
         if sum(not VIEW.search(op) for op in link.ops) > 1
     ]
     return max((eps for eps in sizes_found if eps > _type_eps(a, row)), default=0.0)

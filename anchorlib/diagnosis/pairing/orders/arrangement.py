@@ -92,7 +92,7 @@ def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
             continue
         tensor = a.tensors[a.tensor[row_a]]
         place = (pass_of(a, row_a), tensor.name, int(a.call[row_a]), int(b.shape[row_b]))
-        # A gradient that differs too much to tell its order has the order of its value.
+        # Where a gradient differs too much to show its order, it has the order of its value.
         if move is None and tensor.kind == "grad":
             move = values.get(place)
         if move is not None:
@@ -131,9 +131,9 @@ def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[
 
 
 def _settled(order: Order, move: Move, values_a: Array, values_b: Array) -> Order:
-    """The order in which alike samples are told apart by a record; unchanged where none are alike.
+    """The order, with the places of alike samples settled by a record, if there are such samples.
 
-    Only a record whose samples have an axis of their own tells them apart.
+    Only a record whose samples have an axis of their own can settle them.
     """
     count = len(order.places)
     if len(np.unique(order.alike)) == count or move.split[move.axis] != count:

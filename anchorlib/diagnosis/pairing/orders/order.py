@@ -28,7 +28,7 @@ class Order(NamedTuple):
     alike: Array
 
     def settled(self, rows_a: Array, rows_b: Array) -> Order:
-        """The order in which alike samples are told apart by the rows of one more record.
+        """The order, with the places of alike samples settled by the rows of one more record.
 
         rows_a, rows_b: A's and B's record, (samples, elements), each in its own order. Among alike
         samples A's and B's rows are paired by rank along one random direction: rows that are nearly

@@ -64,9 +64,10 @@ def orders(alignment: Alignment) -> Orders:
 
 
 def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
-    """For each pass, the first TRIED pairs that may have the same elements in another order.
+    """For each pass, the first TRIED pairs that may have equal elements in another order.
 
-    They are differing values, no parameters, with stored values and equal unordered figures.
+    These are pairs of differing values, not of parameters, with stored values and with equal
+    figures where the figures do not depend on the order.
     """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing
@@ -93,14 +94,14 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
 def _order(alignment: Alignment, pair: int) -> Order | None:
     """The place in B of each of A's rows, along the first or second axis; None without an order.
 
-    Both records must have the same rows, in another order, more than half of them distinct.
+    Both records must have equal rows at different places, more than half of them distinct.
     """
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
     shape = a.shapes[a.shape[row_a]]
     if shape != b.shapes[b.shape[row_b]] or a.dtypes[a.dtype[row_a]] != b.dtypes[b.dtype[row_b]]:
         return None
-    # Rows of one or two elements, as class indices, do not tell samples: ELEMENTS are needed.
+    # Rows of one or two elements, as class indices, do not identify a sample.
     for axis, size in enumerate(shape[: max(len(shape) - 1, 0)][:2]):
         if not 1 < size <= MOST or a.figures["numel"][row_a] < ELEMENTS * size:
             continue
