@@ -45,11 +45,11 @@ def _alone(comparison: Findings) -> tuple[str, str]:
     alignment = comparison.alignment
     if alignment is None:
         return "", ""
-    a = _told(alignment.a, alignment.only_a, alignment.a_row)
-    return a, _told(alignment.b, alignment.only_b, alignment.b_row)
+    a = _alone_in(alignment.a, alignment.only_a, alignment.a_row)
+    return a, _alone_in(alignment.b, alignment.only_b, alignment.b_row)
 
 
-def _told(table: Table, only: Array, matched: Array) -> str:
+def _alone_in(table: Table, only: Array, matched: Array) -> str:
     if not len(only) or not len(matched):
         return ""
     shared = {table.tensors[at][:2] for at in np.unique(table.tensor[matched])}

@@ -196,6 +196,6 @@ def incomplete(complete: Completeness, alignment: Alignment, first: Divergence |
     """
     if first is None:
         return not complete
-    # A gap of unknown beginning may be anywhere, so it counts as one from step 0 on.
+    # A gap of unknown beginning may be anywhere, so it counts as a gap from step 0 on.
     tables = [table for table in (alignment.a, alignment.b) if table.gaps]
     return any((table.gaps_from or 0) <= first.place.step for table in tables)

@@ -27,7 +27,7 @@ from anchorlib.names import escape, join
 __all__ = ["SentenceContext", "sentence"]
 
 MODULES = 3  # how many modules are named
-ROUNDABLE = 1000.0  # eps: a larger error of unrelated tensors is told as a share of the norm
+ROUNDABLE = 1000.0  # eps: a larger error of unrelated tensors is given as a share of the norm
 
 
 class SentenceContext(NamedTuple):

@@ -219,7 +219,7 @@ def _trains(table: Any, phase: int) -> bool:
 
 
 def _inside(front: Frontier, layout: Layout, of_layout: Array) -> None:
-    """Judges rows by their parents in the same step, for all blocks of a layout together."""
+    """Judges rows by their parents in the rows' own step, for all blocks of a layout together."""
     size = len(layout.keys)
     children, first = np.unique(layout.child, return_index=True)
     chunk = max(CHUNK // max(len(layout.child), size, 1), 1)
@@ -281,7 +281,10 @@ def _across(front: Frontier, layout: Layout, of_layout: Array) -> None:
 
 
 def _away(front: Frontier, links: list[Any], children: Array, target: Array) -> None:
-    """Judges the links from blocks of one layout (`some`) to blocks of one other (`target`)."""
+    """Judges links whose children lie in blocks of one layout, and parents in blocks of another.
+
+    children: the blocks of the children. target: the blocks of the parents, all of one layout.
+    """
     a, blocks = front.alignment.a, front.blocks
     rows = blocks.rows_of(int(target[0]))
     where = (a.tensor[rows], a.pass_index[rows], a.call[rows])

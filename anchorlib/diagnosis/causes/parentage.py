@@ -14,7 +14,7 @@ origin:
     inputs                  the record of which they are a copy, and no other
     buffers                 all computed values that were recorded before
     computed records        loose values that were recorded before; inputs and buffers of the step
-    collectives             the same pass on other ranks
+    collectives             this pass on other ranks
     incomplete ancestry     all records before
 
 A record explains only records that come after it. So where two optimizers step in one step, the
@@ -174,7 +174,7 @@ def layout_of(
 def roles(lineage: StepLineage, keys: list[RecordKey]) -> Array:
     """The role of each record of a step."""
     parameters = set(lineage.parameters)
-    # Where compiled code hides parameters from autograd, kinds that only parameters have tell them.
+    # Where compiled code hides parameters from autograd, kinds that only parameters have show them.
     parameters |= {
         name
         for name, kind, _, _ in keys

@@ -28,7 +28,7 @@ def upstream(edges: Sequence[Edges], name: str, phase: str) -> set[str]:
 
 
 def _followed(edges: Edges) -> set[str]:
-    """The parents in the same pass to which autograd leads."""
+    """The parents in the statement's own pass to which autograd leads."""
     inputs = {-source for sources in edges.inputs for source in sources if source < 0}
     return {
         parent.name

@@ -5,7 +5,7 @@ rounding      how large one operation's own error may be
 noise         how far apart runs are that should be equal
 changes       what B does otherwise at an origin
 classes       the class of each origin: suspect, expected, and why
-reasons       what is told of an origin beside its class
+reasons       what is said about an origin besides its class
 judge         puts all of these together
 verdict       whether the differences of two runs matter
 losses        where the losses part
@@ -35,7 +35,7 @@ from anchorlib.diagnosis.judgement.origins import (
     Origin,
     Partials,
     Replay,
-    Way,
+    TracedPath,
     cuts,
     measured_from,
     partials,
@@ -60,7 +60,7 @@ __all__ = [
     "Origin",
     "Partials",
     "Replay",
-    "Way",
+    "TracedPath",
     "benign",
     "completeness",
     "computing",

@@ -15,7 +15,7 @@ _STAGES = {"value": "forward", "grad": "backward", "pass_grad": "backward"}
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """Whether A and B went on to the same step, lost no record, and did not die.
+    """Whether A and B reached one last step, lost no record, and did not die.
 
     A run that is still written is complete as long as it is not behind the other one.
 

@@ -80,7 +80,7 @@ class Judge:
         )
         note = f"{leap.times:,.0f} times the error of anything before it in the step"
         note = note if leap.times else why
-        added = replace(self._told(segment, "not_rounding", note), leap=leap.times or 1.0)
+        added = replace(self._origin_of(segment, "not_rounding", note), leap=leap.times or 1.0)
         before = [one for one in origins if one.place.step <= place.step and one.place != place]
         return [*before, added, *(one for one in origins if one.place.step > place.step)]
 
@@ -104,7 +104,7 @@ class Judge:
         rank = alignment.a.tensors[alignment.a.tensor[row]].rank
         segment = OriginSegment(row, (row,), len(rows), (rank,), ops)
         note = "NaN or infinity in one run alone, of inputs that differ already"
-        return [self._told(segment, "nonfinite", note + self.classes.alone(row))]
+        return [self._origin_of(segment, "nonfinite", note + self.classes.alone(row))]
 
     def _origin(self, segment: OriginSegment) -> Origin:
         """The origin of a segment: its first record, unless another record has a worse class.
@@ -120,7 +120,7 @@ class Judge:
                 segment = replace(segment, row=worst, ops=self.frontier.ancestry(worst).ops)
                 cls, note = other, why
                 break
-        return self._told(segment, cls, note)
+        return self._origin_of(segment, cls, note)
 
     def _worst(self, segment: OriginSegment) -> list[int]:
         """The record with the largest error of each kind, largest first, without the first record.
@@ -143,7 +143,7 @@ class Judge:
         error = size_of_error(self.frontier, row, measure)
         return -1.0 if np.isnan(error) else error
 
-    def _told(self, segment: OriginSegment, cls: str, note: str) -> Origin:
+    def _origin_of(self, segment: OriginSegment, cls: str, note: str) -> Origin:
         row, front = segment.row, self.frontier
         pair = self.classes.pair(row)
         measure = self.classes.measure(pair)

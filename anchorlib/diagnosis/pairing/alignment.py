@@ -20,7 +20,7 @@ class Renaming:
     """One tensor that has different names in the two runs, and how the names were matched.
 
     how: "map" (the user's file), "wrapper" (a prefix that a wrapper or a `prefix=` added),
-        "operations" (the same place among what is computed of what), "digest" (equal bits at the
+        "operations" (equal places in the graphs of operations), "digest" (equal bits at the
         first step), "guess" (same shapes and like norms, and no other name would do as well:
         shown to people, and nothing is concluded from it; see `Alignment.guessed`).
     """
@@ -37,9 +37,9 @@ class Alignment:
     Records are paired by their identity, never by the order in which they arrived.
 
     a_row, b_row: the rows of a pair in the two tables.
-    equal: whether dtype, shape and digest of a pair are the same.
+    equal: whether dtype, shape and digest of a pair are equal.
     only_a, only_b: rows that found no partner.
-    step_offset: a record of A at step s stands for one of B at step s + step_offset.
+    step_offset: a record of A at step s stands for a record of B at step s + step_offset.
     eval_since: the step, in the run's own count, from which A, and B, ran in eval mode while the
         other trained; None where it never did.
     merged: which passes or ranks of a run were merged, where the two split their work differently.

@@ -19,9 +19,9 @@ def compiled(ops: Iterable[str]) -> bool:
 
 
 def statements(alignment: Alignment, rank: int) -> list[Edges]:
-    """The edges of one rank: A's, and B's for places where A has none, or only poor ones.
+    """The edges of one rank: A's, and B's for places where A has none, or only poor edges.
 
-    Compiled code has a single autograd node, or none; the edges of an eager partner name its
+    Compiled code has a single autograd node, or none; the edges of an eager run name the
     operations. B's edges are given for A's attempts: those with edges, the first and the last.
     """
     own = list(alignment.a.edges.get(rank, ()))

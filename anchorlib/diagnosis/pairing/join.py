@@ -2,7 +2,7 @@
 
 Order of arrival never decides anything. The modes All, Summary, EveryN and Final record the tensor
 itself, so that their records are paired where coordinates agree; a Sum is paired only with a Sum of
-the same window. Records without a partner are part of the result.
+an equal window. Records without a partner are part of the result.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def _formulas(outcome: Fit) -> str:
     if not outcome.formulas:
         share = math.floor(outcome.share * 1000) / 10  # rounded up to 100, it would seem to fit
         return f"nothing known here (nearest: {outcome.nearest}, {share:g}% of the elements)"
-    # A formula that is written out tells more than the words "torch's kernel".
+    # A formula that is written out explains more than the words "torch's kernel".
     explicit = [one for one in outcome.formulas if one != "torch's kernel"] or list(
         outcome.formulas
     )

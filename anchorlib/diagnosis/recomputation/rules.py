@@ -1,6 +1,6 @@
 """The rules, one for each operation: its candidate functions, and the operands that they take.
 
-An operation is recognised by its autograd nodes in one run; the other run may compute the same by
+An operation is recognised by its autograd nodes in one run; the other run may compute its result by
 other operations. Operands that do not fit the rule give no recipe, so that nothing is guessed.
 """
 
@@ -54,9 +54,9 @@ _EPS: Final = re.compile(r"\beps=([0-9.e+-]+)")
 
 
 def recipe(ops: Sequence[str], operands: Operands, texts: Sequence[str]) -> Recipe | None:
-    """The recipe for `told.own` as the result of these operations.
+    """The recipe for `operands.own` as the result of these operations.
 
-    None where they have no rule, or where the operands do not fit it.
+    None where the operations have no rule, or where the operands do not fit the rule.
     ops: the autograd nodes, without those that only move bits. texts: the descriptions of the
     modules and the arguments of the operations of both runs, which state settings as eps, strides
     and scale.

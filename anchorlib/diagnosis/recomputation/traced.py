@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement import Origin, Way
+from anchorlib.diagnosis.judgement import Origin, TracedPath
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.diagnosis.recomputation.operands import (
     MOST_ELEMENTS,
@@ -56,11 +56,11 @@ def partings(origin: Origin, tables: tuple[Table, Table]) -> Iterator[OpParting]
 
     tables: A's and B's records.
     """
-    way = origin.way
-    if way is None:
+    path = origin.path
+    if path is None:
         return
-    values = _Values(way, tables)
-    for pair in _candidates(origin, way):
+    values = _Values(path, tables)
+    for pair in _candidates(origin, path):
         for lead in (0, 1):
             if len(pair[lead]) == 1:
                 operands = _operands(pair, lead, values)
@@ -68,7 +68,7 @@ def partings(origin: Origin, tables: tuple[Table, Table]) -> Iterator[OpParting]
                     yield OpParting(pair[lead][0], operands, pair[1 - lead])
 
 
-def _candidates(origin: Origin, way: Way) -> Iterator[tuple[Ops, Ops]]:
+def _candidates(origin: Origin, path: TracedPath) -> Iterator[tuple[Ops, Ops]]:
     """Operations of A with the operations of B in their place, where the results differ in bits.
 
     Operations that one run alone ran come first, then those that both ran with different results.
@@ -76,8 +76,8 @@ def _candidates(origin: Origin, way: Way) -> Iterator[tuple[Ops, Ops]]:
     for one in origin.differences:
         if one.a and one.b and one.outputs_equal is not True:
             yield one.a, one.b
-    if [op.op for op in way.a] == [op.op for op in way.b]:
-        for a, b in zip(way.a, way.b, strict=True):
+    if [op.op for op in path.a] == [op.op for op in path.b]:
+        for a, b in zip(path.a, path.b, strict=True):
             came = _digests(a.outputs) == _digests(b.outputs)
             if not came and _digests(a.inputs) == _digests(b.inputs):
                 yield (a,), (b,)
@@ -90,10 +90,10 @@ def _digests(operands: Sequence[TracedOperand]) -> list[str | None]:
 class _Values:
     """Finds values by digest: those that were kept of operations, then those of other records."""
 
-    def __init__(self, way: Way, tables: tuple[Table, Table]) -> None:
+    def __init__(self, path: TracedPath, tables: tuple[Table, Table]) -> None:
         self._tables = tables
         self._places: dict[str, list[tuple[Run, Op, str]]] = {}
-        for run, ops in zip(way.runs, way.steps, strict=True):
+        for run, ops in zip(path.runs, path.steps, strict=True):
             for op in ops:
                 for kind, one in kept_as(op):
                     if one.digest is not None:

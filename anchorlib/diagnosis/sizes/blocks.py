@@ -1,6 +1,6 @@
 """Pairs that are measured together: a block says where their values are, and `apart` reads them.
 
-The answer depends on the block alone, so that any process may compute it, to the same bit. A block
+The answer depends on the block alone, so that any process computes equal bits for it. A block
 is one large pair, or small pairs of 64 Ki elements in all: which elements are added up in which
 order is settled by the block.
 """

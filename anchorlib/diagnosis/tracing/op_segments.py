@@ -64,10 +64,10 @@ class OpSegments:
         """The operations that made the records of one step, by row."""
         known = self._makers.get((rank, step))
         if known is None:
-            known = self._makers[rank, step] = dict(self._found(rank, step))
+            known = self._makers[rank, step] = dict(self._makers_of(rank, step))
         return known
 
-    def _found(self, rank: int, step: int) -> list[tuple[int, Op]]:
+    def _makers_of(self, rank: int, step: int) -> list[tuple[int, Op]]:
         table, joined = self._table, self._of_rank(rank)
         there = self._rows[table.step[self._rows] == step]
         made = []

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement import Origin, Way
+from anchorlib.diagnosis.judgement import Origin, TracedPath
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.diagnosis.tracing.op_segments import OpSegments, Steps
 from anchorlib.diagnosis.tracing.telling import clause
@@ -26,9 +26,9 @@ from anchorlib.reading import Run
 __all__ = ["Traces", "traces_of"]
 
 HOW: Final = "session.trace(2), ANCHOR_TRACE=0:2 or `anchor run --trace 0:2 -- COMMAND`"
-CLAUSES: Final = 3  # how many are told of an origin
+CLAUSES: Final = 3  # the most clauses that are added to an origin
 COUNTED: Final = re.compile(r"^[AB] (has|computes it by) ")
-"""Clauses that were concluded from autograd's statements; the trace tells them exactly."""
+"""Clauses that were concluded from autograd's statements; a trace shows the operations exactly."""
 SOMEWHERE: Final = "somewhere in "
 
 
@@ -66,21 +66,21 @@ class Traces:
             return origin
         mine = tuple(_within(self.operations.every if self.operations else (), a, b))
         traced = replace(
-            origin, ops_a=_names(a), ops_b=_names(b), differences=mine, way=self._way(a, b)
+            origin, ops_a=_names(a), ops_b=_names(b), differences=mine, path=self._path(a, b)
         )
         clauses = [
             clause(difference) for difference in mine if difference.outputs_equal is not True
         ]
         return _reworded(traced, list(dict.fromkeys(clauses))[:CLAUSES])
 
-    def _way(self, a: tuple[Op, ...], b: tuple[Op, ...]) -> Way | None:
+    def _path(self, a: tuple[Op, ...], b: tuple[Op, ...]) -> TracedPath | None:
         """The operations that lead to an origin; None where one of the runs ran none there."""
         if self.runs is None or not (a and b):
             return None
         one, two = (
             steps[ops[0].rank, ops[0].step] for steps, ops in zip(self.steps, (a, b), strict=True)
         )
-        return Way(a, b, (one, two), self.runs)
+        return TracedPath(a, b, (one, two), self.runs)
 
 
 def traces_of(a: Run, b: Run, alignment: Alignment, *, asked: bool | None) -> Traces | None:

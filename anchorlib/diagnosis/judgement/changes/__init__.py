@@ -1,10 +1,10 @@
-"""What B does otherwise at an origin, as far as the records and headers of both runs tell.
+"""What B does otherwise at an origin, as far as the records and headers of both runs show it.
 
 changes       the answer, put together from all files below
 stated        where both runs state that a formula differs, behind earlier rounding
 operations    operations between a record and its parents
 absences      records that one run alone has
-indices       the indices and targets that operations were told, by name
+indices       indices and targets among the arguments of operations, by name
 moves         how far a tensor was moved, compared with the other run
 figures       a formula that makes the figures of B's operand of A's
 rows_read     the rows of a table that were read, known by their bits
@@ -16,7 +16,7 @@ second_steps  a second optimizer step on the gradients of one backward
 detaching     a graph that one run alone cuts
 unreached     values that one run's backward alone reaches
 sharing       a weight that one run alone ties
-schedules     an optimizer that is told otherwise: another eps, a schedule that falls early
+schedules     an optimizer whose settings differ: another eps, a schedule that falls early
 constants     buffers that code makes and nothing changes
 """
 

@@ -1,4 +1,4 @@
-"""What B does otherwise at an origin, as far as the records and headers of both runs tell.
+"""What B does otherwise at an origin, as far as the records and headers of both runs show it.
 
     LayerNorm eps 1e-05 | 0.01              the arguments of a module
     GeluBackward0 approximate 'none' | 'tanh'        the arguments of an operation
@@ -244,7 +244,7 @@ class Changes:
         statements = [self._edges(run, call) for run, call in enumerate(calls)]
         if not any(edges is not None and _is_opaque(edges) for edges in statements):
             return calls
-        stated_calls: list[Call | None] = []
+        stated: list[Call | None] = []
         tables = (self.frontier.alignment.a, self.frontier.alignment.b)
         for table, call in zip(tables, calls, strict=True):
             places = (
@@ -258,12 +258,8 @@ class Changes:
                 for edges in table.edges.get(call.rank, ())
                 if edges.name == call.name and not edges.missing
             )
-            stated_calls.append(next(places, None))
-        return (
-            calls
-            if stated_calls[0] is None or stated_calls[1] is None
-            else (stated_calls[0], stated_calls[1])
-        )
+            stated.append(next(places, None))
+        return calls if stated[0] is None or stated[1] is None else (stated[0], stated[1])
 
     def _between(self, run: int, call: Call, row: int) -> list[Operation]:
         """The operations of a call that lie between the row's tensor and the call's result."""

@@ -4,8 +4,8 @@
     … index (160 from 0 to 47, 1f0c9a2b), as in B's Gather | (160 from 0 to 47, 72ab90c1)
     the loss's target differs: 32 of mean 0.343, std 1.1 | 32 of mean 0.672, std 1.2
 
-A statement holds an index as its number of elements, its bounds and the first digits of its digest,
-by which a record of the same elements is found, and an operation that reads by the same index.
+A statement describes an index by its number of elements, its bounds and the first digits of its
+digest. By these, a record with equal elements is found, and an operation that reads by this index.
 """
 
 from __future__ import annotations

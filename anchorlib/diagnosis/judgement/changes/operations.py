@@ -28,7 +28,7 @@ __all__ = [
     "unkept",
 ]
 
-SHOWN = 3  # changes of one kind that are told
+SHOWN = 3  # the most changes of one kind that are named
 NTH = {2: "second", 3: "third", 4: "fourth"}
 
 MOVING = re.compile(
@@ -194,7 +194,7 @@ def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
     """Says that operations take their operands in another order in B; "" where none does.
 
     One operation does, or two of them have exchanged records.
-    a, b: statements with the same operations. names: A's names -> B's, where they differ.
+    a, b: statements with equal operations. names: A's names -> B's, where they differ.
     """
     exchanged: list[tuple[str, list[str], list[str]]] = []
     for at, op in enumerate(a.ops):

@@ -39,7 +39,7 @@ POWERS: Mapping[str, Callable[[Array], Array]] = {
 
 
 class ValueClause(str):
-    """A clause that follows from the values of A and B alone: nothing says what computed them."""
+    """A clause that follows from A's and B's values alone; it does not say what made them so."""
 
     __slots__ = ()
 
@@ -60,11 +60,11 @@ def relation(frontier: Frontier, row: int) -> list[ValueClause]:
     if values_a is None or values_b is None or not _apart(values_a, values_b):
         return []
     with np.errstate(all="ignore"):
-        clause = next(_told(values_a.reshape(shape), values_b.reshape(shape)), None)
+        clause = next(_clauses(values_a.reshape(shape), values_b.reshape(shape)), None)
     return [] if clause is None else [ValueClause(clause)]
 
 
-def _told(a: Array, b: Array) -> Iterator[str]:
+def _clauses(a: Array, b: Array) -> Iterator[str]:
     shift = float(np.median(b - a))
     if _same(a + shift, b):
         yield f"B is A {'plus' if shift > 0 else 'minus'} {abs(shift):.6g}"

@@ -39,7 +39,7 @@ def stepped_again(frontier: Frontier, row: int) -> str:
 def _is_between(passes: Array, step: int) -> bool:
     """Whether no pass belongs to this step, although earlier and later steps have passes.
 
-    After its last recorded pass, a run may have been told to record no more passes (`steps=`).
+    After its last recorded pass, a run may have passes that it was not asked to record (`steps=`).
     """
     return bool((passes < step).any() and (passes > step).any() and step not in passes)
 

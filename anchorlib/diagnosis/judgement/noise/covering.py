@@ -1,7 +1,6 @@
 """Whether noise runs excuse a difference: they are as far apart there, though inputs are equal.
 
-A difference between runs that compute the same must not be called a fault where runs that differ by
-rounding alone are as far apart.
+A difference must not be called a fault where runs that differ by rounding alone are as far apart.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Turn:
     size: float
 
     def line(self) -> str:
-        """The sentence that tells people of this turn."""
+        """The sentence about this turn, for people."""
         where = f"{self.place.name} at step {self.place.step}, pass {self.place.pass_index}"
         return (
             f"{self.elements:,} of the {self.numel:,} elements of {where} lie where an operation "

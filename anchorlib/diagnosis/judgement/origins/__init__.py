@@ -1,17 +1,17 @@
 """Origins: differences that no recorded parent explains.
 
-origins    the origin, with all that is told of it
+origins    the origin, with all that is known of it
 segments   origins grouped by their cause
 preceding  why a record that differs before the first origin is no origin
 reference  origins measured from a third run that is nearer to the truth
 nearness   which of two records is nearer to a third
 cuts       modules that one run calls otherwise for the same work
-partials   gradients of which one run alone states that it saw a part
+partials   gradients of which one run alone states that it recorded only a part
 """
 
 from anchorlib.diagnosis.judgement.origins.cuts import Cuts, cuts
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness
-from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, Way
+from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, TracedPath
 from anchorlib.diagnosis.judgement.origins.partials import Partials, partials
 from anchorlib.diagnosis.judgement.origins.preceding import preceding
 from anchorlib.diagnosis.judgement.origins.reference import measured_from
@@ -24,7 +24,7 @@ __all__ = [
     "OriginSegment",
     "Partials",
     "Replay",
-    "Way",
+    "TracedPath",
     "cuts",
     "measured_from",
     "partials",

@@ -12,11 +12,11 @@ from anchorlib.diagnosis.sizes import Measure
 from anchorlib.operations import Op, OpDifference
 from anchorlib.reading import Run
 
-__all__ = ["Origin", "Replay", "Way"]
+__all__ = ["Origin", "Replay", "TracedPath"]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class TracedPath:
     """The traced operations that computed an origin from its nearest recorded parents.
 
     a, b: the operations of A and of B, in their order. steps: all operations of the step in A, and
@@ -75,7 +75,7 @@ class Origin:
         that only move bits: ATen's where both runs traced the step, else autograd's nodes.
     differences: where both runs traced the step, the operations among these that one run alone ran,
         or that both ran with different arguments.
-    way: where both runs traced the step, all operations between the parents and the record.
+    path: where both runs traced the step, all operations between the parents and the record.
     """
 
     place: Place
@@ -96,4 +96,4 @@ class Origin:
     ops_a: tuple[str, ...] = ()
     ops_b: tuple[str, ...] = ()
     differences: tuple[OpDifference, ...] = field(default=(), repr=False, compare=False)
-    way: Way | None = field(default=None, repr=False, compare=False)
+    path: TracedPath | None = field(default=None, repr=False, compare=False)

@@ -53,16 +53,16 @@ def segments(frontier: Frontier) -> list[OriginSegment]:
     amongst = np.bincount(which.reshape(-1), minlength=len(first))
     groups: dict[Any, list[int]] = {}
     for number in np.argsort(first, kind="stable").tolist():
-        groups.setdefault(_segment(frontier, int(rows[first[number]])), []).append(number)
+        groups.setdefault(_key(frontier, int(rows[first[number]])), []).append(number)
     found_segments = []
     for numbers in groups.values():
         leaders = [int(rows[first[number]]) for number in numbers]
         at = place[first[numbers[0]]] == place
-        found_segments.append(_told(frontier, leaders, int(amongst[numbers].sum()), rows[at]))
+        found_segments.append(_segment_of(frontier, leaders, int(amongst[numbers].sum()), rows[at]))
     return found_segments
 
 
-def _told(
+def _segment_of(
     frontier: Frontier, leaders: list[int], amongst: int, rows_of_tensor: Array
 ) -> OriginSegment:
     a, row = frontier.alignment.a, leaders[0]
@@ -79,7 +79,7 @@ def _told(
     return OriginSegment(row, tuple(leaders), amongst, ranked, common or ops[0], elsewhere)
 
 
-def _segment(frontier: Frontier, row: int) -> Any:
+def _key(frontier: Frontier, row: int) -> Any:
     """The key of the segment that a row belongs to: rows of one segment have equal keys."""
     a = frontier.alignment.a
     role = Role(int(frontier.role[row]))

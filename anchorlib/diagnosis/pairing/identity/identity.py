@@ -21,7 +21,7 @@ class Identities:
     """The keys of two tables' rows; within a table each key occurs once.
 
     row_a, row_b: the rows that have a key, ascending. Where a run holds one observation in two
-        modes, one record has the key, that with values first, and the other has none.
+        modes, one record has the key, preferably a record with values, and the other has none.
     key_a, key_b: the keys of these rows.
     eval_since: the step, in the run's own count, from which A, and B, ran in eval mode while the
         other trained; None where it never did.
@@ -46,7 +46,7 @@ class Identities:
 def series_codes(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
     """A number for each tensor of A, and of B; those with equal numbers are one series.
 
-    They have the same rank, kind and `mode_class`, and names that are matched.
+    Tensors of one series have equal ranks, kinds and `mode_class`, and names that are matched.
     """
     known: dict[Hashable, int] = {}
     codes: tuple[list[int], list[int]] = ([], [])
@@ -92,7 +92,7 @@ def same_bits(a: Table, b: Table, a_row: Array, b_row: Array) -> Array:
 
 
 def repeats(table: Table) -> Array:
-    """For each row, how many rows before it have the same tensor, phase, step, pass and call."""
+    """For each row, how many rows before it have its tensor, phase, step, pass and call."""
     places = (getattr(table, name) for name in PLACE)
     return occurrences(packed([table.tensor, table.phase, *places]))
 

@@ -46,7 +46,7 @@ def joined(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def occurrences(keys: Array) -> Array:
-    """For each row, how many rows before it have the same key."""
+    """For each row, how many rows before it have its key."""
     order = np.argsort(keys, kind="stable")
     ascending = keys[order]
     begins = np.ones(len(keys), bool)

@@ -60,7 +60,7 @@ def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) 
 def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
     """The steps, in A and in B, of records with equal bits and equal coordinates but for the step.
 
-    Only bits that occur at one step alone of their run are paired: constants do not tell steps.
+    Only bits that occur at a single step of their run are paired: constants do not identify a step.
     """
     rows = [_telling(table) for table in (a, b)]
     series, phases = series_codes(a, b, to_b), shared_codes(a.phases, b.phases)

@@ -5,8 +5,9 @@ module flattens samples and positions. Which axis follows the samples, and wheth
 decided by values: B's record is reordered along each such axis, and the move after which B's record
 is nearest to A's record is taken, if that is clearly nearer than without a move.
 
-Samples may be alike in the record that told the order: an edge from one node to another is as long
-as the edge back. The first later record in which they differ tells which of them is which.
+Samples may be alike in the record from which the order was read: an edge from one node to another
+is as long as the edge back. The first later record in which such samples differ settles their
+order.
 """
 
 from __future__ import annotations
@@ -47,17 +48,19 @@ class Move(NamedTuple):
 
     def of(self, values: Array) -> Array:
         """The values in the new order, flat."""
-        seen = values.reshape(self.split)
-        found: Array = np.ascontiguousarray(seen.take(self.order, axis=self.axis)).reshape(-1)
-        return found
+        in_samples = values.reshape(self.split)
+        reordered: Array = np.ascontiguousarray(
+            in_samples.take(self.order, axis=self.axis)
+        ).reshape(-1)
+        return reordered
 
 
 def arranged(alignment: Alignment) -> Alignment:
-    """The alignment with B's samples in A's order; unchanged where no other order is found."""
-    told = orders(alignment)
-    if not told:
+    """The alignment with B's samples in A's order; unchanged where the orders do not differ."""
+    orders_found = orders(alignment)
+    if not orders_found:
         return alignment
-    moves = _moves(alignment, told)
+    moves = _moves(alignment, orders_found)
     if not moves:
         return alignment
     b = _moved(alignment.b, moves)
@@ -66,7 +69,7 @@ def arranged(alignment: Alignment) -> Alignment:
     return replace(alignment, b=b, equal=equal, reordered=steps[0])
 
 
-def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
+def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
     """The move of each row of B that follows the samples."""
     a, b = alignment.a, alignment.b
     parameters = parameters_of(a)
@@ -75,7 +78,7 @@ def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
     )
     pairs = alignment.differing
     pairs = pairs[whose[a.tensor[alignment.a_row[pairs]]]]
-    known = dict(told)
+    known = dict(orders_of)
     moves: dict[int, Move] = {}
     values: dict[Hashable, Move] = {}
     for pair in pairs[np.argsort(a.order[alignment.a_row[pairs]], kind="stable")].tolist():
@@ -89,7 +92,7 @@ def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
             continue
         tensor = a.tensors[a.tensor[row_a]]
         place = (pass_of(a, row_a), tensor.name, int(a.call[row_a]), int(b.shape[row_b]))
-        # A gradient that differs too much to tell its order has the order of its value.
+        # Where a gradient differs too much to show its order, it has the order of its value.
         if move is None and tensor.kind == "grad":
             move = values.get(place)
         if move is not None:
@@ -128,9 +131,9 @@ def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[
 
 
 def _settled(order: Order, move: Move, values_a: Array, values_b: Array) -> Order:
-    """The order in which alike samples are told apart by a record; unchanged where none are alike.
+    """The order, with the places of alike samples settled by a record, if there are such samples.
 
-    Only a record whose samples have an axis of their own tells them apart.
+    Only a record whose samples have an axis of their own can settle them.
     """
     count = len(order.places)
     if len(np.unique(order.alike)) == count or move.split[move.axis] != count:
@@ -157,9 +160,9 @@ def _tried(shape: tuple[int, ...], order: Array) -> Iterator[Move]:
             yield Move(axis + 1, order, (*shape[:axis], times, count, *shape[axis + 1 :]))
 
 
-def _apart(one: Array, two: Array) -> float:
+def _apart(left: Array, right: Array) -> float:
     """The distance of two arrays, over the elements whose difference is finite."""
-    apart = np.abs(one.reshape(-1) - two)
+    apart = np.abs(left.reshape(-1) - right)
     return float(np.linalg.norm(apart[np.isfinite(apart)]))
 
 
@@ -194,10 +197,10 @@ def _stacker(b: Table, moves: Mapping[int, Move]) -> Callable[[Array], Array] | 
         return None
 
     def stack(rows: Array) -> Array:
-        found = np.array(inner(rows))
+        stacked = np.array(inner(rows))
         for at, row in enumerate(rows.tolist()):
             if (move := moves.get(row)) is not None:
-                found[at] = move.of(found[at])
-        return found
+                stacked[at] = move.of(stacked[at])
+        return stacked
 
     return stack

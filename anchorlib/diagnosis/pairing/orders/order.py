@@ -19,28 +19,29 @@ class Order(NamedTuple):
     """Where B has each of A's samples.
 
     places: the place in B of each of A's samples.
-    alike: a number for each of A's samples; samples of one number have the same row, but for
-        rounding, in the records that told the order: they do not tell which of them is which.
+    alike: a number for each of A's samples. Samples with one number have equal rows, but for
+        rounding, in the records from which the order was read, so that their places among
+        themselves are not known.
     """
 
     places: Array
     alike: Array
 
-    def settled(self, one: Array, two: Array) -> Order:
-        """The order in which alike samples are told apart by the rows of one more record.
+    def settled(self, rows_a: Array, rows_b: Array) -> Order:
+        """The order, with the places of alike samples settled by the rows of one more record.
 
-        one, two: A's and B's record, (samples, elements), each in its own order. Among alike
-        samples A's and B's rows are paired by rank, along one direction that is drawn once: rows
-        that are nearly equal in both runs come to lie at nearly the same place.
+        rows_a, rows_b: A's and B's record, (samples, elements), each in its own order. Among alike
+        samples A's and B's rows are paired by rank along one random direction: rows that are nearly
+        equal in both runs have nearly equal places along it.
         """
-        direction = np.random.default_rng(0).standard_normal(one.shape[1])
-        # Not a matrix product: that may round equal rows otherwise, by where they stand.
+        direction = np.random.default_rng(0).standard_normal(rows_a.shape[1])
+        # Not a matrix product: that may round equal rows differently, depending on their places.
         mine, other = (
-            (np.nan_to_num(rows) * direction).sum(axis=1) for rows in (one, two[self.places])
+            (np.nan_to_num(rows) * direction).sum(axis=1) for rows in (rows_a, rows_b[self.places])
         )
         by_rank, theirs = np.lexsort((mine, self.alike)), np.lexsort((other, self.alike))
         mine, other, groups = mine[by_rank], other[theirs], self.alike[by_rank]
-        # Samples that are nearer to one another than the two runs are remain alike.
+        # Samples that are nearer to one another than A's and B's rows are remain alike.
         apart = np.diff(mine) > 2 * np.abs(mine - other).max(initial=0.0)
         ends = apart | (np.diff(groups) != 0)
         places, alike = np.empty_like(self.places), np.empty_like(self.alike)
@@ -65,7 +66,7 @@ def pass_of(table: Table, row: int) -> Hashable:
 
 
 def call_of(table: Table, row: int) -> tuple[int, int]:
-    """The tensor and the call of a row: what is the same in every pass."""
+    """The tensor and the call of a row, by which a value is found again in other passes."""
     return int(table.tensor[row]), int(table.call[row])
 
 
@@ -73,5 +74,5 @@ def wide(raw: Array, kind: str) -> Array:
     """Values of an element type in double precision, in the shape of `raw`."""
     values = dtypes.decode(np.ascontiguousarray(raw), kind)
     wider = np.complex128 if dtypes.dtype(kind).family == "complex" else np.float64
-    found: Array = values.astype(wider)
-    return found
+    widened: Array = values.astype(wider)
+    return widened

@@ -4,8 +4,8 @@ A batch in another order holds the same samples: results of single samples are e
 samples differ by the order of addition alone. The order is read from the first value of each pass
 that has equal rows in both runs at different places. Figures that do not depend on the order
 (extremes, counts, nearly the norm) choose the values whose rows are worth reading. Once rounding
-has moved the parameters, rows that a model computes are equal no more: in later passes the values
-that told an order before tell it by rows that are nearly equal.
+has moved the parameters, the rows that a model computes are not equal any more. In later passes the
+order is read from nearly equal rows, of the values that gave the order before (`drifted`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["orders"]
 
 Array = np.ndarray[Any, Any]
 UNORDERED = ("zero", "nan", "inf", "subnormal", "min", "max")
-NEAR = 1e-9  # of the norm: by so much the order of addition may change it
+NEAR = 1e-9  # share of the norm by which the order of addition may change the norm
 TRIED = 3  # values that are tried in a pass, and passes before the search is given up
 MOST = 1 << 16  # samples of a batch
-ELEMENTS = 4  # that a sample has at least
-SURE = 16  # rows of fewer elements, held together by several values, from which an order is told
+ELEMENTS = 4  # the fewest elements of a sample whose bits identify it
+SURE = 16  # the fewest rows from which several values with small rows together give an order
 _DROPPING = re.compile(r"Dropout\w*\((?!p=0(\.0)?[,)])|DropoutBackward|dropout(_p)?=0?\.\d*[1-9]")
 
 
@@ -64,9 +64,10 @@ def orders(alignment: Alignment) -> Orders:
 
 
 def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
-    """For each pass, the first TRIED pairs that may have the same elements in another order.
+    """For each pass, the first TRIED pairs that may have equal elements in another order.
 
-    They are differing values, no parameters, with stored values and equal unordered figures.
+    These are pairs of differing values, not of parameters, with stored values and with equal
+    figures where the figures do not depend on the order.
     """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing
@@ -93,23 +94,23 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
 def _order(alignment: Alignment, pair: int) -> Order | None:
     """The place in B of each of A's rows, along the first or second axis; None without an order.
 
-    Both records must have the same rows, in another order, more than half of them distinct.
+    Both records must have equal rows at different places, more than half of them distinct.
     """
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
     shape = a.shapes[a.shape[row_a]]
     if shape != b.shapes[b.shape[row_b]] or a.dtypes[a.dtype[row_a]] != b.dtypes[b.dtype[row_b]]:
         return None
-    # Rows of one or two elements, as class indices, do not tell samples: ELEMENTS are needed.
+    # Rows of one or two elements, as class indices, do not identify a sample.
     for axis, size in enumerate(shape[: max(len(shape) - 1, 0)][:2]):
         if not 1 < size <= MOST or a.figures["numel"][row_a] < ELEMENTS * size:
             continue
         try:
-            one, two = row_digests(a, row_a, axis), row_digests(b, row_b, axis)
+            digests_a, digests_b = row_digests(a, row_a, axis), row_digests(b, row_b, axis)
         except StoreError:
             return None
-        if (found := _places(one, two)) is not None:
-            return found
+        if (order := _places(digests_a, digests_b)) is not None:
+            return order
     return None
 
 
@@ -169,18 +170,23 @@ def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Order | None:
 
 
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
-    """Whether the operation made this order, not the batch.
+    """Whether an operation of the model made this order, so that the batch itself is not reordered.
 
-    Then a parent's value of the same pass, with an axis as long, has equal bits in both runs.
+    Then the value of a parent, of this pass and with an axis of this length, has equal bits in both
+    runs.
     """
     a, row = alignment.a, int(alignment.a_row[pair])
     tensor = a.tensors[a.tensor[row]]
     own = (tensor.name, a.phases[a.phase[row]], int(a.call[row]))
-    told = [one for one in a.edges.get(tensor.rank, ()) if (one.name, one.phase, one.call) == own]
+    statements = [
+        one for one in a.edges.get(tensor.rank, ()) if (one.name, one.phase, one.call) == own
+    ]
     # A module may be given a batch in one pass, and another module's result in the next one.
-    of_pass = [one for one in told if one.pass_index == a.pass_index[row]]
-    told = of_pass or told
-    parents = {parent.name for one in told for parent in one.parents if parent.call is not None}
+    of_pass = [one for one in statements if one.pass_index == a.pass_index[row]]
+    statements = of_pass or statements
+    parents = {
+        parent.name for one in statements for parent in one.parents if parent.call is not None
+    }
     before = alignment.a_row[alignment.equal]
     before = before[(a.step[before] == a.step[row]) & (a.order[before] < a.order[row])]
     return any(
@@ -195,14 +201,14 @@ def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
 
 
 def _drops(*tables: Table) -> bool:
-    """Whether descriptions of modules, or the operations of edges, tell of dropout."""
+    """Whether the runs use dropout, by the descriptions of their modules and by operations."""
     return any(_DROPPING.search(text) for table in tables for text in _texts(table))
 
 
 def _texts(table: Table) -> Iterator[str]:
     for header in table.header.values():
         yield from (text for text in header.values() if isinstance(text, str))
-    for told in table.edges.values():
-        for edges in told:
+    for statements in table.edges.values():
+        for edges in statements:
             yield from edges.ops
             yield from edges.arguments or ()

@@ -22,8 +22,8 @@ LIKE = 0.02  # of the larger norm: by how much the norms of like records may dif
 class _Record(NamedTuple):
     """One record of a free name at a run's first step.
 
-    place: the rank, kind, phase, pass, call, dtype and shape. telling: whether the values can tell
-    one tensor from another.
+    place: the rank, kind, phase, pass, call, dtype and shape. telling: whether the values can
+    distinguish the tensor from other tensors.
     """
 
     name: str
@@ -34,7 +34,7 @@ class _Record(NamedTuple):
 
 
 def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
-    """Matches free names that have a record with equal bits at the same place of the first step.
+    """Matches free names that have a record with equal bits at equal places of the first step.
 
     Bits identify a name only if no other free name has them at that place, and if they are neither
     one repeated number nor a single 0, 1 or -1.

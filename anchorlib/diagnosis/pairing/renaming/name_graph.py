@@ -148,6 +148,6 @@ def colours(
 
 
 def _around(node: NameNode, colour_of: Mapping[str, Hashable]) -> Hashable:
-    """The neighbours' colours, without their numbers: a port may order operands otherwise."""
+    """The neighbours' colours, without their numbers: another program may reorder operands."""
     near = {(one.kinship, one.name) for one in node.neighbours}
     return tuple(sorted((kinship, hash(colour_of[name])) for kinship, name in near))

@@ -21,7 +21,7 @@ BEGINNINGS = 200  # searches for names to spread from; each looks at all names
 
 
 def match_positions(naming: Naming, a: Table, b: Table) -> None:
-    """Matches free names that stand at the same place of the two runs' graphs of operations.
+    """Matches free names that stand at equal places of the two runs' graphs of operations.
 
     A name without edges has no place there: it is matched only as the member of a matched module.
     """
@@ -49,7 +49,7 @@ def _match(spreading: Spreading) -> None:
 def _same_tensors(naming: Naming, a: NameGraph, b: NameGraph) -> None:
     """Matches the free second names of matched tensors, in order.
 
-    A tensor must have as many of them in both runs.
+    A tensor must have equally many second names in both runs.
     """
     taken = set(naming.to_b.values())
     own = _free(a, naming.to_b)

@@ -24,7 +24,7 @@ MOSTLY = 0.6
 """The share of the possible votes that a candidate needs where its operations may differ."""
 CROWD = 4096  # candidates of one matched pair; a pair with more of them gives no votes
 SAME, OTHER = 2.0, 1.0
-"""Votes of a matched pair whose operands stand at the same place, and at different places."""
+"""Votes of a matched pair whose operands stand at equal places, and at different places."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Spreading:
                     self.votes[x, y] = self.votes.get((x, y), self._alike(x, y)) + vote
 
     def _fit(self, one: str, two: str) -> bool:
-        """Whether two names may be the same tensor; see `strict`."""
+        """Whether two names may be names of one tensor; see `strict`."""
         x, y = self.a.nodes[one], self.b.nodes[two]
         if x.parameter != y.parameter or not self.naming.alike(one, two):
             return False

@@ -92,7 +92,7 @@ def _held(table: Table, groups: Iterable[RowGroup]) -> Held:
     for (_, numel), rows in alike.items():
         if table.stack is None or not numel or numel * len(rows) > 2 * MUCH:
             continue
-        with suppress(StoreError):  # `joined` reads each alone then, and tells the damaged
+        with suppress(StoreError):  # `joined` then reads each record alone, and finds the damaged
             values.update(zip(rows, table.stack(np.array(rows, np.int64)), strict=True))
     return values
 

@@ -23,7 +23,7 @@ from anchorlib.diagnosis.pairing.splits.joined_values import (
 from anchorlib.diagnosis.pairing.splits.splits import Split
 from anchorlib.diagnosis.pairing.tables import Table, Tensor
 from anchorlib.record import Edges
-from anchorlib.summary import Summary, summarise
+from anchorlib.summary import ArraySummary, summarise
 
 __all__ = ["JointTable"]
 
@@ -63,7 +63,7 @@ class JointTable:
         Groups with damaged values are left out; see `damaged`.
         """
         fine = self.fine
-        summaries = self._told()
+        summaries = self._summaries()
         if self.damaged:
             self._keep(~np.isin(self.first, self.damaged))
         first = self.first
@@ -97,7 +97,7 @@ class JointTable:
             **columns,
         )
 
-    def _told(self) -> dict[int, Summary]:
+    def _summaries(self) -> dict[int, ArraySummary]:
         """The summary of each concatenated or summed record, by its first row; fills `damaged`."""
         summaries = {}
         joint = (group for group in self.groups if group.combined != "first")
@@ -177,7 +177,7 @@ def _edges(fine: Table, split: Split) -> dict[int, list[Edges]]:
     """The edges of each merged rank: those of its lowest rank, in the first of merged passes."""
     lowest = _first_of(fine.edges, split)
     return {
-        rank: [_told(statement, split) for statement in edges if _is_first(statement, split)]
+        rank: [_renumbered(statement, split) for statement in edges if _is_first(statement, split)]
         for rank, edges in lowest.items()
     }
 
@@ -186,7 +186,7 @@ def _is_first(edges: Edges, split: Split) -> bool:
     return edges.phase not in split.phases or edges.pass_index % split.passes == 0
 
 
-def _told(edges: Edges, split: Split) -> Edges:
+def _renumbered(edges: Edges, split: Split) -> Edges:
     """The edges with the numbers of the merged passes."""
     phase = edges.phase
     parents = tuple(

@@ -48,7 +48,7 @@ class _Whole(NamedTuple):
 
 
 def met(a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> Meeting | None:
-    """Both runs at a common split; None where no split shows that they do the same work.
+    """Both runs at a common split; None where no split shows that their samples are equal.
 
     to_b: A's names -> B's, where they differ. offset: what to add to A's steps to get B's.
     """
@@ -121,7 +121,7 @@ def _whole(
 
 
 def _same_parts(a: Table, rows: tuple[list[int], list[int]], shape: Shape) -> bool:
-    """Whether parts of one shape are each the whole, or something that is summed."""
+    """Whether parts of one shape are replicas of the whole record, or its summands."""
     if len(rows[0]) != len(rows[1]) or int(np.prod(shape)) == 1:
         return True
     return bool((a.digest[rows[0]] == a.digest[rows[0][0]]).all())
@@ -155,7 +155,7 @@ def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
 
 
 def _same_samples(a: Table, b: Table, wholes: Iterable[_Whole]) -> bool:
-    """Whether one of the first concatenated values has the same rows in both runs."""
+    """Whether one of the first concatenated values has equal rows in both runs."""
     some = [record for record in wholes if record.axis is not None and _telling(a, b, record)]
     for record in sorted(some, key=lambda record: int(a.order[record.rows[0][0]]))[:LOOKED_AT]:
         rows = [

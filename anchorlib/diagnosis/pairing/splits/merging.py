@@ -2,7 +2,7 @@
 
 The loss of a part may be the mean over the part, or the part's share of the whole batch's mean. So
 gradients of the parts are scaled by the factor that brings them nearest to the other run's. Later
-results of accumulation or reduction are not scaled: they tell whether the training used the factor.
+results of accumulation or reduction are not scaled: they show whether the training used the factor.
 """
 
 from __future__ import annotations

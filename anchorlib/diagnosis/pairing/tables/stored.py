@@ -32,7 +32,7 @@ class StoredValues:
         return self.readers[int(self.owner[row])].raw_blocks(int(self.rows[row]), nbytes)
 
     def stack(self, records: Array, size: int, storage: np.dtype[Any]) -> Array:
-        """The raw storage of some records of one size and dtype: (len(some), size)."""
+        """The raw storage of these records, all of one size and dtype: (len(records), size)."""
         stacked = np.empty((len(records), size), storage)
         for number in np.unique(self.owner[records]):
             places = np.flatnonzero(self.owner[records] == number)

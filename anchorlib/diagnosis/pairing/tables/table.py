@@ -43,7 +43,7 @@ class Table:
     digest: (n, 2) uint64, the high and the low half of xxh3-128 over the raw bytes.
     kept: whether the record's values are stored.
     figures: zero nan inf subnormal numel (int64) and min max sum l2 (float64), by name.
-    edges: the edges of each rank, which tell how its values were computed.
+    edges: the edges of each rank, which state how its values were computed.
     header: for each rank the header of its last attempt, as the descriptions of its modules.
     gaps: how many observations were not recorded, or without values, by (name, kind).
     read: yields the raw storage of one record with stored values, in C order. Takes the row, and
