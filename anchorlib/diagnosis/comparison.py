@@ -174,8 +174,8 @@ class Comparison:
             "origins": [origin_dict(origin) for origin in self.origins],
             "config_diff": {name: list(pair) for name, pair in self.config_diff.items()},
             "growth": [
-                {name: finite(getattr(one, name)) for name in Growth.__slots__}
-                for one in self.growth
+                {name: finite(getattr(growth, name)) for name in Growth.__slots__}
+                for growth in self.growth
             ],
             "reference": self.reference,
             "leaves_noise": leaving_dict(self.leaves_noise),

@@ -63,7 +63,7 @@ def operands_of(frontier: Frontier, row: int) -> Operands | None:
     """The operands of one row of A; None where a run lacks the values of one of them."""
     own = _operand(frontier, row)
     direct = frontier.parents(row)
-    every = [(one, _operand(frontier, one)) for one in frontier.parents(row, saved=True)]
+    every = [(parent, _operand(frontier, parent)) for parent in frontier.parents(row, saved=True)]
     if own is None or any(operand is None for _, operand in every):
         return None
     known = [(one, operand) for one, operand in every if operand is not None]

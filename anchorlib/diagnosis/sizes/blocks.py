@@ -187,7 +187,7 @@ def apart(block: PairBlock) -> Apart:
             return Apart(block.places, [], [(block.places, _unreadable(block), str(error))])
         each = [apart(block.only(at)) for at in range(len(block.places))]
         figures = [one for part in each for one in part.measured]
-        return Apart(block.places, figures, [one for part in each for one in part.damaged])
+        return Apart(block.places, figures, [damage for part in each for damage in part.damaged])
     damaged = [
         (block.places[seal.broken], side, "they do not fit their digest")
         for side, seal in zip("ab", seals, strict=True)

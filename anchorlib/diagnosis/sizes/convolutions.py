@@ -118,5 +118,5 @@ def _numbers(text: str, name: str, axes: int, usual: int) -> Shape | None:
     if f"{name}=" not in text:
         return (usual,) * axes
     matching = re.search(rf"\b{name}=\(([\d, ]+)\)", text)
-    numbers = tuple(int(one) for one in re.findall(r"\d+", matching[1])) if matching else ()
+    numbers = tuple(int(number) for number in re.findall(r"\d+", matching[1])) if matching else ()
     return numbers if len(numbers) == axes else None

@@ -103,5 +103,5 @@ class Measures:
             return self
         left = ~np.isin(self.pair, pairs)
         columns = {name: column[left] for name, column in self.columns.items()}
-        damaged = tuple(one for one in self.damaged if one.pair not in set(pairs.tolist()))
+        damaged = tuple(damage for damage in self.damaged if damage.pair not in set(pairs.tolist()))
         return Measures(self.pair[left], columns, damaged)

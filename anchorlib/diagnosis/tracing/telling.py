@@ -55,7 +55,7 @@ def headline(operations: OpAlignment) -> str:
         return f"no operation differs; {operations.matched:,} ran in both"
     alone = f"{operations.only_a:,} in A alone, {operations.only_b:,} in B alone"
     text = f"{operations.matched:,} ran in both, {alone}"
-    otherwise = sum(bool(one.arguments) for one in operations.every)
+    otherwise = sum(bool(difference.arguments) for difference in operations.every)
     return text + f"; {otherwise:,} with other arguments" * bool(otherwise)
 
 

@@ -71,14 +71,14 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
         return []
     step = int(a.step[row])
     here = alignment.only_a[a.step[alignment.only_a] == step]
-    known = {names.get(one.name, one.name) for one in a.tensors}
-    known &= {one.name for one in alignment.b.tensors}
+    known = {names.get(tensor.name, tensor.name) for tensor in a.tensors}
+    known &= {tensor.name for tensor in alignment.b.tensors}
     given = here[frontier.role[here] != Role.COMPUTED]
-    only = {a.tensors[one].name for one in a.tensor[given].tolist()}
+    only = {a.tensors[number].name for number in a.tensor[given].tolist()}
     only |= {
         name
-        for one in a.tensor[here].tolist()
-        if names.get(name := a.tensors[one].name, name) in known
+        for number in a.tensor[here].tolist()
+        if names.get(name := a.tensors[number].name, name) in known
     }
     parents = dict.fromkeys(link.name for link in frontier.ancestry(row).parents)
     lost = [name for name in parents if name in only]
@@ -95,7 +95,7 @@ def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
     b = frontier.alignment.b
     rows = frontier.alignment.only_b
     rows = rows[(b.step[rows] == step) & _named(b, name, "value")[rows]]
-    return [b.phases[one] for one in np.unique(b.phase[rows]).tolist()]
+    return [b.phases[code] for code in np.unique(b.phase[rows]).tolist()]
 
 
 def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
@@ -173,6 +173,6 @@ def _calls(table: Table, row: int) -> int:
 
 def _named(table: Table, name: str, kind: str) -> Array:
     """Whether each row of a table belongs to the tensor of this name and kind, on any rank."""
-    series = [n for n, one in enumerate(table.tensors) if one[:2] == (name, kind)]
+    series = [n for n, tensor in enumerate(table.tensors) if tensor[:2] == (name, kind)]
     of_tensor: Array = np.isin(table.tensor, series)
     return of_tensor

@@ -108,7 +108,7 @@ class Changes:
 
     def __post_init__(self) -> None:
         alignment = self.frontier.alignment
-        self._names = {one.a: one.b for one in alignment.renamed}
+        self._names = {renaming.a: renaming.b for renaming in alignment.renamed}
         self._partings = partings(alignment)
         a, b = _names_of(alignment.a), _names_of(alignment.b)
         self._known = ({self._names.get(name, name) for name in a}, b)
@@ -119,7 +119,7 @@ class Changes:
         module = self._module(row)
         # A module and its operation state the same argument: "GELU approximate", "GeluBackward0 …".
         stated = arguments(without_targets(a), without_targets(b))
-        told_otherwise = [one for one in stated if about(one) not in map(about, module)]
+        told_otherwise = [clause for clause in stated if about(clause) not in map(about, module)]
         clauses = [*module, *self._said_by_names(row, a, b, told_otherwise)]
         clauses += called_otherwise(self.frontier, row)
         clauses += self._counted(row, a, b) or self._arranged(row)
@@ -150,7 +150,7 @@ class Changes:
         That is which operands differ, and how B's values follow from A's.
         """
         clauses = arguments(*self.operations(row))
-        clauses = [one for one in clauses if " of mean " in one or " from " in one]
+        clauses = [clause for clause in clauses if " of mean " in clause or " from " in clause]
         if factor := _factor(measure):
             return (*clauses, f"B is {factor:.6g} times A")
         if self._far(measure):
@@ -193,10 +193,14 @@ class Changes:
         ):
             return ""
         b = alignment.b
-        paired = {b.tensors[one].name for one in np.unique(b.tensor[alignment.b_row]).tolist()}
-        only = {b.tensors[one].name for one in np.unique(b.tensor[alignment.only_b]).tolist()}
+        paired = {
+            b.tensors[number].name for number in np.unique(b.tensor[alignment.b_row]).tolist()
+        }
+        only = {b.tensors[number].name for number in np.unique(b.tensor[alignment.only_b]).tolist()}
         statements = [self._edges(1, two) for _, two in self._calls(row)]
-        parents = dict.fromkeys(one.name for edges in statements if edges for one in edges.parents)
+        parents = dict.fromkeys(
+            parent.name for edges in statements if edges for parent in edges.parents
+        )
         return ", ".join(escape(name) for name in parents if name in only - paired)
 
     # -- where statements are found
@@ -397,8 +401,10 @@ class Changes:
             a, b = (self._edges(run, call) for run, call in enumerate(calls))
             if a is None or b is None or a.missing or b.missing:
                 continue
-            own = {self._names.get(one.name, one.name): one.name for one in _recorded(a)}
-            other = {one.name for one in _recorded(b)}
+            own = {
+                self._names.get(parent.name, parent.name): parent.name for parent in _recorded(a)
+            }
+            other = {parent.name for parent in _recorded(b)}
             more = ", ".join(sorted(escape(name) for name in other - own.keys()))
             less = ", ".join(sorted(escape(own[name]) for name in own.keys() - other))
             if more and less:
@@ -450,8 +456,8 @@ class Changes:
             if name.startswith("optimizer") and header_a[name] != header_b.get(name, header_a[name])
         }
         differing |= _switched(header_a, header_b)
-        differing |= {one.name: one for one in self._partings if one.step <= step}
-        return [_setting(one, header_a) for one in differing.values()][:SHOWN]
+        differing |= {parting.name: parting for parting in self._partings if parting.step <= step}
+        return [_setting(parting, header_a) for parting in differing.values()][:SHOWN]
 
     def _in_values(self, row: int, measure: Measure) -> list[str]:
         """Relations between the values of a record in A and B, a clause each.
@@ -517,7 +523,7 @@ class Changes:
         """
         for calls in self._calls(row):
             parents = [
-                {one.name for one in _recorded(edges)} if edges else set()
+                {parent.name for parent in _recorded(edges)} if edges else set()
                 for edges in (self._edges(run, call) for run, call in enumerate(calls))
             ]
             parents[0] = {self._names.get(name, name) for name in parents[0]}
@@ -528,7 +534,7 @@ class Changes:
 
 def _recorded(edges: Edges) -> list[Parent]:
     """The parents of a statement that are not parameters."""
-    return [one for one in edges.parents if one.call is not None]
+    return [parent for parent in edges.parents if parent.call is not None]
 
 
 def _moving(a: Edges, b: Edges) -> list[str]:

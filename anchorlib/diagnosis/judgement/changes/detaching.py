@@ -25,7 +25,7 @@ def detached(frontier: Frontier, row: int) -> list[str]:
     if tensor.kind == "value":
         return []
     name = tensor.name.removesuffix(INDICES).removesuffix(VALUES)  # of a sparse gradient
-    names = {one.a: one.b for one in alignment.renamed}
+    names = {renaming.a: renaming.b for renaming in alignment.renamed}
     back = {b: a for a, b in names.items()}
     told_a = alignment.a.edges.get(tensor.rank, ())
     told_b = alignment.b.edges.get(tensor.rank, ())

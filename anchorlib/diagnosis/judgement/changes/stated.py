@@ -38,7 +38,7 @@ def stated(frontier: Frontier, measures: Measures, changes: Changes) -> int | No
     at = at[np.argsort(a.order[rows[at]], kind="stable")][:MOST]
     row: int
     for row in rows[at].tolist():
-        made_of = [apart.get(one, 0.0) for one in frontier.parents(row)]
+        made_of = [apart.get(parent, 0.0) for parent in frontier.parents(row)]
         if apart[row] > TIMES * max([LEAST, *made_of]) and (
             changes.other_settings(row) or changes.other_number(row)
         ):

@@ -61,7 +61,7 @@ def _names(reference: Table, alignment: Alignment) -> Mapping[str, str]:
     Tensors that have one name in the reference and in A are left out: they need no renaming.
     """
     own = {tensor.name for tensor in reference.tensors}
-    return {one.b: one.a for one in alignment.renamed if one.a not in own}
+    return {renaming.b: renaming.a for renaming in alignment.renamed if renaming.a not in own}
 
 
 def _partners(keys: Array, values: Array, wanted: Array) -> Array:
@@ -117,8 +117,12 @@ def _missing(alignment: Alignment, origin: Origin, *, taken_apart: bool) -> str:
     """Why the reference has no record of an origin."""
     if taken_apart:
         return "it does at once what A does in parts"
-    kinds = {(one.b, tensor.kind) for one in alignment.renamed for tensor in alignment.a.tensors
-             if tensor.name == one.a}  # fmt: skip
+    kinds = {
+        (renaming.b, tensor.kind)
+        for renaming in alignment.renamed
+        for tensor in alignment.a.tensors
+        if tensor.name == renaming.a
+    }
     kinds |= {(tensor.name, tensor.kind) for tensor in alignment.a.tensors}
     known = (origin.place.name, origin.place.kind) in kinds
     return "not recorded there" if known else "not recorded"

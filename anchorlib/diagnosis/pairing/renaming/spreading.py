@@ -166,7 +166,10 @@ class Spreading:
     def _share(self, pair: tuple[str, str], votes: float) -> float:
         """The votes of a candidate, relative to those that all its neighbours could give."""
         sides = (self.a.nodes[pair[0]], self.b.nodes[pair[1]])
-        most = max(len({(one.kinship, one.name) for one in node.neighbours}) for node in sides)
+        most = max(
+            len({(neighbour.kinship, neighbour.name) for neighbour in node.neighbours})
+            for node in sides
+        )
         return votes / (SAME * max(most, 1))
 
     def _first_of_ties(self) -> list[tuple[str, str]]:
