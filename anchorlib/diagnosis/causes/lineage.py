@@ -1,8 +1,8 @@
 """What each record of a run was computed from, by which operations.
 
-    value       of an anchored tensor: values of the tensors and parameters that it was made of
-    grad        of an anchored tensor: gradients of the tensors it went into, through the same
-                operations backwards; and the values that these operations may have saved
+    value       of an anchored tensor: values of the tensors and parameters it was computed from
+    grad        of an anchored tensor: gradients of the tensors that were computed from it, through
+                the backward of these operations; and values that the operations may have saved
     pass_grad   of a parameter: as the grad of an anchored tensor
     grad        of a parameter: its pass_grads of the step
     opt.KEY     of a parameter: its value and grad, and its optimizer state after the step before
@@ -168,7 +168,7 @@ class StepLineage:
 
     @property
     def parameters(self) -> Collection[str]:
-        """Names of the parameters that this step's tensors were made of."""
+        """Names of the parameters from which this step's tensors were computed."""
         return self._parameters
 
     # -- parents

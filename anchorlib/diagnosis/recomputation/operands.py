@@ -85,7 +85,7 @@ def operands_of(frontier: Frontier, row: int) -> Operands | None:
 
 
 def _beside(frontier: Frontier, row: int, fits: Fits) -> list[StoredOperand]:
-    """The values that fit, of A's records of a row's rank, step and pass; the first of a name."""
+    """A's values of a row's rank, step and pass that fit: the first value of each tensor."""
     a = frontier.alignment.a
     of_pass = (
         (a.step == a.step[row]) & (a.pass_index == a.pass_index[row]) & (a.phase == a.phase[row])

@@ -10,7 +10,7 @@ import numpy as np
 __all__ = ["Damage", "Measure", "Measures"]
 
 UNRELATED = 0.3
-"""Cosine distance from which two tensors are not variants of one another."""
+"""The cosine distance from which two tensors are not variants of one another."""
 Array = np.ndarray[Any, Any]
 
 
@@ -60,7 +60,7 @@ class Measure(NamedTuple):
 
     @property
     def unrelated(self) -> bool:
-        """Whether b is no variant of a, nor of its negative: two tensors that share a name."""
+        """Whether b is no variant of a, nor of −a: the two tensors have only a name in common."""
         return UNRELATED <= self.cosine_distance <= 2 - UNRELATED
 
 

@@ -16,9 +16,9 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["stated"]
 
 TIMES = 10.0
-"""How many times the largest error of its parents a record's error has to be."""
+"""How many times as large as the largest error of its parents a record's error has to be."""
 LEAST = 2.0**-23
-"""The least error that parents are taken to have: one eps of float32."""
+"""The least error that parents are assumed to have: one eps of float32."""
 MOST = 512
 """The most records that are examined."""
 

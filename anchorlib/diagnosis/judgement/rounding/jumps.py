@@ -28,7 +28,7 @@ TIMES = 1000.0
 LEAST = 2.0**-23
 """The least error that counts as the largest error before: one eps of float32."""
 ELEMENTS = 64
-"""A tensor of fewer elements may differ by 100 % by rounding alone."""
+"""The fewest elements of a tensor that leaps: smaller tensors may differ by 100 % by rounding."""
 
 
 class Jump(NamedTuple):
