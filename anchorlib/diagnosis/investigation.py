@@ -12,13 +12,17 @@ import numpy as np
 from anchorlib.diagnosis.causes import Frontier, config_diff, drawn_otherwise, frontier
 from anchorlib.diagnosis.comparison import Comparison, Divergence
 from anchorlib.diagnosis.judgement import (
+    Benign,
+    Cuts,
     Drift,
     Envelope,
     Judge,
     Leaving,
     Origin,
+    Partials,
     benign,
     completeness,
+    cuts,
     drift,
     envelope,
     growth,
@@ -132,10 +136,10 @@ def compare_tables(
     asked: Any = {"progress": progress, "over": over}
     every = measure(alignment, alignment.differing, **asked)
     alike, parts = benign(alignment, every), partials(alignment)
-    judged = parts.without(alike.without(alignment))
+    judged, recut = _set_aside(alignment, every, alike, parts)
     measures = every.without(np.flatnonzero(judged.equal & ~alignment.equal))
     around = envelope(judged, measures, noise, **asked) if noise else None
-    front = frontier(judged, parts.rows)
+    front = frontier(judged, np.union1d(parts.rows, recut.rows))
     scored, turned = turns(front, measures, around)
     judge = Judge(front, measures, around)
     origins = judge.origins()
@@ -183,6 +187,7 @@ def compare_tables(
         notes=(
             *few(damaged),
             *alike.lines(),
+            *recut.lines(),
             *judge.classes.skips.lines(),
             *(() if traces is None else traces.notes),
             *(one.line() for one in turned),
@@ -200,6 +205,15 @@ def compare_tables(
         scores=None if scored is None else _spread(scored, measures, every),
         roles=_roles(front, origins),
     )
+
+
+def _set_aside(
+    alignment: Alignment, every: Measures, alike: Benign, parts: Partials
+) -> tuple[Alignment, Cuts]:
+    """The alignment in which pairs that are no difference count as equal, and recut work."""
+    judged = parts.without(alike.without(alignment))
+    recut = cuts(judged, every.without(np.flatnonzero(judged.equal & ~alignment.equal)))
+    return recut.without(judged), recut
 
 
 def _judged(

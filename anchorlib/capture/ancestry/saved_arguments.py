@@ -30,7 +30,7 @@ from anchorlib.torch_private import RAW_SAVED, SAVED, data_address, saved_getter
 
 __all__ = ["arguments"]
 
-_MOST_TEXT: Final = 200
+_MOST_TEXT: Final = 256
 _MOST_ITEMS: Final = 8
 _MOST_BYTES: Final = 1 << 16
 _MASKS: Final = ("mask", "condition")
@@ -51,6 +51,7 @@ _OPERANDS: Final = frozenset(
         "mat1",
         "mat2",
         "other",
+        "per_sample_weights",
         "pos_weight",
         "self",
         "source",

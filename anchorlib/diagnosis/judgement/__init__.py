@@ -30,22 +30,26 @@ from anchorlib.diagnosis.judgement.noise import (
     turns,
 )
 from anchorlib.diagnosis.judgement.origins import (
+    Cuts,
     Nearness,
     Origin,
     Partials,
     Replay,
     TracedPath,
+    cuts,
     measured_from,
     partials,
     preceding,
 )
-from anchorlib.diagnosis.judgement.rounding import benign, only_dead_ends
+from anchorlib.diagnosis.judgement.rounding import Benign, benign, only_dead_ends
 from anchorlib.diagnosis.judgement.verdict import Drift, drift, verdict
 
 __all__ = [
     "BAD",
     "COMPLETE",
+    "Benign",
     "Completeness",
+    "Cuts",
     "Drift",
     "Envelope",
     "Growth",
@@ -60,6 +64,7 @@ __all__ = [
     "benign",
     "completeness",
     "computing",
+    "cuts",
     "drift",
     "envelope",
     "growth",

@@ -26,7 +26,7 @@ from anchorlib.diagnosis.judgement.changes import (
     stepped_again,
     told_before,
     unreached,
-    untrained,
+    untrained_since,
 )
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
 from anchorlib.diagnosis.judgement.rounding import LEARNT, Resummations, severity
@@ -110,8 +110,7 @@ class Classes:
         """Says which run's optimizer stepped once more, or left out a parameter; else ""."""
         if run := stepped_again(self.frontier, row):
             return f"{run}'s optimizer stepped again, without a backward pass in between"
-        run = untrained(self.frontier, row)
-        return f"{run} has no gradient of it, and leaves it: requires_grad?" if run else ""
+        return untrained_since(self.frontier, row)
 
     def _unreached(self, row: int) -> bool:
         """Whether a gradient lacks parents in B because B's backward did not reach a value."""

@@ -20,6 +20,7 @@ from anchorlib.diagnosis.pairing.edges import compiled, statements
 from anchorlib.diagnosis.pairing.identity import packed, shared_codes
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.diagnosis.pairing.selected import aligned_runs
+from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import (
     NOBODY,
     FarValues,
@@ -47,6 +48,7 @@ __all__ = [
     "aligned_runs",
     "compiled",
     "packed",
+    "parameters_of",
     "place_at",
     "shared_codes",
     "statements",

@@ -6,6 +6,8 @@ operations    operations between a record and its parents
 absences      records that one run alone has
 indices       indices and targets among the arguments of operations, by name
 moves         how far a tensor was moved, compared with the other run
+figures       a formula that makes the figures of B's operand of A's
+rows_read     the rows of a table that were read, known by their bits
 relations     a formula that makes B's elements of A's
 targets       the target of a loss, computed from its input and gradient
 leftover      a gradient that was not cleared
@@ -18,7 +20,7 @@ schedules     an optimizer whose settings differ: another eps, a schedule that f
 constants     buffers that code makes and nothing changes
 """
 
-from anchorlib.diagnosis.judgement.changes.absences import untrained
+from anchorlib.diagnosis.judgement.changes.absences import untrained, untrained_since
 from anchorlib.diagnosis.judgement.changes.changes import Changes
 from anchorlib.diagnosis.judgement.changes.constants import is_constant
 from anchorlib.diagnosis.judgement.changes.detaching import detached
@@ -41,4 +43,5 @@ __all__ = [
     "turning",
     "unreached",
     "untrained",
+    "untrained_since",
 ]

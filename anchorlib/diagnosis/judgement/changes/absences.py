@@ -7,6 +7,7 @@ pair of records can show the cause: only their absence does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,14 +15,23 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
 from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
+from anchorlib.diagnosis.judgement.changes.unreached import unreached
 from anchorlib.diagnosis.judgement.series import series
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
 
-__all__ = ["absences", "called_otherwise", "untrained"]
+__all__ = [
+    "absences",
+    "called_otherwise",
+    "models_called_otherwise",
+    "untrained",
+    "untrained_since",
+]
 
 Array = np.ndarray[Any, Any]
 SHOWN = 3
+OUTPUT = re.compile(r"(^|\.)output$")
+"""The result of a watched model."""
 
 
 def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
@@ -34,6 +44,20 @@ def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str
     if kind == "grad":
         return _lone_backwards(frontier, row, names)
     return [*_lost(frontier, row, names), *_called(frontier, row, names)] if kind == "value" else []
+
+
+def untrained_since(frontier: Frontier, row: int) -> str:
+    """Says which run leaves an update's parameter as it was, and why; "" where neither does.
+
+    Where that run has a graph behind a value to which gradients come back in the other run alone,
+    it cut the graph there. Elsewhere the parameter may need no gradient.
+    """
+    run = untrained(frontier, row)
+    if not run:
+        return ""
+    left = f"{run} has no gradient of it, and leaves it"
+    why = [one for one in unreached(frontier, row) if one.endswith(f"{run} detaches it")]
+    return f"{left}; {why[0]}" if why else f"{left}: requires_grad?"
 
 
 def untrained(frontier: Frontier, row: int) -> str:
@@ -161,6 +185,41 @@ def called_otherwise(frontier: Frontier, row: int) -> list[str]:
         return []
     calls_a, calls_b = ("once" if count == 1 else f"{count} times" for count in counts)
     return [f"{escape(tensor.name)} is called {calls_a} in A, {calls_b} in B"]
+
+
+def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
+    """Which models one run called more often in a value's step, before the value was made.
+
+    A call without gradients, whose result code computes with, is no parent of what it computes.
+    """
+    alignment, a = frontier.alignment, frontier.alignment.a
+    if a.tensors[a.tensor[row]].kind != "value" or alignment.merged or a.gaps or alignment.b.gaps:
+        return []
+    row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+    counts = [_models(a, row, names), _models(alignment.b, row_b, {})]
+    told = []
+    for name in sorted(counts[0].keys() | counts[1].keys()):
+        one, two = (side.get(name, 0) for side in counts)
+        if one != two and 0 in (one, two):
+            told.append(f"{escape(name)} is called in {'AB'[one == 0]} alone")
+        elif one != two:
+            first, second = ("once" if n == 1 else f"{n} times" for n in (one, two))
+            told.append(f"{escape(name)} is called {first} in A, {second} in B")
+    return told[:SHOWN]
+
+
+def _models(table: Table, row: int, names: Mapping[str, str]) -> dict[str, int]:
+    """How often a run had made the result of each model, up to a row of the same step."""
+    rank = table.tensors[table.tensor[row]].rank
+    before = (table.step == table.step[row]) & (table.order < table.order[row])
+    before &= table.attempt == table.attempt[row]
+    found: dict[str, int] = {}
+    for number, tensor in enumerate(table.tensors):
+        if tensor.kind == "value" and tensor.rank == rank and OUTPUT.search(tensor.name):
+            count = int((before & (table.tensor == number)).sum())
+            if count:
+                found[names.get(tensor.name, tensor.name)] = count
+    return found
 
 
 def _calls(table: Table, row: int) -> int:

@@ -32,7 +32,11 @@ from anchorlib.diagnosis.causes import (
     other_values,
     partings,
 )
-from anchorlib.diagnosis.judgement.changes.absences import absences, called_otherwise
+from anchorlib.diagnosis.judgement.changes.absences import (
+    absences,
+    called_otherwise,
+    models_called_otherwise,
+)
 from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
 from anchorlib.diagnosis.judgement.changes.detaching import detached
 from anchorlib.diagnosis.judgement.changes.indices import (
@@ -57,6 +61,7 @@ from anchorlib.diagnosis.judgement.changes.operations import (
     unkept,
 )
 from anchorlib.diagnosis.judgement.changes.relations import ValueClause, relation
+from anchorlib.diagnosis.judgement.changes.rows_read import rows_read
 from anchorlib.diagnosis.judgement.changes.sharing import shared_otherwise
 from anchorlib.diagnosis.judgement.changes.squares import squared_targets
 from anchorlib.diagnosis.judgement.changes.targets import targets
@@ -125,6 +130,8 @@ class Changes:
         clauses += self._counted(row, a, b) or self._arranged(row)
         clauses += self._settings(row)
         values = self._in_values(row, measure)
+        if not self._says_code(clauses):
+            clauses += models_called_otherwise(self.frontier, row, self._names)
         clauses += (
             values if any("target" in one for one in values) else [*values, *other_targets(a, b)]
         )
@@ -134,6 +141,11 @@ class Changes:
             values_of = f"{measure.value_a:.6g} | {measure.value_b:.6g}"
             clauses.append(ValueClause(f"B is {factor:.6g} times A: {values_of}"))
         return tuple(clauses)
+
+    @staticmethod
+    def _says_code(told: Sequence[str]) -> bool:
+        """Whether clauses say more than that other data were given to the same operations."""
+        return any(" from " not in one and " of mean " not in one for one in told)
 
     def _said_by_names(
         self, row: int, a: Sequence[Operation], b: Sequence[Operation], clauses: Sequence[str]
@@ -467,13 +479,14 @@ class Changes:
         if not self._far(measure):
             return []
         clauses = [*moved(self.frontier, row), *targets(self.frontier, row)]
-        clauses += squared_targets(self.frontier, row)
+        read_otherwise = rows_read(self.frontier, row) if self._kind(row) == "value" else []
+        clauses += [*read_otherwise, *squared_targets(self.frontier, row)]
         alignment = self.frontier.alignment
         if alignment.a.tensors[alignment.a.tensor[row]].kind == "grad" and not clauses:
             pair = int(np.searchsorted(alignment.a_row, row))
             clauses += filter(None, [leftover(alignment, pair, measure.eps)])
             clauses = clauses or clipped_otherwise(self.frontier, row)
-        if not clauses and not _factor(measure):
+        if (read_otherwise or not clauses) and not _factor(measure):
             clauses += relation(self.frontier, row)
         return clauses
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.sparse_sums import INDICES, VALUES
 from anchorlib.names import escape
 from anchorlib.record import Edges
+from anchorlib.scope import NO_GRAD, TRAIN
 
 __all__ = ["detached"]
 
@@ -35,8 +37,37 @@ def detached(frontier: Frontier, row: int) -> list[str]:
         alone = [site[0] for site, leads in own.items() if leads and others.get(site) is False]
         if alone:
             return [f"in {run} alone gradients come back to it from {escape(alone[0])} (detach?)"]
-    cut = _cut(told_a, told_b, name, back)
+    cut = _cut(told_a, told_b, name, back) or _called_with_gradients(a, b)
     return [cut] if cut else []
+
+
+def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
+    """Says which record leads gradients back from more calls in one run; "" where none does.
+
+    a, b: the records of A and of B that lead gradients back. The other run makes as many more
+    without gradients.
+    """
+    for run, own, others in (("A", a, b), ("B", b, a)):
+        calls, fewer = _calls(own), _calls(others)
+        silent, less = ({site for site in one if site[1] == NO_GRAD} for one in (others, own))
+        names = {site[0] for site in silent - less}
+        for name in calls:
+            if name in names and calls[name] > fewer[name] > 0:
+                both = f"{calls[name]} calls of {escape(name)}"
+                other = "B" if run == "A" else "A"
+                return (
+                    f"in {run} alone gradients come back to it from {both}, which {other} also "
+                    "calls without gradients (detach?)"
+                )
+    return ""
+
+
+def _calls(led: dict[Site, bool]) -> Counter[str]:
+    """How many calls of each name in one pass lead gradients back."""
+    sites = {
+        (name, call) for (name, phase, _, call), leads in led.items() if leads and phase == TRAIN
+    }
+    return Counter(name for name, _ in sites)
 
 
 def _cut(

@@ -7,6 +7,8 @@ only its length:
     or that plus what passes have added to it since
     A is the sum of its step's pass_grads, B is not,        something was there before the first
     nor a multiple of that sum                              pass of the step
+    B is the sum of the last of them alone,                 zero_grad() was called between passes
+    or a multiple of it
 
 Where a gradient equals the sum except for elements that stand at one limit, it was clipped.
 """
@@ -57,7 +59,11 @@ def leftover(alignment: Alignment, pair: int, eps: float) -> str:
         if few and eps > CERTAIN:
             return ""
         near = NEAR * (not few) + ROUNDINGS * eps
-        return _added(sides, held, near) or _not_summed(sides, held, near)
+        return (
+            _added(sides, held, near)
+            or _cleared_between(sides, held)
+            or _not_summed(sides, held, near)
+        )
     except StoreError:
         return ""
 
@@ -158,6 +164,29 @@ def _not_summed(sides: list[tuple[Table, int]], held: list[Any], near: float) ->
     return f"zero_grad? {'AB'[odd]}'s gradient alone is not the sum of its step's backward passes"
 
 
+def _cleared_between(sides: list[tuple[Table, int]], held: list[Any]) -> str:
+    """The clause where one run's gradient alone lacks the first passes of its step; else "".
+
+    Clipping and scaling make multiples of sums, so that gradients of few elements do not tell.
+    """
+    lacking = []
+    for side, value in zip(sides, held, strict=True):
+        parts = _parts(*side)
+        if parts is None or not 1 < len(parts) <= MOST_PASSES or len(value) < FEW:
+            return ""
+        sums = np.cumsum(parts[::-1], axis=0)[::-1]
+        apart = [_off_line(value, one) for one in sums]
+        least = int(np.argmin(apart))
+        if apart[least] > PARALLEL:
+            return ""
+        lacking.append(least)
+    if (lacking[0] == 0) == (lacking[1] == 0):
+        return ""
+    which = 0 if lacking[0] else 1
+    passes = f"{lacking[which]} pass{'es' * (lacking[which] > 1)}"
+    return f"zero_grad? {'AB'[which]}'s gradient lacks the first {passes} of its step"
+
+
 def _limit(value: Array, summed: Array, near: float) -> float:
     """The magnitude at which the elements of a sum were cut off; 0.0 where they were not."""
     limit = float(np.abs(value).max(initial=0.0))
@@ -191,14 +220,20 @@ def _before(table: Table, row: int) -> Iterator[Array]:
 
 def _passes(table: Table, row: int) -> Array | None:
     """The sum of a tensor's pass_grads in a step; None without any, or where one lacks values."""
+    parts = _parts(table, row)
+    return sum(parts[1:], start=parts[0]) if parts else None
+
+
+def _parts(table: Table, row: int) -> list[Array] | None:
+    """A tensor's pass_grads in a step, in their order; None where one lacks values."""
     added = series(table, row, "pass_grad")
-    total: Array | None = None
+    parts = []
     for row_of_pass in added[table.step[added] == table.step[row]].tolist():
         part = values(table, row_of_pass)
         if part is None:
             return None
-        total = part if total is None else total + part
-    return total
+        parts.append(part)
+    return parts
 
 
 def _close(made: Array, goal: Array, near: float) -> bool:

@@ -70,11 +70,31 @@ def _since(frontier: Frontier, row: int) -> Iterator[str]:
     still = [bool((made == start).all()) for made in (value_a, value_b)]
     if still[0] != still[1]:
         yield f"{'BA'[still[1]]} alone moves it {since}"
+        yield from _left_out(frontier, row, int(before[-1]), still.index(True))
     elif factor is not None:
         if abs(factor - 1) > CLEAR:
             yield f"B's move of it {since} is {factor:.3g} times A's"
     elif power := _power(value_a - start, value_b - start, np.abs(start), slack):
         yield f"B's move of it {since} is A's times the {power} of what it was"
+
+
+def _left_out(frontier: Frontier, row: int, before: int, still: int) -> Iterator[str]:
+    """Says that the optimizer did not step in a run, where the other run alone has its update.
+
+    before: the tensor's row before this one. still: the run that left the tensor as it was.
+    """
+    alignment = frontier.alignment
+    sides = [
+        (alignment.a, before, row),
+        (alignment.b, _partner(alignment, before), _partner(alignment, row)),
+    ]
+    counts = []
+    for table, first, last in sides:
+        made = series(table, last, "updated", every_phase=True)
+        between = (table.order[made] > table.order[first]) & (table.order[made] < table.order[last])
+        counts.append(int(between.sum()))
+    if counts[1 - still] and not counts[still]:
+        yield f"its optimizer did not step in {'AB'[still]}"
 
 
 def _left_there(frontier: Frontier, row: int) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anchorlib.diagnosis.causes import made_otherwise
+from anchorlib.diagnosis.judgement.changes.figures import follows
 from anchorlib.names import escape
 from anchorlib.record import Edges
 
@@ -114,7 +115,7 @@ def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
         ):
             # Stores of earlier versions hold no arguments: then nothing is known of them.
             if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
-                clauses.append(" | ".join(map(escape, _shorter(*made))))
+                clauses.append(" | ".join(map(escape, _shorter(*made))) + follows(left, right))
     return list(dict.fromkeys(clauses))[:SHOWN]
 
 
@@ -190,10 +191,12 @@ def nth(name: str, there: int, more: int) -> str:
 
 
 def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
-    """Says that an operation takes its operands in another order in B; "" where none does.
+    """Says that operations take their operands in another order in B; "" where none does.
 
+    One operation does, or two of them have exchanged records.
     a, b: statements with equal operations. names: A's names -> B's, where they differ.
     """
+    exchanged: list[tuple[str, list[str], list[str]]] = []
     for at, op in enumerate(a.ops):
         operands_a, operands_b = (_taken(edges, at, own) for edges, own in ((a, names), (b, {})))
         if (
@@ -203,7 +206,27 @@ def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
         ):
             sides = " | ".join(", ".join(map(escape, side)) for side in (operands_a, operands_b))
             return f"{plainly(op)} takes the same in another order: {sides}"
-    return _outputs_otherwise(a, b)
+        if operands_a != operands_b and not MOVING.match(op):
+            less = Counter(operands_a) - Counter(operands_b)
+            more = Counter(operands_b) - Counter(operands_a)
+            exchanged.append((op, sorted(less.elements()), sorted(more.elements())))
+    return _exchanged_records(exchanged) or _outputs_otherwise(a, b)
+
+
+def _exchanged_records(differing: Sequence[tuple[str, list[str], list[str]]]) -> str:
+    """Says that two operations have swapped the records that they take; "" where none did.
+
+    differing: operations, with the operands that each of them takes in A alone, and in B alone.
+    """
+    if len(differing) != 2:
+        return ""
+    (op, in_a, in_b), (last, *swapped) = differing
+    unnamed = any(text.endswith((")", "?")) for text in (*in_a, *in_b))
+    if swapped != [in_b, in_a] or unnamed:
+        return ""
+    sides = [", ".join(map(escape, side)) for side in (in_a, in_b)]
+    both = f"{plainly(op)} takes {' | '.join(sides)}, {plainly(last)} {' | '.join(sides[::-1])}"
+    return f"two operations have swapped what they take: {both}"
 
 
 def _outputs_otherwise(a: Edges, b: Edges) -> str:

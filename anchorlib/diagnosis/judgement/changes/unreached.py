@@ -13,11 +13,14 @@ import numpy as np
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
+from anchorlib.scope import TRAIN
 
 __all__ = ["unreached"]
 
 Array = np.ndarray[Any, Any]
 Site = tuple[str, int, int]
+MODULE = ".forward"
+"""Ends the name that stands for a module whose operations autograd does not follow."""
 
 
 def unreached(frontier: Frontier, row: int) -> list[str]:
@@ -43,12 +46,26 @@ def unreached(frontier: Frontier, row: int) -> list[str]:
             names,
         ),
     ]
-    reached = [{site: order for site, order in own.items() if site in values} for own in lone]
+    graphs = [_with_graphs(a, rank, {}), _with_graphs(b, rank, names)]
+    reached = [
+        {site: order for site, order in own.items() if site in values and site[0] in graph}
+        for own, graph in zip(lone, graphs[::-1], strict=True)
+    ]
     if bool(reached[0]) == bool(reached[1]):
         return []
     run, other = ("A", "B") if reached[0] else ("B", "A")
     (name, *_), _ = min((reached[0] or reached[1]).items(), key=lambda reach: reach[1])
     return [f"in {run} alone gradients come back to {escape(name)}: {other} detaches it"]
+
+
+def _with_graphs(table: Table, rank: int, names: dict[str, str]) -> set[str]:
+    """The names of the values that lead gradients on, as the statements of a run tell.
+
+    A value that needs no gradient has none, and nothing is cut behind it.
+    """
+    told = (one for one in table.edges.get(rank, ()) if one.phase == TRAIN)
+    led = (one for one in told if not any(op.endswith(MODULE) for op in one.ops))
+    return {names.get(one.name, one.name) for one in led if one.parents}
 
 
 def _sites(

@@ -5,9 +5,11 @@ segments   origins grouped by their cause
 preceding  why a record that differs before the first origin is no origin
 reference  origins measured from a third run that is nearer to the truth
 nearness   which of two records is nearer to a third
+cuts       modules that one run calls otherwise for the same work
 partials   gradients of which one run alone states that it recorded only a part
 """
 
+from anchorlib.diagnosis.judgement.origins.cuts import Cuts, cuts
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness
 from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, TracedPath
 from anchorlib.diagnosis.judgement.origins.partials import Partials, partials
@@ -16,12 +18,14 @@ from anchorlib.diagnosis.judgement.origins.reference import measured_from
 from anchorlib.diagnosis.judgement.origins.segments import OriginSegment, segments
 
 __all__ = [
+    "Cuts",
     "Nearness",
     "Origin",
     "OriginSegment",
     "Partials",
     "Replay",
     "TracedPath",
+    "cuts",
     "measured_from",
     "partials",
     "preceding",

@@ -12,7 +12,7 @@ jumps         where an error leaps: a fault that was hidden below rounding at fi
 moments       where a batch norm hides a fault, and its running moments show it
 """
 
-from anchorlib.diagnosis.judgement.rounding.benign import benign, only_dead_ends
+from anchorlib.diagnosis.judgement.rounding.benign import Benign, benign, only_dead_ends
 from anchorlib.diagnosis.judgement.rounding.jumps import Jump, jump
 from anchorlib.diagnosis.judgement.rounding.moments import hidden_by_a_norm
 from anchorlib.diagnosis.judgement.rounding.resummation import Resummations
@@ -25,6 +25,7 @@ from anchorlib.diagnosis.judgement.rounding.severity import (
 
 __all__ = [
     "LEARNT",
+    "Benign",
     "Jump",
     "Resummations",
     "Severity",

@@ -1,0 +1,81 @@
+"""How an operand of B follows from A's, as far as the figures tell by which statements hold them.
+
+    AddmmBackward0 mat1 (160 of mean 0.515, std 0.108, first 0.537) | (160 of mean 0.277, …, first
+    0.288), the square of A's
+
+A statement holds no elements of an operand, but size, mean, spread and the first element, in three
+digits each. The mean of squares is the square of the mean plus that of the spread; a factor scales
+all three; a shift leaves the spread as it is. One formula has to explain all that is stated.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from anchorlib.amounts import figure
+
+__all__ = ["follows"]
+
+DESCRIBED = re.compile(
+    r"(\w+)=\((\d+) of mean ([-\d.e+]+), std ([-\d.e+]+)(?:, first ([-\d.e+]+))?\)"
+)
+NEAR = 0.01
+"""Relative difference of two figures of three digits that are one."""
+CLEAR = 0.02
+"""Relative difference from which a factor is none that rounding to three digits made."""
+
+
+class _Figures(NamedTuple):
+    elements: int
+    mean: float
+    spread: float
+    first: float
+
+
+def follows(a: str, b: str) -> str:
+    """A clause that says how the one operand that differs follows; "" where no formula is known.
+
+    a, b: the arguments of an operation in A and in B.
+    """
+    sides = [{one[1]: one for one in DESCRIBED.finditer(text)} for text in (a, b)]
+    names = [
+        name for name in sides[0] if name in sides[1] and sides[0][name][0] != sides[1][name][0]
+    ]
+    if len(names) != 1:
+        return ""
+    texts = [side[names[0]] for side in sides]
+    if not all(text[5] for text in texts) or texts[0][2] != texts[1][2]:
+        return ""
+    one, two = (_Figures(int(text[2]), *map(float, text.groups()[2:])) for text in texts)
+    formula = _formula(one, two)
+    return f", {formula}" if formula and one.elements > 1 else ""
+
+
+def _formula(a: _Figures, b: _Figures) -> str:
+    if _is_square(a, b):
+        return "the square of A's"
+    if _is_square(b, a):
+        return "the square root of A's"
+    factor = b.spread / a.spread if a.spread else 0.0
+    for sign in (factor, -factor) if factor else ():
+        same = _near(b.mean, sign * a.mean, a.spread) and _near(b.first, sign * a.first, a.spread)
+        if same and abs(sign - 1) > CLEAR:
+            return f"{figure(sign)} times A's"
+    shift = b.mean - a.mean
+    still = a.spread and _near(b.spread, a.spread, 0.0) and abs(shift) > CLEAR * a.spread
+    if still and _near(b.first - a.first, shift, a.spread):
+        return f"A's {'plus' if shift > 0 else 'minus'} {figure(abs(shift))}"
+    return ""
+
+
+def _is_square(a: _Figures, b: _Figures) -> bool:
+    """Whether the elements of `b` are the squares of those of `a`."""
+    mean, first = a.mean**2 + a.spread**2, a.first**2
+    other = abs(b.mean - a.mean) > CLEAR * abs(a.mean) and a.first != 0
+    return other and _near(b.mean, mean, 0.0) and _near(b.first, first, 0.0)
+
+
+def _near(one: float, two: float, spread: float) -> bool:
+    """Whether two figures are one; 0 stands for all that is small beside the spread."""
+    return abs(one - two) <= NEAR * max(abs(one), abs(two), spread)
