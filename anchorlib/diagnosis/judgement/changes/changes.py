@@ -143,9 +143,9 @@ class Changes:
         return tuple(clauses)
 
     @staticmethod
-    def _says_code(told: Sequence[str]) -> bool:
-        """Whether clauses say more than that other data were given to the same operations."""
-        return any(" from " not in one and " of mean " not in one for one in told)
+    def _says_code(clauses: Sequence[str]) -> bool:
+        """Whether any clause is about code, and not only about the data given to operations."""
+        return any(" from " not in clause and " of mean " not in clause for clause in clauses)
 
     def _said_by_names(
         self, row: int, a: Sequence[Operation], b: Sequence[Operation], clauses: Sequence[str]
