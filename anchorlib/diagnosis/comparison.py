@@ -148,7 +148,7 @@ class Comparison:
                 "this comparison has no runs at hand: give them to anchorlib.report.show(a, b, "
                 "comparisons=[comparison])"
             )
-        # Imported by name: the page is made of comparisons, so its layer lies above this one.
+        # Imported by name: pages show comparisons, so the layer of pages lies above this layer.
         shown: Shown = import_module("anchorlib.report").show(
             *self.runs, comparisons=[self], height=height
         )

@@ -24,7 +24,7 @@ def notes(
 ) -> list[str]:
     """The notes of a comparison, a line each.
 
-    noise: the noise of the comparison; None without noise runs. runs: the tables of those.
+    noise: the noise of the comparison; None without noise runs. runs: the noise runs' tables.
     """
     alignment = frontier.alignment
     lines: list[str] = []

@@ -245,7 +245,10 @@ class StepLineage:
                 search.reach(Link(name, kind, None, steps_back=1))
 
     def _above(self, site: Site, ops: tuple[str, ...], search: Search) -> None:
-        """Finds the recorded values that `site` was made of; `ops` lie between it and the child."""
+        """Finds the recorded values from which `site` was computed.
+
+        ops: the operations between `site` and the child whose parents are searched.
+        """
         edges = self._edges.get(site)
         if edges is None:
             search.lack(f"how {site[0]} was made is not known")
@@ -309,7 +312,7 @@ class StepLineage:
         return (link.name, link.kind, link.pass_index, link.call) in self._there
 
     def _state(self, name: str, kind: str, pass_index: int, call: int | None) -> str:
-        """Whether a record is "there"; else why not: "absent", "sampled" or "unrecorded".
+        """Whether a record is "there", or why it is not: "absent", "sampled" or "unrecorded".
 
         An absent record was not made: its mode would have kept it. A sampled one may have been
         made. An unrecorded kind has no record in the whole rank.

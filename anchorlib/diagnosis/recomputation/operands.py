@@ -48,7 +48,7 @@ class StoredOperand:
 class Operands:
     """The records that a replay of `own` may need; the head of this module describes each.
 
-    beside: takes a function of shape and type, and returns the values beside for which it is true.
+    beside: returns the other values of the step for whose shape and type a function returns true.
     """
 
     own: StoredOperand

@@ -103,7 +103,7 @@ def _eps(texts: Sequence[str], precision: str) -> tuple[float, ...]:
 
 
 def _flat(functions: Sequence[Function], operands: Sequence[StoredOperand]) -> Recipe:
-    """The recipe for functions of single elements, which computes the first ELEMENTS of them."""
+    """The recipe for functions of single elements, which computes the first ELEMENTS elements."""
 
     def inputs(side: str) -> list[Array]:
         return [operand.read(side).reshape(-1)[:ELEMENTS] for operand in operands]
@@ -285,7 +285,7 @@ _ATTENTIONS: Final = frozenset(
 )
 _PRODUCT: Final = "Bmm"
 _STEPS_OF_ATTENTION: Final = frozenset((_PRODUCT, "Softmax", "SafeSoftmax", "Add", "Mul", "Div"))
-"""What attention is made of where no fused kernel runs it, as for a mask that has a gradient."""
+"""The operations of attention where no fused kernel runs, as for a mask that has a gradient."""
 _RULES: Final[Mapping[tuple[str, bool], Callable[..., Recipe | None]]] = {
     ("Tanh", True): _forward("tanh"),
     ("Tanh", False): _backward("tanh_backward", saved="output"),

@@ -131,7 +131,7 @@ class PairBlock:
     """Pairs of records that are measured together: all of one size and one pair of dtypes.
 
     places: the numbers by which the maker of the block knows the pairs.
-    shift, eps, scale: of each pair, as `Differences` takes them.
+    shift, eps, scale: an entry for each pair, as `Differences` takes them.
     """
 
     places: Array

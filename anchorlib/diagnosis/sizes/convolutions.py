@@ -35,8 +35,8 @@ def convolutions(
 ) -> Iterator[Task]:
     """The weight gradients of this shape that a convolution with these operands may have.
 
-    x: the input, (N, C, *sizes). gradient: of the output, (N, O, *sizes). geometry: None where it
-    has to be found by trial.
+    x: the input, (N, C, *sizes). gradient: the output's gradient, (N, O, *sizes). geometry: None
+    where the geometry has to be found by trial.
     """
     if not (x.ndim == gradient.ndim == len(shape) > 2 and x.shape[0] == gradient.shape[0]):
         return

@@ -19,14 +19,14 @@ class Measure(NamedTuple):
 
     Where the records carry different loss scales, as they state, b is brought to a's first.
 
-    eps: of the coarser of the two dtypes; nan for integers and bool. A sum has the dtype of its
+    eps: the eps of the coarser dtype; nan for integers and bool. A sum has the dtype of its
         terms here, not the wider one in which they were summed (`sizes.precision.observed`).
     error_eps: ‖b − a‖₂ / (‖a‖₂ · eps) over the elements that are finite in both; 0 where they are
         equal; inf where a is all zero and b is not; nan where there is nothing to measure (shapes
         differ, no values kept, integers, no element finite in both).
     max_eps: max|b − a| / (max|a| · eps), likewise.
-    share_differing: of all elements, those whose bits differ (where the dtypes differ, those that
-        differ even when rounded to the coarser one); nan where unknown.
+    share_differing: the share of elements whose bits differ (where the dtypes differ, of elements
+        that differ even when rounded to the coarser dtype); nan where unknown.
     max_abs: max|b − a|.
     bias: |Σ(b − a)| / Σ|b − a|; 1 means that all differences have one sign.
     cosine_distance: 1 − cos(a, b), as ½‖a/‖a‖ − b/‖b‖‖².

@@ -1,4 +1,4 @@
-"""Records that one run alone has, among those that an origin was made of.
+"""Records that one run alone has, among the records from which an origin was computed.
 
 Examples are a state that is not carried on, a backward that reaches a parameter in one run alone,
 and a module that is called once more. Such records have no partner in the other run, so that no

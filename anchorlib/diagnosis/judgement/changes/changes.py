@@ -511,7 +511,7 @@ class Changes:
         return f": 1 to the loss scale of {stated[near.any(axis=0)][0]:.6g}" if near.any() else ""
 
     def _arranged(self, row: int) -> list[str]:
-        """Says that equal operations take their operands in another order, or parts of them."""
+        """Says that equal operations take their operands, or parts of these, in another order."""
         clauses = []
         for call_a, call_b in self._calls(row):
             a, b = self._edges(0, call_a), self._edges(1, call_b)

@@ -37,7 +37,7 @@ MOST_ELEMENTS = 1 << 22
 MOST_PASSES = 8
 FITS = 1e-5  # share of a norm by which a sum of two parts with factors may be off
 MANY = 32  # elements: in fewer, two factors may fit by chance
-HELD = 0.05  # share of a gradient from which a remainder is seen beside the roundings
+HELD = 0.05  # share of a gradient from which a remainder is larger than all roundings
 
 
 def leftover(alignment: Alignment, pair: int, eps: float) -> str:

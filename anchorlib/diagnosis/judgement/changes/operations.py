@@ -113,7 +113,7 @@ def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
             (arguments_b - arguments_a).elements(),
             strict=False,
         ):
-            # Stores of earlier versions hold no arguments: then nothing is known of them.
+            # Stores of earlier versions hold no arguments.
             if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
                 clauses.append(" | ".join(map(escape, _shorter(*made))) + follows(left, right))
     return list(dict.fromkeys(clauses))[:SHOWN]

@@ -49,9 +49,9 @@ class Partials:
     def unknown(self, first: Place | None, origins: Sequence[Origin]) -> bool:
         """Whether the answer depends on the unrecorded parts of these gradients.
 
-        The answer depends on them where the first origin was computed from one of them. It also
-        does where no record of both runs follows from one of them, unless the runs part in an
-        earlier step.
+        The answer depends on the unrecorded parts where the first origin was computed from one of
+        these gradients. It also does where no record of both runs follows from one of these
+        gradients, unless the runs part in an earlier step.
         first: where the runs part; None where nothing else differs.
         """
         a = self.alignment.a

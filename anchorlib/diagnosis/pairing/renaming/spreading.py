@@ -2,7 +2,7 @@
 
 Two free names are a candidate where both are neighbours of a matched pair, of equal kinship. Every
 such matched pair gives the candidate votes, and the best candidate without a rival is matched. So a
-difference in one place of a graph costs the names beside it some votes, and does not prevent
+difference in one place of a graph costs the names around it some votes, and does not prevent
 matches farther on.
 """
 

@@ -38,7 +38,7 @@ class Meeting(NamedTuple):
 class _Whole(NamedTuple):
     """One merged record of the split to which both runs are brought.
 
-    rows: the rows of its parts in A, and in B. shape: of the merged record. axis: along which the
+    rows: the rows of its parts in A, and in B. shape: its own shape. axis: the axis along which the
     parts are concatenated; None where they are not.
     """
 
