@@ -181,10 +181,10 @@ def _first(comparison: Findings) -> Section | None:
 def _origins(comparison: Findings) -> Section | None:
     if not comparison.origins:
         return None
-    outside = all(one.cls in OUTSIDE for one in comparison.origins)
+    outside = all(origin.cls in OUTSIDE for origin in comparison.origins)
     meaning = "nothing recorded before" if outside else "inputs equal, result not"
     entries = tuple(map(_origin, comparison.origins))
-    unit = _unit([one.measure.eps for one in comparison.origins])
+    unit = _unit([origin.measure.eps for origin in comparison.origins])
     return Section("origins", "ORIGINS", f"{meaning}{unit}", entries=entries)
 
 
@@ -274,8 +274,13 @@ def _operations(comparison: Findings) -> Section | None:
     if comparison.ops is None:
         return None
     entries = tuple(
-        Entry(one.text, where=one.stage, name=one.module, sides=(one.a, one.b))
-        for one in shown_differences(comparison.ops, comparison.origins)
+        Entry(
+            difference.text,
+            where=difference.stage,
+            name=difference.module,
+            sides=(difference.a, difference.b),
+        )
+        for difference in shown_differences(comparison.ops, comparison.origins)
     )
     heads = ("module", "stage", "A", "B", "")
     return Section("ops", "OPERATIONS", headline(comparison.ops), entries=entries, heads=heads)
@@ -283,14 +288,14 @@ def _operations(comparison: Findings) -> Section | None:
 
 def _growth(comparison: Findings) -> Section | None:
     """A table with a row for each step and a column for each kind that differs anywhere."""
-    kinds = list(dict.fromkeys(one.kind for one in comparison.growth if one.differing))
+    kinds = list(dict.fromkeys(growth.kind for growth in comparison.growth if growth.differing))
     if not kinds:
         return None
-    cells = {(one.step, one.kind): one for one in comparison.growth}
-    scored = any(one.score is not None for one in comparison.growth)
+    cells = {(growth.step, growth.kind): growth for growth in comparison.growth}
+    scored = any(growth.score is not None for growth in comparison.growth)
     meaning = "differing/all, median error in eps" + "; score: times noise" * scored
     rows = []
-    for step in sorted({one.step for one in comparison.growth}):
+    for step in sorted({growth.step for growth in comparison.growth}):
         here = [cells.get((step, kind)) for kind in kinds]
         scores = [one.score for one in here if one is not None and one.score is not None]
         score = [figure(max(scores)) if scores else "-"] * scored

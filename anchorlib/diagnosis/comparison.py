@@ -148,7 +148,7 @@ class Comparison:
                 "this comparison has no runs at hand: give them to anchorlib.report.show(a, b, "
                 "comparisons=[comparison])"
             )
-        # Imported by name: the page is made of comparisons, so its layer lies above this one.
+        # Imported by name: pages show comparisons, so the layer of pages lies above this layer.
         shown: Shown = import_module("anchorlib.report").show(
             *self.runs, comparisons=[self], height=height
         )
@@ -174,8 +174,8 @@ class Comparison:
             "origins": [origin_dict(origin) for origin in self.origins],
             "config_diff": {name: list(pair) for name, pair in self.config_diff.items()},
             "growth": [
-                {name: finite(getattr(one, name)) for name in Growth.__slots__}
-                for one in self.growth
+                {name: finite(getattr(growth, name)) for name in Growth.__slots__}
+                for growth in self.growth
             ],
             "reference": self.reference,
             "leaves_noise": leaving_dict(self.leaves_noise),

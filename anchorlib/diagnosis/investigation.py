@@ -143,8 +143,8 @@ def compare_tables(
     scored, turned = turns(front, measures, around)
     judge = Judge(front, measures, around)
     origins = judge.origins()
-    damaged = [line for one in alignment.merged for line in one.damaged]
-    damaged += [one.line for one in every.damaged] + list(around.damaged if around else ())
+    damaged = [line for merging in alignment.merged for line in merging.damaged]
+    damaged += [damage.line for damage in every.damaged] + list(around.damaged if around else ())
     first, ends = _first(judged), only_dead_ends(judged, measures)
     noise_drift, leaving = _judged(
         judged, measures, scored, around, noise, judge.classes.overflows.first
@@ -165,7 +165,7 @@ def compare_tables(
         ends=ends,
         eval_since=alignment.eval_since,
         preceding=before,
-        merged=[*(one.clause for one in alignment.merged), *reordering(alignment)],
+        merged=[*(merging.clause for merging in alignment.merged), *reordering(alignment)],
         drawn=drawn_otherwise(alignment),
         config=config,
         partial=parts.clause,
@@ -282,8 +282,8 @@ def _roles(front: Frontier, origins: Sequence[Origin]) -> Array:
     pair = np.full(len(alignment.a), -1)
     pair[alignment.a_row] = np.arange(len(alignment))
     status[pair[front.origins]] = "origin"
-    classes = {(one.place.name, one.place.kind): one.cls for one in origins}
-    tensors = [classes.get((one.name, one.kind), "") for one in alignment.a.tensors]
+    classes = {(origin.place.name, origin.place.kind): origin.cls for origin in origins}
+    tensors = [classes.get((tensor.name, tensor.kind), "") for tensor in alignment.a.tensors]
     for row in front.origins.tolist():
         if cls := tensors[int(alignment.a.tensor[row])]:
             status[pair[row]] = cls

@@ -24,7 +24,7 @@ def notes(
 ) -> list[str]:
     """The notes of a comparison, a line each.
 
-    noise: the noise of the comparison; None without noise runs. runs: the tables of those.
+    noise: the noise of the comparison; None without noise runs. runs: the noise runs' tables.
     """
     alignment = frontier.alignment
     lines: list[str] = []
@@ -40,7 +40,9 @@ def notes(
     lines += _steps(alignment)
     lines += _phases(alignment)
     lines += _flips(frontier)
-    if any(one.measure.measured == "shape" and one.cls == "starts_unequal" for one in origins):
+    if any(
+        origin.measure.measured == "shape" and origin.cls == "starts_unequal" for origin in origins
+    ):
         lines.append(
             "the batches differ in size: what follows from them cannot be compared; what both runs "
             "make of a whole step can (--tensor '*@updated')"
@@ -98,7 +100,7 @@ def _strangers(alignment: Alignment) -> Iterable[str]:
 
 def _guesses(alignment: Alignment) -> Iterable[str]:
     """Which tensors were matched by a guess, and whether anything was concluded from it."""
-    guesses = [one for one in alignment.renamed if one.how == "guess"]
+    guesses = [renaming for renaming in alignment.renamed if renaming.how == "guess"]
     if not guesses:
         return []
     one = guesses[0]

@@ -58,7 +58,7 @@ class RecordAncestry:
 
     @property
     def complete(self) -> bool:
-        """Whether no parent that autograd could know is missing."""
+        """Whether all parents that autograd can know are known."""
         return not self.missing
 
 

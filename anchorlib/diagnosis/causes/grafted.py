@@ -32,7 +32,7 @@ def carried(alignment: Alignment, status: Array) -> Array:
     missing: set[str] = set()
     for header in alignment.b.header.values():
         missing |= set(header.get("grafted.not_handed_over") or {})
-    handed = np.array([join(one.name, one.kind) not in missing for one in a.tensors], bool)
+    handed = np.array([join(tensor.name, tensor.kind) not in missing for tensor in a.tensors], bool)
     received = status.copy()
     paired = alignment.a_row
     received[paired[handed[a.tensor[paired]]]] = EQUAL

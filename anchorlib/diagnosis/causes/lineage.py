@@ -1,8 +1,8 @@
 """What each record of a run was computed from, by which operations.
 
-    value       of an anchored tensor: values of the tensors and parameters that it was made of
-    grad        of an anchored tensor: gradients of the tensors it went into, through the same
-                operations backwards; and the values that these operations may have saved
+    value       of an anchored tensor: values of the tensors and parameters it was computed from
+    grad        of an anchored tensor: gradients of the tensors that were computed from it, through
+                the backward of these operations; and values that the operations may have saved
     pass_grad   of a parameter: as the grad of an anchored tensor
     grad        of a parameter: its pass_grads of the step
     opt.KEY     of a parameter: its value and grad, and its optimizer state after the step before
@@ -168,7 +168,7 @@ class StepLineage:
 
     @property
     def parameters(self) -> Collection[str]:
-        """Names of the parameters that this step's tensors were made of."""
+        """Names of the parameters from which this step's tensors were computed."""
         return self._parameters
 
     # -- parents
@@ -245,7 +245,10 @@ class StepLineage:
                 search.reach(Link(name, kind, None, steps_back=1))
 
     def _above(self, site: Site, ops: tuple[str, ...], search: Search) -> None:
-        """Finds the recorded values that `site` was made of; `ops` lie between it and the child."""
+        """Finds the recorded values from which `site` was computed.
+
+        ops: the operations between `site` and the child whose parents are searched.
+        """
         edges = self._edges.get(site)
         if edges is None:
             search.lack(f"how {site[0]} was made is not known")
@@ -309,7 +312,7 @@ class StepLineage:
         return (link.name, link.kind, link.pass_index, link.call) in self._there
 
     def _state(self, name: str, kind: str, pass_index: int, call: int | None) -> str:
-        """Whether a record is "there"; else why not: "absent", "sampled" or "unrecorded".
+        """Whether a record is "there", or why it is not: "absent", "sampled" or "unrecorded".
 
         An absent record was not made: its mode would have kept it. A sampled one may have been
         made. An unrecorded kind has no record in the whole rank.

@@ -100,7 +100,7 @@ class Layout:
         were made.
     named: for each link, whether child and parent are one tensor under two names.
     away: the links to other blocks, by steps back and phase ("" for the layout's own).
-    role, scope: of each place. lacking: whether the place's ancestry is incomplete.
+    role, scope: the role and the scope of each place. lacking: whether its ancestry is incomplete.
     parameter_lacking: whether nothing but the record of a parameter is missing in its ancestry.
     """
 
@@ -136,7 +136,7 @@ def layout_of(
 ) -> Layout:
     """Resolves the parents of the places in `wanted`.
 
-    keys, modes: of each place. train: whether the phase is one that optimizers step in.
+    keys, modes: the key and the mode of each place. train: whether optimizers step in the phase.
     """
     place: dict[RecordKey, int] = {}
     for number in sorted(range(len(keys)), key=lambda one: plain(modes[one])):

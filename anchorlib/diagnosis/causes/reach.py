@@ -23,8 +23,8 @@ NEVER = np.iinfo(np.int64).max
 class Reach:
     """The earliest difference of each role, by rank and step; from these all scopes are answered.
 
-    differs, role, since: of each row of the table; roles hold for rows that differ. since: the
-        row's order, or that of an earlier record of its tensor under another name.
+    differs, role, since: an entry for each row of the table. role: meaningful for rows that differ.
+        since: the row's order, or the order of an earlier record of its tensor under another name.
     """
 
     def __init__(self, table: Table, differs: Array, role: Array, since: Array) -> None:

@@ -167,7 +167,7 @@ class Classes:
         rows = rows[(a.pass_index[rows] == a.pass_index[row]) & (a.call[rows] == a.call[row])]
         equal_rows = rows[(a.digest[rows] == b.digest[row_b]).all(axis=1)]
         model = a.tensors[a.tensor[row]].name.partition(":")[0]
-        names = [a.tensors[one].name for one in a.tensor[equal_rows].tolist()]
+        names = [a.tensors[number].name for number in a.tensor[equal_rows].tolist()]
         others = [name for name in names if name.partition(":")[0] == model]
         return escape(others[0]) if others and a.figures["numel"][row] > 1 else ""
 
@@ -218,7 +218,11 @@ class Classes:
     def _orphans(self, row: int) -> str:
         """The first few parents of a row that A alone recorded, as text."""
         a = self.frontier.alignment.a
-        rows = [one for one in self.frontier.parents(row) if self.frontier.status[one] == UNMATCHED]
+        rows = [
+            parent
+            for parent in self.frontier.parents(row)
+            if self.frontier.status[parent] == UNMATCHED
+        ]
         tensors = [a.tensors[a.tensor[one]] for one in rows]
         return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
 
@@ -261,7 +265,9 @@ class Classes:
         with_gradients = {key[0].removesuffix(INDICES) for key in layout.keys if key[1] in kinds}
         if front.role[row] == Role.PARAMETER:
             rank = a.tensors[a.tensor[row]].rank
-            learnt = {one.name for one in a.tensors if one.kind in LEARNT and one.rank == rank}
+            learnt = {
+                tensor.name for tensor in a.tensors if tensor.kind in LEARNT and tensor.rank == rank
+            }
             if learnt and not learnt.intersection(names):
                 return False  # no optimizer holds this parameter: code moves it, as a model's copy
         return any(name not in with_gradients for name in names)
@@ -319,7 +325,7 @@ class Classes:
             )
             return "not_rounding", f"{share} differ, and integers do not round"
         row_b = int(self.frontier.alignment.b_row[pair])
-        ops_b = tuple(one.name for one in self.changes.operations(row)[1])
+        ops_b = tuple(op.name for op in self.changes.operations(row)[1])
         error = severity(self.frontier, row, row_b, measure, ops_b)
         if np.isnan(error.error):
             return "rounding", "no values were kept; its size is not known"
@@ -369,7 +375,9 @@ class Classes:
         mine, other = a.shapes[a.shape[row]], b.shapes[b.shape[front.alignment.b_row[pair]]]
         ops = [[one.name for one in side] for side in self.changes.operations(row)]
         samples = len(mine) == len(other) and mine[1:] == other[1:] and ops[0] == ops[1]
-        carried = any(one.kind == "value" and one.steps_back for one in front.ancestry(row).parents)
+        carried = any(
+            link.kind == "value" and link.steps_back for link in front.ancestry(row).parents
+        )
         seen = any(self._recorded_before(row, one) for one in (Role.INPUT, Role.COMPUTED))
         value = a.tensors[a.tensor[row]].kind == "value"
         if value and samples and not (carried or seen):

@@ -73,7 +73,7 @@ class Judge:
         why: the note of the new origin where something else than its error makes it one.
         """
         place = place_at(self.frontier.alignment.a, leap.row)
-        if any(one.cls in BAD and one.place.step <= place.step for one in origins):
+        if any(origin.cls in BAD and origin.place.step <= place.step for origin in origins):
             return origins
         segment = OriginSegment(
             leap.row, (leap.row,), 1, (place.rank,), self.frontier.ancestry(leap.row).ops
@@ -81,8 +81,12 @@ class Judge:
         note = f"{leap.times:,.0f} times the error of anything before it in the step"
         note = note if leap.times else why
         added = replace(self._origin_of(segment, "not_rounding", note), leap=leap.times or 1.0)
-        before = [one for one in origins if one.place.step <= place.step and one.place != place]
-        return [*before, added, *(one for one in origins if one.place.step > place.step)]
+        before = [
+            origin
+            for origin in origins
+            if origin.place.step <= place.step and origin.place != place
+        ]
+        return [*before, added, *(origin for origin in origins if origin.place.step > place.step)]
 
     def _overflow(self) -> list[Origin]:
         """An origin for the first record that is NaN or infinite in one run alone.
@@ -152,7 +156,7 @@ class Judge:
         direct = [] if outside else [link for link in ancestry.parents if not link.saved]
         parents = [join(link.name, link.kind) for link in direct]
         changed = (self.changes.given if outside else self.changes.of)(row, measure)
-        if cls == "not_rounding" and all(isinstance(one, ValueClause) for one in changed):
+        if cls == "not_rounding" and all(isinstance(clause, ValueClause) for clause in changed):
             changed = (*self.changes.unkept(row), *changed)
         ops = ((), ()) if outside else self.changes.operations(row)
         return Origin(
@@ -167,8 +171,8 @@ class Judge:
             where=self._where(pair),
             orphaned=bool(front.orphaned[row]) or bool(self.changes.made_of_alone(row)),
             changed=changed,
-            ops_a=tuple(one.name for one in ops[0]),
-            ops_b=tuple(one.name for one in ops[1]),
+            ops_a=tuple(op.name for op in ops[0]),
+            ops_b=tuple(op.name for op in ops[1]),
             evidence=(front, row),
         )
 

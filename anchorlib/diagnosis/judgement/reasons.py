@@ -60,7 +60,7 @@ def reason(
     ancestry = frontier.ancestry(row)
     direct = [link for link in ancestry.parents if not link.saved]
     gradient = a.tensors[a.tensor[row]].kind != "value"
-    replaced = any(" in place of " in one for one in changed)
+    replaced = any(" in place of " in clause for clause in changed)
     if not replaced and unrounding(segment.ops, gradient=gradient, parents=len(direct)):
         parts.append(
             f"{segment.ops[0]} cannot round: the difference was made just before, by something "
@@ -73,7 +73,7 @@ def reason(
         parts.append(_copied(frontier, row))
     explanations = [*_in_eval_mode(frontier, row), *detached(frontier, row), *changed]
     parts += explanations or _seen_before(frontier, row, measure)
-    explained = any(one.startswith("zero_grad?") for one in changed)
+    explained = any(clause.startswith("zero_grad?") for clause in changed)
     explained = explained or bool(stepped_again(frontier, row) or untrained(frontier, row))
     if frontier.role[row] == Role.OPTIMIZER and not segment.ops and not explained:
         parts.append(_after_backward(frontier, a.tensors[a.tensor[row]].kind))
@@ -132,7 +132,10 @@ def _after_backward(frontier: Frontier, kind: str) -> str:
     if kind != "grad":
         return "the optimizer itself"
     # Where ranks or passes were merged for the comparison, only their merging can be the cause.
-    words = ("reduction" if one.ranks > 1 else "accumulation" for one in frontier.alignment.merged)
+    words = (
+        "reduction" if merging.ranks > 1 else "accumulation"
+        for merging in frontier.alignment.merged
+    )
     stages = " or ".join(dict.fromkeys(words)) or "clipping, scaling or reduction"
     return f"after backward: {stages}"
 

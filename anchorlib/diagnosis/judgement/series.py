@@ -24,7 +24,11 @@ def series(
     """
     own = table.tensors[table.tensor[row]]
     wanted = (own.name if name is None else name, kind, own.rank)
-    numbers = [n for n, one in enumerate(table.tensors) if (one.name, one.kind, one.rank) == wanted]
+    numbers = [
+        n
+        for n, tensor in enumerate(table.tensors)
+        if (tensor.name, tensor.kind, tensor.rank) == wanted
+    ]
     which = np.isin(table.tensor, numbers)
     which &= every_phase | (table.phase == table.phase[row])
     rows = np.flatnonzero(which & (table.attempt == table.attempt[row]))

@@ -47,7 +47,7 @@ def row_of_values(table: Table, row: int) -> int | None:
     """The row with the values of the sparse tensor whose indices are in a row; None without one."""
     own = table.tensors[table.tensor[row]]
     name = own.name.removesuffix(INDICES) + VALUES
-    numbers = [n for n, one in enumerate(table.tensors) if one == own._replace(name=name)]
+    numbers = [n for n, tensor in enumerate(table.tensors) if tensor == own._replace(name=name)]
     rows = np.flatnonzero(np.isin(table.tensor, numbers) & (table.step == table.step[row]))
     for place in (table.pass_index, table.call, table.phase, table.attempt):
         rows = rows[place[rows] == place[row]]

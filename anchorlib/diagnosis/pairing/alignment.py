@@ -70,7 +70,7 @@ class Alignment:
     @property
     def guessed(self) -> Array:
         """Whether each pair rests on a guessed name: nothing should be concluded from it."""
-        names = {one.a for one in self.renamed if one.how == "guess"}
+        names = {renaming.a for renaming in self.renamed if renaming.how == "guess"}
         guesses = np.array([tensor.name in names for tensor in self.a.tensors], bool)
         by_guess: Array = guesses[self.a.tensor[self.a_row]]
         return by_guess

@@ -44,7 +44,7 @@ def _translated(alignment: Alignment, rank: int) -> Iterable[Edges]:
     """B's edges of a rank, of its lowest rank if B lacks this one, in A's names and steps."""
     b = alignment.b.edges
     other = rank if rank in b else min(b, default=rank)
-    names = {one.b: one.a for one in alignment.renamed}
+    names = {renaming.b: renaming.a for renaming in alignment.renamed}
     for edges in b.get(other, ()):
         step = max(edges.step - alignment.step_offset, 0)
         yield _renamed(replace(edges, step=step), names) if names else replace(edges, step=step)

@@ -45,8 +45,8 @@ def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
     """The alignment, with passes or ranks merged where the runs split their work differently."""
     alignment = _aligned(a, b, names)
     for split in splits(a, b):
-        to_a = {one.b: one.a for one in alignment.renamed}
-        to_b = {one.a: one.b for one in alignment.renamed}
+        to_a = {renaming.b: renaming.a for renaming in alignment.renamed}
+        to_b = {renaming.a: renaming.b for renaming in alignment.renamed}
         offset = alignment.step_offset
         if split.side == "b":
             made = merged(b, a, split, to_a, -offset)
@@ -56,7 +56,7 @@ def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
             sides = (made[0], b) if made else None
         if made and sides:
             return replace(_aligned(*sides, names), merged=(made[1],))
-    to_b = {one.a: one.b for one in alignment.renamed}
+    to_b = {renaming.a: renaming.b for renaming in alignment.renamed}
     if (meeting := met(a, b, to_b, alignment.step_offset)) is not None:
         return replace(_aligned(meeting.a, meeting.b, names), merged=meeting.merged)
     return alignment

@@ -55,4 +55,6 @@ def _of_ranks(table: Table, ranks: list[int]) -> Array:
 
 def _in_one_mode(table: Table) -> bool:
     """Whether no tensor was recorded in two modes: values would choose which record is paired."""
-    return len({(one.name, one.kind, one.rank) for one in table.tensors}) == len(table.tensors)
+    return len({(tensor.name, tensor.kind, tensor.rank) for tensor in table.tensors}) == len(
+        table.tensors
+    )

@@ -60,11 +60,11 @@ def attending(operands: Operands, texts: Sequence[str]) -> Recipe | None:
         return None
     masks = _masks(operands, scores)
     of_mask = operands.own.kind != "value" and operands.own.name not in [
-        one.name for one in operands.inputs
+        operand.name for operand in operands.inputs
     ]
     if heads and of_mask and operands.own.shape != scores:
         return None  # it is a sum over heads of which some are not computed
-    stated = {float(one) for text in texts for one in _SCALE.findall(text)}
+    stated = {float(number) for text in texts for number in _SCALE.findall(text)}
     ways = [
         Attention(order, causal, mask, scale)
         for mask in (None, *range(3, 3 + len(masks)))
@@ -107,7 +107,7 @@ def _recipe(
 def _functions(
     operands: Operands, ways: Sequence[Attention], masks: Sequence[StoredOperand]
 ) -> Iterator[Function]:
-    names = [one.name for one in (*operands.inputs, *masks)]
+    names = [operand.name for operand in (*operands.inputs, *masks)]
     for way in ways:
         if operands.own.kind == "value":
             yield attention(way)

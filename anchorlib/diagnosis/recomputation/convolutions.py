@@ -74,11 +74,13 @@ def convolving(operands: Operands, texts: Sequence[str]) -> Recipe | None:
 
 def _excess(operands: Operands, texts: Sequence[str]) -> Shape:
     """How many zeros more a module that pads by `same` appends than it prepends, on each axis."""
-    sizes = [one.shape[2:] for one in (*operands.weights, operands.own) if len(one.shape) > 2]
-    modules = [one for one in texts if _MODULE.match(one)]
+    sizes = [
+        weight.shape[2:] for weight in (*operands.weights, operands.own) if len(weight.shape) > 2
+    ]
+    modules = [text for text in texts if _MODULE.match(text)]
     if not sizes or not modules or not all(map(_SAME.search, modules)):
         return ()
-    added = {_added(one, sizes[0]) for one in modules}
+    added = {_added(module, sizes[0]) for module in modules}
     return tuple(one % 2 for one in added.pop()) if len(added) == 1 else ()
 
 
@@ -116,8 +118,8 @@ def _convolving(operands: Operands, texts: Sequence[str], excess: Shape = ()) ->
 
 def _output(operands: Operands, texts: Sequence[str]) -> Recipe | None:
     x = operands.inputs[0] if len(operands.inputs) == 1 else None
-    weights = [one for one in operands.weights if len(one.shape) > 2]  # a bias has one
-    biases = [one for one in operands.weights if len(one.shape) == 1]
+    weights = [weight for weight in operands.weights if len(weight.shape) > 2]  # a bias has one
+    biases = [weight for weight in operands.weights if len(weight.shape) == 1]
     if x is None or len(weights) != 1 or len(biases) > 1:
         return None
     w = weights[0]
@@ -131,8 +133,11 @@ def _output(operands: Operands, texts: Sequence[str]) -> Recipe | None:
     def inputs(side: str) -> list[Array]:
         left, right = x.read(side), w.read(side)
         flat = right.reshape(groups, -1, terms)[np.ix_(chosen.groups, chosen.columns)]
-        bias = [one.read(side) for one in biases]
-        added = [one.reshape(groups, 1, -1)[chosen.groups][:, :, chosen.columns] for one in bias]
+        bias = [parameter.read(side) for parameter in biases]
+        added = [
+            parameter.reshape(groups, 1, -1)[chosen.groups][:, :, chosen.columns]
+            for parameter in bias
+        ]
         cut = patches(left, size, case.how, chosen.rows)[chosen.groups]
         recorded = [left, right, *(bias or [np.empty(0, np.float32)])]
         return [cut, np.swapaxes(flat, 1, 2), *added, *recorded]
@@ -176,7 +181,7 @@ def _of_parameter(operands: Operands, g: StoredOperand, texts: Sequence[str]) ->
     """The recipe for the gradient of the weight or the bias, from the output's gradient g."""
     x = operands.inputs[0] if operands.inputs else None
     is_bias = len(operands.own.shape) == 1
-    shapes = {one.shape for one in (operands.own, *operands.weights) if len(one.shape) > 2}
+    shapes = {weight.shape for weight in (operands.own, *operands.weights) if len(weight.shape) > 2}
     if x is None or len(shapes) != 1:
         return None
     case = case_of(texts, x.shape, shapes.pop(), g.shape)
@@ -239,12 +244,12 @@ def _strides(texts: Sequence[str], size: Shape, *, transposed: bool) -> Strides 
     A class that a user derived from one of torch's may state further settings.
     size: the sizes of the weight's axes in space.
     """
-    modules = [one for one in texts if _MODULE.match(one)]
+    modules = [text for text in texts if _MODULE.match(text)]
     if any(map(_OTHER.search, modules)):
         return None
-    if any(bool(_TRANSPOSED.search(one)) != transposed for one in modules):
+    if any(bool(_TRANSPOSED.search(module)) != transposed for module in modules):
         return None
-    stated = {_stated(one, size) for one in modules}
+    stated = {_stated(module, size) for module in modules}
     how = stated.pop() if len(stated) == 1 else None
     if how is None or how.groups < 1 or any(len(one) != len(size) for one in how[:3]):
         return None

@@ -50,7 +50,11 @@ def squares_slope(operands: Operands, _: Any) -> Recipe | None:
     All elements are computed, since the mean divides by their number.
     """
     g, x = operands.child, named(operands, operands.own.name)
-    others = [one for one in operands.inputs if one is not x and one.shape == operands.own.shape]
+    others = [
+        operand
+        for operand in operands.inputs
+        if operand is not x and operand.shape == operands.own.shape
+    ]
     if g is None or g.shape or x is None or x.shape != operands.own.shape or len(others) != 1:
         return None
 
@@ -80,8 +84,8 @@ def logarithm_slope(operands: Operands, _: Any) -> Recipe | None:
 
 def entropy(operands: Operands, _: Any) -> Recipe | None:
     """The recipe for a mean cross entropy whose target classes were recorded."""
-    x = next((one for one in operands.inputs if len(one.shape) == 2), None)
-    t = next((one for one in operands.inputs if one.dtype == "int64"), None)
+    x = next((operand for operand in operands.inputs if len(operand.shape) == 2), None)
+    t = next((operand for operand in operands.inputs if operand.dtype == "int64"), None)
     if operands.own.shape or x is None or t is None or t.shape != x.shape[:1]:
         return None
 

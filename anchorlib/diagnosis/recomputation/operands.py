@@ -48,7 +48,7 @@ class StoredOperand:
 class Operands:
     """The records that a replay of `own` may need; the head of this module describes each.
 
-    beside: takes a function of shape and type, and returns the values beside for which it is true.
+    beside: returns the other values of the step for whose shape and type a function returns true.
     """
 
     own: StoredOperand
@@ -63,7 +63,7 @@ def operands_of(frontier: Frontier, row: int) -> Operands | None:
     """The operands of one row of A; None where a run lacks the values of one of them."""
     own = _operand(frontier, row)
     direct = frontier.parents(row)
-    every = [(one, _operand(frontier, one)) for one in frontier.parents(row, saved=True)]
+    every = [(parent, _operand(frontier, parent)) for parent in frontier.parents(row, saved=True)]
     if own is None or any(operand is None for _, operand in every):
         return None
     known = [(one, operand) for one, operand in every if operand is not None]
@@ -85,7 +85,7 @@ def operands_of(frontier: Frontier, row: int) -> Operands | None:
 
 
 def _beside(frontier: Frontier, row: int, fits: Fits) -> list[StoredOperand]:
-    """The values that fit, of A's records of a row's rank, step and pass; the first of a name."""
+    """A's values of a row's rank, step and pass that fit: the first value of each tensor."""
     a = frontier.alignment.a
     of_pass = (
         (a.step == a.step[row]) & (a.pass_index == a.pass_index[row]) & (a.phase == a.phase[row])

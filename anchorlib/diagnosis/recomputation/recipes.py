@@ -37,13 +37,13 @@ class Recipe(NamedTuple):
 
 def alike(operands: Operands) -> StoredOperand | None:
     """The one input that has the record's own shape."""
-    fitting = [one for one in operands.inputs if one.shape == operands.own.shape]
+    fitting = [operand for operand in operands.inputs if operand.shape == operands.own.shape]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def named(operands: Operands, name: str) -> StoredOperand | None:
     """The input of that name."""
-    return next((one for one in operands.inputs if one.name == name), None)
+    return next((operand for operand in operands.inputs if operand.name == name), None)
 
 
 def spread(count: int, most: int) -> Array:

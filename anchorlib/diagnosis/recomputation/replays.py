@@ -84,7 +84,7 @@ def _of_records(origin: Origin, front: Frontier, row: int) -> Replay | str:
 
 def _unknown(ops: Sequence[str], operands: Operands) -> str:
     """Why no rule gave a recipe for these operations."""
-    packed = [one.name for one in operands.weights if one.name.endswith(PACKED)]
+    packed = [weight.name for weight in operands.weights if weight.name.endswith(PACKED)]
     if packed:
         made = f"{escape(packed[0])} makes query, key and value in one"
         return f"{made}, which are not recorded: anchor them where attention is called"
@@ -161,7 +161,9 @@ def _is_of_one_precision(operands: Operands) -> bool:
         operands.child,
         operands.output,
     ]
-    floating = {one.dtype for one in precisions if one is not None and one.dtype != "int64"}
+    floating = {
+        operand.dtype for operand in precisions if operand is not None and operand.dtype != "int64"
+    }
     return len(floating) == 1
 
 
@@ -169,7 +171,7 @@ def _texts(frontier: Frontier, operands: Operands) -> list[str]:
     """The modules that made the record, in A and in B, and the arguments of their operations."""
     name = operands.child.name if operands.child is not None else operands.own.name
     alignment = frontier.alignment
-    names = {one.a: one.b for one in alignment.renamed}
+    names = {renaming.a: renaming.b for renaming in alignment.renamed}
     keys = (alignment.a, module_key(name)), (alignment.b, module_key(names.get(name, name)))
     found_texts = []
     for table, key in keys:
@@ -220,7 +222,7 @@ def _formulas(outcome: Fit) -> str:
         share = math.floor(outcome.share * 1000) / 10  # rounded up to 100, it would seem to fit
         return f"nothing known here (nearest: {outcome.nearest}, {share:g}% of the elements)"
     # A formula that is written out explains more than the words "torch's kernel".
-    explicit = [one for one in outcome.formulas if one != "torch's kernel"] or list(
+    explicit = [formula for formula in outcome.formulas if formula != "torch's kernel"] or list(
         outcome.formulas
     )
     named = " or ".join(explicit[:NAMED])

@@ -97,16 +97,16 @@ def _eps(texts: Sequence[str], precision: str) -> tuple[float, ...]:
 
     The eps of the dtype is the default of `torch.nn.RMSNorm`.
     """
-    named = [float(one) for text in texts for one in _EPS.findall(text)]
+    named = [float(number) for text in texts for number in _EPS.findall(text)]
     own = [kind.eps] if (kind := dtypes.dtype(precision)).eps else []
     return tuple(dict.fromkeys([*named, *COMMON_EPS, *own]))
 
 
 def _flat(functions: Sequence[Function], operands: Sequence[StoredOperand]) -> Recipe:
-    """The recipe for functions of single elements, which computes the first ELEMENTS of them."""
+    """The recipe for functions of single elements, which computes the first ELEMENTS elements."""
 
     def inputs(side: str) -> list[Array]:
-        return [one.read(side).reshape(-1)[:ELEMENTS] for one in operands]
+        return [operand.read(side).reshape(-1)[:ELEMENTS] for operand in operands]
 
     return Recipe(tuple(functions), inputs, lambda own: own.reshape(-1)[:ELEMENTS])
 
@@ -121,13 +121,13 @@ def _rows(
     weights: operands that all rows share. None unless these are as long as the last axis.
     """
     size = operands[0].shape[-1] if operands[0].shape else 0
-    if not size or any(one.shape != (size,) for one in weights):
+    if not size or any(weight.shape != (size,) for weight in weights):
         return None
     count = max(ELEMENTS // size, 1)
 
     def inputs(side: str) -> list[Array]:
-        read = [one.read(side).reshape(-1, size)[:count] for one in operands]
-        return [*read, *(one.read(side) for one in weights)]
+        read = [operand.read(side).reshape(-1, size)[:count] for operand in operands]
+        return [*read, *(weight.read(side) for weight in weights)]
 
     return Recipe(tuple(functions), inputs, lambda own: own.reshape(-1, size)[:count])
 
@@ -137,7 +137,7 @@ def _forward(*names: str) -> Callable[[Operands, Any], Recipe | None]:
 
     def rule(operands: Operands, _: Any) -> Recipe | None:
         x = alike(operands)
-        return None if x is None else _flat([ACTIVATIONS[one] for one in names], [x])
+        return None if x is None else _flat([ACTIVATIONS[name] for name in names], [x])
 
     return rule
 
@@ -154,7 +154,7 @@ def _backward(*names: str, saved: str) -> Callable[[Operands, Any], Recipe | Non
             return None
         if not operands.child.shape == kept.shape == operands.own.shape:
             return None
-        return _flat([ACTIVATIONS[one] for one in names], [operands.child, kept])
+        return _flat([ACTIVATIONS[name] for name in names], [operands.child, kept])
 
     return rule
 
@@ -177,7 +177,7 @@ def _softmax_backward(operands: Operands, _: Any) -> Recipe | None:
 def _scale_and_shift(operands: Operands) -> list[StoredOperand]:
     """The weight and the bias of a norm, in this order, as far as it has them."""
     order = {"weight": 0, "bias": 1}
-    known = [one for one in operands.weights if one.name.rpartition(".")[2] in order]
+    known = [weight for weight in operands.weights if weight.name.rpartition(".")[2] in order]
     return sorted(known, key=lambda one: order[one.name.rpartition(".")[2]])
 
 
@@ -188,7 +188,7 @@ def _norm(make: Callable[[float], Function]) -> Callable[..., Recipe | None]:
         x, weights = alike(operands), _scale_and_shift(operands)
         if x is None or len(weights) != len(operands.weights):
             return None
-        return _rows([make(one) for one in eps], [x], weights)
+        return _rows([make(value) for value in eps], [x], weights)
 
     return rule
 
@@ -198,7 +198,7 @@ def _norm_backward(operands: Operands, eps: Sequence[float]) -> Recipe | None:
     x, weights = named(operands, operands.own.name), _scale_and_shift(operands)[:1]
     if operands.child is None or x is None or operands.child.shape != x.shape:
         return None
-    return _rows([layer_norm_backward(one) for one in eps], [operands.child, x], weights)
+    return _rows([layer_norm_backward(value) for value in eps], [operands.child, x], weights)
 
 
 def _product(operands: Operands, _: Any) -> Recipe | None:
@@ -214,7 +214,7 @@ def _product(operands: Operands, _: Any) -> Recipe | None:
 
     def inputs(side: str) -> list[Array]:
         left = x.read(side).reshape(-1, weight.shape[1])
-        return [left, weight.read(side).T, *(one.read(side) for one in bias)]
+        return [left, weight.read(side).T, *(parameter.read(side) for parameter in bias)]
 
     rows = int(np.prod(operands.own.shape[:-1]))
     return _of_part(inputs, (rows, weight.shape[0]), weight.shape[1])
@@ -233,7 +233,7 @@ def _product_backward(operands: Operands, _: Any) -> Recipe | None:
         return _of_input(operands, g)
     if len(operands.own.shape) == 1 and operands.own.shape == g.shape[-1:]:
         return _of_part(lambda side: _ones_and(g, side, terms), (1, g.shape[-1]), terms)
-    x = [one for one in operands.inputs if one.shape[-1:] == operands.own.shape[1:]]
+    x = [operand for operand in operands.inputs if operand.shape[-1:] == operands.own.shape[1:]]
     if len(x) != 1 or operands.own.shape[:1] != g.shape[-1:]:
         return None
 
@@ -250,7 +250,7 @@ def _ones_and(g: StoredOperand, side: str, terms: int) -> list[Array]:
 
 def _of_input(operands: Operands, g: StoredOperand) -> Recipe | None:
     """The recipe for g · W, the gradient of the input of `nn.Linear`."""
-    weights = [one for one in operands.weights if len(one.shape) == 2]
+    weights = [weight for weight in operands.weights if len(weight.shape) == 2]
     if len(weights) != 1 or weights[0].shape != (g.shape[-1], *operands.own.shape[-1:]):
         return None
 
@@ -285,7 +285,7 @@ _ATTENTIONS: Final = frozenset(
 )
 _PRODUCT: Final = "Bmm"
 _STEPS_OF_ATTENTION: Final = frozenset((_PRODUCT, "Softmax", "SafeSoftmax", "Add", "Mul", "Div"))
-"""What attention is made of where no fused kernel runs it, as for a mask that has a gradient."""
+"""The operations of attention where no fused kernel runs, as for a mask that has a gradient."""
 _RULES: Final[Mapping[tuple[str, bool], Callable[..., Recipe | None]]] = {
     ("Tanh", True): _forward("tanh"),
     ("Tanh", False): _backward("tanh_backward", saved="output"),

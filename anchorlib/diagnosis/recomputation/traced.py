@@ -132,7 +132,7 @@ def _operands(pair: tuple[Ops, Ops], lead: int, values: _Values) -> Operands | N
     """The operands of the one operation that run `lead` (0: A) ran, as both runs had them."""
     op, others = pair[lead][0], pair[1 - lead]
     own = _output(op.outputs[:1], others[-1].outputs)
-    inputs = [_partner(one, op, others) for one in op.inputs]
+    inputs = [_partner(operand, op, others) for operand in op.inputs]
     if own is None or None in inputs:
         return None
     taken = [_operand(one, lead, values) for one in (own, *inputs) if one is not None]

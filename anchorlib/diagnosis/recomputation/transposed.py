@@ -36,8 +36,8 @@ def transposing(operands: Operands, texts: Sequence[str]) -> Recipe | None:
     """
     made = operands.own if operands.own.kind == "value" else operands.child
     own = [] if operands.own.kind in ("value", "grad") else [operands.own]  # a parameter's gradient
-    weights = [one for one in (*operands.weights, *own) if len(one.shape) > 2]
-    if made is None or len({one.shape for one in weights}) != 1 or len(operands.inputs) > 1:
+    weights = [weight for weight in (*operands.weights, *own) if len(weight.shape) > 2]
+    if made is None or len({weight.shape for weight in weights}) != 1 or len(operands.inputs) > 1:
         return None
     w = weights[0]
     if operands.own.kind == "grad":
@@ -80,8 +80,11 @@ def _output(operands: Operands, x: StoredOperand, w: StoredOperand, case: Case) 
         left = arriving(image, size, case.how, case.x[2:], chosen.rows)[chosen.groups]
         parts = weight.reshape(groups, terms, case.w[1], taps)
         right = np.swapaxes(parts, 2, 3).reshape(groups, terms * taps, -1)
-        bias = [one.read(side) for one in biases]
-        added = [one.reshape(groups, 1, -1)[chosen.groups][:, :, chosen.columns] for one in bias]
+        bias = [parameter.read(side) for parameter in biases]
+        added = [
+            parameter.reshape(groups, 1, -1)[chosen.groups][:, :, chosen.columns]
+            for parameter in bias
+        ]
         recorded = [image, weight, *(bias or [np.empty(0, np.float32)])]
         return [left, right[chosen.groups][:, :, chosen.columns], *added, *recorded]
 

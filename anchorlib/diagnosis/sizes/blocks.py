@@ -131,7 +131,7 @@ class PairBlock:
     """Pairs of records that are measured together: all of one size and one pair of dtypes.
 
     places: the numbers by which the maker of the block knows the pairs.
-    shift, eps, scale: of each pair, as `Differences` takes them.
+    shift, eps, scale: an entry for each pair, as `Differences` takes them.
     """
 
     places: Array
@@ -187,7 +187,7 @@ def apart(block: PairBlock) -> Apart:
             return Apart(block.places, [], [(block.places, _unreadable(block), str(error))])
         each = [apart(block.only(at)) for at in range(len(block.places))]
         figures = [one for part in each for one in part.measured]
-        return Apart(block.places, figures, [one for part in each for one in part.damaged])
+        return Apart(block.places, figures, [damage for part in each for damage in part.damaged])
     damaged = [
         (block.places[seal.broken], side, "they do not fit their digest")
         for side, seal in zip("ab", seals, strict=True)

@@ -35,8 +35,8 @@ def convolutions(
 ) -> Iterator[Task]:
     """The weight gradients of this shape that a convolution with these operands may have.
 
-    x: the input, (N, C, *sizes). gradient: of the output, (N, O, *sizes). geometry: None where it
-    has to be found by trial.
+    x: the input, (N, C, *sizes). gradient: the output's gradient, (N, O, *sizes). geometry: None
+    where the geometry has to be found by trial.
     """
     if not (x.ndim == gradient.ndim == len(shape) > 2 and x.shape[0] == gradient.shape[0]):
         return
@@ -118,5 +118,5 @@ def _numbers(text: str, name: str, axes: int, usual: int) -> Shape | None:
     if f"{name}=" not in text:
         return (usual,) * axes
     matching = re.search(rf"\b{name}=\(([\d, ]+)\)", text)
-    numbers = tuple(int(one) for one in re.findall(r"\d+", matching[1])) if matching else ()
+    numbers = tuple(int(number) for number in re.findall(r"\d+", matching[1])) if matching else ()
     return numbers if len(numbers) == axes else None

@@ -175,7 +175,7 @@ def _ratio(a: Array, b: Array) -> Array:
 
 
 def part_size(kind: DType) -> int:
-    """The bytes of one number of a type; of a complex type, of its real part."""
+    """The bytes of one number of a type; for a complex type, of its real part."""
     return kind.storage.itemsize // (2 if kind.family == "complex" else 1)
 
 

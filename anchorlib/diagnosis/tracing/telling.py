@@ -50,12 +50,12 @@ def shown_differences(operations: OpAlignment, origins: Sequence[Origin]) -> lis
 
 
 def headline(operations: OpAlignment) -> str:
-    """How many operations both runs ran, and how many one run alone."""
+    """How many operations both runs ran, and how many only one of them ran."""
     if not operations.every:
         return f"no operation differs; {operations.matched:,} ran in both"
     alone = f"{operations.only_a:,} in A alone, {operations.only_b:,} in B alone"
     text = f"{operations.matched:,} ran in both, {alone}"
-    otherwise = sum(bool(one.arguments) for one in operations.every)
+    otherwise = sum(bool(difference.arguments) for difference in operations.every)
     return text + f"; {otherwise:,} with other arguments" * bool(otherwise)
 
 

@@ -48,11 +48,11 @@ class Traces:
 
     def with_operations(self, origins: Sequence[Origin]) -> list[Origin]:
         """The origins with the operations of both runs; their judgement stays as it was."""
-        evidence = next((one.evidence for one in origins if one.evidence), None)
+        evidence = next((origin.evidence for origin in origins if origin.evidence), None)
         if evidence is None or self.operations is None:
             return list(origins)
         segments = OpSegments.of(evidence[0].alignment, self.steps)
-        return [self._origin(one, evidence[0].alignment, segments) for one in origins]
+        return [self._origin(origin, evidence[0].alignment, segments) for origin in origins]
 
     def _origin(
         self, origin: Origin, alignment: Alignment, segments: tuple[OpSegments, OpSegments]
@@ -161,13 +161,13 @@ def _names(ops: Sequence[Op]) -> tuple[str, ...]:
 
 def _reworded(origin: Origin, clauses: Sequence[str]) -> Origin:
     """The origin with the trace's clauses in place of those concluded from autograd's nodes."""
-    new = [one for one in clauses if not _known(one, origin.changed)]
+    new = [clause for clause in clauses if not _known(clause, origin.changed)]
     if not clauses:
         return origin
-    old = {one for one in origin.changed if COUNTED.match(one)}
-    kept = [one for one in origin.changed if one not in old]
-    why = [one for one in origin.why.split("; ") if one and one not in old]
-    why = [one for one in why if not one.startswith(SOMEWHERE)]
+    old = {clause for clause in origin.changed if COUNTED.match(clause)}
+    kept = [clause for clause in origin.changed if clause not in old]
+    why = [clause for clause in origin.why.split("; ") if clause and clause not in old]
+    why = [clause for clause in why if not clause.startswith(SOMEWHERE)]
     return replace(origin, changed=(*new, *kept), why="; ".join([*why, *new]))
 
 

@@ -6,9 +6,9 @@ operations    operations between a record and its parents
 absences      records that one run alone has
 indices       indices and targets among the arguments of operations, by name
 moves         how far a tensor was moved, compared with the other run
-figures       a formula that makes the figures of B's operand of A's
+figures       a formula by which an operand's figures in B follow from its figures in A
 rows_read     the rows of a table that were read, known by their bits
-relations     a formula that makes B's elements of A's
+relations     a formula by which B's elements follow from A's
 targets       the target of a loss, computed from its input and gradient
 bootstrapped  the share of a recorded value in a loss's target
 leftover      a gradient that was not cleared

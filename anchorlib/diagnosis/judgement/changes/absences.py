@@ -1,4 +1,4 @@
-"""Records that one run alone has, among those that an origin was made of.
+"""Records that one run alone has, among the records from which an origin was computed.
 
 Examples are a state that is not carried on, a backward that reaches a parameter in one run alone,
 and a module that is called once more. Such records have no partner in the other run, so that no
@@ -47,16 +47,16 @@ def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str
 
 
 def untrained_since(frontier: Frontier, row: int) -> str:
-    """Says which run leaves an update's parameter as it was, and why; "" where neither does.
+    """Says which run leaves an update's parameter unchanged, and why; "" where neither run does.
 
-    Where that run has a graph behind a value to which gradients come back in the other run alone,
-    it cut the graph there. Elsewhere the parameter may need no gradient.
+    The run cut the graph behind a value if it has a graph before that value, and gradients of the
+    value come back in the other run alone. Otherwise the parameter may need no gradient.
     """
     run = untrained(frontier, row)
     if not run:
         return ""
     left = f"{run} has no gradient of it, and leaves it"
-    why = [one for one in unreached(frontier, row) if one.endswith(f"{run} detaches it")]
+    why = [clause for clause in unreached(frontier, row) if clause.endswith(f"{run} detaches it")]
     return f"{left}; {why[0]}" if why else f"{left}: requires_grad?"
 
 
@@ -95,14 +95,14 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
         return []
     step = int(a.step[row])
     here = alignment.only_a[a.step[alignment.only_a] == step]
-    known = {names.get(one.name, one.name) for one in a.tensors}
-    known &= {one.name for one in alignment.b.tensors}
+    known = {names.get(tensor.name, tensor.name) for tensor in a.tensors}
+    known &= {tensor.name for tensor in alignment.b.tensors}
     given = here[frontier.role[here] != Role.COMPUTED]
-    only = {a.tensors[one].name for one in a.tensor[given].tolist()}
+    only = {a.tensors[number].name for number in a.tensor[given].tolist()}
     only |= {
         name
-        for one in a.tensor[here].tolist()
-        if names.get(name := a.tensors[one].name, name) in known
+        for number in a.tensor[here].tolist()
+        if names.get(name := a.tensors[number].name, name) in known
     }
     parents = dict.fromkeys(link.name for link in frontier.ancestry(row).parents)
     lost = [name for name in parents if name in only]
@@ -119,7 +119,7 @@ def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
     b = frontier.alignment.b
     rows = frontier.alignment.only_b
     rows = rows[(b.step[rows] == step) & _named(b, name, "value")[rows]]
-    return [b.phases[one] for one in np.unique(b.phase[rows]).tolist()]
+    return [b.phases[code] for code in np.unique(b.phase[rows]).tolist()]
 
 
 def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
@@ -188,38 +188,39 @@ def called_otherwise(frontier: Frontier, row: int) -> list[str]:
 
 
 def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Which models one run called more often in a value's step, before the value was made.
+    """Names models that one run called more often in a value's step, before it made the value.
 
-    A call without gradients, whose result code computes with, is no parent of what it computes.
+    Such a call may explain the value although it is no parent: autograd does not follow a call
+    without gradients, even where the program computes with its result.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     if a.tensors[a.tensor[row]].kind != "value" or alignment.merged or a.gaps or alignment.b.gaps:
         return []
     row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
     counts = [_models(a, row, names), _models(alignment.b, row_b, {})]
-    told = []
+    clauses = []
     for name in sorted(counts[0].keys() | counts[1].keys()):
-        one, two = (side.get(name, 0) for side in counts)
-        if one != two and 0 in (one, two):
-            told.append(f"{escape(name)} is called in {'AB'[one == 0]} alone")
-        elif one != two:
-            first, second = ("once" if n == 1 else f"{n} times" for n in (one, two))
-            told.append(f"{escape(name)} is called {first} in A, {second} in B")
-    return told[:SHOWN]
+        count_a, count_b = (side.get(name, 0) for side in counts)
+        if count_a != count_b and 0 in (count_a, count_b):
+            clauses.append(f"{escape(name)} is called in {'AB'[count_a == 0]} alone")
+        elif count_a != count_b:
+            first, second = ("once" if n == 1 else f"{n} times" for n in (count_a, count_b))
+            clauses.append(f"{escape(name)} is called {first} in A, {second} in B")
+    return clauses[:SHOWN]
 
 
 def _models(table: Table, row: int, names: Mapping[str, str]) -> dict[str, int]:
-    """How often a run had made the result of each model, up to a row of the same step."""
+    """How often a run had made the result of each model in a row's step, before the row."""
     rank = table.tensors[table.tensor[row]].rank
     before = (table.step == table.step[row]) & (table.order < table.order[row])
     before &= table.attempt == table.attempt[row]
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for number, tensor in enumerate(table.tensors):
         if tensor.kind == "value" and tensor.rank == rank and OUTPUT.search(tensor.name):
             count = int((before & (table.tensor == number)).sum())
             if count:
-                found[names.get(tensor.name, tensor.name)] = count
-    return found
+                counts[names.get(tensor.name, tensor.name)] = count
+    return counts
 
 
 def _calls(table: Table, row: int) -> int:
@@ -232,6 +233,6 @@ def _calls(table: Table, row: int) -> int:
 
 def _named(table: Table, name: str, kind: str) -> Array:
     """Whether each row of a table belongs to the tensor of this name and kind, on any rank."""
-    series = [n for n, one in enumerate(table.tensors) if one[:2] == (name, kind)]
+    series = [n for n, tensor in enumerate(table.tensors) if tensor[:2] == (name, kind)]
     of_tensor: Array = np.isin(table.tensor, series)
     return of_tensor

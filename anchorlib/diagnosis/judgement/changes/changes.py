@@ -114,7 +114,7 @@ class Changes:
 
     def __post_init__(self) -> None:
         alignment = self.frontier.alignment
-        self._names = {one.a: one.b for one in alignment.renamed}
+        self._names = {renaming.a: renaming.b for renaming in alignment.renamed}
         self._partings = partings(alignment)
         a, b = _names_of(alignment.a), _names_of(alignment.b)
         self._known = ({self._names.get(name, name) for name in a}, b)
@@ -125,7 +125,7 @@ class Changes:
         module = self._module(row)
         # A module and its operation state the same argument: "GELU approximate", "GeluBackward0 …".
         stated = arguments(without_targets(a), without_targets(b))
-        told_otherwise = [one for one in stated if about(one) not in map(about, module)]
+        told_otherwise = [clause for clause in stated if about(clause) not in map(about, module)]
         clauses = [*module, *self._said_by_names(row, a, b, told_otherwise)]
         clauses += called_otherwise(self.frontier, row)
         clauses += self._counted(row, a, b) or self._arranged(row)
@@ -146,9 +146,9 @@ class Changes:
         return tuple(clauses)
 
     @staticmethod
-    def _says_code(told: Sequence[str]) -> bool:
-        """Whether clauses say more than that other data were given to the same operations."""
-        return any(" from " not in one and " of mean " not in one for one in told)
+    def _says_code(clauses: Sequence[str]) -> bool:
+        """Whether any clause is about code, and not only about the data given to operations."""
+        return any(" from " not in clause and " of mean " not in clause for clause in clauses)
 
     def _said_by_names(
         self, row: int, a: Sequence[Operation], b: Sequence[Operation], clauses: Sequence[str]
@@ -165,7 +165,7 @@ class Changes:
         That is which operands differ, and how B's values follow from A's.
         """
         clauses = arguments(*self.operations(row))
-        clauses = [one for one in clauses if " of mean " in one or " from " in one]
+        clauses = [clause for clause in clauses if " of mean " in clause or " from " in clause]
         if factor := _factor(measure):
             return (*clauses, f"B is {factor:.6g} times A")
         if self._far(measure):
@@ -208,10 +208,14 @@ class Changes:
         ):
             return ""
         b = alignment.b
-        paired = {b.tensors[one].name for one in np.unique(b.tensor[alignment.b_row]).tolist()}
-        only = {b.tensors[one].name for one in np.unique(b.tensor[alignment.only_b]).tolist()}
+        paired = {
+            b.tensors[number].name for number in np.unique(b.tensor[alignment.b_row]).tolist()
+        }
+        only = {b.tensors[number].name for number in np.unique(b.tensor[alignment.only_b]).tolist()}
         statements = [self._edges(1, two) for _, two in self._calls(row)]
-        parents = dict.fromkeys(one.name for edges in statements if edges for one in edges.parents)
+        parents = dict.fromkeys(
+            parent.name for edges in statements if edges for parent in edges.parents
+        )
         return ", ".join(escape(name) for name in parents if name in only - paired)
 
     # -- where statements are found
@@ -412,8 +416,10 @@ class Changes:
             a, b = (self._edges(run, call) for run, call in enumerate(calls))
             if a is None or b is None or a.missing or b.missing:
                 continue
-            own = {self._names.get(one.name, one.name): one.name for one in _recorded(a)}
-            other = {one.name for one in _recorded(b)}
+            own = {
+                self._names.get(parent.name, parent.name): parent.name for parent in _recorded(a)
+            }
+            other = {parent.name for parent in _recorded(b)}
             more = ", ".join(sorted(escape(name) for name in other - own.keys()))
             less = ", ".join(sorted(escape(own[name]) for name in own.keys() - other))
             if more and less:
@@ -465,8 +471,8 @@ class Changes:
             if name.startswith("optimizer") and header_a[name] != header_b.get(name, header_a[name])
         }
         differing |= _switched(header_a, header_b)
-        differing |= {one.name: one for one in self._partings if one.step <= step}
-        return [_setting(one, header_a) for one in differing.values()][:SHOWN]
+        differing |= {parting.name: parting for parting in self._partings if parting.step <= step}
+        return [_setting(parting, header_a) for parting in differing.values()][:SHOWN]
 
     def _in_values(self, row: int, measure: Measure) -> list[str]:
         """Relations between the values of a record in A and B, a clause each.
@@ -508,7 +514,7 @@ class Changes:
         return f": 1 to the loss scale of {stated[near.any(axis=0)][0]:.6g}" if near.any() else ""
 
     def _arranged(self, row: int) -> list[str]:
-        """Says that equal operations take their operands in another order, or parts of them."""
+        """Says that equal operations take their operands, or parts of these, in another order."""
         clauses = []
         for call_a, call_b in self._calls(row):
             a, b = self._edges(0, call_a), self._edges(1, call_b)
@@ -533,7 +539,7 @@ class Changes:
         """
         for calls in self._calls(row):
             parents = [
-                {one.name for one in _recorded(edges)} if edges else set()
+                {parent.name for parent in _recorded(edges)} if edges else set()
                 for edges in (self._edges(run, call) for run, call in enumerate(calls))
             ]
             parents[0] = {self._names.get(name, name) for name in parents[0]}
@@ -544,7 +550,7 @@ class Changes:
 
 def _recorded(edges: Edges) -> list[Parent]:
     """The parents of a statement that are not parameters."""
-    return [one for one in edges.parents if one.call is not None]
+    return [parent for parent in edges.parents if parent.call is not None]
 
 
 def _moving(a: Edges, b: Edges) -> list[str]:

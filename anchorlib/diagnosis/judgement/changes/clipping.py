@@ -64,11 +64,13 @@ def _norms(table: Table, step: int, rank: int) -> tuple[float, float] | None:
     for kind in ("pass_grad", "grad"):
         which = [
             n
-            for n, one in enumerate(table.tensors)
-            if one.kind == kind and one.rank == rank and (not names or one.name in names[0])
+            for n, tensor in enumerate(table.tensors)
+            if tensor.kind == kind
+            and tensor.rank == rank
+            and (not names or tensor.name in names[0])
         ]
         rows = np.flatnonzero(np.isin(table.tensor, which) & (table.step == step))
-        names_of_kind = [table.tensors[one].name for one in table.tensor[rows].tolist()]
+        names_of_kind = [table.tensors[number].name for number in table.tensor[rows].tolist()]
         if (
             not names_of_kind
             or len(set(names_of_kind)) < len(names_of_kind)

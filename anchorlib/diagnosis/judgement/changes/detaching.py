@@ -27,7 +27,7 @@ def detached(frontier: Frontier, row: int) -> list[str]:
     if tensor.kind == "value":
         return []
     name = tensor.name.removesuffix(INDICES).removesuffix(VALUES)  # of a sparse gradient
-    names = {one.a: one.b for one in alignment.renamed}
+    names = {renaming.a: renaming.b for renaming in alignment.renamed}
     back = {b: a for a, b in names.items()}
     told_a = alignment.a.edges.get(tensor.rank, ())
     told_b = alignment.b.edges.get(tensor.rank, ())
@@ -42,14 +42,14 @@ def detached(frontier: Frontier, row: int) -> list[str]:
 
 
 def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
-    """Says which record leads gradients back from more calls in one run; "" where none does.
+    """Names the record that leads gradients back from more calls in one run, or "".
 
-    a, b: the records of A and of B that lead gradients back. The other run makes as many more
-    without gradients.
+    The other run must make calls of this record without gradients instead.
+    a, b: the records of A and of B, and whether each leads gradients back.
     """
     for run, own, others in (("A", a, b), ("B", b, a)):
         calls, fewer = _calls(own), _calls(others)
-        silent, less = ({site for site in one if site[1] == NO_GRAD} for one in (others, own))
+        silent, less = ({site for site in leads if site[1] == NO_GRAD} for leads in (others, own))
         names = {site[0] for site in silent - less}
         for name in calls:
             if name in names and calls[name] > fewer[name] > 0:

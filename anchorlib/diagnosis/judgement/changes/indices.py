@@ -60,7 +60,7 @@ def _record(match: re.Match[str], table: Table, row: int) -> str:
     rows = np.flatnonzero((table.step == table.step[row]) & (table.order <= table.order[row]))
     first = table.digest[rows, 0].astype(np.uint64) >> np.uint64(32)
     of_index = (first == int(match[2], 16)) & (table.figures["numel"][rows] == int(match[1]))
-    names = [table.tensors[one].name for one in table.tensor[rows[of_index]].tolist()]
+    names = [table.tensors[number].name for number in table.tensor[rows[of_index]].tolist()]
     return escape(names[0]) if names else ""
 
 

@@ -7,8 +7,8 @@ only its length:
     or that plus what passes have added to it since
     A is the sum of its step's pass_grads, B is not,        something was there before the first
     nor a multiple of that sum                              pass of the step
-    B is the sum of the last of them alone,                 zero_grad() was called between passes
-    or a multiple of it
+    B is the sum of the step's last pass_grads alone,       zero_grad() was called between passes
+    or a multiple of that sum
 
 Where a gradient equals the sum except for elements that stand at one limit, it was clipped.
 """
@@ -37,7 +37,7 @@ MOST_ELEMENTS = 1 << 22
 MOST_PASSES = 8
 FITS = 1e-5  # share of a norm by which a sum of two parts with factors may be off
 MANY = 32  # elements: in fewer, two factors may fit by chance
-HELD = 0.05  # share of a gradient from which a remainder is seen beside the roundings
+HELD = 0.05  # share of a gradient from which a remainder is larger than all roundings
 
 
 def leftover(alignment: Alignment, pair: int, eps: float) -> str:
@@ -167,7 +167,8 @@ def _not_summed(sides: list[tuple[Table, int]], held: list[Any], near: float) ->
 def _cleared_between(sides: list[tuple[Table, int]], held: list[Any]) -> str:
     """The clause where one run's gradient alone lacks the first passes of its step; else "".
 
-    Clipping and scaling make multiples of sums, so that gradients of few elements do not tell.
+    Clipping and scaling multiply a sum by a factor, and in gradients of few elements some factor
+    always fits: such gradients are left out.
     """
     lacking = []
     for side, value in zip(sides, held, strict=True):
@@ -225,7 +226,7 @@ def _passes(table: Table, row: int) -> Array | None:
 
 
 def _parts(table: Table, row: int) -> list[Array] | None:
-    """A tensor's pass_grads in a step, in their order; None where one lacks values."""
+    """A tensor's pass_grads in a step, in their order; None where one of them lacks values."""
     added = series(table, row, "pass_grad")
     parts = []
     for row_of_pass in added[table.step[added] == table.step[row]].tolist():

@@ -79,9 +79,9 @@ def _since(frontier: Frontier, row: int) -> Iterator[str]:
 
 
 def _left_out(frontier: Frontier, row: int, before: int, still: int) -> Iterator[str]:
-    """Says that the optimizer did not step in a run, where the other run alone has its update.
+    """Says that an optimizer did not step in a run, where only the other run has an update.
 
-    before: the tensor's row before this one. still: the run that left the tensor as it was.
+    before: the tensor's previous row. still: the number of the run that left the tensor unchanged.
     """
     alignment = frontier.alignment
     sides = [

@@ -113,7 +113,7 @@ def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
             (arguments_b - arguments_a).elements(),
             strict=False,
         ):
-            # Stores of earlier versions hold no arguments: then nothing is known of them.
+            # Stores of earlier versions hold no arguments.
             if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
                 clauses.append(" | ".join(map(escape, _shorter(*made))) + follows(left, right))
     return list(dict.fromkeys(clauses))[:SHOWN]
@@ -193,7 +193,8 @@ def nth(name: str, there: int, more: int) -> str:
 def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
     """Says that operations take their operands in another order in B; "" where none does.
 
-    One operation does, or two of them have exchanged records.
+    Either one operation takes its own operands in another order, or two operations have exchanged
+    records.
     a, b: statements with equal operations. names: A's names -> B's, where they differ.
     """
     exchanged: list[tuple[str, list[str], list[str]]] = []
@@ -214,7 +215,7 @@ def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
 
 
 def _exchanged_records(differing: Sequence[tuple[str, list[str], list[str]]]) -> str:
-    """Says that two operations have swapped the records that they take; "" where none did.
+    """Says that two operations have exchanged the records that they take, or "".
 
     differing: operations, with the operands that each of them takes in A alone, and in B alone.
     """

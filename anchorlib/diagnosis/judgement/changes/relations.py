@@ -112,7 +112,7 @@ def _factors(a: Array, b: Array) -> Iterator[str]:
 
 
 def _replaced(a: Array, b: Array) -> Iterator[str]:
-    """Whether the elements that differ are one number in either run."""
+    """Whether the elements that differ all have one value in A, or all have one value in B."""
     other = a != b
     numbers_a, numbers_b = np.unique(a[other])[:2], np.unique(b[other])[:2]
     if other.sum() < 2 or other.all():
@@ -131,6 +131,6 @@ def _apart(a: Array, b: Array) -> bool:
 
 
 def _same(made: Array, b: Array) -> bool:
-    """Whether B is what a formula made, but for rounding: within a share of B's spread."""
+    """Whether B equals the result of a formula up to rounding: within a share of B's spread."""
     spread = float(np.linalg.norm(b - b.mean()))
     return spread > 0 and float(np.linalg.norm(made - b)) <= NEAR * spread

@@ -1,11 +1,12 @@
-"""Which rows of a table a program reads, where the rows are known from what was read.
+"""Which rows of a table a program reads, recognised by the bits that were read.
 
     reads row 10 of label.weight in A, row 0 in B, in 3 of 12 places
     reads other rows of embed.weight in 120 of 128 places, each 1 further on
     reads other rows of embed.weight in 5 of 12 places, first 3 | 7
 
-An embedding, or an index, copies rows bit for bit: each row of its result names the row that was
-read, whatever computed the index. A statement has digests of indices alone.
+An embedding, or an index, copies rows bit for bit. So each row of its result shows which row of the
+table was read, however the index was computed. A statement cannot show that: it has only digests of
+indices.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def rows_read(frontier: Frontier, row: int) -> list[str]:
     (source,) = sources
     row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
     small = max(a.figures["numel"][row], a.figures["numel"][source]) <= MOST_ELEMENTS
-    same = a.shapes[a.shape[row]] == b.shapes[b.shape[row_b]]
-    if frontier.status[source] != EQUAL or not (small and same and a.kept[source]):
+    of_one_shape = a.shapes[a.shape[row]] == b.shapes[b.shape[row_b]]
+    if frontier.status[source] != EQUAL or not (small and of_one_shape and a.kept[source]):
         return []
     try:
         table = read(a, source).reshape(a.shapes[a.shape[source]])
@@ -52,31 +53,31 @@ def rows_read(frontier: Frontier, row: int) -> list[str]:
     one, two = sides
     if one is None or two is None or (one == two).all():
         return []
-    return [_told(a, source, one, two)]
+    return [_clause(a, source, one, two)]
 
 
 def _indices(table: Array, of: Table, row: int) -> Array | None:
-    """The row of `table` that each row of a record is; None where one is no row of it."""
+    """For each row of a record, the row of `table` that is equal; None where a row has no equal."""
     if not of.kept[row]:
         return None
     made = read(of, row)
     if made.dtype != table.dtype or made.size % table.shape[1]:
         return None
     places = {bits.tobytes(): at for at, bits in reversed(list(enumerate(table)))}
-    found = [places.get(bits.tobytes(), -1) for bits in made.reshape(-1, table.shape[1])]
-    return None if min(found, default=-1) < 0 else np.array(found)
+    numbers = [places.get(bits.tobytes(), -1) for bits in made.reshape(-1, table.shape[1])]
+    return None if min(numbers, default=-1) < 0 else np.array(numbers)
 
 
-def _told(a: Table, source: int, one: Array, two: Array) -> str:
+def _clause(a: Table, source: int, read_a: Array, read_b: Array) -> str:
     name = escape(a.tensors[a.tensor[source]].name)
-    other = one != two
-    places = f"{int(other.sum()):,} of {len(one):,} places"
-    first, second = (np.unique(side[other]) for side in (one, two))
+    other = read_a != read_b
+    places = f"{int(other.sum()):,} of {len(read_a):,} places"
+    first, second = (np.unique(side[other]) for side in (read_a, read_b))
     if len(first) == len(second) == 1:
         return f"reads row {first[0]} of {name} in A, row {second[0]} in B, in {places}"
-    moves = np.unique((two - one)[other])
+    moves = np.unique((read_b - read_a)[other])
     if len(moves) == 1:
-        way = "on" if moves[0] > 0 else "back"
-        return f"reads other rows of {name} in {places}, each {abs(moves[0])} further {way}"
+        direction = "on" if moves[0] > 0 else "back"
+        return f"reads other rows of {name} in {places}, each {abs(moves[0])} further {direction}"
     at = int(np.argmax(other))
-    return f"reads other rows of {name} in {places}, first {one[at]} | {two[at]}"
+    return f"reads other rows of {name} in {places}, first {read_a[at]} | {read_b[at]}"

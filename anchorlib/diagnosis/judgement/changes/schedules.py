@@ -36,8 +36,8 @@ WRITTEN = ("foreach", "fused", "capturable", "differentiable")
 def turning(frontier: Frontier, measures: Measures) -> int | None:
     """The row of the first update that an optimizer setting sets apart; None without one."""
     differing = [*partings(frontier.alignment), *settings(frontier.alignment)]
-    steps = sorted({one.step for one in differing if _matters(one)})
-    numbers = {one.step for one in differing if _matters(one) and "." in one.name}
+    steps = sorted({parting.step for parting in differing if _matters(parting)})
+    numbers = {parting.step for parting in differing if _matters(parting) and "." in parting.name}
     turns = (
         _turn(frontier, measures, step)
         for step in steps
@@ -58,8 +58,11 @@ def told_before(frontier: Frontier, row: int) -> bool:
         return False
     differing = [*partings(frontier.alignment), *settings(frontier.alignment)]
     return any(
-        one.step < step and "." in one.name and _matters(one) and _parts(one.a) != _parts(one.b)
-        for one in differing
+        parting.step < step
+        and "." in parting.name
+        and _matters(parting)
+        and _parts(parting.a) != _parts(parting.b)
+        for parting in differing
     )
 
 
@@ -86,7 +89,7 @@ def _turn(frontier: Frontier, measures: Measures, step: int) -> int | None:
     apart = measures["error_eps"] * measures["eps"]
     known = ~np.isnan(apart)
     here = known & updates[a.tensor[rows]] & (a.step[rows] == step)
-    earlier = updates if step else np.array([one.kind == "grad" for one in a.tensors], bool)
+    earlier = updates if step else np.array([tensor.kind == "grad" for tensor in a.tensors], bool)
     at = max(step - 1, 0)
     if not here.any() or not earlier[a.tensor[frontier.alignment.a_row[_at(frontier, at)]]].any():
         return None

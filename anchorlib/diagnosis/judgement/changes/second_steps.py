@@ -53,8 +53,12 @@ def _passes(table: Table, row: int) -> Array:
     if table.gaps:
         return table.step[:0]
     rank = table.tensors[table.tensor[row]].rank
-    gradients = [one.kind == "pass_grad" and one.rank == rank for one in table.tensors]
-    modes = {one.mode for one in table.tensors if one.kind == "pass_grad" and one.rank == rank}
+    gradients = [tensor.kind == "pass_grad" and tensor.rank == rank for tensor in table.tensors]
+    modes = {
+        tensor.mode
+        for tensor in table.tensors
+        if tensor.kind == "pass_grad" and tensor.rank == rank
+    }
     if not modes <= EVERY_PASS:
         return table.step[:0]
     steps: Array = table.step[np.array(gradients, bool)[table.tensor]]

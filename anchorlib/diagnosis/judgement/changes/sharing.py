@@ -23,7 +23,7 @@ def shared_otherwise(frontier: Frontier, row: int) -> list[str]:
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
     if tensor.kind not in ("grad", "pass_grad"):
         return []
-    names = {one.a: one.b for one in alignment.renamed}
+    names = {renaming.a: renaming.b for renaming in alignment.renamed}
     own = names.get(tensor.name, tensor.name)
     one = _parameters(alignment.a.edges.get(tensor.rank, ()), names)
     two = _parameters(alignment.b.edges.get(tensor.rank, ()), {})

@@ -32,7 +32,7 @@ LINEAR = re.compile(
 """Operations of a squared loss of one input: the square, and others that are linear."""
 EXACT = 1e-4  # relative difference up to which c is equal in both runs
 CLEAR = 1e-3  # share of the larger target from which an element's targets differ
-FEW = 2  # elements: one element fits any formula
+FEW = 2  # elements: a single element fits any formula
 MOST_ELEMENTS = 1 << 22
 
 
@@ -82,7 +82,7 @@ def _target(table: Table, rows: list[int]) -> tuple[Array, float] | None:
 
 
 def _different(target_a: Array, target_b: Array) -> list[str]:
-    """How two targets differ, as a clause; [] where they do not."""
+    """How two targets differ, as a clause; [] where they are equal."""
     known = ~(np.isnan(target_a) | np.isnan(target_b))
     target_a, target_b = target_a[known], target_b[known]
     if not len(target_a):

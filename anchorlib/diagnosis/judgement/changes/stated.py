@@ -16,9 +16,9 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["stated"]
 
 TIMES = 10.0
-"""How many times the largest error of its parents a record's error has to be."""
+"""How many times as large as the largest error of its parents a record's error has to be."""
 LEAST = 2.0**-23
-"""The least error that parents are taken to have: one eps of float32."""
+"""The least error that parents are assumed to have: one eps of float32."""
 MOST = 512
 """The most records that are examined."""
 
@@ -38,7 +38,7 @@ def stated(frontier: Frontier, measures: Measures, changes: Changes) -> int | No
     at = at[np.argsort(a.order[rows[at]], kind="stable")][:MOST]
     row: int
     for row in rows[at].tolist():
-        made_of = [apart.get(one, 0.0) for one in frontier.parents(row)]
+        made_of = [apart.get(parent, 0.0) for parent in frontier.parents(row)]
         if apart[row] > TIMES * max([LEAST, *made_of]) and (
             changes.other_settings(row) or changes.other_number(row)
         ):

@@ -20,7 +20,7 @@ __all__ = ["unreached"]
 Array = np.ndarray[Any, Any]
 Site = tuple[str, int, int]
 MODULE = ".forward"
-"""Ends the name that stands for a module whose operations autograd does not follow."""
+"""The end of the name that stands for a module whose operations autograd does not follow."""
 
 
 def unreached(frontier: Frontier, row: int) -> list[str]:
@@ -59,13 +59,13 @@ def unreached(frontier: Frontier, row: int) -> list[str]:
 
 
 def _with_graphs(table: Table, rank: int, names: dict[str, str]) -> set[str]:
-    """The names of the values that lead gradients on, as the statements of a run tell.
+    """The names of the values that have a graph, by the statements of a run.
 
-    A value that needs no gradient has none, and nothing is cut behind it.
+    A value without a graph needs no gradient, so that no graph is cut behind it.
     """
-    told = (one for one in table.edges.get(rank, ()) if one.phase == TRAIN)
-    led = (one for one in told if not any(op.endswith(MODULE) for op in one.ops))
-    return {names.get(one.name, one.name) for one in led if one.parents}
+    in_training = (edges for edges in table.edges.get(rank, ()) if edges.phase == TRAIN)
+    led = (edges for edges in in_training if not any(op.endswith(MODULE) for op in edges.ops))
+    return {names.get(edges.name, edges.name) for edges in led if edges.parents}
 
 
 def _sites(

@@ -68,7 +68,7 @@ class Envelope:
     def largest(self, rows: Sequence[int]) -> float:
         """The largest noise of these rows of A; 0 if unknown. The values of the rows are read."""
         own = np.array(rows, np.int64)
-        noise_of_runs = [_of_run(one, own, None)[0] for one in self.pairs] if len(own) else []
+        noise_of_runs = [_of_run(pairs, own, None)[0] for pairs in self.pairs] if len(own) else []
         every = np.concatenate(noise_of_runs) if noise_of_runs else np.zeros(1)
         return float(every[np.isfinite(every)].max(initial=0.0))
 
@@ -152,13 +152,13 @@ def _of_run(
     broken[differs] = noise["nonfinite"][where] > 0
     # For a damaged record only a lower bound of its noise is known. With too little noise the score
     # of the pair would be too large, so the noise counts as unknown.
-    relative[np.isin(at, [one.pair for one in noise.damaged])] = np.nan
-    return relative, broken, [one.line for one in noise.damaged]
+    relative[np.isin(at, [damage.pair for damage in noise.damaged])] = np.nan
+    return relative, broken, [damage.line for damage in noise.damaged]
 
 
 def _of_parameters(a: Table, rows: Array) -> Array:
     """For each row that is an update, its parameter's norm over its own, at least 1; else 1."""
-    number = {(one.name, one.kind, one.rank): at for at, one in enumerate(a.tensors)}
+    number = {(tensor.name, tensor.kind, tensor.rank): at for at, tensor in enumerate(a.tensors)}
     whose = np.full(len(a.tensors), -1)
     for (name, kind, rank), at in number.items():
         if kind == "delta":
@@ -185,7 +185,7 @@ def _random(pairs: Alignment) -> set[tuple[str, str]]:
     front = frontier(pairs)
     rows = front.origins
     rows = rows[np.isin(front.role[rows], (Role.COMPUTED, Role.OPTIMIZER)) & ~front.lacking[rows]]
-    tensors = (pairs.a.tensors[one] for one in np.unique(pairs.a.tensor[rows]).tolist())
+    tensors = (pairs.a.tensors[number] for number in np.unique(pairs.a.tensor[rows]).tolist())
     return {(tensor.name, tensor.kind) for tensor in tensors}
 
 

@@ -157,7 +157,7 @@ def _limits(frontier: Frontier, row: int) -> set[float]:
                 limits.add(0.0)
             stated = zip(edges.ops, edges.arguments, strict=False)
             texts = [text for op, text in stated if LIMITED.match(op)]
-            limits.update(float(one) for text in texts for one in LIMIT.findall(text))
+            limits.update(float(number) for text in texts for number in LIMIT.findall(text))
     return limits
 
 

@@ -5,7 +5,7 @@ segments   origins grouped by their cause
 preceding  why a record that differs before the first origin is no origin
 reference  origins measured from a third run that is nearer to the truth
 nearness   which of two records is nearer to a third
-cuts       modules that one run calls otherwise for the same work
+cuts       modules that the runs call differently, with other shapes or turns, for equal work
 partials   gradients of which one run alone states that it recorded only a part
 """
 

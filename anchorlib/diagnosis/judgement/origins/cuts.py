@@ -1,16 +1,16 @@
-"""Modules that one run calls otherwise for the same work: in a loop, with other rows, in turn.
+"""Modules that the runs call differently for equal work: in a loop, on other rows, in other turns.
 
     torch.cat([wide(row) for row in x.split(1)])    wide(x)            as often, or at once
     message(h)[sources]                             message(h[sources])
     critic(fake), critic(real)                      critic(real), critic(fake)
     one.backward(); other.backward()                (one + other).backward()
 
-The records of such calls have other shapes, or stand for other samples: they are two quantities, so
-that their difference is no fault. Whether the work is the same shows in what it is done for: in the
-first step that differs, each gradient that an optimizer takes, each update, and all values behind
-those calls are the same but for rounding. Where one of these is not, or has no record in both runs,
-nothing is excused. Records that are computed from excused ones are judged as if one run had no
-record of those.
+The records of such calls have different shapes, or stand for different samples. They are two
+quantities, so that their difference is no fault. Whether the work is equal shows in its results: in
+the first step that differs, each gradient that an optimizer reads, each update, and all values
+behind those calls are equal but for rounding. Where one of these results is not, or has no record
+in both runs, nothing is excused. Records that are computed from excused records are judged as if
+one run had no record of their parents.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ __all__ = ["Cuts", "cuts"]
 
 Array = np.ndarray[Any, Any]
 LIMIT = 32.0
-"""Eps that several roundings in a row make of a value or a gradient, none of whose faults is so
-small."""
+"""The error in eps that several roundings in a row may make in a value or a gradient. Faults make
+larger errors."""
 SHARE = 0.01
-"""Of the largest norm of its kind: what rounding leaves of smaller gradients is no sign of a fault.
-
-The gradient of a bias before a norm is nothing but rounding."""
+"""The share of the largest norm of its kind against which a smaller gradient is judged: a gradient
+may consist of rounding alone, as that of a bias before a norm, and is no sign of a fault then."""
 TAKEN = ("grad", "updated")
-"""Kinds that the optimizer reads and makes of each parameter."""
+"""Kinds of records that an optimizer reads, and that it makes, of each parameter."""
 _OUTPUT = re.compile(r":\d+(\.\d+)*$")
 _ROOT = re.compile(r"(^|\.)(input|output)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """The pairs that differ because the two runs call modules otherwise for the same work.
+    """The pairs that differ because the two runs call modules differently for equal work.
 
     rows: A's rows of these pairs. modules: the names of the modules.
     """
@@ -69,7 +68,7 @@ class Cuts:
 
 
 def cuts(alignment: Alignment, measures: Measures) -> Cuts:
-    """The pairs of modules that the runs call otherwise, where all that is learned is the same."""
+    """The pairs of modules that the runs call differently, where all that is learned is equal."""
     none = Cuts(np.empty(0, np.int64))
     rows = alignment.a_row[measures.pair]
     if not len(rows) or alignment.merged or alignment.reordered is not None:
@@ -102,23 +101,25 @@ class _Step:
         )
 
     def within(self, modules: set[str]) -> Array:
-        """Of each tensor of A, whether it is made by calls of these modules; no parameter is."""
+        """For each tensor of A, whether calls of these modules make it; False for parameters."""
         return np.array(
             [
-                (one.kind == "pass_grad" and "" in modules)
+                (tensor.kind == "pass_grad" and "" in modules)
                 or (
-                    one.kind in ("value", "grad")
-                    and one.name not in self._learnt
-                    and (_module(one.name) in modules or join(one.name, one.kind) in modules)
+                    tensor.kind in ("value", "grad")
+                    and tensor.name not in self._learnt
+                    and (
+                        _module(tensor.name) in modules or join(tensor.name, tensor.kind) in modules
+                    )
                 )
-                for one in self._alignment.a.tensors
+                for tensor in self._alignment.a.tensors
             ]
             or [False],
             bool,
         )
 
     def called_otherwise(self) -> set[str]:
-        """The modules whose calls differ in shape, number or turn; with "" where passes do."""
+        """The modules whose calls differ in shape, number or turn, and "" where passes differ."""
         a, rows = self._alignment.a, self._rows[self._here]
         shapes = self._measures["measured"][self._here] == "shape"
         modules: set[str] = set()
@@ -149,11 +150,11 @@ class _Step:
 
     def _passes(self, table: Table, step: int) -> int:
         """How many backward passes reach parameters in a step."""
-        kinds = np.array([one.kind == "pass_grad" for one in table.tensors] or [False], bool)
+        kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
         return len(np.unique(table.pass_index[kinds[table.tensor] & (table.step == step)]))
 
     def same_learning(self, modules: set[str]) -> bool:
-        """Whether all that is learned, and all other values, are the same but for rounding."""
+        """Whether all gradients, updates and other values are equal but for rounding."""
         alignment, a = self._alignment, self._alignment.a
         if self._lack_partners() or not self._same_amount(modules):
             return False
@@ -181,7 +182,7 @@ class _Step:
             (alignment.b, alignment.only_b, self._steps[1]),
         ):
             taken = np.array(
-                [one.kind in TAKEN and one.name in self._learnt for one in table.tensors]
+                [tensor.kind in TAKEN and tensor.name in self._learnt for tensor in table.tensors]
                 or [False],
                 bool,
             )[table.tensor]
@@ -192,7 +193,7 @@ class _Step:
         return False
 
     def _same_amount(self, modules: set[str]) -> bool:
-        """Whether models as a whole give as many elements, in however many calls."""
+        """Whether each model gives equally many elements in both runs, over all its calls."""
         for number, tensor in enumerate(self._alignment.a.tensors):
             root = _ROOT.search(_module(tensor.name)) and tensor.kind == "value"
             if not root or _module(tensor.name) not in modules or number not in self._partner:
@@ -200,8 +201,12 @@ class _Step:
             sides = (self._alignment.a, self._alignment.b)
             own = (number, self._partner[number])
             totals = {
-                int(table.figures["numel"][(table.tensor == one) & (table.step == step)].sum())
-                for table, one, step in zip(sides, own, self._steps, strict=True)
+                int(
+                    table.figures["numel"][
+                        (table.tensor == number_of_run) & (table.step == step)
+                    ].sum()
+                )
+                for table, number_of_run, step in zip(sides, own, self._steps, strict=True)
             }
             if len(totals) > 1:
                 return False

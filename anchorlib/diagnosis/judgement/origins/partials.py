@@ -49,13 +49,13 @@ class Partials:
     def unknown(self, first: Place | None, origins: Sequence[Origin]) -> bool:
         """Whether the answer depends on the unrecorded parts of these gradients.
 
-        The answer depends on them where the first origin was computed from one of them. It also
-        does where no record of both runs follows from one of them, unless the runs part in an
-        earlier step.
+        The answer depends on the unrecorded parts where the first origin was computed from one of
+        these gradients. It also does where no record of both runs follows from one of these
+        gradients, unless the runs part in an earlier step.
         first: where the runs part; None where nothing else differs.
         """
         a = self.alignment.a
-        names = {join(*a.tensors[one][:2]) for one in np.unique(a.tensor[self.rows]).tolist()}
+        names = {join(*a.tensors[number][:2]) for number in np.unique(a.tensor[self.rows]).tolist()}
         if origins and names.intersection(origins[0].parents):
             return True
         steps = a.step[self.rows[~self.followed]]
@@ -85,7 +85,9 @@ def partials(alignment: Alignment) -> Partials:
 def _stated(table: Table) -> Array:
     """For each tensor, whether it is a gradient that the run states to have recorded in part."""
     names = from_outside(table)
-    return np.array([one.kind == "grad" and one.name in names for one in table.tensors], bool)
+    return np.array(
+        [tensor.kind == "grad" and tensor.name in names for tensor in table.tensors], bool
+    )
 
 
 def _followed(alignment: Alignment, rows: Array) -> Iterator[bool]:

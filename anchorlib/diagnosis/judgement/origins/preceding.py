@@ -25,7 +25,9 @@ def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
         return "is the same tensor under another name"
     if not frontier.explained[row]:
         return "is made by the same operation"
-    follows = [one for one in frontier.parents(row, saved=True) if frontier.status[one] == 1]
+    follows = [
+        parent for parent in frontier.parents(row, saved=True) if frontier.status[parent] == 1
+    ]
     if follows:
         tensor = a.tensors[a.tensor[follows[0]]]
         return f"follows from {escape(join(tensor.name, tensor.kind))}"
@@ -34,7 +36,7 @@ def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
 
 def _row(table: Table, place: Place) -> int:
     """The row of a record by its coordinates."""
-    names = [(one.rank, one.name, one.kind) for one in table.tensors]
+    names = [(tensor.rank, tensor.name, tensor.kind) for tensor in table.tensors]
     of_tensor = np.array([one == (place.rank, place.name, place.kind) for one in names], bool)
     there = of_tensor[table.tensor] & (table.phase == list(table.phases).index(place.phase))
     for name in ("step", "pass_index", "call"):

@@ -37,7 +37,7 @@ def measured_from(
     row_a = np.array([row for _, row in evidence], np.int64)
     row_b = _partners(alignment.a_row, alignment.b_row, row_a)
     aligned = align(reference, alignment.a, names=_names(reference, alignment)).settled()
-    taken_apart = aligned.b is not alignment.a  # A's passes were put together: its rows are no more
+    taken_apart = aligned.b is not alignment.a  # A's passes were merged, and its rows with them
     row = np.full(len(row_a), -1) if taken_apart else _partners(aligned.b_row, aligned.a_row, row_a)
     there = np.flatnonzero(row >= 0)
     sides = [
@@ -61,7 +61,7 @@ def _names(reference: Table, alignment: Alignment) -> Mapping[str, str]:
     Tensors that have one name in the reference and in A are left out: they need no renaming.
     """
     own = {tensor.name for tensor in reference.tensors}
-    return {one.b: one.a for one in alignment.renamed if one.a not in own}
+    return {renaming.b: renaming.a for renaming in alignment.renamed if renaming.a not in own}
 
 
 def _partners(keys: Array, values: Array, wanted: Array) -> Array:
@@ -93,8 +93,8 @@ def _measures(
 def _apart(measure: Measure, from_reference: Measure, scale: float, scale_a: float) -> float:
     """How far B is from A, in units of the reference's norm.
 
-    measure: of B from A. from_reference: of A from the reference. scale, scale_a: the loss scales
-    that the reference's norm and A's norm carry.
+    measure: how far B is from A. from_reference: how far A is from the reference. scale, scale_a:
+    the loss scales that the reference's norm and A's norm carry.
     """
     if not from_reference.norm or not scale_a:
         return math.nan
@@ -117,8 +117,12 @@ def _missing(alignment: Alignment, origin: Origin, *, taken_apart: bool) -> str:
     """Why the reference has no record of an origin."""
     if taken_apart:
         return "it does at once what A does in parts"
-    kinds = {(one.b, tensor.kind) for one in alignment.renamed for tensor in alignment.a.tensors
-             if tensor.name == one.a}  # fmt: skip
+    kinds = {
+        (renaming.b, tensor.kind)
+        for renaming in alignment.renamed
+        for tensor in alignment.a.tensors
+        if tensor.name == renaming.a
+    }
     kinds |= {(tensor.name, tensor.kind) for tensor in alignment.a.tensors}
     known = (origin.place.name, origin.place.kind) in kinds
     return "not recorded there" if known else "not recorded"

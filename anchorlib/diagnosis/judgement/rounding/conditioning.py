@@ -48,9 +48,9 @@ def conditioning(frontier: Frontier, row: int) -> float:
     if not norms or a.tensors[a.tensor[row]].kind != "value":
         return 1.0
     given = [
-        one
-        for one in frontier.parents(row)
-        if a.shape[one] == a.shape[row] and frontier.role[one] != Role.PARAMETER
+        parent
+        for parent in frontier.parents(row)
+        if a.shape[parent] == a.shape[row] and frontier.role[parent] != Role.PARAMETER
     ]
     alone = [one for one in given if frontier.status[one] == UNMATCHED]
     if not alone and len(ops) > 1:

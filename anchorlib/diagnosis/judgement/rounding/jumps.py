@@ -28,7 +28,7 @@ TIMES = 1000.0
 LEAST = 2.0**-23
 """The least error that counts as the largest error before: one eps of float32."""
 ELEMENTS = 64
-"""A tensor of fewer elements may differ by 100 % by rounding alone."""
+"""The fewest elements of a tensor that leaps: smaller tensors may differ by 100 % by rounding."""
 
 
 class Jump(NamedTuple):
@@ -89,11 +89,11 @@ def _is_handed_on(frontier: Frontier, row: int, errors: Mapping[int, float]) -> 
     # And no gradient depends on the number that the loss is.
     gradient = a.tensors[a.tensor[row]].kind != "value"
     parents = [
-        one
-        for one in frontier.parents(row, saved=True)
-        if a.order[one] < a.order[row] and not (gradient and _is_number(frontier, one))
+        parent
+        for parent in frontier.parents(row, saved=True)
+        if a.order[parent] < a.order[row] and not (gradient and _is_number(frontier, parent))
     ]
-    return errors[row] <= TIMES * max((errors.get(one, 0.0) for one in parents), default=0.0)
+    return errors[row] <= TIMES * max((errors.get(parent, 0.0) for parent in parents), default=0.0)
 
 
 def _is_number(frontier: Frontier, row: int) -> bool:

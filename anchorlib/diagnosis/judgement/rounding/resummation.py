@@ -114,7 +114,9 @@ class Resummations:
         if not self._readable(a, row) or not self._readable(b, row_b):
             return None
         try:
-            values = {one: _values(a, one) for one in operands if self._readable(a, one)}
+            values = {
+                operand: _values(a, operand) for operand in operands if self._readable(a, operand)
+            }
             runs = _values(a, row), _values(b, row_b)
         except StoreError:
             return None
@@ -171,7 +173,7 @@ class Resummations:
             sums = self._kind(row) in ("grad", "pass_grad") and self._frontier.ancestry(row).ops
             return self._bounded_sum(shape, gradients[0], measure, eps) if sums else None
         norm, own = self._frontier.alignment.a.figures["l2"], self._shape(gradients[0])
-        others = [one for one in operands if one not in gradients]
+        others = [operand for operand in operands if operand not in gradients]
         if not any(_pairing(self._shape(one), own, shape)[0] for one in others):
             return _half_known(own, shape, measure, eps)
         for one in others:
@@ -201,7 +203,7 @@ class Resummations:
         return Resummation(True, f"sums of {terms:,} terms round by {figure(limit)} eps")
 
     def _gradients(self, operands: Iterable[int]) -> list[int]:
-        return [one for one in operands if self._kind(one) == "grad"]
+        return [operand for operand in operands if self._kind(operand) == "grad"]
 
     def _kind(self, row: int) -> str:
         a = self._frontier.alignment.a

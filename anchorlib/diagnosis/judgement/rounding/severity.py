@@ -258,7 +258,7 @@ def _terms(frontier: Frontier, row: int) -> float:
     """An estimate of the number of terms that each element sums, from the shapes of the parents."""
     a = frontier.alignment.a
     shape = a.shapes[a.shape[row]]
-    size = max((int(a.figures["numel"][one]) for one in frontier.parents(row)), default=0)
+    size = max((int(a.figures["numel"][parent]) for parent in frontier.parents(row)), default=0)
     gradient = a.tensors[a.tensor[row]].kind in ("grad", "pass_grad")
     own = shape[0] if gradient and shape else math.prod(shape)
     return float(size / max(own, 1))
@@ -283,7 +283,7 @@ def _is_low(table: Table, row: int) -> bool:
     low = [(dtypes.dtype(name).eps or 0.0) > EPS32 for name in table.dtypes]
     if not any(low) or AUTOCAST not in _header(table, row):
         return any(low)
-    learnt = np.array([one.kind in LEARNT for one in table.tensors], bool)[table.tensor]
+    learnt = np.array([tensor.kind in LEARNT for tensor in table.tensors], bool)[table.tensor]
     in_low = bool(_header(table, row)[AUTOCAST] or not learnt.any())
     return in_low or bool(np.array(low)[table.dtype[learnt]].any())
 
@@ -327,7 +327,7 @@ def _of_parents(frontier: Frontier, row: int) -> float:
     between = [op for ops in links for op in (ops[:-1] if beside else ops[1:])]
     if not any(op.startswith(CAST) for op in between):
         return _of_uses(frontier, row)
-    names = {a.dtypes[a.dtype[one]] for one in frontier.parents(row)}
+    names = {a.dtypes[a.dtype[parent]] for parent in frontier.parents(row)}
     return max((dtypes.dtype(name).eps or 0.0 for name in names), default=0.0)
 
 
@@ -356,7 +356,9 @@ def _widened(frontier: Frontier, row: int) -> float:
     a = frontier.alignment.a
     if _kind(frontier, row) != "value":
         return 0.0
-    named = {a.tensors[a.tensor[one]].name: _type_eps(a, one) for one in frontier.parents(row)}
+    named = {
+        a.tensors[a.tensor[parent]].name: _type_eps(a, parent) for parent in frontier.parents(row)
+    }
     sizes_found = [
         named.get(link.name, 0.0)
         for link in frontier.ancestry(row).parents
@@ -374,7 +376,7 @@ def _of_uses(frontier: Frontier, row: int) -> float:
         return 0.0
     parents = frontier.ancestry(row).parents
     links = [link for link in parents if not link.saved and link.kind == "grad"]
-    rows = [one for one in frontier.parents(row) if _kind(frontier, one) == "grad"]
+    rows = [parent for parent in frontier.parents(row) if _kind(frontier, parent) == "grad"]
     least = min((_type_eps(a, one) for one in rows), default=0.0)
     return least if len(links) > 1 and least > _type_eps(a, row) else 0.0
 

@@ -33,7 +33,9 @@ def steady_error(frontier: Frontier, row: int, row_b: int) -> float:
     element.
     """
     a, b = frontier.alignment.a, frontier.alignment.b
-    gradients = [one for one in frontier.parents(row) if a.tensors[a.tensor[one]].kind == "grad"]
+    gradients = [
+        parent for parent in frontier.parents(row) if a.tensors[a.tensor[parent]].kind == "grad"
+    ]
     if not gradients:
         return float("nan")
     at = int(np.searchsorted(frontier.alignment.a_row, gradients[-1]))

@@ -159,8 +159,8 @@ def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
     from the row's tensor.
     """
     passes = table.pass_index.copy()
-    rank = np.array([one.rank for one in table.tensors] or [0])[table.tensor]
-    kinds = np.array([one.kind in ("value", "pass_grad") for one in table.tensors] or [False])
+    rank = np.array([tensor.rank for tensor in table.tensors] or [0])[table.tensor]
+    kinds = np.array([tensor.kind in ("value", "pass_grad") for tensor in table.tensors] or [False])
     marks = np.flatnonzero(trains & kinds[table.tensor])
     if not len(marks) or not evals.any():
         return passes
@@ -177,7 +177,7 @@ def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
 
 def _trains(table: Table, in_training: Array) -> Array:
     """Whether each row belongs to a step of training: one with gradients, or training records."""
-    values = np.array([one.kind == "value" for one in table.tensors], bool)[table.tensor]
+    values = np.array([tensor.kind == "value" for tensor in table.tensors], bool)[table.tensor]
     in_training_step: Array = np.isin(table.step, table.step[in_training | ~values])
     return in_training_step
 

@@ -101,8 +101,8 @@ def _chosen(table: Table, keys: Array) -> tuple[Array, Array]:
     """One row for each key, ascending, and their keys."""
     # Where two modes both kept the values, or neither did, the mode that comes first by name is
     # taken: the order of arrival must not decide.
-    modes = sorted({one.mode for one in table.tensors})
-    preferred = np.array([modes.index(one.mode) for one in table.tensors], np.int64)
+    modes = sorted({tensor.mode for tensor in table.tensors})
+    preferred = np.array([modes.index(tensor.mode) for tensor in table.tensors], np.int64)
     order = np.lexsort((preferred[table.tensor], ~table.kept.astype(bool), keys))
     first = np.ones(len(keys), bool)
     first[1:] = keys[order][1:] != keys[order][:-1]

@@ -23,7 +23,7 @@ from anchorlib.diagnosis.pairing.tables import Table
 __all__ = ["step_offset"]
 
 Array = np.ndarray[Any, Any]
-ENOUGH = 200_000  # records of a run that are looked at
+ENOUGH = 200_000  # the most records of a run that are examined
 CLEAR = 3
 """Steps that must agree on an offset before runs that have coordinates in common are shifted."""
 
@@ -58,7 +58,7 @@ def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) 
 
 
 def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
-    """The steps, in A and in B, of records with equal bits and equal coordinates but for the step.
+    """The steps, in A and in B, of records with equal bits and equal coordinates except the step.
 
     Only bits that occur at a single step of their run are paired: constants do not identify a step.
     """

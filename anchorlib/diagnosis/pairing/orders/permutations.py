@@ -73,7 +73,9 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
     pairs = alignment.differing
     parameters = parameters_of(a)
     values = np.array(
-        [one.kind == "value" and one.name not in parameters for one in a.tensors] or [False], bool
+        [tensor.kind == "value" and tensor.name not in parameters for tensor in a.tensors]
+        or [False],
+        bool,
     )
     pairs = pairs[values[a.tensor[alignment.a_row[pairs]]]]
     one, two = alignment.a_row[pairs], alignment.b_row[pairs]

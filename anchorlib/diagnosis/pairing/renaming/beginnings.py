@@ -1,4 +1,4 @@
-"""Names of two runs that can be matched by themselves, without a matched name beside them."""
+"""Names of two runs that can be matched by themselves, without a matched neighbour."""
 
 from __future__ import annotations
 

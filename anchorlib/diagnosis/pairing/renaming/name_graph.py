@@ -67,7 +67,7 @@ def graph_of(table: Table, shapes: Shapes) -> NameGraph:
         if edges.name in nodes:
             _add(nodes, edges, again)
     for node in nodes.values():
-        held = (one.name for one in node.neighbours if one.kinship == "parameter")
+        held = (neighbour.name for neighbour in node.neighbours if neighbour.kinship == "parameter")
         node.holds = tuple(sorted(_shape(shapes[name]) for name in held))
     return NameGraph(
         {name: node for name, node in nodes.items() if node.neighbours or node.ops}, again
@@ -149,5 +149,5 @@ def colours(
 
 def _around(node: NameNode, colour_of: Mapping[str, Hashable]) -> Hashable:
     """The neighbours' colours, without their numbers: another program may reorder operands."""
-    near = {(one.kinship, one.name) for one in node.neighbours}
+    near = {(neighbour.kinship, neighbour.name) for neighbour in node.neighbours}
     return tuple(sorted((kinship, hash(colour_of[name])) for kinship, name in near))

@@ -2,7 +2,7 @@
 
 Two free names are a candidate where both are neighbours of a matched pair, of equal kinship. Every
 such matched pair gives the candidate votes, and the best candidate without a rival is matched. So a
-difference in one place of a graph costs the names beside it some votes, and does not prevent
+difference in one place of a graph costs the names around it some votes, and does not prevent
 matches farther on.
 """
 
@@ -166,7 +166,10 @@ class Spreading:
     def _share(self, pair: tuple[str, str], votes: float) -> float:
         """The votes of a candidate, relative to those that all its neighbours could give."""
         sides = (self.a.nodes[pair[0]], self.b.nodes[pair[1]])
-        most = max(len({(one.kinship, one.name) for one in node.neighbours}) for node in sides)
+        most = max(
+            len({(neighbour.kinship, neighbour.name) for neighbour in node.neighbours})
+            for node in sides
+        )
         return votes / (SAME * max(most, 1))
 
     def _first_of_ties(self) -> list[tuple[str, str]]:

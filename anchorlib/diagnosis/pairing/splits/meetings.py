@@ -38,7 +38,7 @@ class Meeting(NamedTuple):
 class _Whole(NamedTuple):
     """One merged record of the split to which both runs are brought.
 
-    rows: the rows of its parts in A, and in B. shape: of the merged record. axis: along which the
+    rows: the rows of its parts in A, and in B. shape: its own shape. axis: the axis along which the
     parts are concatenated; None where they are not.
     """
 
@@ -130,13 +130,13 @@ def _same_parts(a: Table, rows: tuple[list[int], list[int]], shape: Shape) -> bo
 def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
     """A table of the merged records of A: their shapes and coordinates, without values."""
     records = list(wholes)
-    first = np.array([one.rows[0][0] for one in records], np.int64)
+    first = np.array([record.rows[0][0] for record in records], np.int64)
     shapes = {shape: number for number, shape in enumerate(dict.fromkeys(w.shape for w in records))}
-    tensors = [one._replace(rank=split.ranks[one.rank]) for one in a.tensors]
+    tensors = [tensor._replace(rank=split.ranks[tensor.rank]) for tensor in a.tensors]
     known = {one: number for number, one in enumerate(dict.fromkeys(tensors))}
     figures = {name: column[first] for name, column in a.figures.items()}
     figures["sum"] = np.array(
-        [a.figures["sum"][list(one.rows[0])].sum() / split.together for one in records]
+        [a.figures["sum"][list(record.rows[0])].sum() / split.together for record in records]
     )
     columns = ("step", "call", "attempt", "order", "count", "scale", "dtype", "digest", "phase")
     passes = [split.pass_of(a.phases[a.phase[row]], int(a.pass_index[row])) for row in first]
@@ -145,7 +145,7 @@ def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
         tensors=list(known),
         shapes=list(shapes),
         tensor=np.array([known[tensors[code]] for code in a.tensor[first].tolist()], np.int64),
-        shape=np.array([shapes[one.shape] for one in records], np.int64),
+        shape=np.array([shapes[record.shape] for record in records], np.int64),
         pass_index=np.array(passes, np.int64),
         kept=np.zeros(len(first), a.kept.dtype),
         figures=figures,

@@ -88,7 +88,7 @@ def _chosen(
     """The (name, kind) pairs that the selectors name; None where they name all."""
     if tuple(selectors) in ((), ("*",)):
         return None
-    pairs = [(one.name, one.kind) for reader in readers for one in reader.catalogue.series]
+    pairs = [(entry.name, entry.kind) for reader in readers for entry in reader.catalogue.series]
     chosen: set[tuple[str, str]] = set()
     for selector in selectors:
         named = select([selector], pairs, where=f" in {run.name}")
@@ -123,7 +123,7 @@ class _Making:
         """Adds the columns of one rank, in the rows of the chosen tensors."""
         catalogue = reader.catalogue
         series = catalogue.series[:]
-        taken = np.array([_is_wanted((one.name, one.kind), chosen) for one in series], bool)
+        taken = np.array([_is_wanted((entry.name, entry.kind), chosen) for entry in series], bool)
         owner = reader.series_ids[rows]
         if not taken.all():
             rows, owner = rows[taken[owner]], owner[taken[owner]]
@@ -178,7 +178,9 @@ class _Making:
         figures = (*COUNTS, "numel", *SUMS)
         columns = {name: self._column(name) for name in (*names, *figures, "row", "reader")}
         readers = [reader for reader, _ in self.readers]
-        of_ranks = sorted([(one.rank, one) for one in readers] + [*self.stood.items()], key=_rank)
+        of_ranks = sorted(
+            [(reader.rank, reader) for reader in readers] + [*self.stood.items()], key=_rank
+        )
         values = StoredValues(readers, columns.pop("reader"), columns.pop("row"))
 
         def stack(chosen: Array) -> Array:

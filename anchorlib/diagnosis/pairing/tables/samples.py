@@ -1,4 +1,4 @@
-"""Digests of the samples of a batch: of the slices of a record along one of its axes."""
+"""Digests of the samples of a batch, which are the slices of a record along one of its axes."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Table:
     flags: the flags (`anchorlib.record.Flag`) of each record; None where none are known.
     summed: the norm of the terms of each record that the comparison summed of several, 0 for any
         other; None where it summed none.
-    state: of the run: "closed"; "died" where it was left open by a process that died; "open" where
+    state: the run's: "closed"; "died" where a process that died left the run open; "open" where
         a process still writes it, or where that is not known.
     standing: ranks that were not read -> the rank whose figures and digests they have here.
     """
