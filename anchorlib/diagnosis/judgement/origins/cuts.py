@@ -163,7 +163,8 @@ class _Step:
         judged = ~self.within(modules)[a.tensor[rows]] & (kinds[rows] != "delta")
         if (self._measures["nonfinite"][here][judged] > 0).any():
             return False
-        error = (self._measures["error_eps"] * self._measures["norm"])[here][judged]
+        with np.errstate(invalid="ignore"):  # all of a record whose norm is zero
+            error = (self._measures["error_eps"] * self._measures["norm"])[here][judged]
         own = a.figures["l2"][rows[judged]]
         limit = np.empty(len(error))
         matched = alignment.a_row[a.step[alignment.a_row] == self._steps[0]]
