@@ -1,7 +1,7 @@
 """From which records each record was computed, and which differences no such parent explains."""
 
 from anchorlib.diagnosis.causes.ancestry import Link, between
-from anchorlib.diagnosis.causes.frontier import EQUAL, UNMATCHED, Frontier, frontier
+from anchorlib.diagnosis.causes.frontier import DIFFERS, EQUAL, UNMATCHED, Frontier, frontier
 from anchorlib.diagnosis.causes.headers import (
     MODULE,
     config_diff,
@@ -25,6 +25,7 @@ from anchorlib.diagnosis.causes.skips import Skips, skips
 from anchorlib.diagnosis.causes.upstream import upstream
 
 __all__ = [
+    "DIFFERS",
     "EQUAL",
     "HISTORY",
     "MODULE",

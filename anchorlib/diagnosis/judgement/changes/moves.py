@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import EQUAL, Frontier, Role
+from anchorlib.diagnosis.causes import DIFFERS, EQUAL, Frontier, Role
 from anchorlib.diagnosis.judgement.series import series, values
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.errors import StoreError
@@ -47,12 +47,10 @@ def moved(frontier: Frontier, row: int) -> list[str]:
 def _since(frontier: Frontier, row: int) -> Iterator[str]:
     """Compares the moves of a value since its previous record, which is equal in both runs."""
     alignment, a = frontier.alignment, frontier.alignment.a
-    parameter = frontier.role[row] == Role.PARAMETER  # one in all phases
-    before = series(a, row, "value", every_phase=bool(parameter))
-    before = before[a.order[before] < a.order[row]]
-    if not len(before) or frontier.status[before[-1]] != EQUAL:
+    before = _before(frontier, row)
+    if before is None:
         return
-    start = values(a, int(before[-1]))
+    start = values(a, before)
     value_a, value_b = values(a, row), values(alignment.b, _partner(alignment, row))
     if (
         start is None
@@ -65,17 +63,39 @@ def _since(frontier: Frontier, row: int) -> Iterator[str]:
     if not np.linalg.norm(value_a - start) < np.linalg.norm(start):
         return
     slack = EPS * float(np.linalg.norm(start))
-    since = f"since step {int(a.step[before[-1]])}, pass {int(a.pass_index[before[-1]])}"
+    since = f"since step {int(a.step[before])}, pass {int(a.pass_index[before])}"
     factor = _factor(value_a - start, value_b - start, slack)
     still = [bool((made == start).all()) for made in (value_a, value_b)]
     if still[0] != still[1]:
         yield f"{'BA'[still[1]]} alone moves it {since}"
-        yield from _left_out(frontier, row, int(before[-1]), still.index(True))
+        yield from _left_out(frontier, row, before, still.index(True))
     elif factor is not None:
         if abs(factor - 1) > CLEAR:
             yield f"B's move of it {since} is {factor:.3g} times A's"
     elif power := _power(value_a - start, value_b - start, np.abs(start), slack):
         yield f"B's move of it {since} is A's times the {power} of what it was"
+
+
+def _before(frontier: Frontier, row: int) -> int | None:
+    """The previous record of a value, if it is equal in both runs; else None.
+
+    Each phase records a parameter, so that records before a row may hold the row's own move: they
+    are passed over.
+    """
+    alignment, a = frontier.alignment, frontier.alignment.a
+    parameter = frontier.role[row] == Role.PARAMETER  # one in all phases
+    before = series(a, row, "value", every_phase=bool(parameter))
+    partner = _partner(alignment, row)
+    for earlier in before[a.order[before] < a.order[row]][::-1].tolist():
+        if frontier.status[earlier] == EQUAL:
+            return int(earlier)
+        if frontier.status[earlier] != DIFFERS:
+            return None
+        same = (a.digest[earlier] == a.digest[row]).all()
+        digest = alignment.b.digest
+        if not (same and (digest[_partner(alignment, earlier)] == digest[partner]).all()):
+            return None
+    return None
 
 
 def _left_out(frontier: Frontier, row: int, before: int, still: int) -> Iterator[str]:

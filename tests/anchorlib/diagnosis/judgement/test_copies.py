@@ -40,7 +40,10 @@ def faster(copy: Tensor, own: Tensor) -> object:
 
 
 def trained(store: Any, run: str, move: Move = by_hand, **at: int) -> None:
-    """at: the step after which the optimizer steps `again`, or at which it is `left_out`."""
+    """at: the step after which the optimizer steps `again`, or at which it is `left_out`.
+
+    Or from which on the model is called without gradients first, `looks`.
+    """
     torch.manual_seed(0)
     model = Taught()
     optimizer = torch.optim.SGD(model.own.parameters(), lr=0.1, momentum=0.9)
@@ -48,6 +51,9 @@ def trained(store: Any, run: str, move: Move = by_hand, **at: int) -> None:
     with anchorlib.start(run, store=store, recorder="thread") as session:
         session.watch(model, tensors="*", optimizer=optimizer)
         for step in range(3):
+            if step >= at.get("looks", 3):
+                with torch.no_grad():
+                    model(torch.ones(16, 12))
             loss = anchorlib.anchor(model(torch.randn(16, 12, generator=draw)), "loss")
             optimizer.zero_grad()
             loss.backward()
@@ -66,6 +72,17 @@ def test_a_copy_that_code_moves_otherwise_is_a_fault_of_that_code(tmp_path):
     assert (first.place.name, first.place.step, first.cls) == ("copy.weight", 1, "not_rounding")
     assert "B's move of it since step 0, pass 0 is 10 times A's" in found.sentence
     assert found.verdict == "unexpected"
+
+
+def test_a_move_that_each_phase_records_is_told_as_one_move(tmp_path):
+    trained(tmp_path, "a", looks=0)
+    trained(tmp_path, "b", faster, looks=0)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected"
+    assert all("is 10 times A's" in origin.why for origin in found.origins[:2]), found.origins
+    trained(tmp_path, "c", at_once, looks=0)
+    told = anchorlib.compare("a", "c", store=tmp_path)
+    assert not any("move of it" in origin.why for origin in told.origins)
 
 
 def test_the_same_move_in_another_form_is_rounding(tmp_path):
