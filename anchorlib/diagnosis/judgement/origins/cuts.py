@@ -16,7 +16,8 @@ one run had no record of their parents.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,13 +93,12 @@ class _Step:
         self._here = np.flatnonzero(a.step[self._rows] == step)
         self._steps = step, step + alignment.step_offset
         self._learnt = parameters_of(a)
-        self._partner = dict(
-            zip(
-                a.tensor[alignment.a_row].tolist(),
-                b.tensor[alignment.b_row].tolist(),
-                strict=True,
-            )
-        )
+        _, first = np.unique(a.tensor[alignment.a_row], return_index=True)
+        paired = a.tensor[alignment.a_row[first]], b.tensor[alignment.b_row[first]]
+        self._partner = dict(zip(*(numbers.tolist() for numbers in paired), strict=True))
+        self._rows_of = [
+            _by_tensor(table, at) for table, at in zip((a, b), self._steps, strict=True)
+        ]
 
     def within(self, modules: set[str]) -> Array:
         """For each tensor of A, whether calls of these modules make it; False for parameters."""
@@ -140,12 +140,10 @@ class _Step:
         """The bits of all calls of a tensor in the step and these phases, in A and in B."""
         sides = (self._alignment.a, self._alignment.b)
         bits_of_calls = []
-        for table, own, step in zip(
-            sides, (number, self._partner[number]), self._steps, strict=True
-        ):
-            known = np.array([phase in phases for phase in table.phases], bool)[table.phase]
-            which = np.flatnonzero((table.tensor == own) & (table.step == step) & known)
-            bits_of_calls.append(Counter(bits.tobytes() for bits in table.digest[which]))
+        numbers = (number, self._partner[number])
+        for table, own, rows in zip(sides, numbers, self._rows_of, strict=True):
+            known = [row for row in rows[own] if table.phases[table.phase[row]] in phases]
+            bits_of_calls.append(Counter(bits.tobytes() for bits in table.digest[known]))
         return bits_of_calls[0], bits_of_calls[1]
 
     def _passes(self, table: Table, step: int) -> int:
@@ -212,6 +210,14 @@ class _Step:
             if len(totals) > 1:
                 return False
         return True
+
+
+def _by_tensor(table: Table, step: int) -> Mapping[int, list[int]]:
+    """The rows of each tensor in a step."""
+    rows: defaultdict[int, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(table.step == step).tolist():
+        rows[int(table.tensor[row])].append(row)
+    return rows
 
 
 def _module(name: str) -> str:
