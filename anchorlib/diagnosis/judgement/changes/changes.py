@@ -37,6 +37,7 @@ from anchorlib.diagnosis.judgement.changes.absences import (
     called_otherwise,
     models_called_otherwise,
 )
+from anchorlib.diagnosis.judgement.changes.bootstrapped import other_share
 from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
 from anchorlib.diagnosis.judgement.changes.detaching import detached
 from anchorlib.diagnosis.judgement.changes.indices import (
@@ -132,9 +133,11 @@ class Changes:
         values = self._in_values(row, measure)
         if not self._says_code(clauses):
             clauses += models_called_otherwise(self.frontier, row, self._names)
-        clauses += (
-            values if any("target" in one for one in values) else [*values, *other_targets(a, b)]
-        )
+        if not any("target" in one for one in values):
+            values += other_targets(a, b)
+        if not self._says_code(clauses) and any("target differs" in one for one in values):
+            values += other_share(self.frontier, row, a)
+        clauses += values
         if factor := _factor(measure):
             clauses.append(ValueClause(f"B is {factor:.6g} times A{self._scaled(row, factor)}"))
         elif self._kind(row) == "grad" and (factor := _whole_factor(measure)):

@@ -13,7 +13,7 @@ import anchorlib
 from anchorlib.diagnosis.judgement.changes.figures import follows
 from tests.once import Once
 
-ROWS, WIDE, BATCH = 11, 8, 12
+ROWS, WIDE, BATCH = 11, 8, 40
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Training:
     "copy", "both" or the "model", which does so with gradients where it `follows`.
     detached: whether no gradient goes to keys. clears: gradients, between passes. steps: whether
     the second optimizer does. clip: of the gradients' norm. scale: of what a model is given.
+    discount: of what is worth something. ends: whether some rows are worth nothing.
     """
 
     unknown: int = ROWS - 1
@@ -37,6 +38,8 @@ class Training:
     steps: bool = True
     clip: float = 0.5
     scale: float = 1.0
+    discount: float = 0.9
+    ends: bool = True
 
 
 class Net(nn.Module):
@@ -89,6 +92,7 @@ def train(how: Training, name: str, store) -> None:
                     worth = (head if how.asks == "model" else copy)(given)
                     if how.asks == "both":
                         worth = torch.minimum(worth, head(given))
+                    worth = how.discount * worth * (rows % 3 != 0 if how.ends else 1.0) + 0.1 * rows
                 loss = functional.smooth_l1_loss(told, worth)
                 anchorlib.anchor(loss, "loss").backward()
             nn.utils.clip_grad_norm_(model.parameters(), how.clip, foreach=False)
@@ -122,6 +126,16 @@ FAULTS = {
     ),
     "detach": (PLAIN, {"detached": True}, "in A alone gradients come back to net.k: B detaches it"),
     "cleared": (PLAIN, {"clears": True}, "zero_grad? B's gradient lacks the first 1 pass of its"),
+    "discount": (
+        PLAIN,
+        {"discount": 0.8},
+        "target is A's minus 0.1 times an element of each row of",
+    ),
+    "ends": (
+        PLAIN,
+        {"ends": False},
+        "target is A's plus 0.9 times an element of each row of copy.",
+    ),
     "no step": (PLAIN, {"steps": False}, "its optimizer did not step in B"),
 }
 
@@ -140,7 +154,16 @@ CONTROLS = {
     "another clip is no cleared gradient": (PLAIN, {"clip": 0.1}),
     "other data are no other call": (PLAIN, {"scale": 2.0}),
 }
-CLAIMS = ("reads row", "reads other", "swapped", "called", "detach", "zero_grad", "did not step")
+CLAIMS = (
+    "times an element",
+    "reads row",
+    "reads other",
+    "swapped",
+    "called",
+    "detach",
+    "zero_grad",
+    "did not step",
+)
 
 
 @pytest.mark.parametrize("control", CONTROLS)
