@@ -101,7 +101,8 @@ def computing(ops: Sequence[str]) -> tuple[str, ...]:
 def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
     """The arguments in which operations of one name differ, a clause for each pair of operations.
 
-    The first operation that only A has is paired with the first operation that only B has.
+    Of operations with one name, the first whose arguments only A has is paired with the first whose
+    arguments only B has.
     """
     clauses = []
     for name in dict.fromkeys(op.name for op in a):

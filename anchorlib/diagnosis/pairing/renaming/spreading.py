@@ -147,7 +147,7 @@ class Spreading:
     def _best(self) -> list[tuple[str, str]]:
         """The candidates without a rival that have the largest share of the possible votes.
 
-        A rival has one name of the candidate and at least as many votes.
+        A rival is another candidate that shares one name and has at least as many votes.
         """
         ranked: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
         for pair, votes in self.votes.items():
