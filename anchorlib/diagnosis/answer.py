@@ -154,9 +154,9 @@ def _text(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """A value with None for every number that JSON cannot hold."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -297,7 +297,7 @@ def _growth(comparison: Findings) -> Section | None:
     rows = []
     for step in sorted({growth.step for growth in comparison.growth}):
         here = [cells.get((step, kind)) for kind in kinds]
-        scores = [one.score for one in here if one is not None and one.score is not None]
+        scores = [cell.score for cell in here if cell is not None and cell.score is not None]
         score = [figure(max(scores)) if scores else "-"] * scored
         rows.append((str(step), *map(_cell, here), *score))
     heads = ("step", *map(escape, kinds), *["score"] * scored)

@@ -190,7 +190,7 @@ def compare_tables(
             *recut.lines(),
             *judge.classes.skips.lines(),
             *(() if traces is None else traces.notes),
-            *(one.line() for one in turned),
+            *(turn.line() for turn in turned),
             *notes(front, origins, around, noise),
         ),
         leaves_noise=leaving,

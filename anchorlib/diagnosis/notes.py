@@ -32,8 +32,8 @@ def notes(
         lines += _modes(table)
         lines += _gaps(table)
     lines += _from_outside(alignment)
-    for one in alignment.merged:
-        lines += [one.clause, *one.lines]
+    for merging in alignment.merged:
+        lines += [merging.clause, *merging.lines]
     lines += reordering(alignment)
     lines += _strangers(alignment)
     lines += _guesses(alignment)

@@ -17,7 +17,7 @@ Site = tuple[str, int, int | None]
 class Link:
     """One parent of a record.
 
-    call: None for a parameter, except for its pass_grad: its other kinds have no calls.
+    call: the parent's call; None for a parameter, of which only pass_grads have calls.
     pass_index: the pass in which the parent was made. For a parameter's `value`, the last record at
         or before this pass counts, since values are recorded only where they changed.
     steps_back: how many steps the parent lies before the child.

@@ -49,10 +49,12 @@ class Lineage:
     def __init__(self, edges: Iterable[Edges]) -> None:
         self._first: dict[tuple[int, str, str, int], Edges] = {}
         self._exact: dict[tuple[int, str, str, int, int, Shape], list[Edges]] = {}
-        for one in edges:
-            first = (one.attempt, one.phase, one.name, one.call)
-            self._first.setdefault(first, one)
-            self._exact.setdefault((*first, one.pass_index, one.shape), []).append(one)
+        for statement in edges:
+            first = (statement.attempt, statement.phase, statement.name, statement.call)
+            self._first.setdefault(first, statement)
+            self._exact.setdefault((*first, statement.pass_index, statement.shape), []).append(
+                statement
+            )
 
     def edges(  # noqa: PLR0913  # the coordinates of a record
         self,
@@ -73,7 +75,9 @@ class Lineage:
         statements = self._exact.get(
             (*first, pass_index, known.shape if shape is None else shape), ()
         )
-        return next((one for one in reversed(statements) if one.step <= step), known)
+        return next(
+            (statement for statement in reversed(statements) if statement.step <= step), known
+        )
 
     def step(
         self,

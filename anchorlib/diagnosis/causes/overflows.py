@@ -30,7 +30,7 @@ AUTOCAST = "amp.autocast"
 
 @dataclass(frozen=True, slots=True)
 class Overflows:
-    """The steps of one rank each, as A counts them, in which a larger loss scale overflowed.
+    """The steps, each of one rank and as A counts them, in which a larger loss scale overflowed.
 
     steps: (rank, step) -> the ratio of the scale that overflowed to the other run's scale.
     """

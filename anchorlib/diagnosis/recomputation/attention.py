@@ -108,13 +108,15 @@ def _functions(
     operands: Operands, ways: Sequence[Attention], masks: Sequence[StoredOperand]
 ) -> Iterator[Function]:
     names = [operand.name for operand in (*operands.inputs, *masks)]
-    for way in ways:
+    for variant in ways:
         if operands.own.kind == "value":
-            yield attention(way)
+            yield attention(variant)
         elif operands.own.name in names[:3]:
-            yield attention_backward(way, "qkv"[way.order.index(names.index(operands.own.name))])
-        elif way.mask is not None and names[way.mask] == operands.own.name:
-            yield attention_backward(way, "mask")
+            yield attention_backward(
+                variant, "qkv"[variant.order.index(names.index(operands.own.name))]
+            )
+        elif variant.mask is not None and names[variant.mask] == operands.own.name:
+            yield attention_backward(variant, "mask")
 
 
 def _fits(inputs: Sequence[StoredOperand], order: tuple[int, ...], out: Shape) -> bool:

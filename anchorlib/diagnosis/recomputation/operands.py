@@ -117,10 +117,10 @@ def _operand(frontier: Frontier, row: int) -> StoredOperand | None:
     if pair >= len(alignment) or int(alignment.a_row[pair]) != row:
         return None
     sides = {"a": (alignment.a, row), "b": (alignment.b, int(alignment.b_row[pair]))}
-    if not all(table.kept[one] for table, one in sides.values()):
+    if not all(table.kept[place] for table, place in sides.values()):
         return None
-    shapes = {table.shapes[int(table.shape[one])] for table, one in sides.values()}
-    names = {table.dtypes[int(table.dtype[one])] for table, one in sides.values()}
+    shapes = {table.shapes[int(table.shape[place])] for table, place in sides.values()}
+    names = {table.dtypes[int(table.dtype[place])] for table, place in sides.values()}
     if len(shapes) > 1 or len(names) > 1:
         return None
     a = alignment.a

@@ -223,7 +223,7 @@ def _product(operands: Operands, _: Any) -> Recipe | None:
 def _product_backward(operands: Operands, _: Any) -> Recipe | None:
     """The recipe for a gradient of `nn.Linear`, from the gradient g of its output.
 
-    The input's is g · W, the weight's is gᵀ · x, and the bias's is the sum of g over its rows.
+    The input's gradient is g · W, the weight's gᵀ · x, and the bias's the sum of the rows of g.
     """
     g = operands.child
     if g is None or not g.shape:

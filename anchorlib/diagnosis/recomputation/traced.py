@@ -73,9 +73,9 @@ def _candidates(origin: Origin, path: TracedPath) -> Iterator[tuple[Ops, Ops]]:
 
     Operations that one run alone ran come first, then those that both ran with different results.
     """
-    for one in origin.differences:
-        if one.a and one.b and one.outputs_equal is not True:
-            yield one.a, one.b
+    for difference in origin.differences:
+        if difference.a and difference.b and difference.outputs_equal is not True:
+            yield difference.a, difference.b
     if [op.op for op in path.a] == [op.op for op in path.b]:
         for a, b in zip(path.a, path.b, strict=True):
             came = _digests(a.outputs) == _digests(b.outputs)
@@ -95,9 +95,9 @@ class _Values:
         self._places: dict[str, list[tuple[Run, Op, str]]] = {}
         for run, ops in zip(path.runs, path.steps, strict=True):
             for op in ops:
-                for kind, one in kept_as(op):
-                    if one.digest is not None:
-                        self._places.setdefault(one.digest, []).append((run, op, kind))
+                for kind, operand in kept_as(op):
+                    if operand.digest is not None:
+                        self._places.setdefault(operand.digest, []).append((run, op, kind))
 
     def find(self, tensor: TracedOperand) -> Array | None:
         """The values of a tensor, decoded; None where neither run has kept them."""
@@ -148,10 +148,10 @@ _Pair: TypeAlias = tuple[TracedOperand, TracedOperand]
 
 
 def _output(made: Sequence[TracedOperand], others: Sequence[TracedOperand]) -> _Pair | None:
-    for one in made:
+    for result in made:
         for other in others:
-            if (one.shape, one.dtype) == (other.shape, other.dtype):
-                return one, other
+            if (result.shape, result.dtype) == (other.shape, other.dtype):
+                return result, other
     return None
 
 

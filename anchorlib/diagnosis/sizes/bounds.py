@@ -46,8 +46,8 @@ def bounds(a: Figures, b: Figures, eps: Array, elements: Array) -> dict[str, Arr
     return lower
 
 
-def _apart(one: Array, two: Array, size: Array) -> Array:
-    least: Array = np.abs(two - one) - SLACK * size
+def _apart(figure_a: Array, figure_b: Array, size: Array) -> Array:
+    least: Array = np.abs(figure_b - figure_a) - SLACK * size
     return np.where(least >= LEAST, least, 0.0)
 
 

@@ -28,13 +28,15 @@ class Differences:
     scale: for each pair the factor by which B's values are multiplied first; mostly 1.
     """
 
-    def __init__(self, one: DType, two: DType, shift: Array, eps: Array, scale: Array) -> None:
+    def __init__(
+        self, kind_a: DType, kind_b: DType, shift: Array, eps: Array, scale: Array
+    ) -> None:
         pairs = len(shift)
         self._eps = eps
         self._scale = scale
         self._scaled = bool((scale != 1.0).any())
-        self._kinds = (one, two)
-        self._parts = 2 if "complex" in (one.family, two.family) else 1
+        self._kinds = (kind_a, kind_b)
+        self._parts = 2 if "complex" in (kind_a.family, kind_b.family) else 1
         self._shift = shift
         self._shifted = bool(shift.any())
         self._seen = 0
@@ -53,28 +55,28 @@ class Differences:
 
     def add(self, raw_a: Array, raw_b: Array) -> None:
         """Takes the next elements of every pair: raw storage, both (pairs, elements)."""
-        one, two = (
+        wide_a, wide_b = (
             self._wide(raw, kind) for raw, kind in zip((raw_a, raw_b), self._kinds, strict=True)
         )
         if self._scaled:
-            two *= self._scale[:, None]
-        self._count("bits", self._unequal(raw_a, raw_b, one, two))
-        self._count("zeros", (one == 0) != (two == 0))
+            wide_b *= self._scale[:, None]
+        self._count("bits", self._unequal(raw_a, raw_b, wide_a, wide_b))
+        self._count("zeros", (wide_a == 0) != (wide_b == 0))
         if self._shifted:
-            np.ldexp(one, self._shift[:, None], out=one)
-            np.ldexp(two, self._shift[:, None], out=two)
-        apart = two - one
+            np.ldexp(wide_a, self._shift[:, None], out=wide_a)
+            np.ldexp(wide_b, self._shift[:, None], out=wide_b)
+        apart = wide_b - wide_a
         total = apart.sum(axis=1)
         if not np.isfinite(total).all():
-            self._leave_out(one, two)
-            np.subtract(two, one, out=apart)
+            self._leave_out(wide_a, wide_b)
+            np.subtract(wide_b, wide_a, out=apart)
             total = apart.sum(axis=1)
         self._add("d", total)
-        self._fold(one, two, apart)
+        self._fold(wide_a, wide_b, apart)
         self._seen += raw_a.shape[1]
 
-    def _fold(self, one: Array, two: Array, apart: Array) -> None:
-        sides = {"a": one, "b": two, "d": apart}
+    def _fold(self, wide_a: Array, wide_b: Array, apart: Array) -> None:
+        sides = {"a": wide_a, "b": wide_b, "d": apart}
         for name in ("aa", "bb", "dd", "ab", "ad"):
             left, right = sides[name[0]], sides[name[1]]
             # Not np.dot: it starts threads, and the sum would depend on their number.
@@ -86,27 +88,27 @@ class Differences:
         larger = np.flatnonzero(apart[rows, place] > self._largest)
         self._largest[larger] = apart[rows, place][larger]
         self._worst[larger] = place[larger] // self._parts + self._seen
-        self._values[0, larger] = one[larger, place[larger]]
-        self._values[1, larger] = two[larger, place[larger]]
-        np.abs(one, out=one)
-        np.maximum(self._largest_a, one.max(axis=1), out=self._largest_a)
+        self._values[0, larger] = wide_a[larger, place[larger]]
+        self._values[1, larger] = wide_b[larger, place[larger]]
+        np.abs(wide_a, out=wide_a)
+        np.maximum(self._largest_a, wide_a.max(axis=1), out=self._largest_a)
 
-    def _leave_out(self, one: Array, two: Array) -> None:
+    def _leave_out(self, wide_a: Array, wide_b: Array) -> None:
         """Counts the elements that are not finite in both, and sets them to zero in both."""
-        finite = np.isfinite(one), np.isfinite(two)
+        finite = np.isfinite(wide_a), np.isfinite(wide_b)
         out = ~(finite[0] & finite[1])
         # inf equals inf, and a NaN any NaN.
-        broken = out & ~((one == two) | (np.isnan(one) & np.isnan(two)))
+        broken = out & ~((wide_a == wide_b) | (np.isnan(wide_a) & np.isnan(wide_b)))
         self._count("nonfinite", broken)
         self._count("skipped", out)
         first = broken.argmax(axis=1)
         new = np.flatnonzero(broken.any(axis=1) & (self._broken < 0))
         self._broken[new] = first[new] // self._parts + self._seen
-        self._broken_values[0, new] = one[new, first[new]]
-        self._broken_values[1, new] = two[new, first[new]]
-        self._add("lost", (np.where(out & finite[0], one, 0.0) ** 2).sum(axis=1))
-        one[out] = 0.0
-        two[out] = 0.0
+        self._broken_values[0, new] = wide_a[new, first[new]]
+        self._broken_values[1, new] = wide_b[new, first[new]]
+        self._add("lost", (np.where(out & finite[0], wide_a, 0.0) ** 2).sum(axis=1))
+        wide_a[out] = 0.0
+        wide_b[out] = 0.0
 
     def _wide(self, raw: Array, kind: DType) -> Array:
         values = dtypes.decode(raw, kind.name)
@@ -117,7 +119,7 @@ class Differences:
             wide = wide.astype(np.complex128).view(np.float64)
         return wide
 
-    def _unequal(self, raw_a: Array, raw_b: Array, one: Array, two: Array) -> Array:
+    def _unequal(self, raw_a: Array, raw_b: Array, wide_a: Array, wide_b: Array) -> Array:
         """Which elements differ: in bits, or in values where the dtypes or scales differ."""
         if self._kinds[0] == self._kinds[1] and not self._scaled:
             width = min(raw_a.itemsize, 8)
@@ -125,8 +127,8 @@ class Differences:
             unequal_parts = left != right
             parts = raw_a.itemsize // width
         else:
-            left, right = _in_coarser(one, two, self._kinds)
-            unequal_parts = (left != right) & ~(np.isnan(one) & np.isnan(two))
+            left, right = _in_coarser(wide_a, wide_b, self._kinds)
+            unequal_parts = (left != right) & ~(np.isnan(wide_a) & np.isnan(wide_b))
             parts = self._parts
         if parts > 1:
             unequal_parts = unequal_parts.reshape(len(unequal_parts), -1, parts).any(axis=2)
@@ -172,18 +174,22 @@ class Differences:
         """
         none = self._worst < 0
         values = np.where(none, self._broken_values, self._values)
-        one, two = np.ldexp(values, -self._shift)
-        return {"worst": np.where(none, self._broken, self._worst), "value_a": one, "value_b": two}
+        value_a, value_b = np.ldexp(values, -self._shift)
+        return {
+            "worst": np.where(none, self._broken, self._worst),
+            "value_a": value_a,
+            "value_b": value_b,
+        }
 
 
-def _in_coarser(one: Array, two: Array, kinds: tuple[DType, DType]) -> tuple[Array, Array]:
+def _in_coarser(wide_a: Array, wide_b: Array, kinds: tuple[DType, DType]) -> tuple[Array, Array]:
     """Both values, with those of the finer float type rounded to the other type's precision."""
     finer = [kind.eps or 0.0 for kind in kinds]
     if finer[0] == finer[1] or not all(finer):
-        return one, two
+        return wide_a, wide_b
     if finer[0] < finer[1]:
-        return _rounded(one, kinds[1]), two
-    return one, _rounded(two, kinds[0])
+        return _rounded(wide_a, kinds[1]), wide_b
+    return wide_a, _rounded(wide_b, kinds[0])
 
 
 def _rounded(values: Array, kind: DType) -> Array:

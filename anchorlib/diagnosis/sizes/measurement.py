@@ -72,29 +72,37 @@ class _Measuring:
     def measures(self) -> Measures:
         """The measures of all pairs, from values where those are kept, else from figures."""
         shape_a, shape_b = shared_codes(self.a.shapes, self.b.shapes)
-        same = shape_a[self.a.shape[self.row_a]] == shape_b[self.b.shape[self.row_b]]
+        of_one_shape = shape_a[self.a.shape[self.row_a]] == shape_b[self.b.shape[self.row_b]]
         kept = self.a.kept[self.row_a].astype(bool) & self.b.kept[self.row_b].astype(bool)
-        self.columns["measured"] = np.where(same, np.where(kept, "values", "summary"), "shape")
+        self.columns["measured"] = np.where(
+            of_one_shape, np.where(kept, "values", "summary"), "shape"
+        )
         self.columns["norm"] = self.a.figures["l2"][self.row_a]
-        self._bounds(np.flatnonzero(same & ~kept))
-        self._values(np.flatnonzero(same & kept))
+        self._bounds(np.flatnonzero(of_one_shape & ~kept))
+        self._values(np.flatnonzero(of_one_shape & kept))
         return Measures(self.pairs, self.columns, tuple(self.damaged))
 
     def _of_dtypes(self, value: Callable[[DType, DType], float]) -> Array:
         """For each pair the result of `value` for its two dtypes."""
-        table = np.array([[value(one, two) for two in self.kinds[1]] for one in self.kinds[0]])
+        table = np.array(
+            [[value(kind_a, kind_b) for kind_b in self.kinds[1]] for kind_a in self.kinds[0]]
+        )
         table = table.reshape(len(self.kinds[0]), len(self.kinds[1]))
         values: Array = table[self.a.dtype[self.row_a], self.b.dtype[self.row_b]]
         return values
 
     def _bounds(self, places: Array) -> None:
         rows = (self.a, self.row_a[places]), (self.b, self.row_b[places])
-        one, two = ({n: v[row] for n, v in table.figures.items()} for table, row in rows)
+        figures_a, figures_b = (
+            {n: v[row] for n, v in table.figures.items()} for table, row in rows
+        )
         for name in SCALING:
-            two[name] = two[name] * self.scale[places]
+            figures_b[name] = figures_b[name] * self.scale[places]
         parts = self._of_dtypes(lambda a, _: 2.0 if a.family == "complex" else 1.0)[places]
         with np.errstate(all="ignore"):
-            lower = bounds(one, two, self.columns["eps"][places], self.numel[places] * parts)
+            lower = bounds(
+                figures_a, figures_b, self.columns["eps"][places], self.numel[places] * parts
+            )
         self._set(places, lower)
 
     def _set(self, places: Array, columns: dict[str, Array]) -> None:
@@ -129,13 +137,13 @@ class _Measuring:
                 yield self._block(places[group[start : start + many]], size)
 
     def _block(self, part: Array, size: int) -> PairBlock:
-        one = self.kinds[0][self.a.dtype[self.row_a[part[0]]]]
-        two = self.kinds[1][self.b.dtype[self.row_b[part[0]]]]
+        kind_a = self.kinds[0][self.a.dtype[self.row_a[part[0]]]]
+        kind_b = self.kinds[1][self.b.dtype[self.row_b[part[0]]]]
         return PairBlock(
             part,
-            side_of(self.a, self.row_a[part], one, size),
-            side_of(self.b, self.row_b[part], two, size),
-            self._shift(part, one, two),
+            side_of(self.a, self.row_a[part], kind_a, size),
+            side_of(self.b, self.row_b[part], kind_b, size),
+            self._shift(part, kind_a, kind_b),
             self.columns["eps"][part],
             self.scale[part],
         )
@@ -151,9 +159,9 @@ class _Measuring:
         self.columns["measured"][places] = "summary"
         self._bounds(places)
 
-    def _shift(self, places: Array, one: DType, two: DType) -> Array:
+    def _shift(self, places: Array, kind_a: DType, kind_b: DType) -> Array:
         """Powers of two that keep the squares of float64 values inside float64."""
-        if np.float64(0).itemsize not in (part_size(one), part_size(two)):
+        if np.float64(0).itemsize not in (part_size(kind_a), part_size(kind_b)):
             return np.zeros(len(places), np.int64)
         rows = (self.a.figures, self.row_a[places]), (self.b.figures, self.row_b[places])
         ends = [np.abs(figures[name][row]) for figures, row in rows for name in ("min", "max")]

@@ -67,7 +67,7 @@ class Measure(NamedTuple):
 class Damage(NamedTuple):
     """One record whose values are damaged, so that its pair is measured by the summaries.
 
-    pair: its index in the alignment. line: which record of which run, for people.
+    pair: the pair's index in the alignment. line: which record of which run it is, for people.
     """
 
     pair: int

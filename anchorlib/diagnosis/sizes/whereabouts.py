@@ -39,11 +39,11 @@ def whereabouts(alignment: Alignment, pair: int) -> str:
     if len(shapes) > 1 or not kept or sides[0][0].figures["numel"][sides[0][1]] > MOST_ELEMENTS:
         return ""
     try:
-        one, two = (read(table, row) for table, row in sides)
+        values_a, values_b = (read(table, row) for table, row in sides)
     except StoreError:
         return ""
-    differs = (apart(one, two) != EQUAL).reshape(shapes.pop())
-    partly = [one for one in where(differs) if not one.startswith(("all ", "the only "))]
+    differs = (apart(values_a, values_b) != EQUAL).reshape(shapes.pop())
+    partly = [clause for clause in where(differs) if not clause.startswith(("all ", "the only "))]
     return ", ".join(partly) or "all"
 
 
@@ -103,8 +103,10 @@ def _ranges(places: Array) -> str:
     if len(places) > FEWEST_REGULAR and steps[0] > 1 and (steps == steps[0]).all():
         return f"{places[0]} to {places[-1]} by {steps[0]}"
     cuts = np.flatnonzero(steps != 1) + 1
-    ranges = [_range(one) for one in np.split(places, cuts)[:RANGES_SHOWN]]
-    more = len(places) - sum(len(one) for one in np.split(places, cuts)[:RANGES_SHOWN])
+    ranges = [_range(run_of_places) for run_of_places in np.split(places, cuts)[:RANGES_SHOWN]]
+    more = len(places) - sum(
+        len(run_of_places) for run_of_places in np.split(places, cuts)[:RANGES_SHOWN]
+    )
     if more:
         return f"{', '.join(ranges)} and {more:,} more"
     return " and ".join(filter(None, [", ".join(ranges[:-1]), ranges[-1]]))

@@ -10,7 +10,7 @@ figures       a formula by which an operand's figures in B follow from its figur
 rows_read     the rows of a table that were read, known by their bits
 relations     a formula by which B's elements follow from A's
 targets       the target of a loss, computed from its input and gradient
-bootstrapped  the share of a recorded value in a loss's target
+bootstrapped  a loss's target that contains a recorded value with another factor
 leftover      a gradient that was not cleared
 clipping      the norm to which each run clips its gradients
 second_steps  a second optimizer step on the gradients of one backward

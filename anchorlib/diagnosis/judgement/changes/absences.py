@@ -49,8 +49,8 @@ def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str
 def untrained_since(frontier: Frontier, row: int) -> str:
     """Says which run leaves an update's parameter unchanged, and why; "" where neither run does.
 
-    The run cut the graph behind a value if it has a graph before that value, and gradients of the
-    value come back in the other run alone. Otherwise the parameter may need no gradient.
+    Two reasons are possible. If the run has a graph behind a value whose gradients come back in
+    the other run alone, it cut the graph there. Otherwise the parameter may need no gradient.
     """
     run = untrained(frontier, row)
     if not run:

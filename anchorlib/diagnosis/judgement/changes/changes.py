@@ -345,11 +345,13 @@ class Changes:
         if self._kind(row) != "value" or self._cut_elsewhere(row):
             return False
         a, b = self.operations(row)
-        if a and b and (Counter(one.name for one in a) != Counter(one.name for one in b)):
+        if a and b and (Counter(op.name for op in a) != Counter(op.name for op in b)):
             return True
         if exchanged(a, b) or arguments(without_data(a), without_data(b)):
             return True
-        statements = ((self._edges(0, one), self._edges(1, two)) for one, two in self._calls(row))
+        statements = (
+            (self._edges(0, call_a), self._edges(1, call_b)) for call_a, call_b in self._calls(row)
+        )
         return bool(self._made_of_others(row)) or any(
             bool(rearranged(x, y) if x.ops != y.ops else taken_otherwise(x, y, self._names))
             for x, y in statements

@@ -101,7 +101,8 @@ def computing(ops: Sequence[str]) -> tuple[str, ...]:
 def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
     """The arguments in which operations of one name differ, a clause for each pair of operations.
 
-    The first operation that only A has is paired with the first operation that only B has.
+    Of operations with one name, the first whose arguments only A has is paired with the first whose
+    arguments only B has.
     """
     clauses = []
     for name in dict.fromkeys(op.name for op in a):
@@ -235,9 +236,13 @@ def _outputs_otherwise(a: Edges, b: Edges) -> str:
     if len(a.arguments) != len(b.arguments):
         return ""
     sides = [[_outputs(text) for text in edges.arguments] for edges in (a, b)]
-    places = [at for at, (one, two) in enumerate(zip(*sides, strict=True)) if one != two]
-    one, two = (Counter(re.findall(r"[1-9]\d*", " ".join(side))) for side in sides)
-    if not places or one != two:
+    places = [
+        at
+        for at, (outputs_a, outputs_b) in enumerate(zip(*sides, strict=True))
+        if outputs_a != outputs_b
+    ]
+    outputs_a, outputs_b = (Counter(re.findall(r"[1-9]\d*", " ".join(side))) for side in sides)
+    if not places or outputs_a != outputs_b:
         return ""
     own = " | ".join(f"output {side[places[-1]]}" for side in sides)
     op = plainly(a.ops[places[-1]])

@@ -75,7 +75,7 @@ def cuts(alignment: Alignment, measures: Measures) -> Cuts:
     if not len(rows) or alignment.merged or alignment.reordered is not None:
         return none
     step = alignment.a.step[rows].min()
-    first = _Step(alignment, measures, int(step))
+    first = _FirstStep(alignment, measures, int(step))
     modules = first.called_otherwise()
     if not modules or not first.same_learning(modules):
         return none
@@ -83,7 +83,7 @@ def cuts(alignment: Alignment, measures: Measures) -> Cuts:
     return Cuts(rows[within], tuple(sorted(filter(None, modules))))
 
 
-class _Step:
+class _FirstStep:
     """The first step in which the two runs differ."""
 
     def __init__(self, alignment: Alignment, measures: Measures, step: int) -> None:

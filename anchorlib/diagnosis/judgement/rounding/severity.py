@@ -152,7 +152,7 @@ def size_of_error(frontier: Frontier, row: int, measure: Measure) -> float:
 
 def _of_update(frontier: Frontier, row: int, scale: float, limit: float) -> float:
     """The largest rounding of an update, in eps of `scale`; `limit` where its size is not known."""
-    changed = [one for one in _updates(frontier, row) if _kind(frontier, one) == "delta"]
+    changed = [update for update in _updates(frontier, row) if _kind(frontier, update) == "delta"]
     if not changed or not scale:
         return limit
     size = _norm(frontier.alignment.a, changed) / scale
@@ -218,7 +218,9 @@ def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float
     if kind in UPDATES:
         # The difference of two parameters has the rounding of the parameters.
         of = [*frontier.parents(row), *_updates(frontier, row)]
-        size = _norm(a, (one for one in of if _kind(frontier, one) in ("value", "updated")))
+        size = _norm(
+            a, (parent for parent in of if _kind(frontier, parent) in ("value", "updated"))
+        )
         return max(norm, size), "judged against the parameter's size" if kind == "delta" else ""
     if kind.startswith("opt."):
         return norm, ""  # its parents are gradients, whose norms may carry a loss scale

@@ -165,10 +165,10 @@ def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
     if not len(marks) or not evals.any():
         return passes
     for step in np.unique(table.step[evals]).tolist():
-        for one in np.unique(rank[evals & (table.step == step)]).tolist():
-            near = marks[(table.step[marks] == step) & (rank[marks] == one)]
+        for number in np.unique(rank[evals & (table.step == step)]).tolist():
+            near = marks[(table.step[marks] == step) & (rank[marks] == number)]
             near = near[np.argsort(table.order[near], kind="stable")]
-            rows = np.flatnonzero(evals & (table.step == step) & (rank == one))
+            rows = np.flatnonzero(evals & (table.step == step) & (rank == number))
             if len(near):
                 at = np.searchsorted(table.order[near], table.order[rows])
                 passes[rows] = table.pass_index[near[np.minimum(at, len(near) - 1)]]

@@ -80,9 +80,9 @@ class Naming:
 
     def alike(self, a: str, b: str) -> bool:
         """Whether two names have a kind in common, and equal shapes in all their common kinds."""
-        one, two = self.a[a], self.b[b]
-        shared = one.keys() & two.keys()
-        return bool(shared) and all(one[kind] == two[kind] for kind in shared)
+        kinds_a, kinds_b = self.a[a], self.b[b]
+        shared = kinds_a.keys() & kinds_b.keys()
+        return bool(shared) and all(kinds_a[kind] == kinds_b[kind] for kind in shared)
 
 
 def by_name(

@@ -67,11 +67,11 @@ class Spreading:
                 self.take(first_a, first_b)
             self._propose(name_a, name_b)
 
-    def take(self, one: str, two: str) -> None:
+    def take(self, name_a: str, name_b: str) -> None:
         """Matches two free names, and gives their votes to their neighbours."""
-        self.naming.match(one, two, HOW)
-        del self.free_a[one], self.free_b[two]
-        self._propose(one, two)
+        self.naming.match(name_a, name_b, HOW)
+        del self.free_a[name_a], self.free_b[name_b]
+        self._propose(name_a, name_b)
 
     def sides(self) -> tuple[RunNames, RunNames]:
         """The two runs as `beginnings` takes them, with the matches so far."""
@@ -81,45 +81,51 @@ class Spreading:
             RunNames(self.b, self.naming.b, known, self.free_b),
         )
 
-    def _propose(self, one: str, two: str) -> None:
+    def _propose(self, name_a: str, name_b: str) -> None:
         """Gives votes of a matched pair to each pair of their free neighbours of equal kinship."""
-        if one not in self.a.nodes or two not in self.b.nodes:
+        if name_a not in self.a.nodes or name_b not in self.b.nodes:
             return
         near_a, near_b = (
             _near(node, free)
             for node, free in (
-                (self.a.nodes[one], self.free_a),
-                (self.b.nodes[two], self.free_b),
+                (self.a.nodes[name_a], self.free_a),
+                (self.b.nodes[name_b], self.free_b),
             )
         )
         if len(near_a) * len(near_b) > CROWD:
             return
-        for (kinship, x), numbers in near_a.items():
-            for (other, y), places in near_b.items():
-                if kinship == other and self._fit(x, y):
+        for (kinship, next_a), numbers in near_a.items():
+            for (other, next_b), places in near_b.items():
+                if kinship == other and self._fit(next_a, next_b):
                     vote = OTHER if numbers.isdisjoint(places) else SAME
-                    self.votes[x, y] = self.votes.get((x, y), self._alike(x, y)) + vote
+                    self.votes[next_a, next_b] = (
+                        self.votes.get((next_a, next_b), self._alike(next_a, next_b)) + vote
+                    )
 
-    def _fit(self, one: str, two: str) -> bool:
+    def _fit(self, name_a: str, name_b: str) -> bool:
         """Whether two names may be names of one tensor; see `strict`."""
-        x, y = self.a.nodes[one], self.b.nodes[two]
-        if x.parameter != y.parameter or not self.naming.alike(one, two):
+        node_a, node_b = self.a.nodes[name_a], self.b.nodes[name_b]
+        if node_a.parameter != node_b.parameter or not self.naming.alike(name_a, name_b):
             return False
         if not self.strict:
             return True
-        return x.holds == y.holds and (x.ops == y.ops or not set(x.ops).isdisjoint(y.ops))
+        return node_a.holds == node_b.holds and (
+            node_a.ops == node_b.ops or not set(node_a.ops).isdisjoint(node_b.ops)
+        )
 
-    def _alike(self, one: str, two: str) -> float:
+    def _alike(self, name_a: str, name_b: str) -> float:
         """The votes that a candidate begins with, before those of matched neighbours.
 
         One for each distance at which surroundings look alike, and less than one in all for common
         operations, equal last segments and equal names.
         """
-        x, y = Counter(self.a.nodes[one].ops), Counter(self.b.nodes[two].ops)
-        share = (x & y).total() / max((x | y).total(), 1)
+        ops_a, ops_b = Counter(self.a.nodes[name_a].ops), Counter(self.b.nodes[name_b].ops)
+        share = (ops_a & ops_b).total() / max((ops_a | ops_b).total(), 1)
         near = zip(*self.around, strict=True)
-        around = sum(1 for mine, other in near if mine[one] == other[two])
-        return around + 0.4 * share + 0.4 * (_last(one) == _last(two)) + 0.1 * (one == two)
+        around = sum(1 for mine, other in near if mine[name_a] == other[name_b])
+        return (
+            around + 0.4 * share + 0.4 * (_last(name_a) == _last(name_b)) + 0.1 * (name_a == name_b)
+        )
 
     def spread(self) -> None:
         """Matches candidates, those with the largest share of votes first, while any is clear.
@@ -135,13 +141,13 @@ class Spreading:
             best = self._best() or (self._first_of_ties() if self.strict else [])
             if not best:
                 return
-            for one, two in best:
-                self.take(one, two)
+            for name_a, name_b in best:
+                self.take(name_a, name_b)
 
     def _best(self) -> list[tuple[str, str]]:
         """The candidates without a rival that have the largest share of the possible votes.
 
-        A rival has one name of the candidate and at least as many votes.
+        A rival is another candidate that shares one name and has at least as many votes.
         """
         ranked: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
         for pair, votes in self.votes.items():
@@ -177,11 +183,11 @@ class Spreading:
 
         Empty where there are no such groups.
         """
-        for one in sorted({pair[0] for pair in self.votes}, key=self.free_a.__getitem__):
-            group_b = self._tied(one, 0)
+        for name in sorted({pair[0] for pair in self.votes}, key=self.free_a.__getitem__):
+            group_b = self._tied(name, 0)
             group_a = self._tied(group_b[0], 1)
-            if len(group_a) == len(group_b) and one == group_a[0]:
-                return [(one, group_b[0])]
+            if len(group_a) == len(group_b) and name == group_a[0]:
+                return [(name, group_b[0])]
         return []
 
     def _tied(self, name: str, side: int) -> list[str]:
@@ -190,7 +196,7 @@ class Spreading:
         most = max(votes_of.values())
         order = self.free_a if side else self.free_b
         return sorted(
-            (two for two, vote in votes_of.items() if vote == most), key=order.__getitem__
+            (rival for rival, vote in votes_of.items() if vote == most), key=order.__getitem__
         )
 
 

@@ -33,9 +33,9 @@ class RowGroup(NamedTuple):
 
     partner: the other run's row of that record, -1 where it has none.
     combined: how rows become one record; "first" takes the first row for all.
-    axis: along which parts are concatenated.
+    axis: the axis along which parts are concatenated.
     gradient: whether the rows are gradients that carry the scale of their own part's loss.
-    factor: by which the sum or concatenation is multiplied.
+    factor: the factor by which the sum or concatenation is multiplied.
     """
 
     rows: tuple[int, ...]
@@ -77,8 +77,8 @@ def grouped(
 ) -> RowGroups:
     """The groups of the finer run's records.
 
-    names: the finer run's names -> the other's. offset: what to add to its steps to get the
-    other's. factors: by which the sum of a scalar's parts may be multiplied.
+    names: the finer run's names -> the other run's. offset: what to add to the finer run's steps to
+    get the other run's. factors: those by which the sum of a scalar's parts may be multiplied.
     """
     partners: dict[Key, int] = {}
     for row, key in enumerate(_keys(coarse)):

@@ -69,17 +69,17 @@ def together(table: Table, groups: Iterable[RowGroup]) -> Iterator[tuple[RowGrou
     The groups come in the order of their tensors, not in the order given.
     """
     numel = table.figures["numel"]
-    some: list[RowGroup] = []
+    waiting: list[RowGroup] = []
     elements = 0
-    for group in sorted(groups, key=lambda one: int(table.tensor[one.rows[0]])):
-        some.append(group)
+    for group in sorted(groups, key=lambda each: int(table.tensor[each.rows[0]])):
+        waiting.append(group)
         elements += int(numel[list(group.rows)].sum())
         if elements >= MUCH:
-            held = _held(table, some)
-            yield from ((one, held) for one in some)
-            some, elements = [], 0
-    held = _held(table, some)
-    yield from ((one, held) for one in some)
+            held = _held(table, waiting)
+            yield from ((each, held) for each in waiting)
+            waiting, elements = [], 0
+    held = _held(table, waiting)
+    yield from ((each, held) for each in waiting)
 
 
 def _held(table: Table, groups: Iterable[RowGroup]) -> Held:

@@ -167,11 +167,11 @@ def _same_samples(a: Table, b: Table, wholes: Iterable[_Whole]) -> bool:
     return False
 
 
-def _telling(a: Table, b: Table, one: _Whole) -> bool:
+def _telling(a: Table, b: Table, whole: _Whole) -> bool:
     """Whether a merged record is a value that is no constant, with stored values of all parts."""
-    row = one.rows[0][0]
+    row = whole.rows[0][0]
     kept = all(
-        bool(table.kept[list(own)].all()) for table, own in zip((a, b), one.rows, strict=True)
+        bool(table.kept[list(own)].all()) for table, own in zip((a, b), whole.rows, strict=True)
     )
     constant = a.figures["min"][row] == a.figures["max"][row]
     return kept and not constant and a.tensors[a.tensor[row]].kind == "value"

@@ -43,15 +43,15 @@ def table_of(
     recorded nothing.
     """
     ranks = run.ranks if rank is None else [rank]
-    parts = {one: run.rows(one) for one in ranks if one not in standing}
+    parts = {own: run.rows(own) for own in ranks if own not in standing}
     if chosen is None:
         chosen = _chosen(run, selectors, [reader for reader, _ in parts.values()])
     making = _Making()
-    for one in ranks:
-        if one in standing:
-            making.stand(one, standing[one])
+    for own in ranks:
+        if own in standing:
+            making.stand(own, standing[own])
         else:
-            making.add(*parts[one], chosen)
+            making.add(*parts[own], chosen)
     gaps: dict[tuple[str, str], int] = {}
     first: int | None = None
     for gap in run.gaps(rank):

@@ -22,7 +22,7 @@ def row_digests(table: Table, row: int, axis: int = 0) -> list[bytes]:
     """
     raw = whole(table, row)
     slices = np.ascontiguousarray(np.moveaxis(raw, axis, 0))
-    return [xxhash.xxh3_128_digest(np.atleast_1d(one).view(np.uint8).data) for one in slices]
+    return [xxhash.xxh3_128_digest(np.atleast_1d(sample).view(np.uint8).data) for sample in slices]
 
 
 def whole(table: Table, row: int) -> Array:

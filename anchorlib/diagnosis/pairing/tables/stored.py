@@ -20,7 +20,8 @@ Array = np.ndarray[Any, Any]
 class StoredValues:
     """The stored values of a table's records.
 
-    owner: for each record the place in `readers` of its rank's reader. rows: its row there.
+    owner: for each record, the place in `readers` of the reader of its rank. rows: for each record,
+    its row in that reader.
     """
 
     readers: Sequence[RankReader]
