@@ -26,19 +26,19 @@ class Makers:
 
     def of(self, keys: Iterable[int | None]) -> list[int | None]:
         """The maker of each of these storages, by the keys that `storage_keys` gives."""
-        made = self._made
-        return [made.get(key) for key in keys]
+        return list(map(self._made.get, keys))
 
-    def made(self, x: torch.Tensor, by: int) -> None:
-        """Note that operation number `by` made or wrote the memory of `x`."""
+    def made(self, x: torch.Tensor, by: int) -> int | None:
+        """Note that operation number `by` made or wrote the memory of `x`; return its key."""
         storage = _storage(x)
         if storage is None:
-            return
+            return None
         key = _key(storage)
         if key not in self._held:
             # While the storage is held, no other storage can get its address.
             self._held[key] = MemoryRef(storage)
         self._made[key] = by
+        return key
 
     def forget(self) -> None:
         """Drop the storages of the step that has ended."""
