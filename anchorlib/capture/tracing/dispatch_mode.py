@@ -79,7 +79,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         self._sights = sights
         self._inputs, self._outputs = digests == "both", digests != "none"
         self._on_gap, self._on_fault = on_gap, on_fault
-        self._kernels = kernels
+        self._kernels, self._executions = kernels, kernels.executions
         self._lock = threading.Lock()
 
     @classmethod
@@ -103,7 +103,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
             if any(kind.__name__ in _WITHOUT_VALUES for kind in types):
                 return func(*args, **kwargs)  # the mode that makes these comes next
             return NotImplemented  # the operations that the class runs inside come back here
-        running = self._kernels.running
+        running = self._kernels.running if self._executions else None
         if running is not None:
             return self._inside(running, func, args, kwargs)
         try:

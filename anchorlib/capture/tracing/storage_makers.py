@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import torch
 
@@ -10,6 +11,9 @@ from anchorlib.torch_private import MemoryRef, StorageRef
 from anchorlib.torch_private import storage_key as _key
 
 __all__ = ["Makers", "storage_key", "storage_keys"]
+
+
+_untyped_storage: Final = torch.Tensor.untyped_storage
 
 
 class Makers:
@@ -49,7 +53,7 @@ class Makers:
 def storage_keys(tensors: Sequence[torch.Tensor]) -> list[int | None]:
     """Identifies the storage of each tensor, as `storage_key` does."""
     try:
-        return [_key(x.untyped_storage()) for x in tensors]
+        return list(map(_key, map(_untyped_storage, tensors)))
     except (NotImplementedError, RuntimeError):  # one of them has no storage
         return [storage_key(x) for x in tensors]
 

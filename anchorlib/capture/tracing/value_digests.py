@@ -75,20 +75,22 @@ class Digester:
         layout: that of `x`, if it is known already.
         """
         layout = layout or self.layouts.of(x)
-        memory_at = layout.memory_at
+        memory_at, gathering = layout.memory_at, layout.gathering
         address = 0 if memory_at is None else _address(x)
         if memory_at is None or not address:
             return digest_of(x)
+        if near is None and gathering is None:
+            return xxh3_128_digest(memory_at(address))
         digest = None if near is None else near.get((address, layout.span))
         if digest is None:
             digest = xxh3_128_digest(memory_at(address))
             if near is not None:
                 near[address, layout.span] = digest
-        if layout.gathering is None:
+        if gathering is None:
             return digest
         ordered = self._ordered.get((digest, layout))
         if ordered is None:
-            ordered = self._in_order(memory_at(address), layout, layout.gathering)
+            ordered = self._in_order(memory_at(address), layout, gathering)
             self._ordered[digest, layout] = ordered
         return ordered
 
