@@ -20,7 +20,7 @@ from anchorlib.names import KINDS, escape, is_kind, join
 if TYPE_CHECKING:
     import numpy as np
 
-    from anchorlib.summary import Summary
+    from anchorlib.summary import ArraySummary
 
 __all__ = [
     "BUFFER",
@@ -89,7 +89,7 @@ class Record:
     dtype: str
     shape: tuple[int, ...]
     raw: np.ndarray[Any, Any] | None
-    summary: Summary | None = None
+    summary: ArraySummary | None = None
     count: int = 1
     rank: int = 0
     flags: Flag = Flag.NONE

@@ -21,6 +21,7 @@ def asked(place: Path) -> bytes:
         return made_once("one", make)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_the_first_process_makes_it_and_the_others_read_it(tmp_path):
     with multiprocessing.get_context("fork").Pool(3) as pool:

@@ -158,6 +158,7 @@ def torchrun(*arguments, **environment):
     return done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_torchrun_names_the_run_and_the_ranks(tmp_path):
     said, warned = torchrun(str(EXAMPLES / "torchrun.py"), "--store", str(tmp_path), "--steps", "4")
     assert trouble(warned) == ""

@@ -85,6 +85,7 @@ def test_a_training_that_fails_is_no_verdict(tmp_path):
     assert "is there already" in checked(tmp_path).stderr
 
 
+@pytest.mark.long
 def test_the_workflow_calls_the_script_as_it_is(tmp_path):
     steps = yaml.safe_load((CI / "same-bits.yml").read_text(encoding="utf-8"))["jobs"]["same-bits"][
         "steps"

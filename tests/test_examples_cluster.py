@@ -44,6 +44,7 @@ def tool(name):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_manifests_fit_the_schemas_of_kubernetes(name):
     checked = subprocess.run(

@@ -69,7 +69,7 @@ def test_another(): ...
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_whole_run_tells_it_at_its_end_and_not_what_a_word_left_out(tmp_path, workers):
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  long\n")

@@ -2,7 +2,7 @@
 
 A test is in the tier of the last of its markers that stands here, else `make check` runs it:
 
-    slow    make test         half a second of a processor, a program, a compiled model
+    slow    make test         a fifth of a second of a processor, a program, a compiled model
     long    make test-long    what takes so long that nobody waits for it before each push
     wide    make diagnosis    more cases of a law of which the others have some
 

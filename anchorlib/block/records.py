@@ -13,7 +13,7 @@ from anchorlib.block.columns import COLUMNS, Array, Buffer, Misfit, Tables, layo
 from anchorlib.block.row_block import RowBlock
 from anchorlib.errors import AnchorError, StoreError
 from anchorlib.record import Coordinates, Flag, Record
-from anchorlib.summary import Log2Histogram, Summary
+from anchorlib.summary import ArraySummary, Log2Histogram
 
 __all__ = ["block_of", "payloads_of", "records_of"]
 
@@ -162,7 +162,7 @@ def _record(block: RowBlock, row: int, end: int, rank: int) -> Record:
         dtype,
         tuple(shape),
         raw,
-        Summary(digest, cell["min"], cell["max"], cell["sum"], cell["l2"], histogram),
+        ArraySummary(digest, cell["min"], cell["max"], cell["sum"], cell["l2"], histogram),
         cell["count"],
         rank,
         Flag(cell["flags"]),

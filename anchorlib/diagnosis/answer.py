@@ -8,7 +8,7 @@ reference which of A and B is nearer to a third run at each origin, a table
 ops       operations that one run alone ran, or both with other arguments, where both were traced
 growth    differences by step and kind, a table
 loss      where the losses part, which is later than the tensors do
-note      what could not be told, and why
+note      what could not be decided, and why
 
 A section that has nothing to say is left out. All texts are escaped, since names come from users.
 """
@@ -27,12 +27,12 @@ from anchorlib.diagnosis.counting import how_many
 from anchorlib.diagnosis.distances import NEARNESS, nearer_text, nearness_cells
 from anchorlib.diagnosis.judgement import computing
 from anchorlib.diagnosis.rank_spans import ranks_line
-from anchorlib.diagnosis.tracing import headline, told
+from anchorlib.diagnosis.tracing import headline, shown_differences
 from anchorlib.dtypes import DTYPES
 from anchorlib.names import escape, join
 
 if TYPE_CHECKING:
-    from anchorlib.diagnosis.comparison import Comparison
+    from anchorlib.diagnosis.findings import Findings
     from anchorlib.diagnosis.judgement import Growth, Losses, Origin
     from anchorlib.diagnosis.pairing import Place
 
@@ -85,7 +85,7 @@ class Section:
     rows: tuple[tuple[str, ...], ...] = ()
 
 
-def sections(comparison: Comparison) -> tuple[Section, ...]:
+def sections(comparison: Findings) -> tuple[Section, ...]:
     """All sections of a comparison, in the order in which they are read."""
     every = (
         _config(comparison),
@@ -98,7 +98,7 @@ def sections(comparison: Comparison) -> tuple[Section, ...]:
         _losses(comparison),
         _notes(comparison),
     )
-    return tuple(one for one in every if one is not None)
+    return tuple(section for section in every if section is not None)
 
 
 def selector(place: Place) -> str:
@@ -121,7 +121,7 @@ def described(origin: Origin) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _config(comparison: Comparison) -> Section:
+def _config(comparison: Findings) -> Section:
     entries = tuple(_setting(name, pair) for name, pair in comparison.config_diff.items())
     differ = "entry differs" if len(entries) == 1 else "entries differ"
     said = f"{len(entries)} header {differ}" if entries else "the headers agree"
@@ -136,7 +136,7 @@ def _setting(name: str, pair: tuple[Any, Any]) -> Entry:
 
 
 def _texts(a: Any, b: Any) -> tuple[str, str]:
-    """The two values as text; two commands without the words at their beginning that are equal."""
+    """The two values as text; of two commands, equal words at the beginning are left out."""
     if isinstance(a, list) and isinstance(b, list) and all(isinstance(w, str) for w in [*a, *b]):
         pairs = enumerate(zip(a, b, strict=False))
         same = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
@@ -160,7 +160,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _verdict(comparison: Comparison) -> Section:
+def _verdict(comparison: Findings) -> Section:
     counts = tuple(
         Entry(text) for text in (*how_many(comparison), ranks_line(comparison.ranks)) if text
     )
@@ -169,7 +169,7 @@ def _verdict(comparison: Comparison) -> Section:
     )
 
 
-def _first(comparison: Comparison) -> Section | None:
+def _first(comparison: Findings) -> Section | None:
     if comparison.first is None:
         return None
     place, before = comparison.first.place, comparison.first.identical_before
@@ -178,21 +178,23 @@ def _first(comparison: Comparison) -> Section | None:
     return Section("first", "FIRST DIVERGENCE", entries=(entry,))
 
 
-def _origins(comparison: Comparison) -> Section | None:
+def _origins(comparison: Findings) -> Section | None:
     if not comparison.origins:
         return None
-    outside = all(one.cls in OUTSIDE for one in comparison.origins)
+    outside = all(origin.cls in OUTSIDE for origin in comparison.origins)
     meaning = "nothing recorded before" if outside else "inputs equal, result not"
     entries = tuple(map(_origin, comparison.origins))
-    unit = _unit([one.measure.eps for one in comparison.origins])
+    unit = _unit([origin.measure.eps for origin in comparison.origins])
     return Section("origins", "ORIGINS", f"{meaning}{unit}", entries=entries)
 
 
-def _reference(comparison: Comparison) -> Section | None:
+def _reference(comparison: Findings) -> Section | None:
     """A row for each origin: how far A and B are from the reference there, and which is nearer."""
     if comparison.reference is None:
         return None
-    near = [(one, one.nearness) for one in comparison.origins if one.nearness is not None]
+    near = [
+        (origin, origin.nearness) for origin in comparison.origins if origin.nearness is not None
+    ]
     lacks = {n.lacks for _, n in near}
     if not near:
         head = ": A and B have no origin to measure from it"
@@ -209,14 +211,14 @@ def _reference(comparison: Comparison) -> Section | None:
 
 def _in_eps(sizes: Sequence[float]) -> str:
     """The phrase "in eps", with the element type where all sizes are the eps of one type."""
-    told = {one for one in sizes if one > 0}
-    name = _of_eps(told.pop()) if len(told) == 1 else None
+    distinct = {size for size in sizes if size > 0}
+    name = _of_eps(distinct.pop()) if len(distinct) == 1 else None
     return "in eps" if name is None else f"in eps of {name}"
 
 
 def _unit(sizes: Sequence[float]) -> str:
-    """What one eps is, in a phrase, by the first size; "" where that is no element type's eps."""
-    eps = next((one for one in sizes if one > 0), None)
+    """The size of one eps as a phrase, by the first size; "" where it is no element type's eps."""
+    eps = next((size for size in sizes if size > 0), None)
     name = None if eps is None else _of_eps(eps)
     return "" if name is None else f" (1 eps = {eps:.2g}, {name}'s relative step)"
 
@@ -225,17 +227,17 @@ def _of_eps(eps: float) -> str | None:
     return next((d.name for d in DTYPES.values() if d.eps == eps and d.eps), None)
 
 
-def _origin(one: Origin) -> Entry:
-    alike = f"{one.amongst - 1:,} more like it" if one.amongst > 1 else ""
+def _origin(origin: Origin) -> Entry:
+    alike = f"{origin.amongst - 1:,} more like it" if origin.amongst > 1 else ""
     return Entry(
-        text="; ".join(filter(None, (escape(one.why), alike))),
-        where=where(one.place),
-        name=selector(one.place),
-        kind=one.cls.replace("_", " "),
-        alarming=one.cls in ALARMING,
-        made=_made(one),
-        far=_far(one),
-        place=one.place,
+        text="; ".join(filter(None, (escape(origin.why), alike))),
+        where=where(origin.place),
+        name=selector(origin.place),
+        kind=origin.cls.replace("_", " "),
+        alarming=origin.cls in ALARMING,
+        made=_made(origin),
+        far=_far(origin),
+        place=origin.place,
     )
 
 
@@ -268,27 +270,32 @@ def _far(one: Origin) -> str:
     return ", ".join(parts)
 
 
-def _operations(comparison: Comparison) -> Section | None:
+def _operations(comparison: Findings) -> Section | None:
     if comparison.ops is None:
         return None
     entries = tuple(
-        Entry(one.text, where=one.stage, name=one.module, sides=(one.a, one.b))
-        for one in told(comparison.ops, comparison.origins)
+        Entry(
+            difference.text,
+            where=difference.stage,
+            name=difference.module,
+            sides=(difference.a, difference.b),
+        )
+        for difference in shown_differences(comparison.ops, comparison.origins)
     )
     heads = ("module", "stage", "A", "B", "")
     return Section("ops", "OPERATIONS", headline(comparison.ops), entries=entries, heads=heads)
 
 
-def _growth(comparison: Comparison) -> Section | None:
+def _growth(comparison: Findings) -> Section | None:
     """A table with a row for each step and a column for each kind that differs anywhere."""
-    kinds = list(dict.fromkeys(one.kind for one in comparison.growth if one.differing))
+    kinds = list(dict.fromkeys(growth.kind for growth in comparison.growth if growth.differing))
     if not kinds:
         return None
-    cells = {(one.step, one.kind): one for one in comparison.growth}
-    scored = any(one.score is not None for one in comparison.growth)
+    cells = {(growth.step, growth.kind): growth for growth in comparison.growth}
+    scored = any(growth.score is not None for growth in comparison.growth)
     meaning = "differing/all, median error in eps" + "; score: times noise" * scored
     rows = []
-    for step in sorted({one.step for one in comparison.growth}):
+    for step in sorted({growth.step for growth in comparison.growth}):
         here = [cells.get((step, kind)) for kind in kinds]
         scores = [one.score for one in here if one is not None and one.score is not None]
         score = [figure(max(scores)) if scores else "-"] * scored
@@ -297,14 +304,14 @@ def _growth(comparison: Comparison) -> Section | None:
     return Section("growth", "GROWTH", meaning, heads=heads, rows=tuple(rows))
 
 
-def _cell(one: Growth | None) -> str:
-    if one is None:
+def _cell(growth: Growth | None) -> str:
+    if growth is None:
         return "-"
-    error = "" if one.median_error_eps is None else f" {figure(one.median_error_eps)}"
-    return f"{one.differing:,}/{one.matched:,}{error}"
+    error = "" if growth.median_error_eps is None else f" {figure(growth.median_error_eps)}"
+    return f"{growth.differing:,}/{growth.matched:,}{error}"
 
 
-def _losses(comparison: Comparison) -> Section | None:
+def _losses(comparison: Findings) -> Section | None:
     if comparison.losses is None or comparison.first is None:
         return None
     head = f" {_partings(comparison.losses)}; tensors part at {comparison.first.place.step}"
@@ -319,15 +326,15 @@ def _partings(losses: Losses) -> str:
     return ", by ".join([f"parts at step {losses.first_bit}", *later])
 
 
-def _notes(comparison: Comparison) -> Section | None:
+def _notes(comparison: Findings) -> Section | None:
     notes: Sequence[str] = [*_paired(comparison), *map(escape, comparison.notes)]
     return Section("note", "NOTE", entries=tuple(map(Entry, notes))) if notes else None
 
 
-def _paired(comparison: Comparison) -> list[str]:
-    """How tensors of different names were paired, in a line; [] where none were."""
+def _paired(comparison: Findings) -> list[str]:
+    """How tensors of different names were paired, in a line; [] where all names are equal."""
     if not comparison.renamed:
         return []
-    one = comparison.renamed[0]
+    renaming = comparison.renamed[0]
     more = f" and {len(comparison.renamed) - 1} more" if len(comparison.renamed) > 1 else ""
-    return [f"renamed ({one.how}): {escape(one.a)} is {escape(one.b)} in B{more}"]
+    return [f"renamed ({renaming.how}): {escape(renaming.a)} is {escape(renaming.b)} in B{more}"]

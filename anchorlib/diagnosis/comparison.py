@@ -57,16 +57,17 @@ class Comparison:
     verdict: identical, expected, unexpected, suspect or incomparable.
     sentence: the answer, one sentence for people.
     config_diff: header entries that differ, by name: [A's, B's].
-    notes: what could not be told, and why (windows, summaries, sampling, gaps): a line each.
-    leaves_noise: the first record that is further off than the noise runs explain; None without
+    notes: what could not be decided, and why (windows, summaries, sampling, gaps): a line each.
+    leaves_noise: the first record that differs by more than the noise runs explain; None without
         noise runs, or where there is no such record.
     complete: whether each run closed, went on as far as the other, and lost no record.
     incomplete: whether records are missing on which the answer depends (exit code 3).
     damaged: a line for each record whose stored values are damaged; it was judged by its summary.
-    reference: the run from which the origins were measured too; None where none was given.
+    reference: the third run to which both runs were compared at the origins; None where none was
+        given.
     ops: the operations of both runs, aligned; None where one of them traced none.
-    horizon: the first step from which the noise runs themselves differ so much that a drift says
-        nothing any more; None without noise or where it is not reached.
+    horizon: the first step from which the noise runs themselves differ so much that a drift has no
+        meaning any more; None without noise runs, or where no step is such.
     runs: A and B as open runs, which `page` reads; None where `compare` did not open them.
     """
 
@@ -105,7 +106,7 @@ class Comparison:
     def pairs(self) -> Iterator[Pair]:
         """Every matched pair in A's order of execution.
 
-        Ranks that the comparison did not open, since they are equal, are opened for it.
+        Ranks that the comparison did not open, since they are equal, are opened now.
         """
         if self.alignment is None or self.measures is None:
             return iter(())
@@ -139,7 +140,7 @@ class Comparison:
     def page(self, *, height: int = 900) -> Shown:
         """The page of both runs with this comparison, for the output of a notebook's cell.
 
-        height: of its frame, in pixels.
+        height: the height of the page's frame, in pixels.
         Raises UnsupportedError for a comparison that `compare` did not make of two runs.
         """
         if self.runs is None:
@@ -147,7 +148,7 @@ class Comparison:
                 "this comparison has no runs at hand: give them to anchorlib.report.show(a, b, "
                 "comparisons=[comparison])"
             )
-        # Imported by name: the page is made of comparisons, so its layer lies above this one.
+        # Imported by name: pages show comparisons, so the layer of pages lies above this layer.
         shown: Shown = import_module("anchorlib.report").show(
             *self.runs, comparisons=[self], height=height
         )
@@ -173,8 +174,8 @@ class Comparison:
             "origins": [origin_dict(origin) for origin in self.origins],
             "config_diff": {name: list(pair) for name, pair in self.config_diff.items()},
             "growth": [
-                {name: finite(getattr(one, name)) for name in Growth.__slots__}
-                for one in self.growth
+                {name: finite(getattr(growth, name)) for name in Growth.__slots__}
+                for growth in self.growth
             ],
             "reference": self.reference,
             "leaves_noise": leaving_dict(self.leaves_noise),

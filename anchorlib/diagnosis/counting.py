@@ -10,7 +10,7 @@ import numpy as np
 from anchorlib.names import escape, join
 
 if TYPE_CHECKING:
-    from anchorlib.diagnosis.comparison import Comparison
+    from anchorlib.diagnosis.findings import Findings
     from anchorlib.diagnosis.pairing import Table
 
 __all__ = ["how_many", "listed"]
@@ -26,7 +26,7 @@ def listed(names: Sequence[str], mark: str) -> str:
     return f"{shown} and {len(names) - LISTED:,} more" if len(names) > LISTED else shown
 
 
-def how_many(comparison: Comparison) -> tuple[str, str]:
+def how_many(comparison: Findings) -> tuple[str, str]:
     """Two lines: how many records have a partner, and how many each run has alone."""
     counts, (in_a, in_b) = comparison.counts, _alone(comparison)
     return (
@@ -36,20 +36,20 @@ def how_many(comparison: Comparison) -> tuple[str, str]:
     )
 
 
-def _alone(comparison: Comparison) -> tuple[str, str]:
-    """What A and what B has alone, as " (drop)" or " (steps 6-11)"; "" where neither tells it.
+def _alone(comparison: Findings) -> tuple[str, str]:
+    """What A and what B has alone, as " (drop)" or " (steps 6-11)"; "" where no such words fit.
 
     A tensor is named where none of its records has a partner. Where all tensors have partners,
-    steps are named if the matched records have none of them.
+    steps are named if no matched record belongs to one of them.
     """
     alignment = comparison.alignment
     if alignment is None:
         return "", ""
-    a = _told(alignment.a, alignment.only_a, alignment.a_row)
-    return a, _told(alignment.b, alignment.only_b, alignment.b_row)
+    a = _alone_in(alignment.a, alignment.only_a, alignment.a_row)
+    return a, _alone_in(alignment.b, alignment.only_b, alignment.b_row)
 
 
-def _told(table: Table, only: Array, matched: Array) -> str:
+def _alone_in(table: Table, only: Array, matched: Array) -> str:
     if not len(only) or not len(matched):
         return ""
     shared = {table.tensors[at][:2] for at in np.unique(table.tensor[matched])}

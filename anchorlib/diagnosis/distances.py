@@ -14,14 +14,14 @@ NEARNESS = ("A", "B", "A rel.", "B rel.", "nearer")
 
 
 def nearness_cells(near: Nearness) -> tuple[str, ...]:
-    """The cells of one origin: errors in eps, errors relative to the norm, and which is nearer.
+    """The cells of one origin: errors in eps, errors relative to the norm, and the nearer run.
 
     Integers have no eps: their first two cells are the shares of elements that differ.
     """
     if near.lacks:
         return ("-", "-", "-", "-", near.lacks)
     relative = (near.relative_a, near.relative_b)
-    shown = ("-" if math.isnan(one) else f"{one:.1e}" for one in relative)
+    shown = ("-" if math.isnan(error) else f"{error:.1e}" for error in relative)
     return (*_errors(near), *shown, _which(near))
 
 
@@ -36,8 +36,8 @@ def nearer_text(near: Nearness | None) -> str:
     if near.nearer is None:
         return f"A and B are as near to the reference: {a}{unit}"
     chance = "" if near.clear else ", which may be chance"
-    one, two = (a, b) if near.nearer == "a" else (b, a)
-    return f"{near.nearer.upper()} is nearer to the reference: {one} against {two}{unit}{chance}"
+    low, high = (a, b) if near.nearer == "a" else (b, a)
+    return f"{near.nearer.upper()} is nearer to the reference: {low} against {high}{unit}{chance}"
 
 
 def _errors(near: Nearness) -> list[str]:

@@ -12,13 +12,17 @@ import numpy as np
 from anchorlib.diagnosis.causes import Frontier, config_diff, drawn_otherwise, frontier
 from anchorlib.diagnosis.comparison import Comparison, Divergence
 from anchorlib.diagnosis.judgement import (
+    Benign,
+    Cuts,
     Drift,
     Envelope,
     Judge,
     Leaving,
     Origin,
+    Partials,
     benign,
     completeness,
+    cuts,
     drift,
     envelope,
     growth,
@@ -45,7 +49,7 @@ from anchorlib.diagnosis.recomputation import replayed
 from anchorlib.diagnosis.sizes import Measures, measure
 from anchorlib.diagnosis.tracing import Traces, traces_of
 from anchorlib.diagnosis.unread import beforehand as known_beforehand
-from anchorlib.diagnosis.wording import Beside, sentence
+from anchorlib.diagnosis.wording import SentenceContext, sentence
 from anchorlib.reading import Over, Run, open_run
 
 __all__ = ["compare", "compare_tables"]
@@ -74,11 +78,12 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     """Where two runs part, which operation did it, and whether it matters.
 
     a, b: names in `store`, paths, URLs, or Run objects; both may still be written.
-    noise: runs that should be the same as `a` but for rounding (`anchor noise` makes them).
-    reference: a run that is nearer to the truth than either, as one in float64 or on the CPU. The
-        answer then says of each origin which of A and B is nearer to it, and changes nowhere else.
-    tensors: selectors of the tensors to compare, by A's names or B's. The more are compared, the
-        better origins are told.
+    noise: runs that should differ from `a` by rounding alone (`anchor noise` makes such runs).
+    reference: a run that is nearer to the truth than both, as one in float64 or on the CPU. The
+        answer then says for each origin which of A and B is nearer to the reference, and is
+        otherwise unchanged.
+    tensors: selectors of the tensors to compare, by A's names or B's. The more tensors are
+        compared, the more precisely origins are located.
     names: A's name of a tensor -> B's, where they differ.
     replay: whether the first origins are computed again from stored values, to say which formula
         each run used and which of the two is nearer to the truth (`anchorlib.replay`).
@@ -87,8 +92,8 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     progress: called with the bytes read so far and all there are to read, for each pair of runs.
     over: a `map` that measures how far records are apart; None: this process does. The `map` of an
         `anchorlib.cluster.Cluster` has a dask cluster measure, with the same answer to the bit.
-    beforehand: called before any rank of two archived runs is read, if their digests tell that some
-        ranks differ: with which ones, and since which step, in words.
+    beforehand: called before any rank of two archived runs is read, if their digests show that some
+        ranks differ. It is given a line that says which ranks differ, and since which step.
     Raises RunNotFoundError, UnknownTensorError, CollectorError, StoreError, and OptionError where
     operations were asked for and the two runs traced no step in common.
     """
@@ -100,18 +105,18 @@ def compare(  # noqa: PLR0913 - the contract's arguments
         beforehand(known.line())
     if known is not None and not known.is_traced and ops is None:
         ops = False
-    # Noise is told from the records of all ranks, and so is what traced operations made.
+    # Noise is judged by the records of all ranks, and traced operations are found by them.
     standing = NOBODY if known is None or noise or ops is not False else known.standing
     aligned = aligned_runs(opened[0], opened[1], selectors, names or {}, standing)
     others = [table_of(run, selectors) for run in opened[2:]]
     traces = traces_of(opened[0], opened[1], aligned, asked=ops)
-    found = compare_tables(aligned, others, traces=traces, progress=progress, over=over or map)
+    answer = compare_tables(aligned, others, traces=traces, progress=progress, over=over or map)
     if replay:
-        found = replace(found, origins=tuple(replayed(found.origins)))
+        answer = replace(answer, origins=tuple(replayed(answer.origins)))
     if third is not None:
-        origins = measured_from(table_of(third), found.origins, progress=progress)
-        found = replace(found, origins=origins, reference=third.name)
-    return replace(found, runs=(opened[0], opened[1]))
+        origins = measured_from(table_of(third), answer.origins, progress=progress)
+        answer = replace(answer, origins=origins, reference=third.name)
+    return replace(answer, runs=(opened[0], opened[1]))
 
 
 def _opened(run: RunLike, store: str | Path | None) -> Run:
@@ -131,34 +136,36 @@ def compare_tables(
     asked: Any = {"progress": progress, "over": over}
     every = measure(alignment, alignment.differing, **asked)
     alike, parts = benign(alignment, every), partials(alignment)
-    judged = parts.without(alike.without(alignment))
+    judged, recut = _set_aside(alignment, every, alike, parts)
     measures = every.without(np.flatnonzero(judged.equal & ~alignment.equal))
     around = envelope(judged, measures, noise, **asked) if noise else None
-    found = frontier(judged, parts.rows)
-    scored, turned = turns(found, measures, around)
-    judge = Judge(found, measures, around)
+    front = frontier(judged, np.union1d(parts.rows, recut.rows))
+    scored, turned = turns(front, measures, around)
+    judge = Judge(front, measures, around)
     origins = judge.origins()
-    damaged = [line for one in alignment.merged for line in one.damaged]
-    damaged += [one.line for one in every.damaged] + list(around.damaged if around else ())
+    damaged = [line for merging in alignment.merged for line in merging.damaged]
+    damaged += [damage.line for damage in every.damaged] + list(around.damaged if around else ())
     first, ends = _first(judged), only_dead_ends(judged, measures)
-    told, leaving = _judged(judged, measures, scored, around, noise, judge.classes.overflows.first)
+    noise_drift, leaving = _judged(
+        judged, measures, scored, around, noise, judge.classes.overflows.first
+    )
     depends = parts.unknown(None if first is None else first.place, origins)
     harmless = ends or (first is None and not depends)
-    answer = verdict(_counts(alignment), origins, told, harmless=harmless)
+    answer = verdict(_counts(alignment), origins, noise_drift, harmless=harmless)
     if traces is not None:
-        origins = traces.told(origins)  # after the verdict, which traces must not change
+        origins = traces.with_operations(origins)  # after the verdict, which traces must not change
     config, parted, complete = config_diff(alignment), losses(judged), completeness(alignment)
-    before = preceding(found, first.place, origins[0]) if first and origins else ""
-    beside = Beside(
+    before = preceding(front, first.place, origins[0]) if first and origins else ""
+    context = SentenceContext(
         benign=alike.lines(),
         losses=parted,
-        drift=told,
+        drift=noise_drift,
         leaving=leaving,
         complete=complete,
         ends=ends,
         eval_since=alignment.eval_since,
         preceding=before,
-        merged=[*(one.clause for one in alignment.merged), *reordering(alignment)],
+        merged=[*(merging.clause for merging in alignment.merged), *reordering(alignment)],
         drawn=drawn_otherwise(alignment),
         config=config,
         partial=parts.clause,
@@ -168,7 +175,7 @@ def compare_tables(
         a=alignment.a.run,
         b=alignment.b.run,
         verdict=answer,
-        sentence=sentence(answer, len(alignment), first, origins, beside),
+        sentence=sentence(answer, len(alignment), first, origins, context),
         counts=_counts(alignment),
         first=first or _first(alignment),
         origins=tuple(origins),
@@ -180,23 +187,33 @@ def compare_tables(
         notes=(
             *few(damaged),
             *alike.lines(),
+            *recut.lines(),
             *judge.classes.skips.lines(),
             *(() if traces is None else traces.notes),
             *(one.line() for one in turned),
-            *notes(found, origins, around, noise),
+            *notes(front, origins, around, noise),
         ),
         leaves_noise=leaving,
         complete=complete,
         incomplete=depends or incomplete(complete, alignment, None if answer in SETTLED else first),
         damaged=tuple(damaged),
         noise=tuple(table.run for table in noise),
-        ops=None if traces is None else traces.found,
+        ops=None if traces is None else traces.operations,
         horizon=None if around is None else around.horizon,
         alignment=alignment,
         measures=every,
         scores=None if scored is None else _spread(scored, measures, every),
-        roles=_roles(found, origins),
+        roles=_roles(front, origins),
     )
+
+
+def _set_aside(
+    alignment: Alignment, every: Measures, alike: Benign, parts: Partials
+) -> tuple[Alignment, Cuts]:
+    """The alignment in which pairs that are no difference count as equal, and recut work."""
+    judged = parts.without(alike.without(alignment))
+    recut = cuts(judged, every.without(np.flatnonzero(judged.equal & ~alignment.equal)))
+    return recut.without(judged), recut
 
 
 def _judged(
@@ -207,11 +224,11 @@ def _judged(
     noise: Sequence[Table],
     parted: int | None,
 ) -> tuple[Drift | None, Leaving | None]:
-    """The drift, and the first record that leaves the noise: where one does, nothing is covered.
+    """The drift, and the first record that leaves the noise; such a record means it is not covered.
 
-    None for both where there are no noise runs, or nothing that they could cover.
-    parted: the step that a scaler skipped in one run alone, as it should: from then on the runs
-        train otherwise, which no noise run does.
+    None for both where there are no noise runs, or no difference that they could cover.
+    parted: the first step that a scaler rightly skipped in one run alone. From then on the runs
+        have different parameters, which noise runs do not imitate.
     """
     if scored is None or around is None or not len(measures):
         return None, None
@@ -219,18 +236,18 @@ def _judged(
         steps = judged.a.step[judged.a_row[measures.pair]]
         scored = np.where(steps < parted, scored, np.nan)
     leaving = leaves_noise(judged, measures, scored)
-    told = drift(judged, measures, scored, around)
-    covered = told.covered if leaving is None else False
+    noise_drift = drift(judged, measures, scored, around)
+    covered = noise_drift.covered if leaving is None else False
     if covered is False and too_fine(judged, noise):
-        return told._replace(covered=None), None
-    return told._replace(covered=covered), leaving
+        return noise_drift._replace(covered=None), None
+    return noise_drift._replace(covered=covered), leaving
 
 
 def _spread(scored: Array, measures: Measures, every: Measures) -> Array:
     """The scores of `measures`, spread over `every`, whose other entries get nan."""
-    found = np.full(len(every), np.nan)
-    found[np.searchsorted(every.pair, measures.pair)] = scored
-    return found
+    spread = np.full(len(every), np.nan)
+    spread[np.searchsorted(every.pair, measures.pair)] = scored
+    return spread
 
 
 def _counts(alignment: Alignment) -> Counts:
@@ -257,17 +274,17 @@ def _first(alignment: Alignment) -> Divergence | None:
     return Divergence(place_at(a, row), int(a.order[row]), at)
 
 
-def _roles(found: Frontier, origins: Sequence[Origin]) -> Array:
+def _roles(front: Frontier, origins: Sequence[Origin]) -> Array:
     """The role of each pair: "" (equal), "receiver", "origin", or the class of a listed origin."""
-    alignment = found.alignment
+    alignment = front.alignment
     status = np.full(len(alignment), "", object)  # of few words, each held once
     status[~alignment.equal] = "receiver"
     pair = np.full(len(alignment.a), -1)
     pair[alignment.a_row] = np.arange(len(alignment))
-    status[pair[found.origins]] = "origin"
-    classes = {(one.place.name, one.place.kind): one.cls for one in origins}
-    tensors = [classes.get((one.name, one.kind), "") for one in alignment.a.tensors]
-    for row in found.origins.tolist():
+    status[pair[front.origins]] = "origin"
+    classes = {(origin.place.name, origin.place.kind): origin.cls for origin in origins}
+    tensors = [classes.get((tensor.name, tensor.kind), "") for tensor in alignment.a.tensors]
+    for row in front.origins.tolist():
         if cls := tensors[int(alignment.a.tensor[row])]:
             status[pair[row]] = cls
     return status

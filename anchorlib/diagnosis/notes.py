@@ -1,4 +1,4 @@
-"""The notes of a comparison: what could not be told, and why."""
+"""The notes of a comparison: what could not be decided, and why."""
 
 from __future__ import annotations
 
@@ -24,40 +24,42 @@ def notes(
 ) -> list[str]:
     """The notes of a comparison, a line each.
 
-    noise: the noise of the comparison; None without noise runs. runs: the tables of those.
+    noise: the noise of the comparison; None without noise runs. runs: the noise runs' tables.
     """
     alignment = frontier.alignment
-    told: list[str] = []
+    lines: list[str] = []
     for table in (alignment.a, alignment.b):
-        told += _modes(table)
-        told += _gaps(table)
-    told += _from_outside(alignment)
+        lines += _modes(table)
+        lines += _gaps(table)
+    lines += _from_outside(alignment)
     for one in alignment.merged:
-        told += [one.clause, *one.lines]
-    told += reordering(alignment)
-    told += _strangers(alignment)
-    told += _guesses(alignment)
-    told += _steps(alignment)
-    told += _phases(alignment)
-    told += _flips(frontier)
-    if any(one.measure.measured == "shape" and one.cls == "starts_unequal" for one in origins):
-        told.append(
+        lines += [one.clause, *one.lines]
+    lines += reordering(alignment)
+    lines += _strangers(alignment)
+    lines += _guesses(alignment)
+    lines += _steps(alignment)
+    lines += _phases(alignment)
+    lines += _flips(frontier)
+    if any(
+        origin.measure.measured == "shape" and origin.cls == "starts_unequal" for origin in origins
+    ):
+        lines.append(
             "the batches differ in size: what follows from them cannot be compared; what both runs "
             "make of a whole step can (--tensor '*@updated')"
         )
     if noise is not None and noise.horizon is not None:
-        told.append(
+        lines.append(
             f"from step {noise.horizon} on the noise runs are a tenth apart: element by element, "
             "nothing can be said there"
         )
     if noise is not None and too_fine(frontier.alignment, runs):
-        told.append(
+        lines.append(
             "the noise runs were perturbed by less than the coarsest element type rounds: they "
             "judge no drift (anchor noise takes the right size by itself, or --eps)"
         )
     if any(origin.cls == "window_start" for origin in origins):
-        told.append("record every pass of the first steps (mode All) to see where it began")
-    return list(dict.fromkeys(told))
+        lines.append("record every pass of the first steps (mode All) to see where it began")
+    return list(dict.fromkeys(lines))
 
 
 def few(lines: Sequence[str]) -> list[str]:
@@ -77,7 +79,7 @@ def reordering(alignment: Alignment) -> list[str]:
 
 
 def _strangers(alignment: Alignment) -> Iterable[str]:
-    """Why no record of one run has a partner in the other; [] where any has."""
+    """Why no record of one run has a partner in the other; [] where some record has one."""
     a, b = alignment.a, alignment.b
     if len(alignment):
         return []
@@ -89,16 +91,16 @@ def _strangers(alignment: Alignment) -> Iterable[str]:
         return ["no tensor of one has a name of the other: --map says what is called otherwise"]
     if set(modes[0]) & set(modes[1]):
         return []
-    one, two = (
+    modes_a, modes_b = (
         f"{', '.join(map(escape, those))} in {escape(t.run)}"
         for those, t in zip(modes, (a, b), strict=True)
     )
-    return [f"the modes differ ({one}; {two}), and records of two modes are never compared"]
+    return [f"the modes differ ({modes_a}; {modes_b}), and records of two modes are never compared"]
 
 
 def _guesses(alignment: Alignment) -> Iterable[str]:
     """Which tensors were matched by a guess, and whether anything was concluded from it."""
-    guesses = [one for one in alignment.renamed if one.how == "guess"]
+    guesses = [renaming for renaming in alignment.renamed if renaming.how == "guess"]
     if not guesses:
         return []
     one = guesses[0]
@@ -130,7 +132,7 @@ def _gaps(table: Table) -> Iterable[str]:
 
 
 def _from_outside(alignment: Alignment) -> Iterator[str]:
-    """Gradients that are perhaps a part in one run alone."""
+    """The note on gradients of which one run alone may have recorded only a part."""
     a, b = from_outside(alignment.a), from_outside(alignment.b)
     for table, names in ((alignment.a, a - b), (alignment.b, b - a)):
         if names:
@@ -151,7 +153,7 @@ def _steps(alignment: Alignment) -> Iterable[str]:
 
 
 def _phases(alignment: Alignment) -> Iterator[str]:
-    """Forwards that only look, in evaluation in one run and in training mode in the other."""
+    """The note on forwards without gradients that only one run makes in eval mode."""
     a, b = (
         {table.phases[code] for code in np.unique(table.phase).tolist()}
         for table in (alignment.a, alignment.b)
@@ -165,7 +167,7 @@ def _phases(alignment: Alignment) -> Iterator[str]:
 
 
 def _flips(frontier: Frontier) -> Iterable[str]:
-    """The note on the first integers that differ since the values they were computed from do."""
+    """The note on the first integers that differ because their parents differ."""
     a = frontier.alignment.a
     whole = np.array([dtypes.dtype(name).family in ("int", "bool") for name in a.dtypes] or [False])
     rows = np.flatnonzero((frontier.status == 1) & frontier.explained & whole[a.dtype])
@@ -182,20 +184,20 @@ def _flips(frontier: Frontier) -> Iterable[str]:
 def too_fine(alignment: Alignment, runs: Sequence[Table]) -> bool:
     """Whether noise runs were perturbed by less than the coarsest element type in use rounds."""
     sizes = [perturbation(header) for run in runs for header in run.header.values()]
-    told = [size for size in sizes if size is not None]
+    known = [size for size in sizes if size is not None]
     tables = (alignment.a, alignment.b)
     used = [dtypes.dtype(t.dtypes[code]).eps for t in tables for code in np.unique(t.dtype)]
-    return bool(told) and max(told) * 1.5 < max((eps or 0.0 for eps in used), default=0.0)
+    return bool(known) and max(known) * 1.5 < max((eps or 0.0 for eps in used), default=0.0)
 
 
 def incomplete(complete: Completeness, alignment: Alignment, first: Divergence | None) -> bool:
     """Whether missing records may hide a difference that the answer would have named.
 
-    first: the first difference, where the answer is about one: records that are missing after it
-        cannot hide an earlier difference. None where the answer speaks of all steps.
+    first: the first difference, where the answer is about that: records that are missing after it
+        cannot hide an earlier difference. None where the answer is about all steps.
     """
     if first is None:
         return not complete
-    # A gap of unknown beginning may be anywhere, so it counts as one from step 0 on.
+    # A gap of unknown beginning may be anywhere, so it counts as a gap from step 0 on.
     tables = [table for table in (alignment.a, alignment.b) if table.gaps]
     return any((table.gaps_from or 0) <= first.place.step for table in tables)

@@ -23,7 +23,7 @@ class Pair(NamedTuple):
     order, order_b: the numbers of the two records in their ranks' orders of execution.
     measure: how far apart the two are; None where they are equal.
     role: "" for an equal pair, else "origin", "receiver", or the class of a listed origin.
-    score: the error over that of the noise runs; None where there is none.
+    score: the pair's error over the error of the noise runs; None where there is no score.
     """
 
     place: Place
@@ -54,38 +54,38 @@ def pairs_of(
 def columns_of(
     alignment: Alignment, measures: Measures, *, scores: Array | None, roles: Array | None
 ) -> Iterator[dict[str, list[Any]]]:
-    """The pairs as columns, some thousand pairs at a time: a list for each name in `COLUMNS`.
+    """The pairs as columns, some thousand pairs at a time: a list for each column.
 
     scores: one for each measure. roles: one for each pair. A pair that is equal has None for its
-    measures and its score; so has a pair whose score says nothing.
+    measures and its score. A pair that differs has None for its score where that is nan.
     """
     for start in range(0, len(alignment), CHUNK):
         part = slice(start, start + CHUNK)
-        one, two = alignment.a_row[part], alignment.b_row[part]
-        pairs = np.arange(start, start + len(one))
-        first, last = np.searchsorted(measures.pair, [start, start + len(one)])
+        rows_a, rows_b = alignment.a_row[part], alignment.b_row[part]
+        pairs = np.arange(start, start + len(rows_a))
+        first, last = np.searchsorted(measures.pair, [start, start + len(rows_a)])
         at = measures.pair[first:last] - start
-        told = np.full(last - first, np.nan) if scores is None else scores[first:last]
-        judged = np.flatnonzero(~np.isnan(told))
+        scores_of_part = np.full(last - first, np.nan) if scores is None else scores[first:last]
+        judged = np.flatnonzero(~np.isnan(scores_of_part))
         yield {
-            **_places(alignment.a, one),
-            "order": alignment.a.order[one].tolist(),
-            "order_b": alignment.b.order[two].tolist(),
+            **_places(alignment.a, rows_a),
+            "order": alignment.a.order[rows_a].tolist(),
+            "order_b": alignment.b.order[rows_b].tolist(),
             "equal": alignment.equal[part].tolist(),
-            "digest_a": _digests(alignment.a, one),
-            "digest_b": _digests(alignment.b, two),
-            "role": [""] * len(one) if roles is None else roles[pairs].tolist(),
-            "score": _spread(len(one), at[judged], told[judged]),
-            **{n: _spread(len(one), at, measures[n][first:last]) for n in Measure._fields},
+            "digest_a": _digests(alignment.a, rows_a),
+            "digest_b": _digests(alignment.b, rows_b),
+            "role": [""] * len(rows_a) if roles is None else roles[pairs].tolist(),
+            "score": _spread(len(rows_a), at[judged], scores_of_part[judged]),
+            **{n: _spread(len(rows_a), at, measures[n][first:last]) for n in Measure._fields},
         }
 
 
 def _spread(count: int, places: Array, values: Array) -> list[Any]:
     """A list of `count` entries: the values at their places, None elsewhere."""
-    found: list[Any] = [None] * count
+    entries: list[Any] = [None] * count
     for place, value in zip(places.tolist(), values.tolist(), strict=True):
-        found[place] = value
-    return found
+        entries[place] = value
+    return entries
 
 
 def _measure(values: tuple[Any, ...]) -> Measure | None:

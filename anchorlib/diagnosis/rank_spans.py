@@ -27,15 +27,15 @@ class Ranks(NamedTuple):
 
     def to_dict(self) -> dict[str, str]:
         """Both as text: {"compared": "0-1023", "differing": "17,512,600"}."""
-        return {name: _spans(some) for name, some in self._asdict().items()}
+        return {name: _spans(ranks) for name, ranks in self._asdict().items()}
 
 
 def ranks_of(alignment: Alignment | None) -> Ranks | None:
-    """The ranks of the matched records; None where one rank was compared, or none."""
+    """The ranks of the matched records; None where fewer than two ranks were compared."""
     if alignment is None or not len(alignment):
         return None
     a = alignment.a
-    ranks = np.array([one.rank for one in a.tensors])[a.tensor[alignment.a_row]]
+    ranks = np.array([tensor.rank for tensor in a.tensors])[a.tensor[alignment.a_row]]
     compared = tuple(np.unique(ranks).tolist())
     if len(compared) < 2:
         return None
@@ -43,7 +43,7 @@ def ranks_of(alignment: Alignment | None) -> Ranks | None:
 
 
 def ranks_line(ranks: Ranks | None) -> str:
-    """As "ranks 0-1023, 3 differ (17, 512, 600)"; "" where there is one rank."""
+    """The ranks in words, as "ranks 0-1023, 3 differ (17, 512, 600)"; "" for a single rank."""
     if ranks is None:
         return ""
     count = len(ranks.differing)

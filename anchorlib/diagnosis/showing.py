@@ -14,7 +14,7 @@ from anchorlib.reading import as_frame, html_table, html_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from anchorlib.diagnosis.comparison import Comparison
+    from anchorlib.diagnosis.findings import Findings
 
 __all__ = ["frame", "html", "lines"]
 
@@ -29,12 +29,12 @@ PAIR = ("order", "order_b", "equal", "digest_a", "digest_b", "role", "score")
 PLACE = ("step", "pass_index", "call", "rank", "phase", "name", "kind")
 
 
-def lines(comparison: Comparison) -> str:
+def lines(comparison: Findings) -> str:
     """The verdict and its sentence; below, the first difference and the first origins, a line each.
 
     With a reference run, a line for each of these origins says which of A and B is nearer to it.
     """
-    told = [
+    texts = [
         f"Comparison({comparison.a!r}, {comparison.b!r}, "
         f"{comparison.verdict}: {escape(comparison.sentence)})"
     ]
@@ -42,13 +42,13 @@ def lines(comparison: Comparison) -> str:
         if section.key not in AT_PROMPT:
             continue
         head = AT_PROMPT[section.key]
-        told += [f"{head}: {_said(entry)}" for entry in section.entries[:SHOWN]]
+        texts += [f"{head}: {_said(entry)}" for entry in section.entries[:SHOWN]]
         if len(section.entries) > SHOWN:
             more = MORE.get(section.key, section.key)
-            told.append(f"and {len(section.entries) - SHOWN:,} more in .{more}")
-    near = [(one.place, nearer_text(one.nearness)) for one in comparison.origins[:SHOWN]]
-    told += [f"reference: {selector(at)} at {where(at)}: {text}" for at, text in near if text]
-    return "\n  ".join(told)
+            texts.append(f"and {len(section.entries) - SHOWN:,} more in .{more}")
+    near = [(origin.place, nearer_text(origin.nearness)) for origin in comparison.origins[:SHOWN]]
+    texts += [f"reference: {selector(at)} at {where(at)}: {text}" for at, text in near if text]
+    return "\n  ".join(texts)
 
 
 def _said(entry: Entry) -> str:
@@ -60,22 +60,22 @@ def _said(entry: Entry) -> str:
     return f"{entry.name} at {entry.where}{said}"
 
 
-def html(comparison: Comparison) -> str:
-    """All sections as HTML: the answer first, then a paragraph or a table for each section."""
-    told = sorted(sections(comparison), key=lambda one: one.key != "verdict")
-    parts = [part for section in told for part in _section(section)]
+def html(comparison: Findings) -> str:
+    """All sections as HTML: the verdict first, then a paragraph or a table for each section."""
+    ordered = sorted(sections(comparison), key=lambda one: one.key != "verdict")
+    parts = [part for section in ordered for part in _section(section)]
     return "<div>\n{}\n</div>".format("\n".join(parts))
 
 
 def _section(section: Section) -> Iterator[str]:
     head = f"<b>{html_text(section.title)}</b> {html_text(section.subject + section.head)}".rstrip()
-    texts = [one.text for one in section.entries if not one.name]
-    named = [one for one in section.entries if one.name]
+    texts = [entry.text for entry in section.entries if not entry.name]
+    named = [entry for entry in section.entries if entry.name]
     yield f"<p>{head}</p>"
     yield from (f"<p>{html_text(_short(text))}</p>" for text in texts[:ROWS])
     if named:
         heads = section.heads or (SIDES if named[0].sides else RECORD)
-        yield html_table(heads, [_cells(one) for one in named[:ROWS]])
+        yield html_table(heads, [_cells(entry) for entry in named[:ROWS]])
     if section.rows:
         yield html_table(section.heads, _ends(section.rows))
     if len(section.entries) > ROWS:
@@ -101,7 +101,7 @@ def _ends(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return list(rows) if len(rows) <= ROWS else [*rows[: ROWS - 1], rows[-1]]
 
 
-def frame(comparison: Comparison) -> pd.DataFrame:
+def frame(comparison: Findings) -> pd.DataFrame:
     """One row for each matched pair, in A's order; an equal pair has NaN for its measures."""
     columns: dict[str, list[Any]] = {name: [] for name in (*PLACE, *PAIR, *Measure._fields)}
     for part in comparison.columns():

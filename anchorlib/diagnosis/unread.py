@@ -1,8 +1,8 @@
-"""What the digests of two archived runs tell of them before any rank is opened.
+"""What follows from the digests of two archived runs before any rank is opened.
 
-The digests are one object of each run, however many ranks it has. They tell which ranks are equal
-bit for bit, and of each other rank the first steps in which its records are not the same. With that
-a comparison opens the ranks that differ, and of the equal ones those that stand for the rest.
+The digests of a run are one object, however many ranks the run has. They show which ranks are equal
+bit for bit, and for each other rank the first steps in which its records differ. So a comparison
+opens only the ranks that differ, and of the equal ranks those that stand for other equal ranks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["Beforehand", "beforehand", "first_parting"]
 class Beforehand:
     """What is known of the ranks that have digests in both runs.
 
-    equal: ranks whose records are the same in both, ascending. parting: for each other rank the
-        first steps, of which one has records that are not the same.
+    equal: ranks whose records are equal in both runs, ascending. parting: for each other rank the
+        first stretch of steps in which some record differs.
     standing: equal ranks that need not be read -> the rank that stands for each.
     is_traced: whether both runs may have traced operations, which the digests do not cover.
     """
@@ -37,29 +37,29 @@ class Beforehand:
     def line(self) -> str:
         """The answer in words: "ranks 0-7, 2 differ (3, 4); first at step 5 (rank 3)"."""
         every = tuple(sorted((*self.equal, *self.parting)))
-        told = ranks_line(Ranks(every, tuple(sorted(self.parting))))
+        line = ranks_line(Ranks(every, tuple(sorted(self.parting))))
         if not self.parting:
-            return told
-        first = min(self.parting.values(), key=lambda one: (one.start, one.stop))
+            return line
+        first = min(self.parting.values(), key=lambda stretch: (stretch.start, stretch.stop))
         there = [rank for rank, steps in sorted(self.parting.items()) if steps == first]
         where = f"step {first.start}"
         if len(first) > 1:
             where = f"one of the steps {first.start}-{first.stop - 1}"
-        return f"{told}; first at {where} ({ranks_text(there)})"
+        return f"{line}; first at {where} ({ranks_text(there)})"
 
 
 def beforehand(a: Run, b: Run) -> Beforehand | None:
-    """What the digests of two runs tell; None where fewer than two ranks have any in both."""
-    one, two = a.digests(), b.digests()
-    common = sorted({*one} & {*two})
+    """What follows from the digests of two runs; None if fewer than two ranks have them in both."""
+    digests_a, digests_b = a.digests(), b.digests()
+    common = sorted({*digests_a} & {*digests_b})
     if len(common) < 2:
         return None
     parting: dict[int, range] = {}
     alike: dict[tuple[bytes, bytes], list[int]] = {}
     for rank in common:
-        steps = first_parting(one[rank], two[rank])
+        steps = first_parting(digests_a[rank], digests_b[rank])
         if steps is None:
-            alike.setdefault((one[rank].outline, two[rank].outline), []).append(rank)
+            alike.setdefault((digests_a[rank].outline, digests_b[rank].outline), []).append(rank)
         else:
             parting[rank] = steps
     return Beforehand(
@@ -67,15 +67,15 @@ def beforehand(a: Run, b: Run) -> Beforehand | None:
         parting=parting,
         standing={rank: first for first, *rest in alike.values() for rank in rest},
         is_traced=all(
-            any(rank not in told or told[rank].is_traced for rank in run.ranks)
-            for run, told in ((a, one), (b, two))
+            any(rank not in digests or digests[rank].is_traced for rank in run.ranks)
+            for run, digests in ((a, digests_a), (b, digests_b))
         ),
     )
 
 
-def first_parting(one: RankDigests, two: RankDigests) -> range | None:
-    """The first steps of which not all records are the same; None where all are."""
-    width = max(one.width, two.width)
-    a, b = one.of_width(width).stretches, two.of_width(width).stretches
+def first_parting(digests_a: RankDigests, digests_b: RankDigests) -> range | None:
+    """The first stretch of steps in which some record differs; None where all records are equal."""
+    width = max(digests_a.width, digests_b.width)
+    a, b = digests_a.of_width(width).stretches, digests_b.of_width(width).stretches
     other = [number for number in {*a, *b} if a.get(number) != b.get(number)]
     return range(min(other) * width, (min(other) + 1) * width) if other else None

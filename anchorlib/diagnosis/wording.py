@@ -24,27 +24,27 @@ from anchorlib.diagnosis.judgement import (
 from anchorlib.diagnosis.pairing import Place
 from anchorlib.names import escape, join
 
-__all__ = ["Beside", "sentence"]
+__all__ = ["SentenceContext", "sentence"]
 
 MODULES = 3  # how many modules are named
-ROUNDABLE = 1000.0  # eps: a larger error of unrelated tensors is told as a share of the norm
+ROUNDABLE = 1000.0  # eps: a larger error of unrelated tensors is given as a share of the norm
 
 
-class Beside(NamedTuple):
-    """What the sentence says beside the place where the runs part.
+class SentenceContext(NamedTuple):
+    """What the sentence says besides the place where the runs part.
 
-    benign: differences that are none of values, a clause for each sort.
+    benign: differences that are not differences of values, a clause for each sort.
     losses: where the losses part; None without losses.
-    drift: the drift beside the noise runs'; None without noise runs.
-    leaving: the first record that leaves the noise; None where none does.
+    drift: the drift compared to that of the noise runs; None without noise runs.
+    leaving: the first record that leaves the noise; None where no record does.
     complete: what the runs lack.
-    ends: whether nothing differs but scalars from which nothing follows.
+    ends: whether only scalars differ from which nothing else was computed.
     eval_since: the steps from which A, and B, ran in eval mode while the other trained.
-    preceding: why the first record that differs is not the first origin; "" where it is.
+    preceding: why the first record that differs is not the first origin; "" where they are one.
     merged: records that were merged for the comparison, a clause for each sort.
     drawn: the first step that began with another random state in B; None without one.
     config: header entries that differ.
-    partial: the gradients that differ and of which one run saw a part alone; "" without any.
+    partial: the gradients that differ and of which one run recorded only a part; "" without any.
     unused: whether values differ on which no loss depends.
     """
 
@@ -65,8 +65,8 @@ class Beside(NamedTuple):
     @property
     def modes(self) -> list[str]:
         """Which run went over to eval mode, and when, a clause each."""
-        told = zip("AB", self.eval_since, strict=True)
-        return [f"{run} runs in eval mode from step {at}" for run, at in told if at is not None]
+        since = zip("AB", self.eval_since, strict=True)
+        return [f"{run} runs in eval mode from step {at}" for run, at in since if at is not None]
 
 
 def sentence(
@@ -74,57 +74,57 @@ def sentence(
     matched: int,
     first: Divergence | None,
     origins: Sequence[Origin],
-    beside: Beside,
+    context: SentenceContext,
 ) -> str:
     """The answer in one sentence for people.
 
     answer: the verdict. matched: how many records both runs have. first: the first pair that
-    differs in a value; None where none does.
+    differs in a value; None where no pair does.
     """
-    lacking = _upper(beside.complete.why)
+    lacking = _upper(context.complete.why)
     if answer == "incomparable":
         return "The runs have no record in common."
     if answer == "identical":
         equal = f"The runs are bit-identical in all {matched:,} records that both have"
-        told = "; but ".join(filter(None, (equal, *beside.modes, lacking)))
-        return "; ".join((told, *beside.merged)) + "."
+        identical = "; but ".join(filter(None, (equal, *context.modes, lacking)))
+        return "; ".join((identical, *context.merged)) + "."
     if first is None:
-        value = "value on which a loss depends" if beside.unused else "value"
-        equal = f"No {value} differs{f' but {beside.partial}' * bool(beside.partial)}"
-        parts = [equal, *beside.benign, *beside.modes, lacking, *beside.merged]
+        value = "value on which a loss depends" if context.unused else "value"
+        equal = f"No {value} differs{f' but {context.partial}' * bool(context.partial)}"
+        parts = [equal, *context.benign, *context.modes, lacking, *context.merged]
         return "; ".join(filter(None, parts)) + "."
     parts = [f"The runs part at {_begin(first, origins)}"]
-    if beside.preceding:
-        parts.append(f"{_name(first.place)}, which differs before it, {beside.preceding}")
-    parts += beside.modes
+    if context.preceding:
+        parts.append(f"{_name(first.place)}, which differs before it, {context.preceding}")
+    parts += context.modes
     bad = next((origin for origin in origins if origin.cls in BAD), None)
     if bad is not None and bad is not origins[0]:
         parts.append(f"at {_what(bad)}")
-    if beside.ends:
+    if context.ends:
         parts += ["nothing that differs follows from it: the gradients of its step are equal"]
     if not (origins and origins[0].changed):
-        parts += [_modules(beside.config)]
-    parts += [_drawn(beside.drawn, first.place.step)]
-    parts += [_loss(beside.losses, first.place.step), _noise(beside, answer), lacking]
-    parts += beside.merged
+        parts += [_modules(context.config)]
+    parts += [_drawn(context.drawn, first.place.step)]
+    parts += [_loss(context.losses, first.place.step), _noise(context, answer), lacking]
+    parts += context.merged
     return "; ".join(part for part in parts if part) + "."
 
 
 def _modules(config: Mapping[str, tuple[Any, Any]]) -> str:
-    """The clause on modules that were made otherwise; "" without any."""
+    """The clause on modules that were made with other arguments in B; "" without any."""
     made = {
-        name.removeprefix(MODULE): " | ".join(told)
+        name.removeprefix(MODULE): " | ".join(differing)
         for name, pair in config.items()
-        if name.startswith(MODULE) and (told := made_otherwise(*pair)) is not None
+        if name.startswith(MODULE) and (differing := made_otherwise(*pair)) is not None
     }
-    shown = ", ".join(f"{escape(name)}: {escape(told)}" for name, told in made.items())
+    shown = ", ".join(f"{escape(name)}: {escape(differing)}" for name, differing in made.items())
     if len(made) > MODULES:
         return f"{len(made)} modules were made otherwise"
     return f"the modules were made otherwise ({shown})" if made else ""
 
 
 def _drawn(step: int | None, first: int) -> str:
-    """The clause that says that B drew other random numbers before the runs part; else ""."""
+    """The clause that says that B drew other random numbers before the runs part, or ""."""
     # The random state is recorded where a step begins: draws inside a step show in the next one.
     if step is None or step > first + 1:
         return ""
@@ -133,7 +133,7 @@ def _drawn(step: int | None, first: int) -> str:
 
 def _upper(why: str) -> str:
     """The clauses on what the runs lack, with the runs in capitals as elsewhere in the sentence."""
-    return re.sub(r"(^|; |, )([ab])(?= )", lambda found: found[1] + found[2].upper(), why)
+    return re.sub(r"(^|; |, )([ab])(?= )", lambda match: match[1] + match[2].upper(), why)
 
 
 def _begin(first: Divergence, origins: Sequence[Origin]) -> str:
@@ -206,29 +206,29 @@ def _size(origin: Origin) -> str:
     return "its shape" if measure.measured == "shape" else "an unknown amount"
 
 
-def _loss(parted: Losses | None, step: int) -> str:
-    if parted is None:
+def _loss(losses: Losses | None, step: int) -> str:
+    if losses is None:
         return ""
-    if parted.first_bit is None:
+    if losses.first_bit is None:
         return "the losses are the same"
-    if parted.above_1e3 is None:
-        return f"the losses differ from step {parted.first_bit} on, by less than 0.001"
-    later = parted.above_1e3 - step
+    if losses.above_1e3 is None:
+        return f"the losses differ from step {losses.first_bit} on, by less than 0.001"
+    later = losses.above_1e3 - step
     if later <= 0:
-        return f"the losses are 0.001 apart from step {parted.above_1e3} on"
+        return f"the losses are 0.001 apart from step {losses.above_1e3} on"
     return f"the losses are 0.001 apart {later} step{'s' * (later != 1)} later"
 
 
-def _noise(beside: Beside, answer: str) -> str:
-    told, leaving = beside.drift, beside.leaving
+def _noise(context: SentenceContext, answer: str) -> str:
+    drift, leaving = context.drift, context.leaving
     if leaving is not None:
         where = f"{_name(leaving.place)} at {_where(leaving.place)}"
         return f"{where} is the first to leave the noise, {figure(leaving.score)} times as far off"
-    if told is None:
+    if drift is None:
         return ""
-    if told.covered is None:
+    if drift.covered is None:
         return "the noise runs say nothing of it"
-    if told.covered:
+    if drift.covered:
         return "the noise runs drift as far" if answer == "expected" else ""
-    where = f"{told.kind} at step {told.step}" if told.step >= 0 else told.kind
-    return f"the drift is {figure(told.worst)} times that of the noise runs ({where})"
+    where = f"{drift.kind} at step {drift.step}" if drift.step >= 0 else drift.kind
+    return f"the drift is {figure(drift.worst)} times that of the noise runs ({where})"

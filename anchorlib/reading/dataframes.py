@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray
 
-    from anchorlib.reading.run import Run
-    from anchorlib.reading.series import Series
+    from anchorlib.reading.readable import ReadableRun, ReadableSeries
 
 __all__ = ["run_dataset", "run_frame", "series_array", "series_frame"]
 
@@ -26,7 +25,7 @@ SHARED = ("step", "pass_index", "call", "phase", "attempt")
 """Tensors whose records agree in all of these share a dimension of the dataset."""
 
 
-def series_frame(series: Series) -> pd.DataFrame:
+def series_frame(series: ReadableSeries) -> pd.DataFrame:
     """One row a record, one column for each of `Series.columns`."""
     return as_frame(series.columns)
 
@@ -38,7 +37,7 @@ def run_frame(infos: Iterable[TensorInfo]) -> pd.DataFrame:
     return as_frame({name: [getattr(info, name) for info in rows] for name in names})
 
 
-def series_array(series: Series, chunks: Chunks | None) -> xarray.DataArray:
+def series_array(series: ReadableSeries, chunks: Chunks | None) -> xarray.DataArray:
     """All values with their coordinates along "record"; lazily where chunks are given."""
     module = _xarray()
     if chunks is None:
@@ -56,7 +55,7 @@ def series_array(series: Series, chunks: Chunks | None) -> xarray.DataArray:
     return array
 
 
-def run_dataset(run: Run, selectors: Sequence[str], rank: int | None) -> xarray.Dataset:
+def run_dataset(run: ReadableRun, selectors: Sequence[str], rank: int | None) -> xarray.Dataset:
     """The values of one rank's tensors, a variable each; see `Run.to_xarray`."""
     module = _xarray()
     wanted = _one_rank(run, rank)
@@ -82,7 +81,7 @@ def run_dataset(run: Run, selectors: Sequence[str], rank: int | None) -> xarray.
     return dataset
 
 
-def _one_rank(run: Run, rank: int | None) -> int:
+def _one_rank(run: ReadableRun, rank: int | None) -> int:
     ranks = run.ranks
     if rank is not None:
         run.rows(rank)  # raises OptionError where there is no such rank

@@ -23,7 +23,7 @@ from anchorlib.reading.showing import series_html, series_line
 from anchorlib.reading.sizes import stored_sizes
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.store import RankReader, SeriesEntry, TensorTree
-from anchorlib.summary import Log2Histogram, Summary, log2_histogram
+from anchorlib.summary import ArraySummary, Log2Histogram, log2_histogram
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,8 +189,8 @@ class Series:
     def records(self, *, summaries: bool = False) -> Iterator[Record]:
         """Each record; its values are read when the iteration comes to it.
 
-        summaries: give every record its Summary, whose histogram may have to be counted from the
-            values. Otherwise records with values come without a Summary.
+        summaries: give every record its summary, whose histogram may have to be counted from the
+            values. Otherwise records with values come without a summary.
         Raises DamagedError as `values` does.
         """
         for index in range(len(self)):
@@ -274,7 +274,7 @@ class Series:
     def __str__(self) -> str:
         return f"{escape(join(self.name, self.kind))} (mode {escape(self.mode)}, rank {self.rank})"
 
-    def _summary(self, index: int, raw: Array | None) -> Summary:
+    def _summary(self, index: int, raw: Array | None) -> ArraySummary:
         row = int(self._rows[index])
         cell = self._reader.cell
         high, low = (int(cell(name, row)) for name in ("digest_high", "digest_low"))
@@ -283,7 +283,9 @@ class Series:
             histogram = log2_histogram(raw, self._reader.dtypes(self._rows[index : index + 1])[0])
         else:
             histogram = self._reader.histograms(self._rows[index : index + 1])[0]
-        return Summary(digest=((high << 64) | low).to_bytes(16), **figures, histogram=histogram)
+        return ArraySummary(
+            digest=((high << 64) | low).to_bytes(16), **figures, histogram=histogram
+        )
 
     def _check_kept(self) -> None:
         missing = int(np.count_nonzero(~self.kept))

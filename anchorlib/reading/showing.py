@@ -11,8 +11,7 @@ from anchorlib.names import escape
 from anchorlib.reading.tables import html_table, html_text
 
 if TYPE_CHECKING:
-    from anchorlib.reading.run import Run
-    from anchorlib.reading.series import Series
+    from anchorlib.reading.readable import ReadableRun, ReadableSeries
 
 __all__ = ["run_html", "run_line", "series_html", "series_line"]
 
@@ -24,7 +23,7 @@ TENSOR_HEADS = ("tensor", "kind", "mode", "dtype", "shape", "records", "steps", 
 RECORD_HEADS = ("", "step", "pass", "call", *FIGURES, *COUNTS)
 
 
-def run_line(run: Run) -> str:
+def run_line(run: ReadableRun) -> str:
     """`Run('run1', closed: 42 records of 6 tensors, 1 rank, steps 0-2, 1.2 MiB)`."""
     try:
         return f"Run({run.name!r}, {_state(run)}: {_holdings(run)})"
@@ -32,12 +31,12 @@ def run_line(run: Run) -> str:
         return f"Run({run.name!r}, cannot be read now: {escape(str(error))})"
 
 
-def series_line(series: Series) -> str:
+def series_line(series: ReadableSeries) -> str:
     """`Series(fc1@grad (mode all, rank 0), float32 10x4, steps 0-2, 3 records)`."""
     return f"Series({series}, {', '.join([*_contents(series), _counted(len(series), 'record')])})"
 
 
-def run_html(run: Run) -> str:
+def run_html(run: ReadableRun) -> str:
     """The run's line, and its first tensors as a table."""
     infos = run.tensors()
     rows = [
@@ -51,7 +50,7 @@ def run_html(run: Run) -> str:
     return _page(run_line(run), html_table(TENSOR_HEADS, rows), more if len(infos) > ROWS else "")
 
 
-def series_html(series: Series) -> str:
+def series_html(series: ReadableSeries) -> str:
     """The series' line, and its first and last records as a table."""
     total = len(series)
     places = list(range(total))
@@ -82,13 +81,13 @@ def _page(title: str, table: str, more: str) -> str:
     return "<div>\n{}\n</div>".format("\n".join(filter(None, parts)))
 
 
-def _state(run: Run) -> str:
+def _state(run: ReadableRun) -> str:
     if run.state == "closed":
         return "closed"
     return {True: "live", False: "left open", None: "open"}[run.live]
 
 
-def _holdings(run: Run) -> str:
+def _holdings(run: ReadableRun) -> str:
     infos = run.tensors()
     pairs = {(info.name, info.kind) for info in infos}
     records = sum(info.records for info in infos)
@@ -106,7 +105,7 @@ def _holdings(run: Run) -> str:
     return ", ".join(parts)
 
 
-def _contents(series: Series) -> Iterator[str]:
+def _contents(series: ReadableSeries) -> Iterator[str]:
     if not len(series):
         return
     dtypes, shapes = dict.fromkeys(series.dtypes), dict.fromkeys(series.shapes)

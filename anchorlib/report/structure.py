@@ -68,16 +68,16 @@ def structure(comparison: Comparison, a: RunView, b: RunView) -> dict[str, Any]:
 def _compared(comparison: Comparison, a: RunView, b: RunView) -> list[StructureNode]:
     """A node for every recorded name of either run; a renamed tensor has its name in A."""
     names = {one.b: one.a for one in comparison.renamed}
-    told_a, told_b = _looks(a, {}), _looks(b, names)
+    looks_a, looks_b = _looks(a, {}), _looks(b, names)
     alignment = comparison.alignment
     ways_a = _ways(alignment.a.edges, {}) if alignment is not None else {}
     ways_b = _ways(alignment.b.edges, names) if alignment is not None else {}
     nodes = []
-    for name in dict.fromkeys([*told_a, *told_b]):
-        if name not in told_b or name not in told_a:
-            nodes.append(StructureNode(name, "added" if name in told_b else "removed"))
+    for name in dict.fromkeys([*looks_a, *looks_b]):
+        if name not in looks_b or name not in looks_a:
+            nodes.append(StructureNode(name, "added" if name in looks_b else "removed"))
             continue
-        pairs = zip(("shape", "dtype"), told_a[name], told_b[name], strict=True)
+        pairs = zip(("shape", "dtype"), looks_a[name], looks_b[name], strict=True)
         facts = [(what, one, two) for what, one, two in pairs if one != two]
         facts += _other_module(comparison, name, names)
         facts += _other_ways(ways_a.get(name, []), ways_b.get(name, []))

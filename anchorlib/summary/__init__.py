@@ -1,13 +1,13 @@
 """The summary of an array: its digest, counts, extremes, sums and log2 histogram.
 
     raw storage ─blocks─▶ Tally   (exponents, zeros, nan, inf: from the bits) ─▶ Log2Histogram
-                        └▶ Moments (min, max, sum, l2 over finite elements)    ─▶ Summary
+                        └▶ Moments (min, max, sum, l2 over finite elements)    ─▶ ArraySummary
 
 float_bits       the bits of a float, and an array's elements in cache-sized blocks
 exponent_counts  counts exponents; `pairs`: two float32 at a time
 moments          min, max, sum and l2
 histogram        Log2Histogram: a value that can be added
-rows             Summary, summarise, digest
+rows             ArraySummary, summarise, digest
 columns          figures_of: the summaries of many records as columns, in one pass
 exact_sums       sums of floats that do not depend on the order of adding
 arrays           anything array-like as raw storage; log2_histogram, for users
@@ -26,7 +26,7 @@ from anchorlib.summary.columns import figures_of
 from anchorlib.summary.compiled import SCANS
 from anchorlib.summary.exact_sums import LIMBS, ExactSums, added_up
 from anchorlib.summary.histogram import Log2Histogram
-from anchorlib.summary.rows import Summary, digest, summarise
+from anchorlib.summary.rows import ArraySummary, digest, summarise
 from anchorlib.summary.scales import scales_for
 from anchorlib.summary.shares import FORMATS, Shares, shares_as
 
@@ -34,10 +34,10 @@ __all__ = [
     "FORMATS",
     "LIMBS",
     "SCANS",
+    "ArraySummary",
     "ExactSums",
     "Log2Histogram",
     "Shares",
-    "Summary",
     "added_up",
     "as_storage",
     "digest",

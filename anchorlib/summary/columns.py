@@ -18,7 +18,7 @@ import xxhash
 from anchorlib import dtypes
 from anchorlib.summary.compiled import SCANS, Pieces
 from anchorlib.summary.float_bits import BLOCK, SINGLE, elements, layout_of, parts
-from anchorlib.summary.rows import Summary, summarise
+from anchorlib.summary.rows import ArraySummary, summarise
 
 if TYPE_CHECKING:
     from anchorlib.dtypes import DType
@@ -125,7 +125,7 @@ class _Made:
         self._columns["bins"] = np.zeros(rows, np.int64)
         self._pairs: list[tuple[Array, Array, Array]] = []  # whose, exponents, elements
 
-    def add(self, at: int, summary: Summary) -> None:
+    def add(self, at: int, summary: ArraySummary) -> None:
         """Fill row `at` with the summary of one array."""
         columns, histogram = self._columns, summary.histogram
         self._digests[at] = np.frombuffer(summary.digest, np.uint8)

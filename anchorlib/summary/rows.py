@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from anchorlib.summary.float_bits import BitLayout
     from anchorlib.summary.histogram import Log2Histogram
 
-__all__ = ["Summary", "digest", "summarise"]
+__all__ = ["ArraySummary", "digest", "summarise"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Summary:
+class ArraySummary:
     """The figures of an array that are stored in a record's row.
 
     digest: xxh3-128 of the raw bytes in C order, 16 bytes (users see `.hex()` of it).
@@ -68,7 +68,7 @@ class Summary:
         return self.histogram.subnormal
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Summary):
+        if not isinstance(other, ArraySummary):
             return NotImplemented
         return self._bits() == other._bits() and self.histogram == other.histogram
 
@@ -79,7 +79,7 @@ class Summary:
         return self.digest + struct.pack("<4d", self.min, self.max, self.sum, self.l2)
 
 
-def summarise(raw: np.ndarray[Any, Any], dtype: str) -> Summary:
+def summarise(raw: np.ndarray[Any, Any], dtype: str) -> ArraySummary:
     """The summary of a storage array.
 
     raw: of dtype `dtypes.dtype(dtype).storage` and any shape, 0-d and empty too; copied where it is
@@ -102,12 +102,12 @@ def digest(raw: np.ndarray[Any, Any]) -> bytes:
     return xxhash.xxh3_128_digest(np.ascontiguousarray(raw).data)
 
 
-def _of_floats(flat: np.ndarray[Any, Any], kind: DType, layout: BitLayout) -> Summary:
+def _of_floats(flat: np.ndarray[Any, Any], kind: DType, layout: BitLayout) -> ArraySummary:
     scan = SCANS.get(layout, flat)
     scanned = None if scan is None else scan.both(flat, kind)
     if scanned is not None:
         digest = xxhash.xxh3_128_digest(flat.data)
-        return Summary(digest, *scanned[1], scanned[0].histogram(kind))
+        return ArraySummary(digest, *scanned[1], scanned[0].histogram(kind))
     hasher = xxhash.xxh3_128()
     tally = FloatTally(layout)
     moments = FloatMoments(layout)
@@ -115,10 +115,10 @@ def _of_floats(flat: np.ndarray[Any, Any], kind: DType, layout: BitLayout) -> Su
         hasher.update(chunk.data)
         for finite in tally.add(chunk, kind):
             moments.add(finite)
-    return Summary(hasher.digest(), *moments.result(), tally.histogram(kind))
+    return ArraySummary(hasher.digest(), *moments.result(), tally.histogram(kind))
 
 
-def _of_integers(flat: np.ndarray[Any, Any], kind: DType) -> Summary:
+def _of_integers(flat: np.ndarray[Any, Any], kind: DType) -> ArraySummary:
     hasher = xxhash.xxh3_128()
     tally = IntegerTally()
     moments = IntegerMoments()
@@ -127,4 +127,4 @@ def _of_integers(flat: np.ndarray[Any, Any], kind: DType) -> Summary:
         values = elements(block, kind)
         tally.add(values)
         moments.add(values)
-    return Summary(hasher.digest(), *moments.result(), tally.histogram())
+    return ArraySummary(hasher.digest(), *moments.result(), tally.histogram())

@@ -77,6 +77,7 @@ def hooked(training):
     return modules, parameters, len(training.optimizer._optimizer_step_pre_hooks)
 
 
+@pytest.mark.slow
 def test_the_cpu_of_a_child_counts_while_it_lives_and_afterwards():
     work = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True); input()"
     before = children_cpu()

@@ -169,6 +169,7 @@ def test_gc_passes_over_what_is_in_its_archive_alone(store: Path, tmp_path: Path
     assert anchor("names", "run1", "--store", store).code == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_is_in_its_archive_alone_is_forgotten_and_stays_there(
     store: Path, tmp_path: Path
 ) -> None:

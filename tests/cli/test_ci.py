@@ -136,6 +136,7 @@ ANY = st.text(min_size=1, max_size=12)
 ODD = st.text(st.sampled_from("%:,\r\n#[]a&<>'\"`|\x00\x1b\x85\u2028\ufffe\ud800"), min_size=1)
 
 
+@pytest.mark.slow
 @given(st.one_of(ANY, ODD))
 def test_whatever_a_tensor_is_called_junit_is_xml_and_an_annotation_is_one_line(name):
     place = PLACE._replace(name=name)
@@ -196,6 +197,7 @@ def test_the_summary_of_a_step_is_appended_and_holds_no_markdown_of_others(store
     assert "</pre>" in text
 
 
+@pytest.mark.slow
 def test_a_summary_is_bounded_and_one_that_cannot_be_written_is_a_note(
     tmp_path, monkeypatch, capsys
 ):

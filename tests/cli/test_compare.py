@@ -129,6 +129,7 @@ def test_json_is_as_the_contracts_text_says(compare, found):
     assert said == json.loads(json.dumps(found.to_dict()))
 
 
+@pytest.mark.slow
 def test_the_schema_refuses_what_the_contract_does_not_know():
     said = UNEXPECTED.to_dict()
     for broken in (
@@ -243,6 +244,7 @@ def test_units_of_rounding_are_not_told_of_tensors_that_have_nothing_in_common(c
     assert "ulp" not in text
 
 
+@pytest.mark.slow
 def test_the_last_origin_is_named_where_that_costs_no_more_than_to_count_it(compare):
     origins = [replace(ORIGIN, place=PLACE._replace(name=f"layer{i}")) for i in range(30)]
     for count in range(1, 30):
@@ -351,6 +353,7 @@ comparisons = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(comparisons, st.sampled_from([None, 80, 200]))
 def test_the_report_is_at_most_25_printable_lines_of_80_columns(found, width):
@@ -359,6 +362,7 @@ def test_the_report_is_at_most_25_printable_lines_of_80_columns(found, width):
     assert all(line.isprintable() and width_of(line) <= 80 for line in lines)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(30))
 @given(comparisons, st.integers(70, 160))
 def test_columns_of_a_pipe_are_honoured(found, columns):

@@ -193,6 +193,7 @@ def test_a_silent_collector_does_not_keep_the_shell_waiting(monkeypatch):
     waiting.set()
 
 
+@pytest.mark.slow
 def test_imports_are_not_part_of_the_patience(store, monkeypatch):
     def slow(name):
         time.sleep(0.5)

@@ -216,6 +216,7 @@ def test_a_spool_that_nobody_delivers_is_told_with_the_line_that_does(tmp_path, 
     assert levels(found, "spool") == []
 
 
+@pytest.mark.slow
 def test_a_collector_is_asked_whether_it_is_well(tmp_path):
     with Collector(tmp_path, bind="127.0.0.1:0") as collector:
         make_run(tmp_path, [record()])

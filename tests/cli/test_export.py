@@ -162,6 +162,7 @@ def test_a_hostile_name_is_exported_escaped_to_tensorboard_and_exactly_to_csv(tm
         assert next(csv.DictReader(file))["tensor"] == HOSTILE
 
 
+@pytest.mark.slow
 def test_zarr_reads_back_every_tensor_of_an_export_as_an_array_of_its_own(store, tmp_path):
     place = tmp_path / "out" / "run1.tensors.zarr"
     for _ in range(2):  # the second takes the place of the first

@@ -352,6 +352,7 @@ def test_a_file_that_is_a_trap_is_skipped_in_a_line_and_the_others_are_imported(
     assert open_run("dumps", tmp_path)["fc1"].values().tolist() == [[0.0, 1.0, 2.0, 3.0]]
 
 
+@pytest.mark.slow
 def test_a_dump_that_is_well_compressed_is_imported(tmp_path):
     (tmp_path / "dumps").mkdir()
     np.savez_compressed(tmp_path / "dumps/mask_3.npz", mask=np.zeros(1 << 22, np.float32))

@@ -116,6 +116,7 @@ def test_help_is_plain_text_with_its_examples_unwrapped(command):
     assert "\n    anchor " in done.out
 
 
+@pytest.mark.slow
 def test_help_loads_no_heavy_module():
     heavy = ("numpy", "zarr", "grpc", "torch", "matplotlib", "rich")
     code = (

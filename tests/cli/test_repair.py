@@ -113,7 +113,7 @@ def is_label(name: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
-    [SPOILT, [remove], pytest.param(STRANGE, marks=pytest.mark.long)],
+    [SPOILT, *(pytest.param(some, marks=pytest.mark.long) for some in ([remove], STRANGE))],
     ids=["spoilt", "gone", "strange"],
 )
 def test_whatever_becomes_of_a_file_what_is_left_is_sound(
@@ -173,6 +173,7 @@ def test_a_rank_that_lost_a_whole_folder_is_no_empty_rank(store: Path, lost: str
     assert files(store / "good.zarr") == before
 
 
+@pytest.mark.slow
 def test_a_hole_in_seq_costs_no_row(store: Path, truth: Told) -> None:
     seq = store / "bad.zarr/rank0/records/seq/c.0"
     numbers = np.fromfile(seq, "<u8")
@@ -218,6 +219,7 @@ def test_what_stands_beside_records_comes_along(store: Path, truth: Told) -> Non
     assert "the queue was full" in {gap.reason for gap in mended.gaps.values()}
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_lost_can_be_dropped(store: Path) -> None:
     make_run(store, [record(rank=1)], "bad", rank=1)
     shutil.rmtree(store / "bad.zarr/rank1/catalog")
@@ -234,6 +236,7 @@ def test_a_rank_that_is_lost_can_be_dropped(store: Path) -> None:
     assert anchor("names", "bad", "--store", store).code == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_is_whole_is_left_alone_and_one_that_is_written_is_refused(store: Path) -> None:
     before = files(store / "good.zarr")
     done = anchor("repair", "good", "--store", store)
@@ -244,6 +247,7 @@ def test_a_run_that_is_whole_is_left_alone_and_one_that_is_written_is_refused(st
     assert (refused.code, "is being written by" in refused.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_name_that_is_taken_is_refused_and_leaves_nothing(store: Path) -> None:
     done = anchor("repair", "bad", "--as", "good", "--store", store)
     assert (done.code, "there is a run 'good'" in done.err) == (2, True)
@@ -252,6 +256,7 @@ def test_a_name_that_is_taken_is_refused_and_leaves_nothing(store: Path) -> None
     assert list((store / ".anchor/tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_no_link_inside_a_run_is_written_through(store: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     run = store / "bad.zarr/rank0/forms/float32_4"

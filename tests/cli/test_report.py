@@ -16,6 +16,7 @@ def store(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_report_of_one_run_is_one_page(store):
     file = store / "a.html"
     done = anchor("report", "a", "--store", store, "-o", file)
@@ -27,6 +28,7 @@ def test_a_report_of_one_run_is_one_page(store):
     assert list(store.rglob("*.part")) == []
 
 
+@pytest.mark.slow
 def test_of_several_runs_each_is_compared_with_the_first(store):
     make_run(store, [record("fc2", "value", step=5)], run="c")
     done = anchor("report", "a", "a", "b", "--store", store, "-o", store / "x.html", "--json")
@@ -40,6 +42,7 @@ def test_of_several_runs_each_is_compared_with_the_first(store):
     assert done.json["comparisons"][1]["sentence"] == compared[1]["sentence"]
 
 
+@pytest.mark.slow
 def test_compare_writes_the_same_page(store):
     anchor("compare", "a", "b", "--store", store, "--html", store / "compared.html")
     anchor("report", "a", "b", "--store", store, "-o", store / "reported.html")

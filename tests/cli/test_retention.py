@@ -145,6 +145,7 @@ def test_a_run_that_goes_while_it_is_measured_is_no_run_or_in_its_archive_alone(
         keeper.measure("run1")
 
 
+@pytest.mark.slow
 def test_what_has_gone_before_a_refusal_is_told(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +209,7 @@ def test_gc_removes_the_others_where_a_run_leaves_for_its_archive_meanwhile(
     assert names(store) == ["run1"]  # its note
 
 
+@pytest.mark.slow
 def test_a_run_that_is_written_is_refused_in_a_line(store: Path, place: str) -> None:
     with Writer.open(store, "run1", 1):
         removed = anchor("rm", "run1", "--store", place)
@@ -259,6 +261,7 @@ def test_a_run_is_only_in_its_archive_where_no_collector_has_files_of_it(
             assert [one.get("archive") for one in listed.json] == alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("archived", [False, True])
 def test_what_a_collector_would_refuse_is_removed_and_renamed_nowhere(
     stores: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, archived: bool
@@ -326,6 +329,7 @@ def test_a_run_that_leaves_for_its_archive_while_it_is_removed_or_renamed_is_tol
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["rm", "run0"], ["gc", "--max-size", "1"]])
 def test_a_removal_that_a_collector_does_not_end_says_what_is_gone_and_ends_when_repeated(
     stores: list[Path], monkeypatch: pytest.MonkeyPatch, command: list[str]
@@ -455,6 +459,7 @@ def test_a_run_outside_a_store_is_left_to_its_owner(store: Path) -> None:
     assert "outside a store" in done.err
 
 
+@pytest.mark.slow
 def test_gc_by_age_says_first_what_would_go(
     store: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ json_like = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(json_like)
 def test_whatever_is_said_is_strict_json_and_ascii(value):
     text = json.dumps(plain(value), allow_nan=False)

@@ -128,6 +128,7 @@ QUESTIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda words: words[0])
 def test_a_run_is_a_name_in_the_store_a_path_or_a_url(store, monkeypatch, question):
     command, *rest = question

@@ -90,6 +90,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 NOISE = ("--noise", "n0", "--noise", "n1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "options", "verdict", "code"),
     [
@@ -219,6 +220,7 @@ def test_csv_is_the_two_column_file_that_people_used_to_diff(store, tmp_path):
         assert row["digest_a"] in series.columns["digest"]
 
 
+@pytest.mark.slow
 def test_html_is_one_page_with_the_answer(store, tmp_path):
     place = tmp_path / "page.html"
     done = anchor("compare", "eager", "wrong", "--store", store, "--html", place)

@@ -300,6 +300,7 @@ MODES = st.lists(
 STREAMS = st.lists(st.tuples(st.integers(0, 40), st.integers(-99, 99)), min_size=1, max_size=20)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(modes=MODES, observations=STREAMS)
 def test_window_k_is_the_steps_from_kw_to_k_plus_one_w_minus_one(tmp_path, modes, observations):

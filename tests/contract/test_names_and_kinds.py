@@ -183,6 +183,7 @@ def numbers_in(key: str, value: Any) -> dict[str, torch.Tensor]:
     return {key: torch.as_tensor(value).detach().clone()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
 def test_all_of_an_lbfgs_state_is_what_torch_says_it_is(store, line_search):
     torch.manual_seed(0)
@@ -764,6 +765,7 @@ def test_names_come_back_exactly_control_characters_included(store):
 NAMES = st.text("aA./\\_0@*?:%\x00\x1b\n é\u202e", min_size=1, max_size=20)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(those=st.lists(NAMES, min_size=1, max_size=8, unique=True))
 def test_any_names_come_back_exactly(tmp_path, those):
@@ -820,6 +822,7 @@ def test_names_are_escaped_in_a_mode_error(store):
     assert is_shown_safely(str(caught.value))
 
 
+@pytest.mark.slow
 def test_names_are_escaped_where_the_queue_is_full(store, caplog):
     session = anchorlib.start("run1", store=store, on_full="raise", queue_bytes=1)
     anchorlib.anchor(torch.zeros(8 << 20), "large")

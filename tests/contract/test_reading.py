@@ -81,6 +81,7 @@ def anchor_all(values: Iterable[torch.Tensor], name: str = "x") -> Any:
 # -- open_run
 
 
+@pytest.mark.slow
 def test_a_run_is_opened_by_name_by_path_and_by_url(trained, monkeypatch):
     expected = listed(trained.run)
     path = trained.store / "run1.zarr"

@@ -45,6 +45,7 @@ def collector(tmp_path: Path) -> Iterator[Collector]:
 # -- the page's own example
 
 
+@pytest.mark.slow
 def test_the_pages_own_example_records_into_anchors_run1_without_a_server(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ANCHOR_RECORDER")

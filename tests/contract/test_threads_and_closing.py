@@ -141,6 +141,7 @@ def test_no_digest_is_computed_on_the_training_thread_where_values_are_dropped(s
 # -- counters
 
 
+@pytest.mark.slow
 def test_counters_are_true_before_any_flush(store):
     with anchorlib.start("run1", store=store) as session:
         for n in range(1, 6):
@@ -152,6 +153,7 @@ def test_counters_are_true_before_any_flush(store):
     assert (session.counters.records, session.counters.bytes) == (10, 60)
 
 
+@pytest.mark.slow
 def test_counters_tell_of_a_record_that_a_window_holds_once_it_is_emitted(store):
     with anchorlib.start("run1", store=store) as session:
         for _ in range(3):

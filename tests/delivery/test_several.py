@@ -186,7 +186,8 @@ def _meet(cluster, victim, patch, before=lambda: None, after=lambda: None) -> No
 
 
 @pytest.mark.parametrize(
-    "fate", [killed, cut_off, pytest.param(paused, marks=pytest.mark.long), silenced]
+    "fate",
+    [killed, silenced, *(pytest.param(fate, marks=pytest.mark.long) for fate in (cut_off, paused))],
 )
 def test_nothing_is_lost_doubled_or_wrong_where_a_collector_is(
     fate, patient, tmp_path, monkeypatch, caplog
@@ -534,6 +535,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().split(" on ")[1].split(" into ")[0].strip()
 
 
+@pytest.mark.long
 def test_collectors_that_are_killed_and_stopped_lose_nothing(tmp_path):
     """Real processes: SIGSTOP past the fail-over, then kill -9 of another, then both come back."""
     with processes(tmp_path) as (collectors, addresses):

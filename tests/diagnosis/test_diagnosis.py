@@ -80,6 +80,7 @@ def test_what_is_said_to_be_zero_by_theory_is(net):
     assert all(isinstance(layer, Layer) for layer in layers(model).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_planted_fault_is_named_and_classed(seed, tmp_path):
     fault = draw_fault(seed)
@@ -97,6 +98,7 @@ def test_a_grafted_rerun_names_every_planted_fault_and_nothing_else(seed, tmp_pa
     assert outcome.named == outcome.seen, f"{outcome.grafted}\n{outcome.said}"
 
 
+@pytest.mark.slow
 def test_equal_runs_are_identical_whatever_the_noise(tmp_path):
     training = Training("mlp", structure=1, steps=1)
     for perturb in ("", "1", "2"):
@@ -132,8 +134,8 @@ def test_whole_workloads_are_kept_aside_that_nothing_is_tuned_by():
     for part in (aside, others):
         kinds = Counter(pair.case.kind for pair in part)
         assert set(kinds) == set(KINDS)
-        assert kinds["bug"] >= 78
-        assert kinds["benign"] >= 60
+        assert kinds["bug"] >= 150
+        assert kinds["benign"] >= 70
         assert kinds["equal"] >= 25
 
 
@@ -145,6 +147,7 @@ def test_every_bug_says_where_an_expert_would_look_and_what_names_its_fix():
         assert bool(case.changes) or case.kind == "equal", pair
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [

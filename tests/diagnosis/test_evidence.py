@@ -176,6 +176,7 @@ def told(one: Run, two: Run) -> tuple[str, str]:
     return found.verdict, f"{found.sentence} {origins}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_answer_names_what_the_values_tell_of_a_fault(fault, once):
     one, changes, words = FAULTS[fault]

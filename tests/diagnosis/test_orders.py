@@ -30,6 +30,7 @@ def test_a_batch_in_another_order_rounds_otherwise_and_nothing_else(net, compare
     assert [pair.equal for pair in inputs] == [True] * 3
 
 
+@pytest.mark.slow
 def test_a_batch_in_another_order_is_expected_where_noise_covers_it(tmp_path, monkeypatch):
     one = Splitting(steps=3)
     train(one, "a", tmp_path)

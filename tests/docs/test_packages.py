@@ -175,7 +175,7 @@ def test_the_wheel_says_what_it_is(made):
     assert told.get_payload().startswith("# anchorlib")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_package_imports_from_the_wheel(made, installed, tmp_path):
     run(installed / "python", "-c", EVERY_IMPORT, cwd=tmp_path)
     [wheel] = made.glob("*.whl")
@@ -246,6 +246,7 @@ def test_the_changes_name_every_command():
     assert set(typer.main.get_command(app).commands) - named == set()
 
 
+@pytest.mark.slow
 def test_every_package_of_the_development_environment_is_pinned():
     lines = Path(ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {

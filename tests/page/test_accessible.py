@@ -45,7 +45,11 @@ def pages(tmp_path_factory):
 # Every two of name, width and scheme meet; all three of them need not.
 @pytest.mark.parametrize(
     ("name", "schemes"),
-    [("one", ("light", "dark")), ("two", ("dark", "light")), ("four", ("light", "dark"))],
+    [
+        pytest.param("one", ("light", "dark"), marks=pytest.mark.long),
+        ("two", ("dark", "light")),
+        pytest.param("four", ("light", "dark"), marks=pytest.mark.long),
+    ],
 )
 def test_axe_finds_nothing_wrong(visit, axe, pages, name, schemes):
     visited = visit(pages[name])

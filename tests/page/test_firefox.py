@@ -11,6 +11,8 @@ from tests.anchorlib.report.compared import compared
 from tests.page.marionette import FIREFOX, firefox_of
 from tests.page.runs import small_run
 
+pytestmark = pytest.mark.long  # Chromium shows the same in shorter tests
+
 NOW = "return document.querySelector(arguments[0] + ' .now').textContent"
 # Whether any pixel of a drawing has another colour than the first.
 DRAWN = """

@@ -190,6 +190,7 @@ ODD = {
 }
 
 
+@pytest.mark.long
 def test_every_dtype_mode_shape_and_rank_can_be_shown(visit, tmp_path):
     for run in "ab":
         for rank in range(2):
@@ -432,7 +433,8 @@ def test_headers_that_differ_are_shown_and_the_equal_ones_on_demand(visit, two):
     assert card.get_by_role("checkbox").is_checked()
 
 
-@pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("runs", [1, 2])
 def test_a_million_cells_are_drawn_and_none_is_left_out_in_silence(visit, monkeypatch, runs):
     monkeypatch.setattr(packing, "LEVEL", 1)  # half of the time went into a smaller page
     visited = visit(large_page(runs=runs))

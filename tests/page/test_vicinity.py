@@ -75,6 +75,7 @@ def test_a_drawing_says_what_it_shows_and_names_are_text(visit, traced_page):
     assert shown.locator(".vicinities b").count() == 0
 
 
+@pytest.mark.long
 def test_axe_finds_nothing_wrong_with_drawings(visit, axe, traced_page):  # noqa: F811
     visited = visit(traced_page, viewport={"width": 600, "height": 900})
     assert visited.page.locator(".vicinity svg").count() == 2

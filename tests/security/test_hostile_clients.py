@@ -94,6 +94,7 @@ def test_a_gzip_bomb_is_refused_and_leaves_memory_flat(victim):
     assert answers(victim)
 
 
+@pytest.mark.long
 def test_a_hundred_megabytes_of_gaps_leave_memory_flat_and_each_is_counted(victim):
     before = victim.memory()
     told = 0

@@ -54,21 +54,28 @@ def place(limited: Limited, template: Path, tmp_path: Path) -> HostilePlace:
     return HostilePlace(limited, template, tmp_path)
 
 
-CHANGES = [SPOILT, [grow], [remove], STRANGE]
+CHANGES = {"spoilt": SPOILT, "grown": [grow], "removed": [remove], "strange": STRANGE}
 
 
-@pytest.mark.parametrize("changes", CHANGES, ids=["spoilt", "grown", "removed", "strange"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.long] * (kind in ("grown", "strange")))
+        for kind in CHANGES
+    ],
+)
 @pytest.mark.parametrize(
     "quarter", [0, *(pytest.param(one, marks=pytest.mark.wide) for one in (1, 2, 3))]
 )
 def test_whatever_becomes_of_a_file_each_command_answers_in_words(
-    place: HostilePlace, changes: list[Change], quarter: int
+    place: HostilePlace, kind: str, quarter: int
 ) -> None:
+    changes = CHANGES[kind]
     dice = random.Random(len(changes))
     # By quarters, so that each file meets one of the four, and all of them in the wide tests. Data
     # and metadata stand in turn: each row of four begins one further.
     names = [path.relative_to(place.run) for path in files_of(place.run)]
-    mine = (CHANGES.index(changes) + quarter) % 4
+    mine = ([*CHANGES].index(kind) + quarter) % 4
     for name in [name for at, name in enumerate(names) if (at + at // 4) % 4 == mine]:
         change = dice.choice(changes)
         change(place.run / name, dice, place)
@@ -83,7 +90,14 @@ VALUES = "rank0/forms/float32_4/value/c.0.0"
 ALL_CHANGES = [*SPOILT, grow, remove, *STRANGE]
 
 
-@pytest.mark.parametrize("change", ALL_CHANGES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(change, marks=[pytest.mark.long] * (change in STRANGE))
+        for change in ALL_CHANGES
+    ],
+    ids=lambda change: change.__name__,
+)
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.wide)])
 def test_a_collector_serves_a_spoilt_run_as_harmlessly(
     place: HostilePlace, change: Change, half: int

@@ -131,7 +131,7 @@ def test_a_trainer_that_rests_can_be_closed_and_ends_at_once(tmp_path):
     assert RankReader(LocalLocation(tmp_path / "run1.zarr"), 0).catalogue.state == "closed"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_streams_of_256_ranks_are_open_at_once_and_each_has_its_rows(tmp_path):
     with serve(tmp_path) as collector, ExitStack() as stack:
         streams = [

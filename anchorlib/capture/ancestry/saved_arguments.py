@@ -30,7 +30,7 @@ from anchorlib.torch_private import RAW_SAVED, SAVED, data_address, saved_getter
 
 __all__ = ["arguments"]
 
-_MOST_TEXT: Final = 200
+_MOST_TEXT: Final = 256
 _MOST_ITEMS: Final = 8
 _MOST_BYTES: Final = 1 << 16
 _MASKS: Final = ("mask", "condition")
@@ -51,6 +51,7 @@ _OPERANDS: Final = frozenset(
         "mat1",
         "mat2",
         "other",
+        "per_sample_weights",
         "pos_weight",
         "self",
         "source",
@@ -102,12 +103,15 @@ def arguments(node: Any) -> str:
         for name in getters
         if name.startswith(SAVED) and (text := _text(node, name, getters))
     ]
-    texts.sort(
-        key=lambda text: "=(" in text and (" of " in text or " from " in text)
-    )  # numbers first: texts are cut
+    texts.sort(key=_describes_elements)  # numbers first, since the end of a long text is cut
     if taken := _outputs(node):
         texts.append(taken)
     return ", ".join(texts)[:_MOST_TEXT]
+
+
+def _describes_elements(text: str) -> bool:
+    """Whether an argument's text describes the elements of a tensor, and is no number or switch."""
+    return "=(" in text and (" of " in text or " from " in text)
 
 
 def _outputs(node: Any) -> str:
@@ -152,7 +156,7 @@ def _weighs(node: Any) -> bool:
 
 def _number(tensor: Any) -> str:
     """A number that torch or the program wrapped in a tensor; "" for any other tensor."""
-    if type(tensor) is not torch.Tensor or tensor.dim() or tensor.requires_grad:
+    if type(tensor) is not torch.Tensor or tensor.dim() or tensor.requires_grad or tensor.is_neg():
         return ""
     form = _NUMBERS.get(tensor.dtype)
     address = data_address(tensor) if tensor.device.type == "cpu" else 0
@@ -217,9 +221,15 @@ def _once(tensor: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _elements(tensor: Any) -> np.ndarray[Any, Any] | None:
-    """The elements of a small tensor on the CPU that needs no gradient; None of any other."""
+    """The elements of a small tensor on the CPU that needs no gradient; None of any other.
+
+    Memory holds the opposite of each element of a view that torch negates when it is read, as the
+    imaginary part of a conjugate.
+    """
     kind = _KINDS.get(tensor.dtype)
     if type(tensor) is not torch.Tensor or tensor.requires_grad or kind is None:
+        return None
+    if tensor.is_neg():
         return None
     if tensor.device.type != "cpu" or not tensor.numel():
         return None

@@ -34,7 +34,7 @@ class Digester:
     def __init__(self, layouts: Layouts | None = None) -> None:
         self.layouts = layouts or Layouts()
         self._ordered: dict[tuple[bytes, OperandLayout], bytes] = {}
-        self._room = CopyMemory()
+        self._copies = CopyMemory()
 
     def forget(self) -> None:
         """Drop the digests of the step that has ended."""
@@ -96,8 +96,8 @@ class Digester:
 
     def _in_order(self, memory: Any, layout: OperandLayout, gathering: Gathering) -> bytes:
         """The digest of an array whose values do not lie one after another in its `memory`."""
-        with self._room.lock:
-            values = self._room.of(layout.nbytes)
+        with self._copies.lock:
+            values = self._copies.of(layout.nbytes)
             gathering.read(memory, values)
             return xxh3_128_digest(values.data)
 

@@ -13,7 +13,7 @@ from anchorlib.diagnosis.causes.headers import (
 )
 from anchorlib.diagnosis.causes.histories import (
     HISTORY,
-    Parting,
+    HistoryParting,
     drawn_otherwise,
     partings,
     settings,
@@ -30,10 +30,10 @@ __all__ = [
     "MODULE",
     "UNMATCHED",
     "Frontier",
+    "HistoryParting",
     "Lineage",
     "Link",
     "Overflows",
-    "Parting",
     "Role",
     "Skips",
     "between",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from anchorlib.record import Edges, Parent
 
-__all__ = ["Ancestry", "Link", "Search", "Site", "between", "link_to"]
+__all__ = ["Link", "RecordAncestry", "Search", "Site", "between", "link_to"]
 
 Site = tuple[str, int, int | None]
 """A tensor of one step and phase: name, pass, call; a parameter has no call."""
@@ -38,15 +38,15 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Ancestry:
+class RecordAncestry:
     """The parents of one record: the nearest records that it was computed from.
 
     ops: the operations between the record and its parents, each node once.
     untracked: those of `ops` that visibly read something which autograd does not follow.
-    missing: why there may be other parents; empty where these are all that autograd knows.
-    unrecorded: parameters among the parents whose values have no record (`missing` says so too).
-    unseen: names of tensors whose values backward may have read and which have no record; they are
-        not in `missing`.
+    missing: why there may be other parents; empty where `parents` are all that autograd knows.
+    unrecorded: parameters among the parents whose values have no record; `missing` lists them too.
+    unseen: names of tensors whose values backward may have read and that have no record; `missing`
+        does not list them.
     """
 
     parents: tuple[Link, ...] = ()
@@ -58,7 +58,7 @@ class Ancestry:
 
     @property
     def complete(self) -> bool:
-        """Whether no parent that autograd could know is missing."""
+        """Whether all parents that autograd can know are known."""
         return not self.missing
 
 
@@ -75,13 +75,13 @@ class Search:
     _seen: set[object] = field(default_factory=set)
 
     def enter(self, step: object) -> bool:
-        """Notes a step of the search; whether it is new."""
+        """Notes a step of the search, and returns whether the step is new."""
         new = step not in self._seen
         self._seen.add(step)
         return new
 
     def cross(self, site: Site, edges: Edges, places: Sequence[int]) -> tuple[str, ...]:
-        """Notes the operations at these places of the edges of `site`; their names."""
+        """Notes the operations at these places of the edges of `site`, and returns their names."""
         for place in places:
             if self.enter((site, place)):
                 self.ops.append(edges.ops[place])
@@ -90,7 +90,7 @@ class Search:
         return tuple(edges.ops[place] for place in places)
 
     def reach(self, link: Link) -> None:
-        """Notes a parent; the operations of a parent that is found twice are put together."""
+        """Notes a parent; a parent that is reached twice keeps the operations of both ways."""
         bare = replace(link, ops=())
         known = self.links.get(bare)
         if known is not None and known.ops != link.ops:
@@ -106,9 +106,9 @@ class Search:
         self.unrecorded[name] = None
         self.lack(f"{name} was not recorded there")
 
-    def answer(self) -> Ancestry:
+    def answer(self) -> RecordAncestry:
         """The ancestry that the search has found."""
-        return Ancestry(
+        return RecordAncestry(
             tuple(self.links.values()),
             tuple(self.ops),
             tuple(self.untracked),
@@ -131,11 +131,11 @@ def between(edges: Edges, number: int) -> list[int]:
         for source in sources:
             if source:
                 users.setdefault(source, []).append(place)
-    found: set[int] = set()
+    places: set[int] = set()
     waiting = list(users.get(-number, ()))
     while waiting:
         place = waiting.pop()
-        if place not in found:
-            found.add(place)
+        if place not in places:
+            places.add(place)
             waiting += users.get(place, ()) if place else ()
-    return sorted(found)
+    return sorted(places)

@@ -1,4 +1,4 @@
-"""Values that autograd does not follow and that are copies of earlier records, told by their bits.
+"""Values that autograd does not follow and that are copies of earlier records, found by their bits.
 
 `detach`, `no_grad`, `clone`, and `numpy` and back do not show in a graph, and keep the bits. A
 value with the bits of an earlier record of its run is taken for a copy of that record.
@@ -18,7 +18,8 @@ __all__ = ["copies"]
 
 Array = np.ndarray[Any, Any]
 TELLING = 16
-"""Elements from which two tensors of integers or booleans are hardly equal by chance."""
+"""How many elements tensors of integers or booleans need, so that two are hardly equal by chance.
+"""
 MIXING = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -28,51 +29,53 @@ def copies(alignment: Alignment, rows: Array) -> dict[int, int]:
     rows: matched rows of A. Keys and values are rows of A.
     """
     a, b = alignment.a, alignment.b
-    found: dict[int, int] = {}
+    sources: dict[int, int] = {}
     partner = np.full(len(a), -1)
     partner[alignment.a_row] = alignment.b_row
     back = np.full(len(b), -1)
     back[alignment.b_row] = alignment.a_row
     for row, source in _earlier(b, partner[rows]).items():
         if back[source] >= 0:
-            found[int(back[row])] = int(back[source])
-    return found | _earlier(a, rows)
+            sources[int(back[row])] = int(back[source])
+    return sources | _earlier(a, rows)
 
 
 def _earlier(table: Table, rows: Array) -> dict[int, int]:
-    """For each row whose bits another tensor of its rank had before, the latest such row."""
+    """For each row whose bits another tensor of its rank had before, that tensor's latest row."""
     rows = rows[_telling(table, rows)]
     if not len(rows):
         return {}
     keys = table.digest[:, 0] * MIXING + table.digest[:, 1]
-    values = np.array([one.kind == "value" for one in table.tensors], bool)[table.tensor]
+    values = np.array([tensor.kind == "value" for tensor in table.tensors], bool)[table.tensor]
     candidates = np.flatnonzero(values & np.isin(keys, keys[rows]))
     known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-    for one in candidates[np.argsort(table.order[candidates])].tolist():
-        known.setdefault(_bits(table, one), []).append((int(table.order[one]), one))
-    found = {}
+    for candidate in candidates[np.argsort(table.order[candidates])].tolist():
+        known.setdefault(_bits(table, candidate), []).append(
+            (int(table.order[candidate]), candidate)
+        )
+    sources = {}
     for row in rows.tolist():
-        same = known.get(_bits(table, row), [])
-        before = same[: bisect_left(same, (int(table.order[row]), -1))]
+        records_of_bits = known.get(_bits(table, row), [])
+        before = records_of_bits[: bisect_left(records_of_bits, (int(table.order[row]), -1))]
         # A tensor that is set anew to equal bits, as one batch in each step, is no copy of itself.
         others = (one for _, one in reversed(before) if table.tensor[one] != table.tensor[row])
         source = next(others, None)
         if source is not None and table.tensor[before[0][1]] != table.tensor[row]:
-            found[row] = source
-    return found
+            sources[row] = source
+    return sources
 
 
 def _bits(table: Table, row: int) -> tuple[int, ...]:
-    """A key that records of one rank share if their bits are equal, whatever their shapes."""
+    """A key that two records of one rank share if their bits are equal, whatever their shapes."""
     rank = table.tensors[table.tensor[row]].rank
     high, low = table.digest[row].tolist()
     return rank, int(table.dtype[row]), int(table.figures["numel"][row]), high, low
 
 
 def _telling(table: Table, rows: Array) -> Array:
-    """Whether rows hold bits that two tensors hardly share by chance, as constants do."""
-    whole = [dtypes.dtype(name).family in ("int", "bool") for name in table.dtypes]
-    few = np.array(whole or [False], bool)[table.dtype[rows]]
+    """Whether two tensors hardly share each row's bits by chance, as they may share a constant."""
+    discrete = [dtypes.dtype(name).family in ("int", "bool") for name in table.dtypes]
+    few = np.array(discrete or [False], bool)[table.dtype[rows]]
     few &= table.figures["numel"][rows] < TELLING
-    found: Array = (table.figures["min"][rows] < table.figures["max"][rows]) & ~few
-    return found
+    distinctive: Array = (table.figures["min"][rows] < table.figures["max"][rows]) & ~few
+    return distinctive

@@ -1,8 +1,8 @@
 """The frontier: the differences that no other recorded difference explains.
 
 A record that differs is a receiver where one of its parents differs, or where a record in its scope
-does (`anchorlib.diagnosis.causes.parentage`). All others are origins. Bits alone decide: no value
-is read here, and there is no tolerance.
+differs (`anchorlib.diagnosis.causes.parentage`). All other records that differ are origins. Bits
+alone decide: no value is read here, and there is no tolerance.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes.ancestry import Ancestry, Link
+from anchorlib.diagnosis.causes.ancestry import Link, RecordAncestry
 from anchorlib.diagnosis.causes.copies import copies
 from anchorlib.diagnosis.causes.grafted import carried
 from anchorlib.diagnosis.causes.lineage import Lineage
-from anchorlib.diagnosis.causes.parentage import Layout, Role, Scope, layout_of, plain
+from anchorlib.diagnosis.causes.parentage import CauseScope, Layout, Role, layout_of, plain
 from anchorlib.diagnosis.causes.reach import Reach
 from anchorlib.diagnosis.causes.step_layouts import Blocks, blocks_of
 from anchorlib.diagnosis.pairing import Alignment, statements
@@ -28,23 +28,24 @@ __all__ = ["Frontier", "frontier"]
 Array = np.ndarray[Any, Any]
 EQUAL, DIFFERS, UNMATCHED = 0, 1, 2
 CHUNK = 1 << 22
-"""Links that are looked at at once: bounds memory."""
+"""How many links are examined together, which bounds the memory that is needed."""
 
 
 @dataclass(slots=True)
 class Frontier:
-    """What equal and other bits tell, for each row of A's table.
+    """For each row of A's table, what follows from whether its bits and its parents' bits differ.
 
     status: 0 equal, 1 differs, 2 without a partner.
     carried: the status as later records received it. Under `anchorlib.graft` B went on with A's
         values, so that a row that differs handed on no difference, and counts as equal here.
     role: the `Role` of each row that differs.
     explained: whether another recorded difference explains a row that differs.
-    lacking: whether the row's ancestry is incomplete. parameter_lacking: whether it is so for want
-        of a parameter's record alone.
+    lacking: whether the row's ancestry is incomplete. parameter_lacking: whether nothing but the
+        record of a parameter is missing in it.
     orphaned: whether a parent in the row's own step was recorded in A alone.
-    opening: whether the step before the row's was not recorded, or in A alone.
-    since: the row's order; where its tensor was recorded under another name before, that row's.
+    opening: whether the step before the row's step was not recorded, or was recorded in A alone.
+    since: the row's order; where its tensor was recorded under another name before, the order of
+        that first record.
     block_of, place_of: the row's block in `blocks`, and its place in the layout of that block.
     layouts: the resolved parents of each layout in which something differs.
     copies: for values that autograd does not follow and that nothing else explains, the equal
@@ -72,34 +73,34 @@ class Frontier:
     def shared(self) -> Array:
         """Whether B has any record of each block."""
         counts = np.bincount(self.block_of[self.status != UNMATCHED], minlength=len(self.blocks))
-        found: Array = counts > 0
-        return found
+        any_in_b: Array = counts > 0
+        return any_in_b
 
     @property
     def origins(self) -> Array:
         """The rows that differ and that no other recorded difference explains, ascending."""
         return np.flatnonzero((self.status == DIFFERS) & ~self.explained)
 
-    def blocks_before(self, some: Array) -> Array:
+    def blocks_before(self, numbers: Array) -> Array:
         """The block of the step before each of these blocks; -1 where there is none.
 
-        A run that went over to eval mode while the other still trained has no eval block before:
-        there, the training block of the step before counts.
+        A run that went over to eval mode while the other run still trained has no earlier block of
+        the phase "eval": there, the training block of the step before counts.
         """
         blocks, phases = self.blocks, list(self.alignment.a.phases)
-        rank, phase, steps = blocks.rank[some], blocks.phase[some], blocks.step[some] - 1
+        rank, phase, steps = blocks.rank[numbers], blocks.phase[numbers], blocks.step[numbers] - 1
         before = blocks.find(rank, phase, steps)
         if self.alignment.eval_since[0] is None or TRAIN not in phases:
             return before
-        trained = blocks.find(rank, np.full(len(some), phases.index(TRAIN)), steps)
+        trained = blocks.find(rank, np.full(len(numbers), phases.index(TRAIN)), steps)
         return np.where(before < 0, trained, before)
 
-    def ancestry(self, row: int) -> Ancestry:
+    def ancestry(self, row: int) -> RecordAncestry:
         """The parents of a row that differs."""
         if row in self.copies:
-            return Ancestry((self._link(row, self.copies[row]),))
+            return RecordAncestry((self._link(row, self.copies[row]),))
         layout = self.layouts[int(self.blocks.layout[self.block_of[row]])]
-        return layout.ancestry.get(int(self.place_of[row]), Ancestry())
+        return layout.ancestry.get(int(self.place_of[row]), RecordAncestry())
 
     def _link(self, child: int, parent: int) -> Link:
         a = self.alignment.a
@@ -114,18 +115,21 @@ class Frontier:
         )
 
     def parents(self, row: int, *, saved: bool = False) -> list[int]:
-        """The rows, inside the row's own step, of its parents; `saved`: with those only saved."""
+        """The rows of a row's parents inside the row's own step.
+
+        saved: whether to include parents that backward may only have read, as saved tensors.
+        """
         block = int(self.block_of[row])
         layout, rows = self.layouts[int(self.blocks.layout[block])], self.blocks.rows_of(block)
-        found = []
+        rows_of_parents = []
         for link in self.ancestry(row).parents:
             if (link.saved and not saved) or link.steps_back or link.phase:
                 continue
             key = (link.name, link.kind, link.pass_index, link.call or 0)
             place = layout.find(key, latest=link.call is None and link.kind == "value")
             if place is not None:
-                found.append(int(rows[place]))
-        return list(dict.fromkeys(found))
+                rows_of_parents.append(int(rows[place]))
+        return list(dict.fromkeys(rows_of_parents))
 
 
 def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Frontier:
@@ -135,8 +139,8 @@ def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Front
     """
     a = alignment.a
     ranks = sorted({tensor.rank for tensor in a.tensors})
-    told = {rank: statements(alignment, rank) for rank in ranks}
-    turns = {rank: np.unique([one.step for one in some]) for rank, some in told.items()}
+    edges = {rank: statements(alignment, rank) for rank in ranks}
+    turns = {rank: np.unique([one.step for one in of_rank]) for rank, of_rank in edges.items()}
     blocks = blocks_of(a, lambda rank, steps: np.searchsorted(turns[rank], steps, "right"))
     status = np.full(len(a), UNMATCHED, np.uint8)
     status[alignment.a_row] = np.where(alignment.equal, EQUAL, DIFFERS)
@@ -145,10 +149,10 @@ def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Front
     block_of, place_of = np.empty(len(a), np.int64), np.empty(len(a), np.int64)
     block_of[blocks.rows] = np.repeat(np.arange(len(blocks)), size)
     place_of[blocks.rows] = np.arange(len(a)) - np.repeat(blocks.starts[:-1], size)
-    found = Frontier(
+    front = Frontier(
         alignment=alignment,
         blocks=blocks,
-        lineages={rank: Lineage(some) for rank, some in told.items()},
+        lineages={rank: Lineage(of_rank) for rank, of_rank in edges.items()},
         status=status,
         carried=carried(alignment, status),
         role=np.zeros(len(a), np.uint8),
@@ -161,25 +165,25 @@ def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Front
         block_of=block_of,
         place_of=place_of,
     )
-    for layout, some in _differing_blocks(found):
-        found.layouts[layout] = _layout(found, layout, some)
-        _inside(found, found.layouts[layout], some)
-        _across(found, found.layouts[layout], some)
-    _copies(found)
-    _scopes(found)
-    return found
+    for layout, of_layout in _differing_blocks(front):
+        front.layouts[layout] = _layout(front, layout, of_layout)
+        _inside(front, front.layouts[layout], of_layout)
+        _across(front, front.layouts[layout], of_layout)
+    _copies(front)
+    _scopes(front)
+    return front
 
 
-def _differing_blocks(found: Frontier) -> Iterator[tuple[int, Array]]:
+def _differing_blocks(front: Frontier) -> Iterator[tuple[int, Array]]:
     """Each layout with its blocks in which something differs."""
-    blocks = np.unique(found.block_of[found.status == DIFFERS])
-    for layout in np.unique(found.blocks.layout[blocks]).tolist():
-        yield layout, blocks[found.blocks.layout[blocks] == layout]
+    blocks = np.unique(front.block_of[front.status == DIFFERS])
+    for layout in np.unique(front.blocks.layout[blocks]).tolist():
+        yield layout, blocks[front.blocks.layout[blocks] == layout]
 
 
-def _layout(found: Frontier, number: int, some: Array) -> Layout:
+def _layout(front: Frontier, number: int, of_layout: Array) -> Layout:
     """The layout of this number, with parents for the places that differ in one of its blocks."""
-    a, blocks = found.alignment.a, found.blocks
+    a, blocks = front.alignment.a, front.blocks
     example = blocks.example[number]
     rows = blocks.rows_of(example)
     rank, phase = int(blocks.rank[example]), int(blocks.phase[example])
@@ -188,7 +192,7 @@ def _layout(found: Frontier, number: int, some: Array) -> Layout:
     keys = [(tensor.name, tensor.kind, pass_index, call) for tensor, pass_index, call in where]
     shapes = [a.shapes[one] for one in a.shape[rows]]
     own = [tensor for tensor in a.tensors if tensor.rank == rank]
-    lineage = found.lineages[rank].step(
+    lineage = front.lineages[rank].step(
         dict(zip(keys, shapes, strict=True)),
         number=int(blocks.step[example]),
         phase=a.phases[phase],
@@ -197,8 +201,8 @@ def _layout(found: Frontier, number: int, some: Array) -> Layout:
         sampled={(tensor.name, tensor.kind) for tensor in own if not plain(tensor.mode)},
     )
     differs = np.zeros(len(rows), bool)
-    for block in some:
-        differs |= found.status[blocks.rows_of(block)] == DIFFERS
+    for block in of_layout:
+        differs |= front.status[blocks.rows_of(block)] == DIFFERS
     return layout_of(
         lineage,
         keys,
@@ -209,41 +213,41 @@ def _layout(found: Frontier, number: int, some: Array) -> Layout:
 
 
 def _trains(table: Any, phase: int) -> bool:
-    """Whether gradients were recorded in a phase, or it is called train."""
+    """Whether gradients were recorded in a phase, or the phase is named "train"."""
     kinds = {table.tensors[one].kind for one in np.unique(table.tensor[table.phase == phase])}
     return table.phases[phase] == "train" or bool(kinds - {"value"})
 
 
-def _inside(found: Frontier, layout: Layout, some: Array) -> None:
-    """Judges rows by their parents in the same step, for all blocks of a layout together."""
+def _inside(front: Frontier, layout: Layout, of_layout: Array) -> None:
+    """Judges rows by their parents in the rows' own step, for all blocks of a layout together."""
     size = len(layout.keys)
     children, first = np.unique(layout.child, return_index=True)
     chunk = max(CHUNK // max(len(layout.child), size, 1), 1)
-    for start in range(0, len(some), chunk):
-        blocks = some[start : start + chunk]
-        rows = found.blocks.rows[found.blocks.starts[blocks][:, None] + np.arange(size)]
-        found.role[rows] = layout.role
-        found.lacking[rows] = layout.lacking
-        found.parameter_lacking[rows] = layout.parameter_lacking
+    for start in range(0, len(of_layout), chunk):
+        blocks = of_layout[start : start + chunk]
+        rows = front.blocks.rows[front.blocks.starts[blocks][:, None] + np.arange(size)]
+        front.role[rows] = layout.role
+        front.lacking[rows] = layout.lacking
+        front.parameter_lacking[rows] = layout.parameter_lacking
         if not len(children):
             continue
-        _hand_on(found.since, rows, layout)
-        parents = _parents(found, rows, layout)
+        _hand_on(front.since, rows, layout)
+        parents = _parents(front, rows, layout)
         differs = np.logical_or.reduceat(parents == DIFFERS, first, axis=1)
         unknown = np.logical_or.reduceat(parents == UNMATCHED, first, axis=1)
-        found.explained[rows[:, children]] |= differs
-        found.lacking[rows[:, children]] |= unknown
-        found.orphaned[rows[:, children]] |= unknown
+        front.explained[rows[:, children]] |= differs
+        front.lacking[rows[:, children]] |= unknown
+        front.orphaned[rows[:, children]] |= unknown
 
 
-def _parents(found: Frontier, rows: Array, layout: Layout) -> Array:
+def _parents(front: Frontier, rows: Array, layout: Layout) -> Array:
     """The status of each parent in these blocks; a parent that came too late counts as equal.
 
     Where an optimizer steps inside a step, records of later passes did not go into its result.
     """
-    parents = found.carried[rows][:, layout.parent]
+    parents = front.carried[rows][:, layout.parent]
     timely = np.flatnonzero(layout.timely)
-    order = found.alignment.a.order[rows]
+    order = front.alignment.a.order[rows]
     late = order[:, layout.parent[timely]] > order[:, layout.child[timely]]
     parents[:, timely] = np.where(late, EQUAL, parents[:, timely])
     return parents
@@ -256,71 +260,74 @@ def _hand_on(since: Array, rows: Array, layout: Layout) -> None:
         np.minimum.at(since, parent, since[child])
 
 
-def _across(found: Frontier, layout: Layout, some: Array) -> None:
+def _across(front: Frontier, layout: Layout, of_layout: Array) -> None:
     """Judges rows by their parents in other steps and phases; marks rows whose step opens a run."""
-    blocks = found.blocks
-    steps = blocks.step[some]
-    before = found.blocks_before(some)
-    before = np.where(found.shared[np.maximum(before, 0)], before, -1)
+    blocks = front.blocks
+    steps = blocks.step[of_layout]
+    before = front.blocks_before(of_layout)
+    before = np.where(front.shared[np.maximum(before, 0)], before, -1)
     late = min(key[2] for key in layout.keys) > 0
-    for block in some if late else some[(before < 0) & (steps > 0)]:
-        found.opening[blocks.rows_of(block)] = True
+    for block in of_layout if late else of_layout[(before < 0) & (steps > 0)]:
+        front.opening[blocks.rows_of(block)] = True
     for (steps_back, phase), links in layout.away.items():
-        if phase and phase not in found.alignment.a.phases:
+        if phase and phase not in front.alignment.a.phases:
             continue
-        code = list(found.alignment.a.phases).index(phase) if phase else 0
-        phases = np.full(len(some), code) if phase else blocks.phase[some]
-        target = blocks.find(blocks.rank[some], phases, steps - steps_back)
+        code = list(front.alignment.a.phases).index(phase) if phase else 0
+        phases = np.full(len(of_layout), code) if phase else blocks.phase[of_layout]
+        target = blocks.find(blocks.rank[of_layout], phases, steps - steps_back)
         for number in np.unique(blocks.layout[target[target >= 0]]).tolist():
             which = (target >= 0) & (blocks.layout[np.maximum(target, 0)] == number)
-            _away(found, links, some[which], target[which])
+            _away(front, links, of_layout[which], target[which])
 
 
-def _away(found: Frontier, links: list[Any], some: Array, target: Array) -> None:
-    """Judges the links from blocks of one layout (`some`) to blocks of one other (`target`)."""
-    a, blocks = found.alignment.a, found.blocks
+def _away(front: Frontier, links: list[Any], children: Array, target: Array) -> None:
+    """Judges links whose children lie in blocks of one layout, and parents in blocks of another.
+
+    children: the blocks of the children. target: the blocks of the parents, all of one layout.
+    """
+    a, blocks = front.alignment.a, front.blocks
     rows = blocks.rows_of(int(target[0]))
     where = (a.tensor[rows], a.pass_index[rows], a.call[rows])
     there: dict[tuple[str, str, int, int], int] = {}
     coordinates = zip(*(column.tolist() for column in where), strict=True)
     for at, (tensor, pass_index, call) in enumerate(coordinates):
-        one = a.tensors[tensor]
-        there[one.name, one.kind, pass_index, call] = at
+        series = a.tensors[tensor]
+        there[series.name, series.kind, pass_index, call] = at
     for link in links:
         name, kind, pass_index, call = link.key
         passes = range(pass_index, -1 if link.latest else pass_index - 1, -1)
         places = [there[key] for k in passes if (key := (name, kind, k, call)) in there]
-        child = blocks.rows[blocks.starts[some] + link.child]
+        child = blocks.rows[blocks.starts[children] + link.child]
         if not places:
-            found.lacking[child] = True
+            front.lacking[child] = True
             continue
-        status = found.carried[blocks.rows[blocks.starts[target] + places[0]]]
-        found.explained[child] |= status == DIFFERS
-        found.lacking[child] |= status == UNMATCHED
+        status = front.carried[blocks.rows[blocks.starts[target] + places[0]]]
+        front.explained[child] |= status == DIFFERS
+        front.lacking[child] |= status == UNMATCHED
 
 
-def _copies(found: Frontier) -> None:
+def _copies(front: Frontier) -> None:
     """Links values that autograd does not follow to the record of which they are copies."""
-    rows = found.origins
-    rows = rows[np.isin(found.role[rows], (Role.LOOSE, Role.INPUT))]
-    for row, source in copies(found.alignment, rows).items():
-        if found.carried[source] == DIFFERS:
-            found.explained[row] = True
-        elif found.status[source] == EQUAL:
-            found.copies[row] = source
+    rows = front.origins
+    rows = rows[np.isin(front.role[rows], (Role.LOOSE, Role.INPUT))]
+    for row, source in copies(front.alignment, rows).items():
+        if front.carried[source] == DIFFERS:
+            front.explained[row] = True
+        elif front.status[source] == EQUAL:
+            front.copies[row] = source
 
 
-def _scopes(found: Frontier) -> None:
+def _scopes(front: Frontier) -> None:
     """Explains rows by differences in their scopes, where no parent explains them."""
-    rows = found.origins
+    rows = front.origins
     scope = np.empty(len(rows), np.uint8)
-    numbers = found.blocks.layout[found.block_of[rows]]
+    numbers = front.blocks.layout[front.block_of[rows]]
     for number in np.unique(numbers).tolist():
         which = numbers == number
-        scope[which] = found.layouts[number].scope[found.place_of[rows[which]]]
+        scope[which] = front.layouts[number].scope[front.place_of[rows[which]]]
     # A parent without a partner may have differed, and so may any record before it.
-    orphaned = found.lacking[rows] & (found.role[rows] == Role.COMPUTED)
-    orphaned &= (scope & np.uint8(Scope.STEPS | Scope.EARLIER)) == 0
-    scope[orphaned] |= np.uint8(Scope.EARLIER)
-    reach = Reach(found.alignment.a, found.carried == DIFFERS, found.role, found.since)
-    found.explained[rows] = reach.any_in(rows, scope)
+    orphaned = front.lacking[rows] & (front.role[rows] == Role.COMPUTED)
+    orphaned &= (scope & np.uint8(CauseScope.STEPS | CauseScope.EARLIER)) == 0
+    scope[orphaned] |= np.uint8(CauseScope.EARLIER)
+    reach = Reach(front.alignment.a, front.carried == DIFFERS, front.role, front.since)
+    front.explained[rows] = reach.any_in(rows, scope)

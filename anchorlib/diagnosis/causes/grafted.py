@@ -1,4 +1,4 @@
-"""Differences that went no further, since B was handed A's values there (`anchorlib.graft`)."""
+"""Differences that no later record inherits, since B was handed A's values (`anchorlib.graft`)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def carried(alignment: Alignment, status: Array) -> Array:
     missing: set[str] = set()
     for header in alignment.b.header.values():
         missing |= set(header.get("grafted.not_handed_over") or {})
-    handed = np.array([join(one.name, one.kind) not in missing for one in a.tensors], bool)
-    found = status.copy()
+    handed = np.array([join(tensor.name, tensor.kind) not in missing for tensor in a.tensors], bool)
+    received = status.copy()
     paired = alignment.a_row
-    found[paired[handed[a.tensor[paired]]]] = EQUAL
-    return found
+    received[paired[handed[a.tensor[paired]]]] = EQUAL
+    return received

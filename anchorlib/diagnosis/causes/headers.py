@@ -1,4 +1,4 @@
-"""Where the configurations of two runs differ, as far as their headers tell."""
+"""Where the configurations of two runs differ, as far as their headers state them."""
 
 from __future__ import annotations
 
@@ -73,33 +73,33 @@ def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
     """
     a, b = alignment.a.header, alignment.b.header
     common = sorted(set(a) & set(b))
-    one: Mapping[str, Any] = a[common[0] if common else min(a)] if a else {}
-    two: Mapping[str, Any] = b[common[0] if common else min(b)] if b else {}
-    names = list(dict.fromkeys([*one, *two]))
-    found = _engines(alignment) | {
-        name: _both(name, one, two)
+    header_a: Mapping[str, Any] = a[common[0] if common else min(a)] if a else {}
+    header_b: Mapping[str, Any] = b[common[0] if common else min(b)] if b else {}
+    names = list(dict.fromkeys([*header_a, *header_b]))
+    entries = _engines(alignment) | {
+        name: _both(name, header_a, header_b)
         for name in names
         if name not in PASSING
         and not name.startswith(HISTORY)
-        and one.get(name) != two.get(name)
-        and (not name.startswith(MODULE) or (name in one and name in two))
+        and header_a.get(name) != header_b.get(name)
+        and (not name.startswith(MODULE) or (name in header_a and name in header_b))
     }
     for part in partings(alignment):
-        if part.name not in found:
-            found[f"{part.name} from step {part.step}"] = (part.a, part.b)
-    return found | _trees(one, two)
+        if part.name not in entries:
+            entries[f"{part.name} from step {part.step}"] = (part.a, part.b)
+    return entries | _trees(header_a, header_b)
 
 
-def _trees(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _trees(header_a: Mapping[str, Any], header_b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The modules that one run alone has, where both runs state the digest of all modules.
 
-    Empty where both have the same modules under other names.
+    Empty where both runs have equal modules under different names.
     """
-    if TREE not in one or TREE not in two or one[TREE] == two[TREE]:
+    if TREE not in header_a or TREE not in header_b or header_a[TREE] == header_b[TREE]:
         return {}
     own, other = (
-        {name: told for name, told in header.items() if name.startswith(MODULE)}
-        for header in (one, two)
+        {name: text for name, text in header.items() if name.startswith(MODULE)}
+        for header in (header_a, header_b)
     )
     if Counter(map(str, own.values())) == Counter(map(str, other.values())):
         return {}
@@ -108,9 +108,9 @@ def _trees(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, tuple[An
 
 
 def from_outside(table: Table) -> set[str]:
-    """Tensors whose gradients were seen from outside compiled code, which may keep a part."""
-    told = [header.get("grad.from_outside") for header in table.header.values()]
-    return {name for names in told if isinstance(names, list) for name in map(str, names)}
+    """Tensors whose recorded gradients may lack a part, which compiled code kept to itself."""
+    lists_of_names = [header.get("grad.from_outside") for header in table.header.values()]
+    return {name for names in lists_of_names if isinstance(names, list) for name in map(str, names)}
 
 
 def mode_since(header: Mapping[str, Any], name: str) -> int | None:
@@ -119,11 +119,16 @@ def mode_since(header: Mapping[str, Any], name: str) -> int | None:
     return step if isinstance(step, int) else None
 
 
-def _both(name: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> tuple[Any, Any]:
+def _both(name: str, header_a: Mapping[str, Any], header_b: Mapping[str, Any]) -> tuple[Any, Any]:
     """The entry of both runs; an optimizer's switch that a run does not list is off."""
-    pair = (one.get(name), two.get(name))
+    pair = (header_a.get(name), header_b.get(name))
     optimizer = name.partition(".")[0]
-    if True in pair and optimizer.startswith("optimizer") and optimizer in one and optimizer in two:
+    if (
+        True in pair
+        and optimizer.startswith("optimizer")
+        and optimizer in header_a
+        and optimizer in header_b
+    ):
         return pair[0] or False, pair[1] or False
     return pair
 
@@ -136,8 +141,9 @@ def module_key(name: str) -> str:
 def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
     """How the descriptions of two modules differ; None where they are equal, or one is missing.
 
-    a, b: descriptions, as "LayerNorm((32,), eps=1e-05)". The answer is both; for modules of one
-        class, only the arguments that differ: ("LayerNorm eps 1e-05", "0.01").
+    a, b: descriptions, as "LayerNorm((32,), eps=1e-05)".
+    The answer is a text for A and a text for B. For modules of one class they hold only the
+    arguments that differ: ("LayerNorm eps 1e-05", "0.01").
     """
     if not (isinstance(a, str) and isinstance(b, str)) or a == b:
         return None
@@ -157,8 +163,8 @@ def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
 def other_values(a: object, b: object) -> bool:
     """Whether two modules of one class differ in the values of arguments of their formula.
 
-    Other arguments do not count: those of a user's own class (`chunk=64`, `way='unfold'`) may say
-    how the class computes, and change no mathematics.
+    Other arguments do not count: an argument of a user's own class (`chunk=64`, `way='unfold'`) may
+    state how the class computes, and leave the formula unchanged.
     """
     if not (isinstance(a, str) and isinstance(b, str)) or a == b:
         return False
@@ -167,8 +173,8 @@ def other_values(a: object, b: object) -> bool:
         [one.partition("=")[0] for one in args if one not in others]
         for args, others in ((args_a, args_b), (args_b, args_a))
     ]
-    same = class_a == class_b and names[0] == names[1]
-    return same and bool(FORMULA.intersection(names[0]))
+    of_one_form = class_a == class_b and names[0] == names[1]
+    return of_one_form and bool(FORMULA.intersection(names[0]))
 
 
 def _parted(text: str) -> tuple[str, list[str]]:
@@ -185,14 +191,14 @@ def _parted(text: str) -> tuple[str, list[str]]:
 
 
 def _engines(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
-    """Whether one run alone was compiled, as its autograd nodes tell."""
-    told = [
-        [edges for some in table.edges.values() for edges in some]
+    """Whether one run alone was compiled, which shows in its autograd nodes."""
+    statements = [
+        [edges for of_rank in table.edges.values() for edges in of_rank]
         for table in (alignment.a, alignment.b)
     ]
-    if not all(told):
+    if not all(statements):
         return {}
-    one, two = (
-        "compiled" if any(compiled(edges.ops) for edges in some) else "eager" for some in told
+    backend_a, backend_b = (
+        "compiled" if any(compiled(edges.ops) for edges in own) else "eager" for own in statements
     )
-    return {} if one == two else {"torch.backend": (one, two)}
+    return {} if backend_a == backend_b else {"torch.backend": (backend_a, backend_b)}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from anchorlib.diagnosis.pairing import Alignment
 
-__all__ = ["HISTORY", "Parting", "drawn_otherwise", "partings", "settings"]
+__all__ = ["HISTORY", "HistoryParting", "drawn_otherwise", "partings", "settings"]
 
 HISTORY = "history."
 """The prefix of header entries that are histories."""
@@ -25,7 +25,7 @@ RANDOM = "random"
 Points = Sequence[tuple[int, Any]]
 
 
-class Parting(NamedTuple):
+class HistoryParting(NamedTuple):
     """The first step, as A counts steps, at which two histories differ, and both their values."""
 
     name: str
@@ -34,42 +34,43 @@ class Parting(NamedTuple):
     b: Any
 
 
-def partings(alignment: Alignment) -> list[Parting]:
+def partings(alignment: Alignment) -> list[HistoryParting]:
     """Where the schedules of the optimizers part, in the order of A's header."""
-    one, two = _headers(alignment)
-    found = []
-    for key in one:
-        if key.startswith(HISTORY) and key in two and not key.startswith(HISTORY + RANDOM):
-            parting = _parting(one[key], two[key], alignment.step_offset)
+    header_a, header_b = _headers(alignment)
+    partings_found = []
+    for key in header_a:
+        if key.startswith(HISTORY) and key in header_b and not key.startswith(HISTORY + RANDOM):
+            parting = _parting(header_a[key], header_b[key], alignment.step_offset)
             if parting is not None:
-                found.append(Parting(key.removeprefix(HISTORY), *parting))
-    return found
+                partings_found.append(HistoryParting(key.removeprefix(HISTORY), *parting))
+    return partings_found
 
 
-def settings(alignment: Alignment) -> list[Parting]:
+def settings(alignment: Alignment) -> list[HistoryParting]:
     """The optimizer settings that differ from the first step on, in the order of A's header."""
-    one, two = _headers(alignment)
+    header_a, header_b = _headers(alignment)
     return [
-        Parting(name, 0, one[name], two[name])
-        for name in one
-        if name.startswith(OPTIMIZER) and one[name] != two.get(name, one[name])
+        HistoryParting(name, 0, header_a[name], header_b[name])
+        for name in header_a
+        if name.startswith(OPTIMIZER) and header_a[name] != header_b.get(name, header_a[name])
     ]
 
 
 def drawn_otherwise(alignment: Alignment) -> int | None:
-    """The first step that began with another random state in B; None where none did.
+    """The first step that began with another random state in B; None where no step did.
 
-    None also where the seeds differ: then all random states do, and no step tells anything.
+    None also where the seeds differ: then the random states of all steps differ, and no step is
+    special.
     """
-    one, two = _headers(alignment)
+    header_a, header_b = _headers(alignment)
     first: list[int] = []
-    for key in one:
-        if not key.startswith(HISTORY + RANDOM) or key not in two:
+    for key in header_a:
+        if not key.startswith(HISTORY + RANDOM) or key not in header_b:
             continue
-        parting = _parting(one[key], two[key], alignment.step_offset)
+        parting = _parting(header_a[key], header_b[key], alignment.step_offset)
         if parting is not None:
             first.append(parting[0])
-    seeds = one.get("torch.initial_seed"), two.get("torch.initial_seed")
+    seeds = header_a.get("torch.initial_seed"), header_b.get("torch.initial_seed")
     return min(first) if first and seeds[0] == seeds[1] else None
 
 
@@ -82,10 +83,10 @@ def _headers(alignment: Alignment) -> tuple[Mapping[str, Any], Mapping[str, Any]
 
 def _parting(a: Any, b: Any, offset: int) -> tuple[int, Any, Any] | None:
     """The first step, in A's count, at which two histories differ, with both values."""
-    one, two = _history(a, 0), _history(b, offset)
-    if one is None or two is None:
+    history_a, history_b = _history(a, 0), _history(b, offset)
+    if history_a is None or history_b is None:
         return None
-    (points_a, until_a), (points_b, until_b) = one, two
+    (points_a, until_a), (points_b, until_b) = history_a, history_b
     begin = max(points_a[0][0], points_b[0][0])
     steps = sorted({step for step, _ in (*points_a, *points_b) if step >= begin} | {begin})
     for step in steps:
@@ -101,14 +102,14 @@ def _at(points: Points, step: int) -> Any:
     return points[bisect_right(points, step, key=lambda point: point[0]) - 1][1]
 
 
-def _history(told: Any, offset: int) -> tuple[Points, int] | None:
+def _history(entry: Any, offset: int) -> tuple[Points, int] | None:
     """The points and the last known step, in A's count; None for an entry that is no history.
 
     Entries come from stores, which anyone may have written.
     """
     try:
-        points = [(int(step) - offset, value) for step, value in told["points"]]
-        until = int(told["until"]) - offset
+        points = [(int(step) - offset, value) for step, value in entry["points"]]
+        until = int(entry["until"]) - offset
     except (KeyError, TypeError, ValueError):
         return None
     ascending = all(one[0] < two[0] for one, two in pairwise(points))

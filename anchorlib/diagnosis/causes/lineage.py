@@ -1,8 +1,8 @@
 """What each record of a run was computed from, by which operations.
 
-    value       of an anchored tensor: values of the tensors and parameters that it was made of
-    grad        of an anchored tensor: gradients of the tensors it went into, through the same
-                operations backwards; and the values that these operations may have saved
+    value       of an anchored tensor: values of the tensors and parameters it was computed from
+    grad        of an anchored tensor: gradients of the tensors that were computed from it, through
+                the backward of these operations; and values that the operations may have saved
     pass_grad   of a parameter: as the grad of an anchored tensor
     grad        of a parameter: its pass_grads of the step
     opt.KEY     of a parameter: its value and grad, and its optimizer state after the step before
@@ -14,14 +14,14 @@ functions of the stored edges and of which records a step has; nothing is read.
 
     lineage = Lineage(run.edges(rank))
     step = lineage.step(there, number=3)           # there: {(name, kind, pass, call): shape}
-    step.parents("fc3", "grad")                    # Ancestry(parents=(Link("tanh3", "grad", …), …))
+    step.parents("fc3", "grad")                    # .parents == (Link("tanh3", "grad", …), …)
 
-A tensor that has no record at that step is looked through: its own parents take its place, and its
-operations are added. Where its parents are not known either, `Ancestry.missing` says why.
+Where a parent has no record at that step, its own parents take its place, and its operations are
+added. Where these parents are not known either, `RecordAncestry.missing` says why.
 Tensors that autograd does not follow (data, indices, masks, buffers, random numbers) never show as
-parents: `Ancestry.untracked` names the operations that visibly read such tensors, and
-`StepLineage.loose` the recorded values of which no origin is known. The former may have read the
-latter.
+parents: `RecordAncestry.untracked` names the operations that visibly read such tensors, and
+`StepLineage.loose` the recorded values of which no origin is known. Those operations may have read
+those values.
 
 Not known here: gradients that come from an earlier or later pass or step (a graph kept across
 them), clipping, all-reduction, unscaling and whatever else is done to gradients and parameters
@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from anchorlib.diagnosis.causes.ancestry import Ancestry, Link, Search, Site, between, link_to
+from anchorlib.diagnosis.causes.ancestry import Link, RecordAncestry, Search, Site, between, link_to
 from anchorlib.record import BUFFER, Edges
 
 __all__ = ["Lineage", "StepLineage"]
@@ -65,13 +65,15 @@ class Lineage:
         phase: str = "train",
         attempt: int = 0,
     ) -> Edges | None:
-        """The statement that holds for one forward call; None where there is none."""
+        """The statement that holds for one forward call; None where no statement does."""
         first = (attempt, phase, name, call)
         known = self._first.get(first)
         if known is None:
             return None
-        told = self._exact.get((*first, pass_index, known.shape if shape is None else shape), ())
-        return next((one for one in reversed(told) if one.step <= step), known)
+        statements = self._exact.get(
+            (*first, pass_index, known.shape if shape is None else shape), ()
+        )
+        return next((one for one in reversed(statements) if one.step <= step), known)
 
     def step(
         self,
@@ -91,18 +93,18 @@ class Lineage:
             record of these does not mean that the call was not made.
         """
         pairs = {(name, kind) for name, kind, _, _ in there} if recorded is None else recorded
-        found = StepLineage(there, set(pairs), set(sampled))
+        lineage = StepLineage(there, set(pairs), set(sampled))
         passes = sorted({key[2] for key in there})
         for at_attempt, at_phase, name, call in self._first:
             if (at_attempt, at_phase) != (attempt, phase):
                 continue
             for pass_index in passes:
-                shape = found.shape_of(name, pass_index, call)
+                shape = lineage.shape_of(name, pass_index, call)
                 where = {"step": number, "pass_index": pass_index, "call": call}
                 edges = self.edges(name, **where, shape=shape, phase=phase, attempt=attempt)
-                if edges is not None and (shape is not None or found.may_be(name)):
-                    found.add(pass_index, edges)
-        return found
+                if edges is not None and (shape is not None or lineage.may_be(name)):
+                    lineage.add(pass_index, edges)
+        return lineage
 
 
 class StepLineage:
@@ -149,15 +151,15 @@ class StepLineage:
     @property
     def loose(self) -> list[RecordKey]:
         """Recorded values whose origin autograd does not know: data, buffers, no_grad results."""
-        found = []
+        keys = []
         for key in self._there:
             name, kind, pass_index, call = key
             edges = self._edges.get((name, pass_index, call))
             made = edges is not None and (edges.ops or not edges.missing)
             known = made or name in self._parameters
             if kind == "value" and not known:
-                found.append(key)
-        return found
+                keys.append(key)
+        return keys
 
     @property
     def buffers(self) -> Collection[str]:
@@ -166,12 +168,12 @@ class StepLineage:
 
     @property
     def parameters(self) -> Collection[str]:
-        """Names of the parameters that this step's tensors were made of."""
+        """Names of the parameters from which this step's tensors were computed."""
         return self._parameters
 
     # -- parents
 
-    def parents(self, name: str, kind: str, pass_index: int = 0, call: int = 0) -> Ancestry:
+    def parents(self, name: str, kind: str, pass_index: int = 0, call: int = 0) -> RecordAncestry:
         """What the record of `name` and `kind` at one pass and call was computed from."""
         site = (name, pass_index, call)
         search = Search()
@@ -222,7 +224,7 @@ class StepLineage:
             search.lack(f"{link.name}@{link.kind} is not recorded")
 
     def _consumed(self, name: str, search: Search) -> None:
-        """Links to the gradients of all passes, whose sum the optimizer takes."""
+        """Links to the gradients of all passes, the sum of which the optimizer reads."""
         for pass_index in sorted({site[1] for site in self._children if site[::2] == (name, None)}):
             # A second backward through one forward is a call of its own.
             calls = [key[3] for key in self._there if key[:3] == (name, "pass_grad", pass_index)]
@@ -243,7 +245,10 @@ class StepLineage:
                 search.reach(Link(name, kind, None, steps_back=1))
 
     def _above(self, site: Site, ops: tuple[str, ...], search: Search) -> None:
-        """Finds the recorded values that `site` was made of; `ops` lie between it and the child."""
+        """Finds the recorded values from which `site` was computed.
+
+        ops: the operations between `site` and the child whose parents are searched.
+        """
         edges = self._edges.get(site)
         if edges is None:
             search.lack(f"how {site[0]} was made is not known")
@@ -307,7 +312,7 @@ class StepLineage:
         return (link.name, link.kind, link.pass_index, link.call) in self._there
 
     def _state(self, name: str, kind: str, pass_index: int, call: int | None) -> str:
-        """Whether a record is "there"; else why not: "absent", "sampled" or "unrecorded".
+        """Whether a record is "there", or why it is not: "absent", "sampled" or "unrecorded".
 
         An absent record was not made: its mode would have kept it. A sampled one may have been
         made. An unrecorded kind has no record in the whole rank.

@@ -1,12 +1,13 @@
 """Gradients that one run's larger loss scale made infinite, in steps that its scaler skipped.
 
-GradScaler begins with a large loss scale and tries larger ones as it goes on. A scale that is too
-large makes gradients infinite; the scaler then skips the step and halves the scale. That is its
-ordinary work, and no fault of what is computed. It is taken for that where the records show it: the
-run alone skipped the step, it states a larger scale than the other run, and the other run's finite
-values, times the ratio of the two scales, exceed the largest number of the type they have. Once
-that was seen, the runs have other parameters: the values of one no longer tell how large those of
-the other are, and later steps are taken for it by what both state.
+GradScaler begins with a large loss scale and tries larger scales as it goes on. A scale that is too
+large makes gradients infinite; the scaler then skips the step and halves the scale. Such an
+overflow is the ordinary work of a scaler, and no fault of the computation. A step counts as such an
+overflow where the records show three things: one run alone skipped the step, that run states a
+larger scale than the other run, and the other run's finite values, times the ratio of the two
+scales, exceed the largest number of their type. After the first such step, the runs have different
+parameters, so that the values of one run no longer show how large those of the other run are. Later
+steps therefore need only the first two.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ AUTOCAST = "amp.autocast"
 class Overflows:
     """The steps of one rank each, as A counts them, in which a larger loss scale overflowed.
 
-    steps: (rank, step) -> how many times the other run's scale it is.
+    steps: (rank, step) -> the ratio of the scale that overflowed to the other run's scale.
     """
 
     alignment: Alignment
@@ -48,15 +49,15 @@ class Overflows:
         if not self.steps:
             return np.zeros(len(rows), bool)
         where = zip(table.tensor[rows].tolist(), table.step[rows].tolist(), strict=True)
-        found = [
+        overflowed = [
             table.tensors[tensor].kind in SCALED
             and (table.tensors[tensor].rank, step) in self.steps
             for tensor, step in where
         ]
-        return np.array(found, bool)
+        return np.array(overflowed, bool)
 
     def times(self, row: int) -> float:
-        """How many times the other run's loss scale the one is that overflowed at a row of A."""
+        """At a row of A, the ratio of the loss scale that overflowed to the other run's scale."""
         table = self.alignment.a
         return self.steps[table.tensors[table.tensor[row]].rank, int(table.step[row])]
 
@@ -70,7 +71,7 @@ def _overflows(alignment: Alignment, skips: Skips) -> Iterator[tuple[tuple[int, 
     a, b = alignment.a, alignment.b
     rows_a, rows_b = alignment.a_row, alignment.b_row
     broken = _nonfinite(a, rows_a) != _nonfinite(b, rows_b)
-    rank = np.array([one.rank for one in a.tensors] or [0])[a.tensor[rows_a]]
+    rank = np.array([tensor.rank for tensor in a.tensors] or [0])[a.tensor[rows_a]]
     parted: set[int] = set()
     for where in sorted(skips.a ^ skips.b):
         at = np.flatnonzero(broken & (rank == where[0]) & (a.step[rows_a] == where[1]))
@@ -86,8 +87,8 @@ def _overflows(alignment: Alignment, skips: Skips) -> Iterator[tuple[tuple[int, 
 
 
 def _nonfinite(table: Table, rows: Array) -> Array:
-    found: Array = (table.figures["nan"][rows] + table.figures["inf"][rows]) > 0
-    return found
+    broken: Array = (table.figures["nan"][rows] + table.figures["inf"][rows]) > 0
+    return broken
 
 
 def _times(over: tuple[Table, int], finite: tuple[Table, int]) -> float:
@@ -99,15 +100,15 @@ def _times(over: tuple[Table, int], finite: tuple[Table, int]) -> float:
 
 
 def _exceeds(over: tuple[Table, int], finite: tuple[Table, int], times: float) -> bool:
-    """Whether so many times the finite gradient exceeds the numbers of the other one's type."""
+    """Whether the finite gradient times this ratio exceeds the numbers of the other's type."""
     figures, row = finite[0].figures, finite[1]
     largest = max(abs(float(figures["min"][row])), abs(float(figures["max"][row])))
     return largest * times > _largest(*over)
 
 
 def _largest(table: Table, row: int) -> float:
-    """The largest number that a gradient can be: of its own type, or of autocast's beneath it."""
+    """The largest number that a gradient can be: that of its own type, or of autocast's type."""
     header = table.header.get(table.tensors[table.tensor[row]].rank, {})
     names = [table.dtypes[table.dtype[row]], *str(header.get(AUTOCAST) or "").split("|")]
-    found = [dtypes.DTYPES[name].max for name in names if name in dtypes.DTYPES]
-    return min((one for one in found if one is not None), default=np.inf)
+    maxima = [dtypes.DTYPES[name].max for name in names if name in dtypes.DTYPES]
+    return min((largest for largest in maxima if largest is not None), default=np.inf)

@@ -1,4 +1,4 @@
-"""The records that may explain a difference of each record: resolved once per layout of a step.
+"""The records that may explain a difference of a record, resolved once per layout of a step.
 
 The lineage knows a record's parents. A scope stands for the parents that the lineage cannot know.
 Scopes are wide, so that a difference which may have come from elsewhere is never taken for an
@@ -14,11 +14,11 @@ origin:
     inputs                  the record of which they are a copy, and no other
     buffers                 all computed values that were recorded before
     computed records        loose values that were recorded before; inputs and buffers of the step
-    collectives             the same pass on other ranks
+    collectives             this pass on other ranks
     incomplete ancestry     all records before
 
-A record explains only records that come after it: of two optimizers in one step, the update of the
-first depends on the passes before it alone.
+A record explains only records that come after it. So where two optimizers step in one step, the
+first one's update depends only on the passes before that update.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes.ancestry import Ancestry, Link
+from anchorlib.diagnosis.causes.ancestry import Link, RecordAncestry
 from anchorlib.diagnosis.causes.lineage import StepLineage
 from anchorlib.diagnosis.pairing import compiled
 
-__all__ = ["Away", "Layout", "Role", "Scope", "layout_of", "plain"]
+__all__ = ["Away", "CauseScope", "Layout", "Role", "layout_of", "plain"]
 
 Array = np.ndarray[Any, Any]
 RecordKey = tuple[str, str, int, int]
@@ -49,7 +49,7 @@ COLLECTIVE = re.compile(
 
 
 class Role(IntEnum):
-    """The role of a record in its step, by which its possible parents are told."""
+    """The role of a record in its step, which decides what its possible parents are."""
 
     COMPUTED = 0  # a value or gradient whose parents edges state
     PARAMETER = 1  # the value of a parameter
@@ -59,8 +59,8 @@ class Role(IntEnum):
     BUFFER = 5  # a buffer of a watched model, as a pass finds it
 
 
-class Scope(IntFlag):
-    """Which records may explain a difference beside the record's parents."""
+class CauseScope(IntFlag):
+    """Which records, besides the record's parents, may explain a difference of a record."""
 
     NONE = 0
     STEPS = 1  # all records of earlier steps
@@ -81,8 +81,8 @@ def plain(mode: str) -> bool:
 class Away:
     """A link to a parent in another step or phase.
 
-    child: a place in the layout. key: the parent's. latest: whether the parent's last record at or
-    before the pass of the key counts.
+    child: the child's place in the layout. key: the parent's key. latest: whether the parent is
+    the last record at or before the pass that the key states.
     """
 
     child: int
@@ -95,12 +95,13 @@ class Layout:
     """The parents of the records of one layout; a place is a record's number in the layout.
 
     child, parent: the places that each link inside the block connects, ascending by child.
-    timely: of each link, whether a parent that was recorded after the child does not count: so for
-        children that optimizers make, where both records were written when they were made.
-    named: of each link, whether child and parent are one tensor under two names.
+    timely: for each link, whether its parent counts only if it was recorded before the child. That
+        holds for children that optimizers make, where both records were written when their tensors
+        were made.
+    named: for each link, whether child and parent are one tensor under two names.
     away: the links to other blocks, by steps back and phase ("" for the layout's own).
-    role, scope: of each place. lacking: whether the place's ancestry is incomplete.
-    parameter_lacking: whether it is incomplete for want of a parameter's record alone.
+    role, scope: the role and the scope of each place. lacking: whether its ancestry is incomplete.
+    parameter_lacking: whether nothing but the record of a parameter is missing in its ancestry.
     """
 
     keys: list[RecordKey]
@@ -115,7 +116,7 @@ class Layout:
     timely: Array = field(default_factory=lambda: np.empty(0, bool))
     named: Array = field(default_factory=lambda: np.empty(0, bool))
     away: dict[tuple[int, str], list[Away]] = field(default_factory=dict)
-    ancestry: dict[int, Ancestry] = field(default_factory=dict)
+    ancestry: dict[int, RecordAncestry] = field(default_factory=dict)
 
     def find(self, key: RecordKey, *, latest: bool = False) -> int | None:
         """The place of a record; None without one.
@@ -135,13 +136,13 @@ def layout_of(
 ) -> Layout:
     """Resolves the parents of the places in `wanted`.
 
-    keys, modes: of each place. train: whether the phase is one that optimizers step in.
+    keys, modes: the key and the mode of each place. train: whether optimizers step in the phase.
     """
     place: dict[RecordKey, int] = {}
     for number in sorted(range(len(keys)), key=lambda one: plain(modes[one])):
         place[keys[number]] = number  # modes that keep every record come last, and win
     count = len(keys)
-    found = Layout(
+    layout = Layout(
         keys,
         place,
         lineage,
@@ -152,36 +153,36 @@ def layout_of(
     )
     links: list[tuple[int, int, bool]] = []
     for number in wanted.tolist():
-        ancestry = found.ancestry[number] = _ancestry(found, number)
+        ancestry = layout.ancestry[number] = _ancestry(layout, number)
         for link in ancestry.parents:
-            _resolve(found, number, link, links)
-        scope = _scope(found, number, ancestry, train=train)
+            _resolve(layout, number, link, links)
+        scope = _scope(layout, number, ancestry, train=train)
         if not plain(modes[number]):
-            found.lacking[number] = True
-            scope |= Scope.EARLIER
-        found.scope[number] = scope
+            layout.lacking[number] = True
+            scope |= CauseScope.EARLIER
+        layout.scope[number] = scope
     links.sort()
     columns = np.array(links, np.int64).reshape(-1, 3)
-    found.child, found.parent, found.named = columns[:, 0], columns[:, 1], columns[:, 2] > 0
+    layout.child, layout.parent, layout.named = columns[:, 0], columns[:, 1], columns[:, 2] > 0
     # A folded record is written when its window ends, long after it was made.
     at_once = np.array([plain(mode) for mode in modes], bool)
-    stepped = np.isin(found.role, (Role.OPTIMIZER, Role.PARAMETER))
-    found.timely = at_once[found.child] & at_once[found.parent] & stepped[found.child]
-    return found
+    stepped = np.isin(layout.role, (Role.OPTIMIZER, Role.PARAMETER))
+    layout.timely = at_once[layout.child] & at_once[layout.parent] & stepped[layout.child]
+    return layout
 
 
 def roles(lineage: StepLineage, keys: list[RecordKey]) -> Array:
     """The role of each record of a step."""
     parameters = set(lineage.parameters)
-    # Where compiled code hides parameters from autograd, kinds that only parameters have tell them.
+    # Where compiled code hides parameters from autograd, kinds that only parameters have show them.
     parameters |= {
         name
         for name, kind, _, _ in keys
         if kind in ("pass_grad", "updated", "delta") or kind.startswith("opt.")
     }
     loose = set(lineage.loose)
-    found = [_role(key, parameters, loose, lineage.buffers) for key in keys]
-    return np.array(found, np.uint8)
+    role_of_key = [_role(key, parameters, loose, lineage.buffers) for key in keys]
+    return np.array(role_of_key, np.uint8)
 
 
 def _role(
@@ -201,9 +202,9 @@ def _role(
     return Role.INPUT if INPUT.search(name) else Role.LOOSE
 
 
-def _ancestry(layout: Layout, number: int) -> Ancestry:
+def _ancestry(layout: Layout, number: int) -> RecordAncestry:
     if layout.role[number] in (Role.LOOSE, Role.INPUT, Role.BUFFER):
-        return Ancestry()
+        return RecordAncestry()
     name, kind, pass_index, call = layout.keys[number]
     return layout.lineage.parents(name, kind, pass_index, call)
 
@@ -225,45 +226,45 @@ def _resolve(layout: Layout, number: int, link: Link, links: list[tuple[int, int
         links.append((number, parent, named))
 
 
-def _scope(layout: Layout, number: int, ancestry: Ancestry, *, train: bool) -> Scope:
+def _scope(layout: Layout, number: int, ancestry: RecordAncestry, *, train: bool) -> CauseScope:
     role, pass_index = layout.role[number], layout.keys[number][2]
     if role == Role.INPUT:
-        return Scope.NONE
+        return CauseScope.NONE
     if role == Role.LOOSE:
-        return Scope.STEPS | Scope.COMPUTED | Scope.LOOSE
+        return CauseScope.STEPS | CauseScope.COMPUTED | CauseScope.LOOSE
     if role == Role.BUFFER:
-        return Scope.STEPS | Scope.COMPUTED
+        return CauseScope.STEPS | CauseScope.COMPUTED
     if role == Role.PARAMETER:
         if not train:
-            return Scope.STEPS | Scope.EARLIER
-        return Scope.STEPS | Scope.PASSES if pass_index else Scope.STEPS
+            return CauseScope.STEPS | CauseScope.EARLIER
+        return CauseScope.STEPS | CauseScope.PASSES if pass_index else CauseScope.STEPS
     if role == Role.OPTIMIZER:
         # A further call is an optimizer that stepped again inside the step.
-        again = Scope.EARLIER if layout.keys[number][3] else Scope.NONE
-        return Scope.STEPS | Scope.BODY | again
+        again = CauseScope.EARLIER if layout.keys[number][3] else CauseScope.NONE
+        return CauseScope.STEPS | CauseScope.BODY | again
     return _scope_of_computed(layout, number, ancestry)
 
 
-def _scope_of_computed(layout: Layout, number: int, ancestry: Ancestry) -> Scope:
+def _scope_of_computed(layout: Layout, number: int, ancestry: RecordAncestry) -> CauseScope:
     # Operations read indices, masks and labels without a trace in the graph.
-    scope = Scope.LOOSE
+    scope = CauseScope.LOOSE
     name = layout.keys[number][0]
     if any(map(COLLECTIVE.search, ancestry.ops)) or (
         (f"{name}:placements", "value", 0, 0) in layout.place
     ):
-        scope |= Scope.RANKS
+        scope |= CauseScope.RANKS
     parameters = {f"{one} was not recorded there" for one in ancestry.unrecorded}
     unknown = set(ancestry.missing) - parameters or compiled(ancestry.ops)
     if unknown:
         layout.lacking[number] = True
         layout.parameter_lacking[number] = False
-        return scope | Scope.EARLIER
+        return scope | CauseScope.EARLIER
     if ancestry.unseen:
         # Backward may have read unrecorded values, which earlier passes may have changed.
-        scope |= Scope.STEPS | Scope.PASSES
+        scope |= CauseScope.STEPS | CauseScope.PASSES
     if parameters or layout.lacking[number]:
         layout.parameter_lacking[number] |= bool(parameters)
         layout.lacking[number] = True
         # Parameters change between steps and passes, never inside one.
-        scope |= Scope.STEPS | Scope.PASSES
+        scope |= CauseScope.STEPS | CauseScope.PASSES
     return scope

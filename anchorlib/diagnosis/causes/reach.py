@@ -1,7 +1,8 @@
 """Whether any record differs in the scope of a record.
 
-Only an earlier record explains a record. On its own rank, the order of execution tells which are
-earlier; on other ranks, whose records are counted apart, steps and passes do.
+Only an earlier record explains a record. On the record's own rank, the order of execution decides
+which records are earlier. The records of other ranks are counted separately: of these, steps and
+passes decide.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes.parentage import Role, Scope
+from anchorlib.diagnosis.causes.parentage import CauseScope, Role
 from anchorlib.diagnosis.pairing import Table
 
 __all__ = ["Reach"]
@@ -20,10 +21,10 @@ NEVER = np.iinfo(np.int64).max
 
 
 class Reach:
-    """The earliest difference of each role, by rank and step, by which all scopes are answered.
+    """The earliest difference of each role, by rank and step; from these all scopes are answered.
 
-    differs, role, since: of each row of the table; roles hold for rows that differ. since: the
-        row's order, or that of an earlier record of its tensor under another name.
+    differs, role, since: an entry for each row of the table. role: meaningful for rows that differ.
+        since: the row's order, or the order of an earlier record of its tensor under another name.
     """
 
     def __init__(self, table: Table, differs: Array, role: Array, since: Array) -> None:
@@ -47,14 +48,14 @@ class Reach:
 
     def _earliest(self, rows: Array, values: Array) -> Array:
         """The smallest value among these rows, by rank and step; NEVER without a row."""
-        found = np.full((len(self._ranks), len(self._steps)), NEVER)
-        np.minimum.at(found, (self._rank[rows], self._step[rows]), values[rows])
-        return found
+        earliest = np.full((len(self._ranks), len(self._steps)), NEVER)
+        np.minimum.at(earliest, (self._rank[rows], self._step[rows]), values[rows])
+        return earliest
 
     def _place(self, rows: Array) -> Array:
         """One number for the rank and step of each row."""
-        found: Array = self._rank[rows] * len(self._steps) + self._step[rows]
-        return found
+        places: Array = self._rank[rows] * len(self._steps) + self._step[rows]
+        return places
 
     def any_in(self, rows: Array, scope: Array) -> Array:
         """Whether anything differs in the scope of each of these rows."""
@@ -64,30 +65,33 @@ class Reach:
         steps = self._in_steps_before(rows)
         earlier = self._began.before(self._place(rows), pass_index) < order
         answers = {
-            Scope.STEPS: steps,
-            Scope.PASSES: earlier | (elsewhere < pass_index),
-            Scope.BODY: (self._body[rank, step] < order) | (elsewhere <= self._open(rows)),
-            Scope.RANKS: elsewhere <= pass_index,
-            Scope.EARLIER: steps | (self._any.min(axis=1, initial=NEVER)[rank] < order),
-            Scope.LOOSE: np.minimum(self._given[rank, step], self._loose[rank]) < order,
-            Scope.COMPUTED: self._computed[rank] < order,
+            CauseScope.STEPS: steps,
+            CauseScope.PASSES: earlier | (elsewhere < pass_index),
+            CauseScope.BODY: (self._body[rank, step] < order) | (elsewhere <= self._open(rows)),
+            CauseScope.RANKS: elsewhere <= pass_index,
+            CauseScope.EARLIER: steps | (self._any.min(axis=1, initial=NEVER)[rank] < order),
+            CauseScope.LOOSE: np.minimum(self._given[rank, step], self._loose[rank]) < order,
+            CauseScope.COMPUTED: self._computed[rank] < order,
         }
-        found = np.zeros(len(rows), bool)
-        for one, answer in answers.items():
-            found |= ((scope & np.uint8(one)) != 0) & answer
-        return found
+        reached = np.zeros(len(rows), bool)
+        for part, differs in answers.items():
+            reached |= ((scope & np.uint8(part)) != 0) & differs
+        return reached
 
     def _in_steps_before(self, rows: Array) -> Array:
-        """Whether a record of an earlier step differs; on the row's own rank, an earlier record."""
+        """Whether a record of an earlier step differs.
+
+        On the row's own rank, that record must have been recorded before the row, too.
+        """
         before = np.full((len(self._ranks), len(self._steps)), NEVER)
         before[:, 1:] = np.minimum.accumulate(self._any, axis=1)[:, :-1]
         rank, step = self._rank[rows], self._step[rows]
-        # A gradient may be recorded when a later step has begun: its step then is earlier, and its
-        # order is not.
+        # A gradient may be recorded when a later step has begun. Then a record of an earlier step
+        # comes after records of the later step, so that the order has to be compared too.
         own = before[rank, step] < self._since[rows]
         others = (before < NEVER).sum(axis=0)[step] > (before[rank, step] < NEVER)
-        found: Array = own | others
-        return found
+        differs: Array = own | others
+        return differs
 
     def _elsewhere(self, rank: Array, step: Array) -> Array:
         """The earliest pass of a step in which another rank differs."""
@@ -96,18 +100,18 @@ class Reach:
         ordered = np.sort(self._passes, axis=0)
         own = self._passes[rank, step]
         # Where the rank itself is the earliest, the second earliest belongs to another rank.
-        found: Array = np.where(own == ordered[0, step], ordered[1, step], ordered[0, step])
-        return found
+        passes: Array = np.where(own == ordered[0, step], ordered[1, step], ordered[0, step])
+        return passes
 
     def _open(self, rows: Array) -> Array:
-        """The last pass of its step that had begun on its rank when each row was recorded."""
+        """For each row, the last pass of its step that its rank had begun when it was recorded."""
         if len(self._ranks) < 2:
             return np.zeros(len(rows), np.int64)
         every = np.arange(len(self._table))
         order = np.lexsort((self._table.order, self._place(every)))
-        found = np.empty(len(every), np.int64)
-        found[order] = -_least(self._place(order), -self._table.pass_index[order])
-        return found[rows]
+        last_begun = np.empty(len(every), np.int64)
+        last_begun[order] = -_least(self._place(order), -self._table.pass_index[order])
+        return last_begun[rows]
 
 
 class _Began:
@@ -137,5 +141,5 @@ def _least(group: Array, values: Array) -> Array:
     span = int(values.max() - low) + 1
     # Each group is shifted below the one before it, so that one accumulation starts anew in each.
     lowered = (values - low) - group * span
-    found: Array = np.minimum.accumulate(lowered) + group * span + low
-    return found
+    minima: Array = np.minimum.accumulate(lowered) + group * span + low
+    return minima

@@ -1,8 +1,8 @@
 """Steps that GradScaler skipped, in both runs or in one alone.
 
 A loss scale that has grown too large makes gradients infinite; the scaler then skips the step and
-halves the scale. Where both runs skip a step, that is the scaler's ordinary work, and it says
-nothing which elements became infinite. Where one run alone skips, the runs part.
+halves the scale. Where both runs skip a step, the scaler did its ordinary work, and it does not
+matter which elements became infinite. Where one run alone skips a step, the runs part.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Skips:
         if not both:
             return np.zeros(len(rows), bool)
         where = zip(table.tensor[rows].tolist(), table.step[rows].tolist(), strict=True)
-        found = [
+        skipped = [
             table.tensors[tensor].kind in SCALED and (table.tensors[tensor].rank, step) in both
             for tensor, step in where
         ]
-        return np.array(found, bool)
+        return np.array(skipped, bool)
 
     def alone(self, row: int) -> str:
         """The run that alone skipped the step of a row of A, "" where none did."""
@@ -67,22 +67,22 @@ def skips(alignment: Alignment) -> Skips:
     a, b = alignment.a, alignment.b
     common = _steps(a, np.ones(len(a), bool), 0)
     common &= _steps(b, np.ones(len(b), bool), alignment.step_offset)
-    found = [
+    skipped = [
         _steps(table, _skipped(table), offset) & common
         for table, offset in ((a, 0), (b, alignment.step_offset))
     ]
-    return Skips(alignment, frozenset(found[0]), frozenset(found[1]))
+    return Skips(alignment, frozenset(skipped[0]), frozenset(skipped[1]))
 
 
 def _skipped(table: Table) -> Array:
     if table.flags is None:
         return np.zeros(len(table), bool)
-    found: Array = (table.flags & int(Flag.STEP_SKIPPED)) != 0
-    return found
+    flagged: Array = (table.flags & int(Flag.STEP_SKIPPED)) != 0
+    return flagged
 
 
 def _steps(table: Table, which: Array, offset: int) -> set[tuple[int, int]]:
-    ranks = np.array([one.rank for one in table.tensors] or [0])[table.tensor[which]]
+    ranks = np.array([tensor.rank for tensor in table.tensors] or [0])[table.tensor[which]]
     pairs = np.unique(np.stack([ranks, table.step[which] - offset], 1), axis=0)
     return {(rank, step) for rank, step in pairs.tolist()}
 

@@ -21,9 +21,9 @@ class Blocks:
 
     rows: row numbers of the table, block after block; inside a block by tensor, pass and call.
     starts: where each block begins in `rows`, and the end of the last.
-    rank, phase, step: of each block. attempt: the last attempt that recorded in the block.
-    layout: the number of each block's layout, from 0. Blocks of one layout hold the same tensors at
-        the same passes and calls in the same shapes, and the same edges hold for them.
+    rank, phase, step: those of each block. attempt: the last attempt that recorded in the block.
+    layout: the number of each block's layout, from 0. Blocks of one layout hold equal tensors at
+        equal passes and calls in equal shapes, and have equal edges.
     example: one block of each layout.
     """
 
@@ -41,8 +41,8 @@ class Blocks:
 
     def rows_of(self, block: int) -> Array:
         """The rows of one block."""
-        found: Array = self.rows[self.starts[block] : self.starts[block + 1]]
-        return found
+        rows: Array = self.rows[self.starts[block] : self.starts[block + 1]]
+        return rows
 
     def find(self, rank: Array, phase: Array, step: Array) -> Array:
         """The block of each rank, phase and step; -1 where there is none."""
@@ -57,8 +57,8 @@ class Blocks:
 def blocks_of(table: Table, epoch: Callable[[int, Array], Array]) -> Blocks:
     """The blocks of a table.
 
-    epoch: a function of a rank and steps: how many times the rank had stated edges anew by each of
-        the steps.
+    epoch: a function of a rank and an array of steps. It returns, for each of the steps, how many
+        times the rank had stated new edges by then.
     """
     ranks = np.array([tensor.rank for tensor in table.tensors] or [0])
     rank = ranks[table.tensor]
@@ -69,11 +69,11 @@ def blocks_of(table: Table, epoch: Callable[[int, Array], Array]) -> Blocks:
     first = order[new]
     rank, phase, step = rank[first], table.phase[first], table.step[first]
     attempt = np.maximum.reduceat(table.attempt[order], new) if len(new) else new
-    told = np.zeros(len(first), np.int64)
-    for one in np.unique(rank).tolist():
-        told[rank == one] = epoch(one, step[rank == one])
+    epochs = np.zeros(len(first), np.int64)
+    for number in np.unique(rank).tolist():
+        epochs[rank == number] = epoch(number, step[rank == number])
     starts = np.r_[new, len(order)]
-    layout, example = _layouts(table, order, starts, np.stack([phase, attempt, told], 1))
+    layout, example = _layouts(table, order, starts, np.stack([phase, attempt, epochs], 1))
     return Blocks(order, starts, rank, phase, step, attempt, layout, example)
 
 
@@ -97,5 +97,5 @@ def _layouts(table: Table, order: Array, starts: Array, heads: Array) -> tuple[A
 
 def _packed(rank: Array, phase: Array, step: Array) -> Array:
     """One number that sorts as (rank, phase, step) do; phases and ranks are few, steps < 2**40."""
-    found: Array = (rank.astype(np.int64) << 48) + (phase.astype(np.int64) << 40) + step
-    return found
+    packed: Array = (rank.astype(np.int64) << 48) + (phase.astype(np.int64) << 40) + step
+    return packed

@@ -12,23 +12,23 @@ __all__ = ["upstream"]
 def upstream(edges: Sequence[Edges], name: str, phase: str) -> set[str]:
     """The names of all tensors and parameters that lead to a tensor in one pass of a phase.
 
-    Tensors that it was given without autograd are left out, since no gradient goes back to them.
+    Tensors that were handed over without autograd are left out: no gradient goes back to them.
     """
     made_of: dict[str, set[str]] = {}
-    for one in edges:
-        if one.phase == phase:
-            made_of.setdefault(one.name, set()).update(_followed(one))
-    found: set[str] = set()
+    for statement in edges:
+        if statement.phase == phase:
+            made_of.setdefault(statement.name, set()).update(_followed(statement))
+    ancestors: set[str] = set()
     waiting = [name]
     while waiting:
-        new = made_of.get(waiting.pop(), set()) - found
-        found |= new
+        new = made_of.get(waiting.pop(), set()) - ancestors
+        ancestors |= new
         waiting += new
-    return found - {name}
+    return ancestors - {name}
 
 
 def _followed(edges: Edges) -> set[str]:
-    """The parents in the same pass to which autograd leads."""
+    """The parents in the statement's own pass to which autograd leads."""
     inputs = {-source for sources in edges.inputs for source in sources if source < 0}
     return {
         parent.name

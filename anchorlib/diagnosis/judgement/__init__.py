@@ -5,7 +5,7 @@ rounding      how large one operation's own error may be
 noise         how far apart runs are that should be equal
 changes       what B does otherwise at an origin
 classes       the class of each origin: suspect, expected, and why
-reasons       what is told of an origin beside its class
+reasons       what is said about an origin besides its class
 judge         puts all of these together
 verdict       whether the differences of two runs matter
 losses        where the losses part
@@ -30,22 +30,26 @@ from anchorlib.diagnosis.judgement.noise import (
     turns,
 )
 from anchorlib.diagnosis.judgement.origins import (
+    Cuts,
     Nearness,
     Origin,
     Partials,
     Replay,
-    Way,
+    TracedPath,
+    cuts,
     measured_from,
     partials,
     preceding,
 )
-from anchorlib.diagnosis.judgement.rounding import benign, only_dead_ends
+from anchorlib.diagnosis.judgement.rounding import Benign, benign, only_dead_ends
 from anchorlib.diagnosis.judgement.verdict import Drift, drift, verdict
 
 __all__ = [
     "BAD",
     "COMPLETE",
+    "Benign",
     "Completeness",
+    "Cuts",
     "Drift",
     "Envelope",
     "Growth",
@@ -56,10 +60,11 @@ __all__ = [
     "Origin",
     "Partials",
     "Replay",
-    "Way",
+    "TracedPath",
     "benign",
     "completeness",
     "computing",
+    "cuts",
     "drift",
     "envelope",
     "growth",

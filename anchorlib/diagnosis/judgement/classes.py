@@ -26,7 +26,7 @@ from anchorlib.diagnosis.judgement.changes import (
     stepped_again,
     told_before,
     unreached,
-    untrained,
+    untrained_since,
 )
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
 from anchorlib.diagnosis.judgement.rounding import LEARNT, Resummations, severity
@@ -38,11 +38,11 @@ __all__ = ["BAD", "Classes"]
 
 BAD = ("not_rounding", "nonfinite")
 UNRELATED = 0.3
-"""Cosine distance from which two tensors are not variants of one another."""
+"""The cosine distance from which two tensors are not variants of one another."""
 
 EPS32 = 2.0**-23
 FAR = 1000 * EPS32
-"""Relative error of a later pass that no rounding of parameters between passes makes."""
+"""The relative error in a later pass that no rounding of parameters between passes can make."""
 ENDED_BY, OPTIMIZERS = "steps.ended_by", ("optimizer", "optimizer2")
 
 _UNSEEN = (
@@ -71,12 +71,12 @@ class Classes:
         self.resummations = Resummations(self.frontier)
 
     def of(self, row: int) -> tuple[str, str]:
-        """The class of a row, and the reason in words ("" where the class says it all)."""
+        """The class of a row, and the reason in words; "" where the class needs no reason."""
         pair = self.pair(row)
         return self._class(row, pair, self.measure(pair))
 
     def alone(self, row: int) -> str:
-        """The clause that says that GradScaler skipped the step in one run alone; else ""."""
+        """The clause that says that GradScaler skipped the step in one run alone, or ""."""
         run = self.skips.alone(row)
         return f"; the scaler skipped the step in {run} only" if run else ""
 
@@ -107,11 +107,10 @@ class Classes:
         return self._computed(row, pair, measure)
 
     def _stepped_otherwise(self, row: int) -> str:
-        """Says which run's optimizer stepped once more, or left a parameter alone; else ""."""
+        """Says which run's optimizer stepped once more, or left out a parameter; else ""."""
         if run := stepped_again(self.frontier, row):
             return f"{run}'s optimizer stepped again, without a backward pass in between"
-        run = untrained(self.frontier, row)
-        return f"{run} has no gradient of it, and leaves it: requires_grad?" if run else ""
+        return untrained_since(self.frontier, row)
 
     def _unreached(self, row: int) -> bool:
         """Whether a gradient lacks parents in B because B's backward did not reach a value."""
@@ -120,7 +119,7 @@ class Classes:
         return gradient and bool(unreached(self.frontier, row))
 
     def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of a row of which no record is known that it was made of."""
+        """The class of a row without known parents: an input, a buffer, or a loose value."""
         role = self.frontier.role[row]
         if role == Role.INPUT:
             return self._given(row, pair, measure)
@@ -130,26 +129,27 @@ class Classes:
 
     def _opened(self, row: int) -> tuple[str, str] | None:
         """The class of a parameter that differs where the records begin; None elsewhere."""
-        found = self.frontier
-        before, step = self._equal_before(row), int(found.alignment.a.step[row])
-        if before is not None and before >= step - 1 and found.opening[row]:
-            return None  # an evaluation, which has none before it; the training recorded it
-        if found.opening[row]:
+        front = self.frontier
+        before, step = self._equal_before(row), int(front.alignment.a.step[row])
+        if before is not None and before >= step - 1 and front.opening[row]:
+            return None  # an evaluation, which has no step before it; the training recorded one
+        if front.opening[row]:
             return "window_start", "the step before was not recorded"
-        if found.alignment.a.step[row] == 0:
+        if front.alignment.a.step[row] == 0:
             return "starts_unequal", "parameters differ before the first step"
-        block = int(found.block_of[row])
-        before = found.blocks_before(np.array([block]))[0]
-        if found.blocks.attempt[before] != found.blocks.attempt[block]:
+        block = int(front.block_of[row])
+        before = front.blocks_before(np.array([block]))[0]
+        if front.blocks.attempt[before] != front.blocks.attempt[block]:
             return "window_start", "the run was resumed here"
         return None
 
     def _given(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         """The class of a model's input.
 
-        An input is data from outside, unless the two are variants of one another and come after
-        computed records of their pass: then the program computed the input. Nor is it where both
-        were given the same tensors, each as another argument.
+        An input is data from outside, with two exceptions. Where the two inputs are variants of one
+        another and come after computed records of their pass, the program computed the input. And
+        where B is given a tensor for one argument that A is given for another, the code exchanged
+        the arguments.
         """
         if other := self._given_elsewhere(row, pair):
             return "not_rounding", f"B is given here what A is given as {other}"
@@ -159,20 +159,20 @@ class Classes:
         return "starts_unequal", "the model was given something else"
 
     def _given_elsewhere(self, row: int, pair: int) -> str:
-        """The name of A's other input of this pass that has the bits of B's; "" where none has."""
+        """The name of another input of A's pass that has the bits of B's input; "" without one."""
         a, b = self.frontier.alignment.a, self.frontier.alignment.b
         row_b = int(self.frontier.alignment.b_row[pair])
         rows = self.frontier.blocks.rows_of(int(self.frontier.block_of[row]))
         rows = rows[rows != row]
         rows = rows[(a.pass_index[rows] == a.pass_index[row]) & (a.call[rows] == a.call[row])]
-        same = rows[(a.digest[rows] == b.digest[row_b]).all(axis=1)]
+        equal_rows = rows[(a.digest[rows] == b.digest[row_b]).all(axis=1)]
         model = a.tensors[a.tensor[row]].name.partition(":")[0]
-        names = [a.tensors[one].name for one in a.tensor[same].tolist()]
+        names = [a.tensors[number].name for number in a.tensor[equal_rows].tolist()]
         others = [name for name in names if name.partition(":")[0] == model]
         return escape(others[0]) if others and a.figures["numel"][row] > 1 else ""
 
     def _is_constant(self, row: int, pair: int) -> bool:
-        """Whether a row is a buffer that code makes and nothing changes, the seeds being equal."""
+        """Whether a row is a buffer that code makes and that never changes, with equal seeds."""
         row_b = int(self.frontier.alignment.b_row[pair])
         return not self._seeds_differ(row) and is_constant(
             self.frontier, row, row_b, self._is_related
@@ -204,90 +204,97 @@ class Classes:
         return cls, "; ".join(filter(None, (since, note)))
 
     def _has_lineage(self, row: int) -> bool:
-        """Whether A's rank of this row states of any tensor what it was computed from."""
+        """Whether the rank of this row states, for any tensor, what it was computed from."""
         a = self.frontier.alignment.a
         return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
 
     def _equal_before(self, row: int) -> int | None:
         """The last step in which an earlier record of the row's tensor is equal in both runs."""
         a = self.frontier.alignment.a
-        same = np.flatnonzero((a.tensor == a.tensor[row]) & (a.order < a.order[row]))
-        same = same[self.frontier.status[same] == EQUAL]
-        return int(a.step[same].max()) if len(same) else None
+        earlier_rows = np.flatnonzero((a.tensor == a.tensor[row]) & (a.order < a.order[row]))
+        earlier_rows = earlier_rows[self.frontier.status[earlier_rows] == EQUAL]
+        return int(a.step[earlier_rows].max()) if len(earlier_rows) else None
 
     def _orphans(self, row: int) -> str:
         """The first few parents of a row that A alone recorded, as text."""
         a = self.frontier.alignment.a
-        rows = [one for one in self.frontier.parents(row) if self.frontier.status[one] == UNMATCHED]
+        rows = [
+            parent
+            for parent in self.frontier.parents(row)
+            if self.frontier.status[parent] == UNMATCHED
+        ]
         tensors = [a.tensors[a.tensor[one]] for one in rows]
         return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
 
     def _recorded_before(self, row: int, role: Role) -> bool:
         """Whether records of this role come before a row in its pass."""
-        found = self.frontier
-        a, block = found.alignment.a, int(found.block_of[row])
-        rows = found.blocks.rows_of(block)
-        roles = found.layouts[int(found.blocks.layout[block])].role
+        front = self.frontier
+        a, block = front.alignment.a, int(front.block_of[row])
+        rows = front.blocks.rows_of(block)
+        roles = front.layouts[int(front.blocks.layout[block])].role
         before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
         return bool((before & (roles == role)).any())
 
     def _unseen_window(self, row: int) -> bool:
-        """Whether records may be missing between a row and the ones that it depends on.
+        """Whether records may be missing between a row and the records that it depends on.
 
-        They are where recording began late, or where the row's mode keeps only some observations.
+        Records are missing where recording began late, or where the row's mode keeps only some
+        observations.
         """
-        found = self.frontier
-        if found.lacking[row] and found.opening[row]:
+        front = self.frontier
+        if front.lacking[row] and front.opening[row]:
             return True
-        a = found.alignment.a
+        a = front.alignment.a
         mode = a.tensors[a.tensor[row]].mode
         folds = not plain(mode) and ("window" in mode or mode.startswith("every_n"))
         return folds or (not plain(mode) and bool(a.pass_index[row] or a.count[row] > 1))
 
     def _unseen_gradients(self, row: int) -> bool:
         """Whether a row depends on a parameter that unrecorded gradients may have changed."""
-        found = self.frontier
-        a = found.alignment.a
+        front = self.frontier
+        a = front.alignment.a
         step, pass_index = int(a.step[row]), int(a.pass_index[row])
         if not (step or pass_index):
             return False
-        if found.role[row] == Role.PARAMETER:
+        if front.role[row] == Role.PARAMETER:
             names: Iterable[str] = [a.tensors[a.tensor[row]].name]
         else:
-            names = found.ancestry(row).unrecorded
-        layout = found.layouts[int(found.blocks.layout[found.block_of[row]])]
+            names = front.ancestry(row).unrecorded
+        layout = front.layouts[int(front.blocks.layout[front.block_of[row]])]
         kinds = ("pass_grad",) if pass_index else ("pass_grad", "grad", "updated")
-        told = {key[0].removesuffix(INDICES) for key in layout.keys if key[1] in kinds}
-        if found.role[row] == Role.PARAMETER:
+        with_gradients = {key[0].removesuffix(INDICES) for key in layout.keys if key[1] in kinds}
+        if front.role[row] == Role.PARAMETER:
             rank = a.tensors[a.tensor[row]].rank
-            learnt = {one.name for one in a.tensors if one.kind in LEARNT and one.rank == rank}
+            learnt = {
+                tensor.name for tensor in a.tensors if tensor.kind in LEARNT and tensor.rank == rank
+            }
             if learnt and not learnt.intersection(names):
                 return False  # no optimizer holds this parameter: code moves it, as a model's copy
-        return any(name not in told for name in names)
+        return any(name not in with_gradients for name in names)
 
     def _stands_still(self, row: int, measure: Measure) -> bool:
         """Whether a row of a later pass is far off, though no optimizer stepped since it was equal.
 
-        Parameters may move between passes by other code too, as of SAM: but not far apart, where
-        everything that was recorded of the passes before is equal.
+        Other code, as SAM, may also move parameters between passes. But where everything that was
+        recorded of the earlier passes is equal, such code does not move them far apart.
         """
-        found = self.frontier
-        a = found.alignment.a
+        front = self.frontier
+        a = front.alignment.a
         far = measure.eps <= EPS32 and measure.error_eps * measure.eps > FAR
-        same = (a.tensor == a.tensor[row]) & (a.step == a.step[row])
-        same &= (a.pass_index < a.pass_index[row]) & (a.attempt == a.attempt[row])
-        if not (far and found.role[row] == Role.COMPUTED and same.any()):
+        earlier_passes = (a.tensor == a.tensor[row]) & (a.step == a.step[row])
+        earlier_passes &= (a.pass_index < a.pass_index[row]) & (a.attempt == a.attempt[row])
+        if not (far and front.role[row] == Role.COMPUTED and earlier_passes.any()):
             return False
         rank = a.tensors[a.tensor[row]].rank
-        headers = [table.header.get(rank, {}) for table in (a, found.alignment.b)]
+        headers = [table.header.get(rank, {}) for table in (a, front.alignment.b)]
         alone = all(
             header.get(ENDED_BY) == header.get(OPTIMIZERS[0], "") and OPTIMIZERS[1] not in header
             for header in headers
         )
-        return alone and bool((found.status[same] == EQUAL).all())
+        return alone and bool((front.status[earlier_passes] == EQUAL).all())
 
     def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of a computed row: NaN or infinity, a random operation, else by its size."""
+        """The class of a computed row: NaN or infinity, a random operation, or by its error."""
         if measure.nonfinite and self.overflows.of(np.array([row]))[0]:
             times = figure(self.overflows.times(row))
             return "rounding", f"a loss scale {times} times the other's overflows{self.alone(row)}"
@@ -306,7 +313,7 @@ class Classes:
         return self.noise is not None and (tensor.name, tensor.kind) in self.noise.random
 
     def _size(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """Rounding or not, by how large the difference is."""
+        """The class by how large the difference is: rounding, or more than rounding."""
         a = self.frontier.alignment.a
         if measure.measured == "shape":
             return self._reshaped(row, pair)
@@ -318,24 +325,24 @@ class Classes:
             )
             return "not_rounding", f"{share} differ, and integers do not round"
         row_b = int(self.frontier.alignment.b_row[pair])
-        ops_b = tuple(one.name for one in self.changes.operations(row)[1])
-        told = severity(self.frontier, row, row_b, measure, ops_b)
-        if np.isnan(told.error):
+        ops_b = tuple(op.name for op in self.changes.operations(row)[1])
+        error = severity(self.frontier, row, row_b, measure, ops_b)
+        if np.isnan(error.error):
             return "rounding", "no values were kept; its size is not known"
         if self._is_told_otherwise(row):
-            return "not_rounding", told.note
-        if told.rounding:
-            return "rounding", told.note
-        if self.covering.excuses(row, pair, told):
+            return "not_rounding", error.note
+        if error.rounding:
+            return "rounding", error.note
+        if self.covering.excuses(row, pair, error):
             return "rounding", "the noise runs differ as much"
-        again = self.resummations.of(row, row_b, measure, told.eps)
-        if again is not None and again.rounding:
-            return "rounding", again.note
-        notes = (told.note, again.note if again else "")
+        resummed = self.resummations.of(row, row_b, measure, error.eps)
+        if resummed is not None and resummed.rounding:
+            return "rounding", resummed.note
+        notes = (error.note, resummed.note if resummed else "")
         return self._large(row, measure, "; ".join(filter(None, notes)))
 
     def _is_told_otherwise(self, row: int) -> bool:
-        """Whether both runs state another formula, or another factor than random numbers make."""
+        """Whether the runs state different formulas, or different factors despite equal seeds."""
         if self.changes.other_settings(row) or self.changes.other_number(row):
             return True
         if told_before(self.frontier, row):
@@ -343,11 +350,11 @@ class Classes:
         return self.changes.other_factor(row) and not self._seeds_differ(row)
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
-        """The class of an error beyond rounding: a fault, unless something unrecorded came in."""
-        found = self.frontier
+        """The class of an error beyond rounding: a fault, unless unrecorded data may explain it."""
+        front = self.frontier
         unrelated = measure.cosine_distance >= UNRELATED
-        untracked, seeds = bool(found.ancestry(row).untracked), self._seeds_differ(row)
-        parameters = bool(found.parameter_lacking[row])
+        untracked, seeds = bool(front.ancestry(row).untracked), self._seeds_differ(row)
+        parameters = bool(front.parameter_lacking[row])
         data = (untracked or parameters) and not self._recorded_before(row, Role.INPUT)
         unknown = " and ".join(["parameters"] * parameters + ["data"] * data)
         foreign = unknown and (unrelated or (parameters and seeds))
@@ -358,17 +365,19 @@ class Classes:
         return "not_rounding", note
 
     def _reshaped(self, row: int, pair: int) -> tuple[str, str]:
-        """The class of a row whose shapes differ: a fault, unless other samples came in unrecorded.
+        """The class of a row whose shapes differ: a fault, unless unrecorded data may explain it.
 
-        The first result of a pass has the number of samples that its data have; all other axes are
-        the program's own, and so is the number that follows from a recorded one.
+        The first result of a pass has as many samples as the data of the pass. All other axes are
+        decided by the program, and so is a number of samples that follows from a recorded tensor.
         """
-        found = self.frontier
-        a, b = found.alignment.a, found.alignment.b
-        mine, other = a.shapes[a.shape[row]], b.shapes[b.shape[found.alignment.b_row[pair]]]
+        front = self.frontier
+        a, b = front.alignment.a, front.alignment.b
+        mine, other = a.shapes[a.shape[row]], b.shapes[b.shape[front.alignment.b_row[pair]]]
         ops = [[one.name for one in side] for side in self.changes.operations(row)]
         samples = len(mine) == len(other) and mine[1:] == other[1:] and ops[0] == ops[1]
-        carried = any(one.kind == "value" and one.steps_back for one in found.ancestry(row).parents)
+        carried = any(
+            link.kind == "value" and link.steps_back for link in front.ancestry(row).parents
+        )
         seen = any(self._recorded_before(row, one) for one in (Role.INPUT, Role.COMPUTED))
         value = a.tensors[a.tensor[row]].kind == "value"
         if value and samples and not (carried or seen):

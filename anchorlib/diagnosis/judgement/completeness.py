@@ -1,4 +1,4 @@
-"""Whether each of two runs has all the records that an answer about them speaks of."""
+"""Whether each of two runs has all the records that an answer about them relies on."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _STAGES = {"value": "forward", "grad": "backward", "pass_grad": "backward"}
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """Whether A and B went on to the same step, lost no record, and did not die.
+    """Whether A and B reached one last step, lost no record, and did not die.
 
     A run that is still written is complete as long as it is not behind the other one.
 
-    why: for people, one clause for each thing that is missing; "" where nothing is.
+    why: for people, one clause for each thing that is missing; "" where nothing is missing.
     """
 
     a: bool = True
@@ -48,19 +48,19 @@ def completeness(alignment: Alignment) -> Completeness:
 def _lacks(name: str, table: Table, other: str, further: int | None) -> list[str]:
     """What the run of `table` lacks, a clause for each thing.
 
-    further: the last step of the other run where that comes later; else None.
+    further: the last step of the other run, where that step comes later; else None.
     """
-    found = []
+    clauses = []
     longer = "" if further is None else f", {other} goes on to step {further}"
     if table.state == "died":
-        found.append(f"{name} {_ending(table)}and never closed{longer}")
+        clauses.append(f"{name} {_ending(table)}and never closed{longer}")
     elif further is not None:
         ends = "ends at" if table.state == "closed" else "is still at"
-        found.append(f"{name} {ends} step {_last_step(table)}{longer}")
+        clauses.append(f"{name} {ends} step {_last_step(table)}{longer}")
     if table.gaps:
         count = sum(table.gaps.values())
-        found.append(f"{name} lacks {count} record{'s' * (count != 1)}")
-    return found
+        clauses.append(f"{name} lacks {count} record{'s' * (count != 1)}")
+    return clauses
 
 
 def _ending(table: Table) -> str:

@@ -1,4 +1,4 @@
-"""The origins of a comparison, each with its class and the reasons that are told for it."""
+"""The origins of a comparison, each with its class and the reasons for that class."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.judgement.changes import Changes, stated, turning
+from anchorlib.diagnosis.judgement.changes import Changes, ValueClause, stated, turning
 from anchorlib.diagnosis.judgement.classes import BAD, Classes
 from anchorlib.diagnosis.judgement.noise import Envelope
-from anchorlib.diagnosis.judgement.origins import Origin, Segment, segments
+from anchorlib.diagnosis.judgement.origins import Origin, OriginSegment, segments
 from anchorlib.diagnosis.judgement.reasons import reason
 from anchorlib.diagnosis.judgement.rounding import Jump, hidden_by_a_norm, jump, size_of_error
 from anchorlib.diagnosis.pairing import place_at
@@ -45,50 +45,54 @@ class Judge:
     def origins(self) -> list[Origin]:
         """The origins in order of execution.
 
-        There is one for each segment of equal parents; and, though their inputs differ already, one
-        for the first NaN or infinity of one run alone, for a leap of the error, for a norm's
-        moments that differ more than what the norm makes, for an optimizer that is told otherwise,
-        and for a formula that both runs state otherwise.
+        There is one origin for each segment. Five kinds of records are origins although their
+        inputs differ already: the first NaN or infinity of one run alone, a leap of the error,
+        moments of a norm that differ more than the norm's result, the first update of an optimizer
+        whose settings differ, and a value whose formula both runs state differently.
         """
-        told = [self._origin(segment) for segment in segments(self.frontier)]
-        if not any(origin.cls == "nonfinite" for origin in told):
-            told += self._overflow()
+        origins = [self._origin(segment) for segment in segments(self.frontier)]
+        if not any(origin.cls == "nonfinite" for origin in origins):
+            origins += self._overflow()
         leap = jump(self.frontier, self.measures, self.classes.overflows)
         if leap is not None and not self._covered(leap.row):
-            told = self._with_leap(told, leap)
+            origins = self._with_leap(origins, leap)
         hidden = hidden_by_a_norm(self.frontier, self.measures)
         if hidden is not None and not self._covered(hidden):
-            told = self._with_leap(told, Jump(hidden, 0.0), MOMENTS)
+            origins = self._with_leap(origins, Jump(hidden, 0.0), MOMENTS)
         turn = turning(self.frontier, self.measures)
-        told = told if turn is None else self._with_leap(told, Jump(turn, 0.0), OPTIMIZER)
+        origins = origins if turn is None else self._with_leap(origins, Jump(turn, 0.0), OPTIMIZER)
         other = stated(self.frontier, self.measures, self.changes)
-        return told if other is None else self._with_leap(told, Jump(other, 0.0), FORMULA)
+        return origins if other is None else self._with_leap(origins, Jump(other, 0.0), FORMULA)
 
     def _covered(self, row: int) -> bool:
         return self.classes.covering.covers(self.classes.pair(row))
 
-    def _with_leap(self, told: list[Origin], leap: Jump, why: str = "") -> list[Origin]:
-        """The origins with one more where the error leaps, unless a fault stands as early already.
+    def _with_leap(self, origins: list[Origin], leap: Jump, why: str = "") -> list[Origin]:
+        """The origins and one more at a leap, unless a fault is known at its step or before it.
 
-        why: the note of the new origin where it is told by another sign than its error.
+        why: the note of the new origin where something else than its error makes it one.
         """
         place = place_at(self.frontier.alignment.a, leap.row)
-        if any(one.cls in BAD and one.place.step <= place.step for one in told):
-            return told
-        segment = Segment(
+        if any(origin.cls in BAD and origin.place.step <= place.step for origin in origins):
+            return origins
+        segment = OriginSegment(
             leap.row, (leap.row,), 1, (place.rank,), self.frontier.ancestry(leap.row).ops
         )
         note = f"{leap.times:,.0f} times the error of anything before it in the step"
         note = note if leap.times else why
-        found = replace(self._told(segment, "not_rounding", note), leap=leap.times or 1.0)
-        before = [one for one in told if one.place.step <= place.step and one.place != place]
-        return [*before, found, *(one for one in told if one.place.step > place.step)]
+        added = replace(self._origin_of(segment, "not_rounding", note), leap=leap.times or 1.0)
+        before = [
+            origin
+            for origin in origins
+            if origin.place.step <= place.step and origin.place != place
+        ]
+        return [*before, added, *(origin for origin in origins if origin.place.step > place.step)]
 
     def _overflow(self) -> list[Origin]:
         """An origin for the first record that is NaN or infinite in one run alone.
 
-        It is one although its inputs differ already: no rounding grows into NaN or infinity where
-        the noise runs stay finite.
+        Such a record is an origin although its inputs differ already: no rounding grows into NaN or
+        infinity where the noise runs stay finite.
         """
         which = self.measures["nonfinite"] > 0
         every = self.frontier.alignment.a_row[self.measures.pair]
@@ -102,14 +106,15 @@ class Judge:
         row = int(rows[np.lexsort((alignment.a.order[rows], alignment.a.step[rows]))[0]])
         ops = self.frontier.ancestry(row).ops
         rank = alignment.a.tensors[alignment.a.tensor[row]].rank
-        segment = Segment(row, (row,), len(rows), (rank,), ops)
+        segment = OriginSegment(row, (row,), len(rows), (rank,), ops)
         note = "NaN or infinity in one run alone, of inputs that differ already"
-        return [self._told(segment, "nonfinite", note + self.classes.alone(row))]
+        return [self._origin_of(segment, "nonfinite", note + self.classes.alone(row))]
 
-    def _origin(self, segment: Segment) -> Origin:
+    def _origin(self, segment: OriginSegment) -> Origin:
         """The origin of a segment: its first record, unless another record has a worse class.
 
-        An evaluation states no operations: where it comes first, the training tells more.
+        Evaluations state no operations. So where an evaluation comes first, a record of the
+        training may show a fault that the evaluation's record does not.
         """
         cls, note = self.classes.of(segment.row)
         others = (*self._worst(segment), *segment.elsewhere)
@@ -119,10 +124,10 @@ class Judge:
                 segment = replace(segment, row=worst, ops=self.frontier.ancestry(worst).ops)
                 cls, note = other, why
                 break
-        return self._told(segment, cls, note)
+        return self._origin_of(segment, cls, note)
 
-    def _worst(self, segment: Segment) -> list[int]:
-        """The record of the largest error of each kind, largest first, but for the segment's first.
+    def _worst(self, segment: OriginSegment) -> list[int]:
+        """The record with the largest error of each kind, largest first, without the first record.
 
         Kinds are kept apart, since an optimizer makes updates and its state in one segment, and
         errors of different kinds are measured against different sizes.
@@ -142,38 +147,36 @@ class Judge:
         error = size_of_error(self.frontier, row, measure)
         return -1.0 if np.isnan(error) else error
 
-    def _told(self, segment: Segment, cls: str, note: str) -> Origin:
-        row, found = segment.row, self.frontier
+    def _origin_of(self, segment: OriginSegment, cls: str, note: str) -> Origin:
+        row, front = segment.row, self.frontier
         pair = self.classes.pair(row)
         measure = self.classes.measure(pair)
-        ancestry = found.ancestry(row)
+        ancestry = front.ancestry(row)
         outside = cls in ("starts_unequal", "window_start")
         direct = [] if outside else [link for link in ancestry.parents if not link.saved]
         parents = [join(link.name, link.kind) for link in direct]
         changed = (self.changes.given if outside else self.changes.of)(row, measure)
-        if cls == "not_rounding" and all(
-            one.startswith(("B is ", "where they differ")) for one in changed
-        ):
+        if cls == "not_rounding" and all(isinstance(clause, ValueClause) for clause in changed):
             changed = (*self.changes.unkept(row), *changed)
         ops = ((), ()) if outside else self.changes.operations(row)
         return Origin(
-            place=place_at(found.alignment.a, row),
+            place=place_at(front.alignment.a, row),
             cls=cls,
             ops=() if outside else segment.ops,
             parents=tuple(dict.fromkeys(parents)),
             measure=measure,
-            max_ulp=None if measure.measured == "summary" else max_ulp(found.alignment, pair),
-            why=reason(found, segment, measure, note, changed, outside=outside),
+            max_ulp=None if measure.measured == "summary" else max_ulp(front.alignment, pair),
+            why=reason(front, segment, measure, note, changed, outside=outside),
             amongst=segment.amongst,
             where=self._where(pair),
-            orphaned=bool(found.orphaned[row]) or bool(self.changes.made_of_alone(row)),
+            orphaned=bool(front.orphaned[row]) or bool(self.changes.made_of_alone(row)),
             changed=changed,
-            ops_a=tuple(one.name for one in ops[0]),
-            ops_b=tuple(one.name for one in ops[1]),
-            evidence=(found, row),
+            ops_a=tuple(op.name for op in ops[0]),
+            ops_b=tuple(op.name for op in ops[1]),
+            evidence=(front, row),
         )
 
     def _where(self, pair: int) -> str:
-        """Which elements of a pair differ; of the first origins alone, since values are read."""
+        """Which elements of a pair differ; "" after the first origins, since values are read."""
         self.unplaced -= 1
         return whereabouts(self.frontier.alignment, pair) if self.unplaced >= 0 else ""

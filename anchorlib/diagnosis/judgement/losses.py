@@ -20,7 +20,7 @@ _SOME_LOSS: Final = re.compile(r".*loss[^.]*", re.IGNORECASE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Where the losses part: the first steps at which they differ at all, by 1e-6, by 1e-3.
+    """Where the losses part: the first steps at which they differ at all, by 1e-6 and by 1e-3.
 
     first_bit, above_1e6, above_1e3: these steps; None where the losses never differ so much.
     name: the tensor taken for the loss.
@@ -37,10 +37,11 @@ class Losses:
 def losses(alignment: Alignment) -> Losses | None:
     """Where the losses of two runs part; None where the runs have no loss in common.
 
-    The loss is the tensor called so, else the last scalar that a forward computes. A parameter is
-    no loss, whatever its name and shape; a scalar that nothing is known to have computed is one
-    only by its name. Of a step's records of the loss the last counts: in phase "train" if there are
-    any, on the rank whose losses differ first, the lowest of several, else on the lowest rank.
+    The loss is the tensor whose name says so, else the last scalar that a forward computes. A
+    parameter is never the loss, whatever its name and shape. A scalar of which no operation is
+    known is taken for the loss only by its name. Where a step has several records of the loss, the
+    last of them counts: in phase "train" if it has any there, on the rank whose losses differ first
+    (of several such ranks the lowest), else on the lowest rank.
     """
     a, b = alignment.a, alignment.b
     scalar = _scalars(a, alignment.a_row) & _scalars(b, alignment.b_row)
@@ -54,11 +55,11 @@ def losses(alignment: Alignment) -> Losses | None:
     # The last of each step: records are in order of execution.
     _, last = np.unique(step[::-1], return_index=True)
     last = len(step) - 1 - last
-    one, two = _values(a, rows_a[last]), _values(b, rows_b[last])
+    loss_a, loss_b = _values(a, rows_a[last]), _values(b, rows_b[last])
     with np.errstate(all="ignore"):
-        apart = np.abs(two - one)
-        apart[np.isnan(one) ^ np.isnan(two)] = np.inf
-    values = zip(step[last].tolist(), one.tolist(), two.tolist(), strict=True)
+        apart = np.abs(loss_b - loss_a)
+        apart[np.isnan(loss_a) ^ np.isnan(loss_b)] = np.inf
+    values = zip(step[last].tolist(), loss_a.tolist(), loss_b.tolist(), strict=True)
     steps = step[last]
     return Losses(
         name=a.tensors[int(a.tensor[rows_a[0]])].name,
@@ -72,10 +73,10 @@ def losses(alignment: Alignment) -> Losses | None:
 def _scalars(table: Table, rows: Array) -> Array:
     value = np.array([tensor.kind == "value" for tensor in table.tensors] or [False])
     real = np.array([dtypes.dtype(name).family == "float" for name in table.dtypes] or [False])
-    found: Array = (
+    scalars: Array = (
         (table.figures["numel"][rows] == 1) & value[table.tensor[rows]] & real[table.dtype[rows]]
     )
-    return found
+    return scalars
 
 
 def _chosen(a: Table, rows: Array) -> str | None:
@@ -86,7 +87,9 @@ def _chosen(a: Table, rows: Array) -> str | None:
     for called in (_LOSS, _SOME_LOSS):
         if named := [name for name in names if called.fullmatch(name)]:
             return min(named, key=len)
-    made = {edges.name for told in a.edges.values() for edges in told if edges.ops} - parameters
+    made = {
+        edges.name for statements in a.edges.values() for edges in statements if edges.ops
+    } - parameters
     computed = np.array([tensor.name in made for tensor in a.tensors] or [False])[a.tensor[rows]]
     # A bias may have one element too; the loss is a scalar and comes last.
     shapeless = np.array([shape == () for shape in a.shapes] or [False])[a.shape[rows]]
@@ -95,13 +98,13 @@ def _chosen(a: Table, rows: Array) -> str | None:
 
 
 def _parameters(table: Table) -> set[str]:
-    """Names with kinds that only parameters have, and names of parents that no call made."""
+    """Names with kinds that only parameters have, and names of parents that have no call."""
     own = {
         tensor.name
         for tensor in table.tensors
         if tensor.kind in ("pass_grad", "updated", "delta") or tensor.kind.startswith("opt.")
     }
-    edges = (one for told in table.edges.values() for one in told)
+    edges = (one for statements in table.edges.values() for one in statements)
     return own | {parent.name for one in edges for parent in one.parents if parent.call is None}
 
 
@@ -115,20 +118,20 @@ def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
     elif mine.any():
         mine &= ranks == ranks[mine].min()
     train = np.array([phase == "train" for phase in a.phases])[a.phase[rows]]
-    found: Array = mine & train if (mine & train).any() else mine
-    return found
+    counting: Array = mine & train if (mine & train).any() else mine
+    return counting
 
 
 def _values(table: Table, rows: Array) -> Array:
     """The values of scalar records, from their summaries: the sum of a scalar is its value.
 
-    Sums leave out elements that are not finite; the counts of NaN and infinities tell those.
+    Sums leave out elements that are not finite; the counts of NaN and infinities show these.
     """
-    found: Array = table.figures["sum"][rows].astype(np.float64)
-    found[table.figures["nan"][rows] > 0] = np.nan
+    losses_of_rows: Array = table.figures["sum"][rows].astype(np.float64)
+    losses_of_rows[table.figures["nan"][rows] > 0] = np.nan
     infinite = table.figures["inf"][rows] > 0
-    found[infinite] = np.inf
-    return found
+    losses_of_rows[infinite] = np.inf
+    return losses_of_rows
 
 
 def _first(steps: Array, which: Array) -> int | None:

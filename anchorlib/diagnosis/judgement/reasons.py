@@ -1,4 +1,4 @@
-"""The reasons of an origin beyond its class, in one line for people."""
+"""The reasons of an origin besides its class, in one line for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from anchorlib.diagnosis.causes import Frontier, Role, mode_since
 from anchorlib.diagnosis.judgement.changes import computing, detached, stepped_again, untrained
-from anchorlib.diagnosis.judgement.origins import Segment
+from anchorlib.diagnosis.judgement.origins import OriginSegment
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
@@ -28,8 +28,8 @@ UNROUNDING = re.compile(
 def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
     """Whether none of these operations can round.
 
-    Operations that only move bits forward may add in backward: gradients that meet in one tensor
-    are added, and so are those of elements that were read more than once.
+    An operation that only moves bits in forward may add in backward: gradients that meet in one
+    tensor are added, and so are the gradients of an element that was read more than once.
     """
     if not ops or (gradient and parents != 1):
         return False
@@ -39,7 +39,7 @@ def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
 
 def reason(
     frontier: Frontier,
-    segment: Segment,
+    segment: OriginSegment,
     measure: Measure,
     note: str,
     changed: Sequence[str],
@@ -49,7 +49,7 @@ def reason(
     """The reasons of an origin, "; " between them; "" where there is nothing to say.
 
     note: the reason for the class. changed: what B does otherwise at the origin. outside: whether
-        the difference came in from outside the recorded operations, which then say no more.
+        the difference came in from outside the recorded operations, so that these explain nothing.
     """
     a, row = frontier.alignment.a, segment.row
     parts = [note] if note else []
@@ -60,7 +60,7 @@ def reason(
     ancestry = frontier.ancestry(row)
     direct = [link for link in ancestry.parents if not link.saved]
     gradient = a.tensors[a.tensor[row]].kind != "value"
-    replaced = any(" in place of " in one for one in changed)
+    replaced = any(" in place of " in clause for clause in changed)
     if not replaced and unrounding(segment.ops, gradient=gradient, parents=len(direct)):
         parts.append(
             f"{segment.ops[0]} cannot round: the difference was made just before, by something "
@@ -71,9 +71,9 @@ def reason(
     parts += _stretch(segment)
     if row in frontier.copies:
         parts.append(_copied(frontier, row))
-    told = [*_in_eval_mode(frontier, row), *detached(frontier, row), *changed]
-    parts += told or _seen_before(frontier, row, measure)
-    explained = any(one.startswith("zero_grad?") for one in changed)
+    explanations = [*_in_eval_mode(frontier, row), *detached(frontier, row), *changed]
+    parts += explanations or _seen_before(frontier, row, measure)
+    explained = any(clause.startswith("zero_grad?") for clause in changed)
     explained = explained or bool(stepped_again(frontier, row) or untrained(frontier, row))
     if frontier.role[row] == Role.OPTIMIZER and not segment.ops and not explained:
         parts.append(_after_backward(frontier, a.tensors[a.tensor[row]].kind))
@@ -91,16 +91,18 @@ def _copied(frontier: Frontier, row: int) -> str:
 
 
 def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
-    """Says which run had the layer in eval mode by the row's step, where the other had not."""
+    """Says which run alone had the layer in eval mode by the row's step; [] where neither did."""
     alignment = frontier.alignment
     tensor, step = alignment.a.tensors[alignment.a.tensor[row]], int(alignment.a.step[row])
-    names = {one.a: one.b for one in alignment.renamed}
+    names = {renaming.a: renaming.b for renaming in alignment.renamed}
     sides = (
         (alignment.a, tensor.name, step),
         (alignment.b, names.get(tensor.name, tensor.name), step + alignment.step_offset),
     )
     since = [mode_since(t.header.get(tensor.rank, {}), name) for t, name, _ in sides]
-    there = [one is not None and one <= at for one, (_, _, at) in zip(since, sides, strict=True)]
+    there = [
+        first is not None and first <= at for first, (_, _, at) in zip(since, sides, strict=True)
+    ]
     if there[0] == there[1]:
         return []
     run, at = ("A", since[0]) if there[0] else ("B", since[1])
@@ -108,34 +110,37 @@ def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
 
 
 def _seen_before(frontier: Frontier, row: int, measure: Measure) -> list[str]:
-    """Says that the operations shown were recorded at an earlier step, for a large difference.
+    """For a large difference, says that the operations shown were recorded at an earlier step.
 
-    Recording looks at the graph behind a tensor in the first steps alone: a later step may have run
-    other operations than those shown.
+    The graph behind a tensor is recorded in the first steps alone: a later step may have run other
+    operations than those shown.
     """
     large = measure.nonfinite or measure.error_eps > LARGE
     alignment = frontier.alignment
     a, step = alignment.a, int(alignment.a.step[row])
     tensor = a.tensors[a.tensor[row]]
-    told = [one.step for one in a.edges.get(tensor.rank, ()) if one.name == tensor.name]
-    if not large or tensor.kind != "value" or not told or step - max(told) <= 1:
+    stated = [edges.step for edges in a.edges.get(tensor.rank, ()) if edges.name == tensor.name]
+    if not large or tensor.kind != "value" or not stated or step - max(stated) <= 1:
         return []
     return [
-        f"operations are those of step {max(told)}; what B did at step {step} was not looked at"
+        f"operations are those of step {max(stated)}; what B did at step {step} was not looked at"
     ]
 
 
 def _after_backward(frontier: Frontier, kind: str) -> str:
-    """What stands between the last backward and an optimizer's record that differs."""
+    """What happens between the last backward and an optimizer's record that differs."""
     if kind != "grad":
         return "the optimizer itself"
-    # Where ranks or passes were merged for the comparison, nothing but their merging is left.
-    words = ("reduction" if one.ranks > 1 else "accumulation" for one in frontier.alignment.merged)
-    told = " or ".join(dict.fromkeys(words)) or "clipping, scaling or reduction"
-    return f"after backward: {told}"
+    # Where ranks or passes were merged for the comparison, only their merging can be the cause.
+    words = (
+        "reduction" if merging.ranks > 1 else "accumulation"
+        for merging in frontier.alignment.merged
+    )
+    stages = " or ".join(dict.fromkeys(words)) or "clipping, scaling or reduction"
+    return f"after backward: {stages}"
 
 
-def _stretch(segment: Segment) -> list[str]:
+def _stretch(segment: OriginSegment) -> list[str]:
     """Says that a segment has many operations, of which one is the cause."""
     if compiled(segment.ops):
         return ["somewhere inside compiled code"]
@@ -145,7 +150,7 @@ def _stretch(segment: Segment) -> list[str]:
     return []
 
 
-def _ranks(frontier: Frontier, segment: Segment) -> str:
+def _ranks(frontier: Frontier, segment: OriginSegment) -> str:
     """Says on which ranks the origin stands, in a run of several ranks."""
     every = {tensor.rank for tensor in frontier.alignment.a.tensors}
     if len(every) < 2:

@@ -19,25 +19,30 @@ def series(
 ) -> Array:
     """The rows of this kind in the row's rank, phase and attempt, in order of execution.
 
-    name: the tensor's; None for that of the row. every_phase: those of all phases.
+    name: the tensor's name; None for the row's own tensor. every_phase: whether to include the rows
+        of all phases.
     """
     own = table.tensors[table.tensor[row]]
     wanted = (own.name if name is None else name, kind, own.rank)
-    same = [n for n, one in enumerate(table.tensors) if (one.name, one.kind, one.rank) == wanted]
-    which = np.isin(table.tensor, same)
+    numbers = [
+        n
+        for n, tensor in enumerate(table.tensors)
+        if (tensor.name, tensor.kind, tensor.rank) == wanted
+    ]
+    which = np.isin(table.tensor, numbers)
     which &= every_phase | (table.phase == table.phase[row])
     rows = np.flatnonzero(which & (table.attempt == table.attempt[row]))
-    found: Array = rows[np.argsort(table.order[rows], kind="stable")]
-    return found
+    rows_in_order: Array = rows[np.argsort(table.order[rows], kind="stable")]
+    return rows_in_order
 
 
 def values(table: Table, row: int) -> Array | None:
     """The values of a record, flat, in float64 and without its loss scale.
 
-    None where they were not kept, or are not all finite. Raises StoreError where they cannot be
-    read.
+    None where the values were not kept, or are not all finite. Raises StoreError where they cannot
+    be read.
     """
     if not table.kept[row]:
         return None
-    found: Array = read(table, row).astype(np.float64).reshape(-1) / float(table.scale[row])
-    return found if np.isfinite(found).all() else None
+    decoded: Array = read(table, row).astype(np.float64).reshape(-1) / float(table.scale[row])
+    return decoded if np.isfinite(decoded).all() else None

@@ -1,7 +1,7 @@
 """What a sparse gradient means: the sum of its values at each index.
 
-It is recorded as `NAME:indices` and `NAME:values`, as it is stored: an index may stand there
-several times, and in any order.
+A sparse gradient is recorded as it is stored, as `NAME:indices` and `NAME:values`. An index may
+stand there several times, and the indices may have any order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ MOST_ELEMENTS = 1 << 22
 
 
 class Sums(NamedTuple):
-    """A sparse tensor coalesced: its indices in order, the sum at each, and of the terms' sizes."""
+    """A coalesced sparse tensor: its indices in order, and at each the sums of values and of sizes.
+
+    indices: ascending. sums: the sum of the values at each index. sizes: the sum of their absolute
+    values, by which the rounding of the sum is judged.
+    """
 
     indices: Array
     sums: Array
@@ -32,19 +36,19 @@ class Sums(NamedTuple):
         every, place = np.unique(
             np.concatenate([self.indices, indices], axis=1), axis=1, return_inverse=True
         )
-        found = np.zeros((every.shape[1], self.sums.shape[1]))
+        sums = np.zeros((every.shape[1], self.sums.shape[1]))
         place = place.reshape(-1)
-        found[place[: len(self.sums)]] = self.sums
-        told: Array = found[place[len(self.sums) :]].reshape(-1)
-        return told
+        sums[place[: len(self.sums)]] = self.sums
+        wanted: Array = sums[place[len(self.sums) :]].reshape(-1)
+        return wanted
 
 
 def row_of_values(table: Table, row: int) -> int | None:
     """The row with the values of the sparse tensor whose indices are in a row; None without one."""
     own = table.tensors[table.tensor[row]]
     name = own.name.removesuffix(INDICES) + VALUES
-    same = [n for n, one in enumerate(table.tensors) if one == own._replace(name=name)]
-    rows = np.flatnonzero(np.isin(table.tensor, same) & (table.step == table.step[row]))
+    numbers = [n for n, tensor in enumerate(table.tensors) if tensor == own._replace(name=name)]
+    rows = np.flatnonzero(np.isin(table.tensor, numbers) & (table.step == table.step[row]))
     for place in (table.pass_index, table.call, table.phase, table.attempt):
         rows = rows[place[rows] == place[row]]
     return int(rows[0]) if len(rows) else None
@@ -53,12 +57,12 @@ def row_of_values(table: Table, row: int) -> int | None:
 def summed(table: Table, row: int) -> Sums | None:
     """The sparse tensor whose indices are in a row; None where its values are not known.
 
-    Raises StoreError where they cannot be read.
+    Raises StoreError where the values cannot be read.
     """
-    beside = row_of_values(table, row)
-    if beside is None or max(table.figures["numel"][[row, beside]]) > MOST_ELEMENTS:
+    row_of_sums = row_of_values(table, row)
+    if row_of_sums is None or max(table.figures["numel"][[row, row_of_sums]]) > MOST_ELEMENTS:
         return None
-    where, held = values(table, row), values(table, beside)
+    where, held = values(table, row), values(table, row_of_sums)
     shape = table.shapes[table.shape[row]]
     if where is None or held is None or len(shape) != 2 or not shape[1]:
         return None
@@ -67,5 +71,5 @@ def summed(table: Table, row: int) -> Sums | None:
     sums, sizes = (np.zeros((unique.shape[1], parts.shape[1])) for _ in range(2))
     np.add.at(sums, at.reshape(-1), parts)
     np.add.at(sizes, at.reshape(-1), np.abs(parts))
-    some = sizes.any(axis=1)
-    return Sums(unique[:, some], sums[some], sizes[some])
+    nonzero = sizes.any(axis=1)
+    return Sums(unique[:, nonzero], sums[nonzero], sizes[nonzero])

@@ -17,28 +17,29 @@ __all__ = ["Drift", "drift", "verdict"]
 
 Array = np.ndarray[Any, Any]
 COVERED = 4.0
-"""Median score up to which a drift is covered in the first step that differs: between correct runs
-medians reach 1.4 there.
+"""The median score up to which a drift is covered in the first step that differs: between correct
+runs, medians reach 1.4 there.
 
-Later, the limit grows. Noise runs were perturbed once, before their first step, whereas another way
-to compute rounds otherwise in every step, and n independent errors add up to √n times one."""
+In later steps the limit grows. Noise runs were perturbed once, before their first step, whereas a
+run that computes by other operations rounds differently in every step, and n independent errors add
+up to √n times one error."""
 COVERED_LOW = 8.0
-"""Median score up to which a drift is covered in the first steps of low precision: perturbed
-parameters cover less there."""
+"""The median score up to which a drift is covered in the first steps of low precision, where
+perturbed parameters make less noise."""
 FIRST_STEPS = 2
 EPS32 = 2.0**-23
 ENOUGH = 3
 """Tensors that a median needs; neighbouring steps are taken together until there are as many."""
 MANY = 16
-"""Scores of small tensors that a common judgement needs: their tails are heavy, their median is
-not."""
+"""How many scores of small tensors are needed to judge them together: single scores may be large by
+chance, the median of many is not."""
 UNKNOWN = ("starts_unequal", "window_start")
 
 
 class Drift(NamedTuple):
-    """The drift of two runs beside that of the noise runs.
+    """The drift of two runs, compared with that of the noise runs.
 
-    covered: whether the noise runs cover the drift; None where that cannot be told.
+    covered: whether the noise runs cover the drift; None where that cannot be decided.
     worst, step, kind: the largest median score, with its step and kind of record.
     """
 
@@ -51,17 +52,17 @@ class Drift(NamedTuple):
 def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelope) -> Drift:
     """Judges the drift by the noise runs, up to their horizon.
 
-    It is judged by tensors of many elements; where there are none, by the scores of all small
-    tensors together.
+    The scores of tensors with many elements decide; where there are no such tensors, the scores of
+    all small tensors together do.
     """
     rows = alignment.a_row[measures.pair]
     kinds, kind = kinds_of(alignment, rows)
     step = alignment.a.step[rows]
-    told = np.isfinite(scores)
+    judged = np.isfinite(scores)
     if noise.horizon is not None:
-        told &= step < noise.horizon
-    large = told & (measures["numel"] >= ELEMENTS)
-    # Differences of low-precision parameters are a few units large: any noise is as large.
+        judged &= step < noise.horizon
+    large = judged & (measures["numel"] >= ELEMENTS)
+    # Differences of low-precision parameters are a few units in the last place: noise is as large.
     few_units = np.array([name == "delta" for name in kinds] or [False])[kind]
     large &= ~(few_units & (measures["eps"] > EPS32))
     if not large.any():
@@ -72,30 +73,30 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
         for code, name in enumerate(kinds)
         if len(at := np.flatnonzero(large & (kind == code)))
     ]
-    covered = all(one.covered for one in drifts)
-    # Where a kind is not covered, it is told rather than a covered kind of a larger score.
-    worst = max(drifts, key=lambda one: (not one.covered, one.worst))
+    covered = all(drift_of_kind.covered for drift_of_kind in drifts)
+    # A kind that is not covered is reported before a covered kind with a larger score.
+    worst = max(drifts, key=lambda drift_of_kind: (not drift_of_kind.covered, drift_of_kind.worst))
     return worst._replace(covered=covered)
 
 
 def _of_kind(kind: str, scores: Array, step: Array, low: Array, first: int) -> Drift:
     """The drift of one kind: the worst median of neighbouring steps."""
     groups = _groups(step)
-    found = medians(groups, scores, int(groups.max()) + 1)
-    since = np.full(len(found), np.inf)
+    middles = medians(groups, scores, int(groups.max()) + 1)
+    since = np.full(len(middles), np.inf)
     np.minimum.at(since, groups, step - first)
     limit = COVERED * np.sqrt(1 + since)
     limit[np.unique(groups[low])] = COVERED_LOW
-    at = int(np.argmax(found / limit))
+    at = int(np.argmax(middles / limit))
     return Drift(
-        bool(found[at] <= limit[at]), float(found[at]), int(step[groups == at].min()), kind
+        bool(middles[at] <= limit[at]), float(middles[at]), int(step[groups == at].min()), kind
     )
 
 
 def _pooled(measures: Measures, scores: Array, noise: Envelope) -> Drift:
     """The drift where no tensor can be judged alone: all are small, or noise is large at once.
 
-    Saturated noise can show that it covers a drift, never that it does not.
+    Saturated noise can show that a drift is covered, but never that a drift is not covered.
     """
     with np.errstate(all="ignore"):
         ratio = measures["error_eps"] / np.fmax(noise.relative / measures["eps"], FLOOR)
@@ -124,17 +125,18 @@ def _groups(step: Array) -> Array:
             number, held = number + 1, 0
     if held and number:
         numbers[numbers == number] = number - 1
-    found: Array = numbers[which.reshape(-1)]
-    return found
+    numbers_of_entries: Array = numbers[which.reshape(-1)]
+    return numbers_of_entries
 
 
 def verdict(
-    counts: Counts, origins: Sequence[Origin], told: Drift | None, *, harmless: bool
+    counts: Counts, origins: Sequence[Origin], noise_drift: Drift | None, *, harmless: bool
 ) -> str:
     """The verdict, one of the five words of the contract.
 
-    told: the drift; None without noise runs. harmless: whether nothing can follow from the
-        differences, since no value differs, or none from which anything else is computed.
+    noise_drift: the drift as the noise runs judge it; None without noise runs.
+    harmless: whether nothing can follow from the differences, since no value differs, or none from
+        which anything else is computed.
     """
     if not counts.matched:
         return "incomparable"
@@ -144,10 +146,10 @@ def verdict(
         return "unexpected"
     if harmless:
         return "expected"
-    if told is None or told.covered is None:
+    if noise_drift is None or noise_drift.covered is None:
         return "suspect"
-    if told.covered:
+    if noise_drift.covered:
         return "expected"
-    # Noise does not have to cover what came in from outside.
+    # Noise runs need not cover a difference that came in from outside.
     unequal = any(origin.cls in UNKNOWN for origin in origins)
     return "suspect" if unequal else "unexpected"

@@ -7,12 +7,12 @@ tables        the records of each run as a table, a row for each record
 identity      the key of a row, which its counterpart has too
 splits        work that one run does in several passes or ranks, and the other at once
 alignment     the pairs of rows, and the renamings that led to them
-renaming      names of one run that stand for other names of the other
+renaming      names of one run that stand for different names of the other run
 orders        samples that one run has in another order within a batch
 join          two tables, joined by all of these
-selected      the same for some tensors, by the names that A has for them
+selected      the pairs of some tensors alone, by the names that A has for them
 unread_ranks  whether ranks that were not read change the pairs
-edges         what each tensor of A was computed from, completed by what B knows
+edges         from what each tensor of A was computed, completed by B's statements
 """
 
 from anchorlib.diagnosis.pairing.alignment import Alignment, Counts, Renaming
@@ -20,6 +20,7 @@ from anchorlib.diagnosis.pairing.edges import compiled, statements
 from anchorlib.diagnosis.pairing.identity import packed, shared_codes
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.diagnosis.pairing.selected import aligned_runs
+from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import (
     NOBODY,
     FarValues,
@@ -47,6 +48,7 @@ __all__ = [
     "aligned_runs",
     "compiled",
     "packed",
+    "parameters_of",
     "place_at",
     "shared_codes",
     "statements",

@@ -17,10 +17,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """One tensor that has different names in the two runs, and how that was told.
+    """One tensor that has different names in the two runs, and how the names were matched.
 
     how: "map" (the user's file), "wrapper" (a prefix that a wrapper or a `prefix=` added),
-        "operations" (the same place among what is computed of what), "digest" (equal bits at the
+        "operations" (equal places in the graphs of operations), "digest" (equal bits at the
         first step), "guess" (same shapes and like norms, and no other name would do as well:
         shown to people, and nothing is concluded from it; see `Alignment.guessed`).
     """
@@ -32,12 +32,14 @@ class Renaming:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Pairs of records, in A's order of execution (rank, order); identity decides, not arrival.
+    """Pairs of records, in A's order of execution (rank, order).
+
+    Records are paired by their identity, never by the order in which they arrived.
 
     a_row, b_row: the rows of a pair in the two tables.
-    equal: whether dtype, shape and digest of a pair are the same.
+    equal: whether dtype, shape and digest of a pair are equal.
     only_a, only_b: rows that found no partner.
-    step_offset: a record of A at step s stands for one of B at step s + step_offset.
+    step_offset: a record of A at step s stands for a record of B at step s + step_offset.
     eval_since: the step, in the run's own count, from which A, and B, ran in eval mode while the
         other trained; None where it never did.
     merged: which passes or ranks of a run were merged, where the two split their work differently.
@@ -68,10 +70,10 @@ class Alignment:
     @property
     def guessed(self) -> Array:
         """Whether each pair rests on a guessed name: nothing should be concluded from it."""
-        names = {one.a for one in self.renamed if one.how == "guess"}
+        names = {renaming.a for renaming in self.renamed if renaming.how == "guess"}
         guesses = np.array([tensor.name in names for tensor in self.a.tensors], bool)
-        found: Array = guesses[self.a.tensor[self.a_row]]
-        return found
+        by_guess: Array = guesses[self.a.tensor[self.a_row]]
+        return by_guess
 
     def settled(self) -> Alignment:
         """The alignment without guessed pairs, whose records then belong to one run alone.

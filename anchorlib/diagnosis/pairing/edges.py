@@ -19,50 +19,52 @@ def compiled(ops: Iterable[str]) -> bool:
 
 
 def statements(alignment: Alignment, rank: int) -> list[Edges]:
-    """The edges of one rank: A's, and B's for places where A has none, or only poor ones.
+    """The edges of one rank: A's, and B's for places where A has none, or only poor edges.
 
-    Compiled code has a single autograd node, or none; the edges of an eager partner name its
+    Compiled code has a single autograd node, or none; the edges of an eager run name the
     operations. B's edges are given for A's attempts: those with edges, the first and the last.
     """
     own = list(alignment.a.edges.get(rank, ()))
     attempts = {edges.attempt for edges in own} | set(alignment.a.attempt.tolist()[-1:]) | {0}
     others = _by_place(_translated(alignment, rank))
-    found = []
+    chosen = []
     mine = _by_place(own)
-    for place, told in mine.items():
+    for place, edges_here in mine.items():
         better = others.get(place, ())
-        if _poor(told) and better and not _poor(better):
+        if _poor(edges_here) and better and not _poor(better):
             continue
         others.pop(place, None)
-        found += told
-    for told in others.values():
-        found += [replace(edges, attempt=attempt) for attempt in attempts for edges in told]
-    return found
+        chosen += edges_here
+    for edges_here in others.values():
+        chosen += [replace(edges, attempt=attempt) for attempt in attempts for edges in edges_here]
+    return chosen
 
 
 def _translated(alignment: Alignment, rank: int) -> Iterable[Edges]:
     """B's edges of a rank, of its lowest rank if B lacks this one, in A's names and steps."""
     b = alignment.b.edges
     other = rank if rank in b else min(b, default=rank)
-    names = {one.b: one.a for one in alignment.renamed}
+    names = {renaming.b: renaming.a for renaming in alignment.renamed}
     for edges in b.get(other, ()):
         step = max(edges.step - alignment.step_offset, 0)
         yield _renamed(replace(edges, step=step), names) if names else replace(edges, step=step)
 
 
 def _renamed(edges: Edges, names: Mapping[str, str]) -> Edges:
-    parents = [replace(one, name=names.get(one.name, one.name)) for one in edges.parents]
+    parents = [
+        replace(parent, name=names.get(parent.name, parent.name)) for parent in edges.parents
+    ]
     return replace(edges, name=names.get(edges.name, edges.name), parents=tuple(parents))
 
 
-def _by_place(told: Iterable[Edges]) -> dict[Place, list[Edges]]:
+def _by_place(statements: Iterable[Edges]) -> dict[Place, list[Edges]]:
     """The edges of each phase, name and call."""
-    found: dict[Place, list[Edges]] = {}
-    for edges in told:
-        found.setdefault((edges.phase, edges.name, edges.call), []).append(edges)
-    return found
+    by_place: dict[Place, list[Edges]] = {}
+    for edges in statements:
+        by_place.setdefault((edges.phase, edges.name, edges.call), []).append(edges)
+    return by_place
 
 
-def _poor(told: Sequence[Edges]) -> bool:
-    """Whether all these edges may miss parents, or include compiled code."""
-    return all(edges.missing or compiled(edges.ops) for edges in told)
+def _poor(statements: Sequence[Edges]) -> bool:
+    """Whether each of these statements may miss parents, or stands for compiled code."""
+    return all(edges.missing or compiled(edges.ops) for edges in statements)

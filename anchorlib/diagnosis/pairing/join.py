@@ -2,7 +2,7 @@
 
 Order of arrival never decides anything. The modes All, Summary, EveryN and Final record the tensor
 itself, so that their records are paired where coordinates agree; a Sum is paired only with a Sum of
-the same window. Records without a partner are part of the result.
+an equal window. Records without a partner are part of the result.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ NO_NAMES: Mapping[str, str] = MappingProxyType({})
 def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignment:
     """Which record of `a` stands for which of `b`.
 
-    names: A's name -> B's, where they are known to differ; names that a run does not have are
-        passed over, and of several names for one the last holds.
+    names: A's name -> B's, where they are known to differ. Names that a run does not have are
+        ignored; where several names of A are given one name of B, the last of them holds.
     """
     return arranged(_put_together(a, b, names))
 
 
 def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
-    """The pairs, of passes or ranks that are taken together where the two runs split their work."""
-    found = _aligned(a, b, names)
+    """The alignment, with passes or ranks merged where the runs split their work differently."""
+    alignment = _aligned(a, b, names)
     for split in splits(a, b):
-        to_a = {one.b: one.a for one in found.renamed}
-        to_b = {one.a: one.b for one in found.renamed}
-        offset = found.step_offset
+        to_a = {renaming.b: renaming.a for renaming in alignment.renamed}
+        to_b = {renaming.a: renaming.b for renaming in alignment.renamed}
+        offset = alignment.step_offset
         if split.side == "b":
             made = merged(b, a, split, to_a, -offset)
             sides = (a, made[0]) if made else None
@@ -56,36 +56,36 @@ def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
             sides = (made[0], b) if made else None
         if made and sides:
             return replace(_aligned(*sides, names), merged=(made[1],))
-    to_b = {one.a: one.b for one in found.renamed}
-    if (both := met(a, b, to_b, found.step_offset)) is not None:
-        return replace(_aligned(both.a, both.b, names), merged=both.merged)
-    return found
+    to_b = {renaming.a: renaming.b for renaming in alignment.renamed}
+    if (meeting := met(a, b, to_b, alignment.step_offset)) is not None:
+        return replace(_aligned(meeting.a, meeting.b, names), merged=meeting.merged)
+    return alignment
 
 
 def _aligned(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
     naming = by_name(named(a), named(b), names, (made_by(a), made_by(b)))
     match_bits(naming, a, b, 0)
     match_positions(naming, a, b)
-    found = Identities(a, b, naming.to_b, 0)
-    offset = step_offset(a, b, naming.to_b, found)
+    identities = Identities(a, b, naming.to_b, 0)
+    offset = step_offset(a, b, naming.to_b, identities)
     before = len(naming.to_b)
     if offset:
         match_bits(naming, a, b, offset)
     naming.match_equal()
     match_figures(naming, a, b, offset)
     if offset or len(naming.to_b) > before:
-        found = Identities(a, b, naming.to_b, offset)
-    one, two = joined(found.key_a, found.key_b)
-    a_row, b_row = found.row_a[one], found.row_b[two]
+        identities = Identities(a, b, naming.to_b, offset)
+    places_a, places_b = joined(identities.key_a, identities.key_b)
+    a_row, b_row = identities.row_a[places_a], identities.row_b[places_b]
     return Alignment(
         a=a,
         b=b,
         a_row=a_row,
         b_row=b_row,
         equal=same_bits(a, b, a_row, b_row),
-        only_a=np.setdiff1d(found.row_a, a_row, assume_unique=True),
-        only_b=np.setdiff1d(found.row_b, b_row, assume_unique=True),
+        only_a=np.setdiff1d(identities.row_a, a_row, assume_unique=True),
+        only_b=np.setdiff1d(identities.row_b, b_row, assume_unique=True),
         renamed=tuple(naming.renamed),
         step_offset=offset,
-        eval_since=found.eval_since,
+        eval_since=identities.eval_since,
     )

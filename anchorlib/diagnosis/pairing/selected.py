@@ -1,7 +1,8 @@
 """The alignment of two runs of which some tensors are selected, by the names that A has for them.
 
-A tensor that B calls otherwise is found only by looking at all names. Then both runs are aligned
-whole, and B gives the partners of the selected tensors, and what the selectors name in B itself.
+A tensor that has another name in B is found only by looking at all names. Then both runs are
+aligned whole. Of B, the partners of the selected tensors are taken, and the tensors that the
+selectors name in B itself.
 """
 
 from __future__ import annotations
@@ -37,27 +38,27 @@ def aligned_runs(
     """
     if standing and (short := _shortened(a, b, selectors, names, standing)) is not None:
         return short
-    one = table_of(a, selectors)
+    selected_a = table_of(a, selectors)
     missing: UnknownTensorError | None = None
     own: Pairs = set()
     try:
-        two = table_of(b, selectors)
-        own = _pairs(two)
-        if _pairs(one) <= own:
-            return align(one, two, names=names)
+        selected_b = table_of(b, selectors)
+        own = _pairs(selected_b)
+        if _pairs(selected_a) <= own:
+            return align(selected_a, selected_b, names=names)
     except UnknownTensorError as error:
         missing = error
     whole = align(table_of(a), table_of(b), names=names)
-    if _pairs(one) == _pairs(whole.a) and own == _pairs(whole.b):
+    if _pairs(selected_a) == _pairs(whole.a) and own == _pairs(whole.b):
         return whole
-    wanted = _partners(whole, _pairs(one))
+    wanted = _partners(whole, _pairs(selected_a))
     if missing is not None and not wanted:
         raise missing
-    found = align(one, table_of(b, chosen=wanted | own), names=_map(whole, one))
-    # The renamings were given as a map; how they were told stands in the alignment of all.
+    alignment = align(selected_a, table_of(b, chosen=wanted | own), names=_map(whole, selected_a))
+    # The renamings were given as a map; how they were matched stands in the alignment of all.
     how = {(each.a, each.b): each.how for each in whole.renamed}
-    renamed = (replace(each, how=how.get((each.a, each.b), each.how)) for each in found.renamed)
-    return replace(found, renamed=tuple(renamed))
+    renamed = (replace(each, how=how.get((each.a, each.b), each.how)) for each in alignment.renamed)
+    return replace(alignment, renamed=tuple(renamed))
 
 
 def _shortened(
@@ -65,22 +66,22 @@ def _shortened(
 ) -> Alignment | None:
     """The alignment made without the ranks for which others stand; None where these cannot."""
     try:
-        one, two = (table_of(run, selectors, standing=standing) for run in (a, b))
+        table_a, table_b = (table_of(run, selectors, standing=standing) for run in (a, b))
     except UnknownTensorError:
         return None
-    if not _pairs(one) <= _pairs(two):
+    if not _pairs(table_a) <= _pairs(table_b):
         return None
-    found = align(one, two, names=names)
-    return found if stands(found, standing, names) else None
+    alignment = align(table_a, table_b, names=names)
+    return alignment if stands(alignment, standing, names) else None
 
 
 def _pairs(table: Table) -> Pairs:
     return {(tensor.name, tensor.kind) for tensor in table.tensors}
 
 
-def _map(whole: Alignment, one: Table) -> dict[str, str]:
+def _map(whole: Alignment, table: Table) -> dict[str, str]:
     """The renamings of the names in a table of A, A's name -> B's."""
-    names = {tensor.name for tensor in one.tensors}
+    names = {tensor.name for tensor in table.tensors}
     return {each.a: each.b for each in whole.renamed if each.a in names}
 
 
@@ -89,9 +90,9 @@ def _partners(whole: Alignment, wanted: Pairs) -> Pairs:
     to_b = {each.a: each.b for each in whole.renamed}
     taken = set(to_b.values())
     there = _pairs(whole.b)
-    found = set()
+    partners = set()
     for name, kind in wanted:
         other = to_b.get(name, name)
         if (other, kind) in there and (name in to_b or name not in taken):
-            found.add((other, kind))
-    return found
+            partners.add((other, kind))
+    return partners

@@ -18,10 +18,10 @@ Array = np.ndarray[Any, Any]
 
 
 def stands(alignment: Alignment, standing: Standing, names: Mapping[str, str]) -> bool:
-    """Whether the alignment is the one that all ranks of both runs would give.
+    """Whether the alignment equals the alignment that reading all ranks of both runs would give.
 
-    It is where no name, step, pass or rank was paired by what values are: then every pair follows
-    from coordinates alone, in which ranks that stand for others agree with these.
+    The two are equal where no name, step, pass or rank was paired by the bits of values: then every
+    pair follows from coordinates alone, and ranks that stand for others have equal coordinates.
     names: the user's map, A's name -> B's.
     """
     a, b = alignment.a, alignment.b
@@ -49,10 +49,12 @@ def stands(alignment: Alignment, standing: Standing, names: Mapping[str, str]) -
 def _of_ranks(table: Table, ranks: list[int]) -> Array:
     """Whether each row is of one of these ranks."""
     own = np.array([tensor.rank for tensor in table.tensors] or [0])
-    found: Array = np.isin(own, ranks)[table.tensor]
-    return found
+    of_ranks: Array = np.isin(own, ranks)[table.tensor]
+    return of_ranks
 
 
 def _in_one_mode(table: Table) -> bool:
-    """Whether no tensor was recorded in two modes, of whose records values would choose one."""
-    return len({(one.name, one.kind, one.rank) for one in table.tensors}) == len(table.tensors)
+    """Whether no tensor was recorded in two modes: values would choose which record is paired."""
+    return len({(tensor.name, tensor.kind, tensor.rank) for tensor in table.tensors}) == len(
+        table.tensors
+    )

@@ -1,7 +1,8 @@
 """The rule for attention whose queries, keys and values were recorded under three names.
 
-Which input is which, whether the attention is causal, and which tensor is its mask, if any, is
-found by trial: all functions that fit the shapes are in the recipe, and the nearest result tells.
+Three things are found by trial: which input is the query, the key and the value, whether the
+attention is causal, and which tensor is its mask, if any. All functions that fit the shapes are in
+the recipe, and the function with the nearest result is taken.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.operands import Operands, StoredOperand
 from anchorlib.diagnosis.recomputation.recipes import Recipe
 from anchorlib.formulas import Attention, Function, attention, attention_backward
 
@@ -24,7 +25,8 @@ Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 Heads = Mapping[int, int]
 _MOST: Final = 1 << 16
-"""Scores that are computed for each way of computing: of more, those of the first heads."""
+"""The most scores that each candidate function computes; where there are more, only those of the
+first heads are computed."""
 _LARGEST: Final = 1 << 18
 """The most scores of the query heads that share a key: more take minutes."""
 _WITH_MASK: Final = 4
@@ -32,31 +34,37 @@ _MASKS: Final = 2  # tensors that are tried as masks
 _SCALE: Final = re.compile(r"\bscale=([0-9.e+-]+)")
 
 
-def attending(told: Operands, texts: Sequence[str]) -> Recipe | None:
+def attending(operands: Operands, texts: Sequence[str]) -> Recipe | None:
     """The recipe for attention, or for one of its gradients; None where the operands do not fit.
 
     texts: the arguments of the operations, which state a scale other than 1/√d.
     """
-    result = told.own if told.own.kind == "value" else told.child
-    told = told if result is None else _without_mask(told, result.shape)
-    if result is None or len(told.inputs) != 3 or any(len(x.shape) < 2 for x in told.inputs):
+    result = operands.own if operands.own.kind == "value" else operands.child
+    operands = operands if result is None else _without_mask(operands, result.shape)
+    if (
+        result is None
+        or len(operands.inputs) != 3
+        or any(len(x.shape) < 2 for x in operands.inputs)
+    ):
         return None
     orders = [
         (q, k, v)
         for q, k, v in permutations(range(3))
-        if _fits(told.inputs, (q, k, v), result.shape)
+        if _fits(operands.inputs, (q, k, v), result.shape)
     ]
     if not orders:
         return None
-    scores = _scores(told.inputs, orders[0])
-    heads = _heads(told.inputs, orders[0], scores)
+    scores = _scores(operands.inputs, orders[0])
+    heads = _heads(operands.inputs, orders[0], scores)
     if heads is None:
         return None
-    masks = _masks(told, scores)
-    of_mask = told.own.kind != "value" and told.own.name not in [one.name for one in told.inputs]
-    if heads and of_mask and told.own.shape != scores:
+    masks = _masks(operands, scores)
+    of_mask = operands.own.kind != "value" and operands.own.name not in [
+        operand.name for operand in operands.inputs
+    ]
+    if heads and of_mask and operands.own.shape != scores:
         return None  # it is a sum over heads of which some are not computed
-    stated = {float(one) for text in texts for one in _SCALE.findall(text)}
+    stated = {float(number) for text in texts for number in _SCALE.findall(text)}
     ways = [
         Attention(order, causal, mask, scale)
         for mask in (None, *range(3, 3 + len(masks)))
@@ -64,50 +72,52 @@ def attending(told: Operands, texts: Sequence[str]) -> Recipe | None:
         for causal in ([False, True] if mask is None else [False])
         for order in orders
     ]
-    return _recipe(told, ways, masks, heads)
+    return _recipe(operands, ways, masks, heads)
 
 
-def _without_mask(told: Operands, out: Shape) -> Operands:
+def _without_mask(operands: Operands, out: Shape) -> Operands:
     """The operands without a mask that has a gradient, which autograd knows as a fourth input.
 
-    Being recorded, it is among the tensors that are tried as masks.
+    Such a mask was recorded, so that it is among the tensors that are tried as masks.
     """
-    places = range(len(told.inputs) if len(told.inputs) == _WITH_MASK else 0)
-    for at in sorted(places, key=lambda at: told.inputs[at].name != told.own.name):
-        rest = (*told.inputs[:at], *told.inputs[at + 1 :])
+    places = range(len(operands.inputs) if len(operands.inputs) == _WITH_MASK else 0)
+    for at in sorted(places, key=lambda at: operands.inputs[at].name != operands.own.name):
+        rest = (*operands.inputs[:at], *operands.inputs[at + 1 :])
         if any(_fits(rest, order, out) for order in permutations(range(3))):
-            return replace(told, inputs=rest)
-    return told
+            return replace(operands, inputs=rest)
+    return operands
 
 
 def _recipe(
-    told: Operands, ways: Sequence[Attention], masks: Sequence[Operand], heads: Heads
+    operands: Operands, ways: Sequence[Attention], masks: Sequence[StoredOperand], heads: Heads
 ) -> Recipe | None:
     """The recipe that tries each way; its inputs are q, k, v, masks and the gradient, if any."""
 
     def inputs(side: str) -> list[Array]:
-        given = [one.read(side) for one in told.inputs] + [_added(one, side) for one in masks]
-        given += [] if told.child is None else [told.child.read(side)]
-        return [_some(one, heads) for one in given]
+        given = [operand.read(side) for operand in operands.inputs] + [
+            _added(operand, side) for operand in masks
+        ]
+        given += [] if operands.child is None else [operands.child.read(side)]
+        return [_some(values, heads) for values in given]
 
-    functions = tuple(_functions(told, ways, masks))
+    functions = tuple(_functions(operands, ways, masks))
     return Recipe(functions, inputs, lambda own: _some(own, heads)) if functions else None
 
 
 def _functions(
-    told: Operands, ways: Sequence[Attention], masks: Sequence[Operand]
+    operands: Operands, ways: Sequence[Attention], masks: Sequence[StoredOperand]
 ) -> Iterator[Function]:
-    names = [one.name for one in (*told.inputs, *masks)]
+    names = [operand.name for operand in (*operands.inputs, *masks)]
     for way in ways:
-        if told.own.kind == "value":
+        if operands.own.kind == "value":
             yield attention(way)
-        elif told.own.name in names[:3]:
-            yield attention_backward(way, "qkv"[way.order.index(names.index(told.own.name))])
-        elif way.mask is not None and names[way.mask] == told.own.name:
+        elif operands.own.name in names[:3]:
+            yield attention_backward(way, "qkv"[way.order.index(names.index(operands.own.name))])
+        elif way.mask is not None and names[way.mask] == operands.own.name:
             yield attention_backward(way, "mask")
 
 
-def _fits(inputs: Sequence[Operand], order: tuple[int, ...], out: Shape) -> bool:
+def _fits(inputs: Sequence[StoredOperand], order: tuple[int, ...], out: Shape) -> bool:
     """Whether the inputs, as q, k and v in this order, give an output of this shape."""
     q, k, v = (inputs[at].shape for at in order)
     if (
@@ -121,15 +131,15 @@ def _fits(inputs: Sequence[Operand], order: tuple[int, ...], out: Shape) -> bool
     return q[:-3] == k[:-3] and grouped and out == (*q[:-1], v[-1])
 
 
-def _scores(inputs: Sequence[Operand], order: tuple[int, ...]) -> Shape:
+def _scores(inputs: Sequence[StoredOperand], order: tuple[int, ...]) -> Shape:
     q, k = (inputs[at].shape for at in order[:2])
     return (*q[:-1], k[-2])
 
 
-def _heads(inputs: Sequence[Operand], order: tuple[int, ...], scores: Shape) -> Heads | None:
+def _heads(inputs: Sequence[StoredOperand], order: tuple[int, ...], scores: Shape) -> Heads | None:
     """How many heads are computed, by the number of a tensor's heads; {} for all of them.
 
-    None where those that share one key have too many scores.
+    None where the query heads that share one key have too many scores.
     """
     count = int(np.prod(scores))
     q, k = (inputs[at].shape for at in order[:2])
@@ -151,24 +161,24 @@ def _some(x: Array, heads: Heads) -> Array:
     return first[..., : heads.get(x.shape[-3], 1), :, :]
 
 
-def _masks(told: Operands, scores: Shape) -> list[Operand]:
+def _masks(operands: Operands, scores: Shape) -> list[StoredOperand]:
     """The recorded tensors that may be the mask: boolean, or of the scores' own type."""
 
     def fits(shape: Shape, dtype: str) -> bool:
-        if dtype not in ("bool", told.own.dtype) or not 2 <= len(shape) <= len(scores):
+        if dtype not in ("bool", operands.own.dtype) or not 2 <= len(shape) <= len(scores):
             return False
         pairs = zip(reversed(shape), reversed(scores), strict=False)
-        return shape[-1] == scores[-1] and all(one in (1, other) for one, other in pairs)
+        return shape[-1] == scores[-1] and all(size in (1, other) for size, other in pairs)
 
-    known = {one.name for one in told.inputs} | (
-        {told.own.name} if told.own.kind == "value" else set()
+    known = {operand.name for operand in operands.inputs} | (
+        {operands.own.name} if operands.own.kind == "value" else set()
     )
-    found = [one for one in told.beside(fits) if one.name not in known]
-    return sorted(found, key=lambda one: one.name != told.own.name)[:_MASKS]
+    candidates = [operand for operand in operands.beside(fits) if operand.name not in known]
+    return sorted(candidates, key=lambda operand: operand.name != operands.own.name)[:_MASKS]
 
 
-def _added(mask: Operand, side: str) -> Array:
-    """The mask as it is added to the scores: of a boolean one 0 and -inf."""
+def _added(mask: StoredOperand, side: str) -> Array:
+    """The mask as it is added to the scores; a boolean mask becomes 0 and -inf."""
     values = mask.read(side)
     if mask.dtype != "bool":
         return values

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.operands import Operands, StoredOperand
 from anchorlib.diagnosis.recomputation.recipes import LONGEST, SAMPLE, Recipe, spread
 from anchorlib.formulas import (
     Elements,
@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 _SETTING: Final = re.compile(r"\b(stride|padding|dilation|groups)=\(?([0-9, ]+)\)?")
 _OTHER: Final = re.compile(r"padding_mode=(?!'?zeros)|\bpadding='?(?!same|valid)[a-z]")
-"""What no rule knows: padding not by zeros, or by a name that it does not know."""
+"""Settings that no rule knows: padding by other numbers than zeros, or by an unknown name."""
 _TRANSPOSED: Final = re.compile(r"Transpose|transposed=True")
 _MODULE: Final = re.compile(r"\w+\(.*\bkernel_size=")
 """A module's text. The arguments of an operation, as `unfold`, state a kernel's size as well."""
@@ -54,31 +54,33 @@ class Case(NamedTuple):
         return self.out[0] * int(np.prod(self.out[2:]))
 
 
-def convolving(told: Operands, texts: Sequence[str]) -> Recipe | None:
+def convolving(operands: Operands, texts: Sequence[str]) -> Recipe | None:
     """The recipe for a convolution's output, or for one of its gradients; None if unfit.
 
     Where `same` pads one end of an axis more than the other, torch appends zeros to the input and
     pads both ends alike; the convolution of the longer input is computed.
     """
-    excess = _excess(told, texts)
+    excess = _excess(operands, texts)
     if not any(excess):
-        return _convolving(told, texts)
-    if told.own.kind == "grad":
-        how = _convolving(replace(told, own=_appended(told.own, excess)), texts, excess)
+        return _convolving(operands, texts)
+    if operands.own.kind == "grad":
+        how = _convolving(replace(operands, own=_appended(operands.own, excess)), texts, excess)
         if how is None:
             return None
         return how._replace(output=lambda own: how.output(_with_zeros(own, excess)))
-    inputs = tuple(_appended(one, excess) for one in told.inputs)
-    return _convolving(replace(told, inputs=inputs), texts)
+    inputs = tuple(_appended(operand, excess) for operand in operands.inputs)
+    return _convolving(replace(operands, inputs=inputs), texts)
 
 
-def _excess(told: Operands, texts: Sequence[str]) -> Shape:
+def _excess(operands: Operands, texts: Sequence[str]) -> Shape:
     """How many zeros more a module that pads by `same` appends than it prepends, on each axis."""
-    sizes = [one.shape[2:] for one in (*told.weights, told.own) if len(one.shape) > 2]
-    modules = [one for one in texts if _MODULE.match(one)]
+    sizes = [
+        weight.shape[2:] for weight in (*operands.weights, operands.own) if len(weight.shape) > 2
+    ]
+    modules = [text for text in texts if _MODULE.match(text)]
     if not sizes or not modules or not all(map(_SAME.search, modules)):
         return ()
-    added = {_added(one, sizes[0]) for one in modules}
+    added = {_added(module, sizes[0]) for module in modules}
     return tuple(one % 2 for one in added.pop()) if len(added) == 1 else ()
 
 
@@ -88,40 +90,40 @@ def _added(text: str, size: Shape) -> Shape:
     return tuple(step * (k - 1) for step, k in zip(dilation, size, strict=False))
 
 
-def _appended(one: Operand, excess: Shape) -> Operand:
-    if len(one.shape) != len(excess) + 2:
-        return one
-    space = (n + more for n, more in zip(one.shape[2:], excess, strict=True))
-    shape = (*one.shape[:2], *space)
-    return replace(one, shape=shape, read=lambda side: _with_zeros(one.read(side), excess))
+def _appended(operand: StoredOperand, excess: Shape) -> StoredOperand:
+    if len(operand.shape) != len(excess) + 2:
+        return operand
+    space = (n + more for n, more in zip(operand.shape[2:], excess, strict=True))
+    shape = (*operand.shape[:2], *space)
+    return replace(operand, shape=shape, read=lambda side: _with_zeros(operand.read(side), excess))
 
 
 def _with_zeros(x: Array, excess: Shape) -> Array:
     return np.pad(x, [(0, 0), (0, 0), *((0, more) for more in excess)])
 
 
-def _convolving(told: Operands, texts: Sequence[str], excess: Shape = ()) -> Recipe | None:
+def _convolving(operands: Operands, texts: Sequence[str], excess: Shape = ()) -> Recipe | None:
     """The recipe where both ends are padded alike.
 
-    excess: how many places the gradient of the input was lengthened by, which are not compared.
+    excess: by how many places the gradient of the input was lengthened; these are not compared.
     """
-    if told.own.kind == "value":
-        return _output(told, texts)
-    if told.child is None or len(told.inputs) > 1:
+    if operands.own.kind == "value":
+        return _output(operands, texts)
+    if operands.child is None or len(operands.inputs) > 1:
         return None
-    if told.own.kind == "grad":
-        return _of_input(told, told.child, texts, excess)
-    return _of_parameter(told, told.child, texts)
+    if operands.own.kind == "grad":
+        return _of_input(operands, operands.child, texts, excess)
+    return _of_parameter(operands, operands.child, texts)
 
 
-def _output(told: Operands, texts: Sequence[str]) -> Recipe | None:
-    x = told.inputs[0] if len(told.inputs) == 1 else None
-    weights = [one for one in told.weights if len(one.shape) > 2]  # a bias has one
-    biases = [one for one in told.weights if len(one.shape) == 1]
+def _output(operands: Operands, texts: Sequence[str]) -> Recipe | None:
+    x = operands.inputs[0] if len(operands.inputs) == 1 else None
+    weights = [weight for weight in operands.weights if len(weight.shape) > 2]  # a bias has one
+    biases = [weight for weight in operands.weights if len(weight.shape) == 1]
     if x is None or len(weights) != 1 or len(biases) > 1:
         return None
     w = weights[0]
-    case = case_of(texts, x.shape, w.shape, told.own.shape)
+    case = case_of(texts, x.shape, w.shape, operands.own.shape)
     terms = int(np.prod(w.shape[1:]))
     if case is None or terms > LONGEST:
         return None
@@ -131,8 +133,11 @@ def _output(told: Operands, texts: Sequence[str]) -> Recipe | None:
     def inputs(side: str) -> list[Array]:
         left, right = x.read(side), w.read(side)
         flat = right.reshape(groups, -1, terms)[np.ix_(chosen.groups, chosen.columns)]
-        bias = [one.read(side) for one in biases]
-        added = [one.reshape(groups, 1, -1)[chosen.groups][:, :, chosen.columns] for one in bias]
+        bias = [parameter.read(side) for parameter in biases]
+        added = [
+            parameter.reshape(groups, 1, -1)[chosen.groups][:, :, chosen.columns]
+            for parameter in bias
+        ]
         cut = patches(left, size, case.how, chosen.rows)[chosen.groups]
         recorded = [left, right, *(bias or [np.empty(0, np.float32)])]
         return [cut, np.swapaxes(flat, 1, 2), *added, *recorded]
@@ -141,12 +146,14 @@ def _output(told: Operands, texts: Sequence[str]) -> Recipe | None:
     return Recipe((function,), inputs, lambda own: by_channels(own, groups), chosen.of)
 
 
-def _of_input(told: Operands, g: Operand, texts: Sequence[str], excess: Shape) -> Recipe | None:
+def _of_input(
+    operands: Operands, g: StoredOperand, texts: Sequence[str], excess: Shape
+) -> Recipe | None:
     """The recipe for the gradient of the input: the output's gradient g times the weight."""
-    weights = [one for one in told.weights if len(one.shape) > 2]
+    weights = [one for one in operands.weights if len(one.shape) > 2]
     if len(weights) != 1:
         return None
-    w, own = weights[0], told.own.shape
+    w, own = weights[0], operands.own.shape
     case = case_of(texts, own, w.shape, g.shape)
     if case is None:
         return None
@@ -170,15 +177,15 @@ def _of_input(told: Operands, g: Operand, texts: Sequence[str], excess: Shape) -
     return of_gradient("input", case, chosen, taps, inputs)
 
 
-def _of_parameter(told: Operands, g: Operand, texts: Sequence[str]) -> Recipe | None:
+def _of_parameter(operands: Operands, g: StoredOperand, texts: Sequence[str]) -> Recipe | None:
     """The recipe for the gradient of the weight or the bias, from the output's gradient g."""
-    x = told.inputs[0] if told.inputs else None
-    is_bias = len(told.own.shape) == 1
-    shapes = {one.shape for one in (told.own, *told.weights) if len(one.shape) > 2}
+    x = operands.inputs[0] if operands.inputs else None
+    is_bias = len(operands.own.shape) == 1
+    shapes = {weight.shape for weight in (operands.own, *operands.weights) if len(weight.shape) > 2}
     if x is None or len(shapes) != 1:
         return None
     case = case_of(texts, x.shape, shapes.pop(), g.shape)
-    if case is None or case.places > LONGEST or told.own.shape not in (case.w, case.w[:1]):
+    if case is None or case.places > LONGEST or operands.own.shape not in (case.w, case.w[:1]):
         return None
     rows, columns = case.out[1] // case.how.groups, int(np.prod(case.w[1:]))
     images = case.places // case.out[0]
@@ -220,7 +227,7 @@ def spread_groups(groups: int, rows: int, columns: int) -> Elements:
 def case_of(
     texts: Sequence[str], x: Shape, w: Shape, out: Shape, *, transposed: bool = False
 ) -> Case | None:
-    """The convolution that has these shapes and that both modules state; None where none has.
+    """The convolution that has these shapes and that both modules state; None where there is none.
 
     transposed: whether the modules must be transposed convolutions; then `x` is what they make.
     """
@@ -234,30 +241,30 @@ def case_of(
 def _strides(texts: Sequence[str], size: Shape, *, transposed: bool) -> Strides | None:
     """The strides that both modules state; None where they differ, or state an unknown setting.
 
-    A class that a user derived of torch's states more settings than torch's own. size: the
-    weight's in space.
+    A class that a user derived from one of torch's may state further settings.
+    size: the sizes of the weight's axes in space.
     """
-    modules = [one for one in texts if _MODULE.match(one)]
+    modules = [text for text in texts if _MODULE.match(text)]
     if any(map(_OTHER.search, modules)):
         return None
-    if any(bool(_TRANSPOSED.search(one)) != transposed for one in modules):
+    if any(bool(_TRANSPOSED.search(module)) != transposed for module in modules):
         return None
-    found = {_stated(one, size) for one in modules}
-    how = found.pop() if len(found) == 1 else None
+    stated = {_stated(module, size) for module in modules}
+    how = stated.pop() if len(stated) == 1 else None
     if how is None or how.groups < 1 or any(len(one) != len(size) for one in how[:3]):
         return None
     return how if all(how.stride) else None
 
 
 def _stated(text: str, size: Shape) -> Strides:
-    """What one module states."""
-    told = _settings(text)
+    """The strides, padding, dilation and groups that one module states, or their defaults."""
+    settings = _settings(text)
     ones = (1,) * len(size)
-    padding = told.get("padding", (0,) * len(size))
+    padding = settings.get("padding", (0,) * len(size))
     if _SAME.search(text):
-        padding = tuple(one // 2 for one in _added(text, size))
-    dilation = told.get("dilation", ones)
-    return Strides(told.get("stride", ones), padding, dilation, told.get("groups", (1,))[0])
+        padding = tuple(places // 2 for places in _added(text, size))
+    dilation = settings.get("dilation", ones)
+    return Strides(settings.get("stride", ones), padding, dilation, settings.get("groups", (1,))[0])
 
 
 def _settings(text: str) -> dict[str, Shape]:

@@ -1,7 +1,7 @@
 """The rules for losses: mean squared error, log-softmax and cross entropy, and their gradients.
 
-Targets must have been recorded, except for the gradient of a cross entropy: its sign at the wanted
-class differs from that at all others, which tells the target.
+Targets must have been recorded, except for the gradient of a cross entropy: its sign at the target
+class differs from its sign at all other classes, so that the target follows from it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.operands import Operands, StoredOperand
 from anchorlib.diagnosis.recomputation.recipes import Recipe, alike, named
 from anchorlib.formulas import (
     cross_entropy,
@@ -33,22 +33,29 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 
-def squares(told: Operands, _: Any) -> Recipe | None:
+def squares(operands: Operands, _: Any) -> Recipe | None:
     """The recipe for a mean, or sum, of squared differences."""
-    if told.own.shape or len(told.inputs) != 2:  # what is compared
+    if operands.own.shape or len(operands.inputs) != 2:  # what is compared
         return None
-    x, t = told.inputs
+    x, t = operands.inputs
     if x.shape != t.shape:
         return None
     functions = mse_loss("mean"), mse_loss("sum")
     return Recipe(functions, lambda side: [_flat(x, side), _flat(t, side)], _flattened)
 
 
-def squares_slope(told: Operands, _: Any) -> Recipe | None:
-    """The recipe for the gradient of squared differences, by all elements: their number counts."""
-    g, x = told.child, named(told, told.own.name)
-    others = [one for one in told.inputs if one is not x and one.shape == told.own.shape]
-    if g is None or g.shape or x is None or x.shape != told.own.shape or len(others) != 1:
+def squares_slope(operands: Operands, _: Any) -> Recipe | None:
+    """The recipe for the gradient of squared differences.
+
+    All elements are computed, since the mean divides by their number.
+    """
+    g, x = operands.child, named(operands, operands.own.name)
+    others = [
+        operand
+        for operand in operands.inputs
+        if operand is not x and operand.shape == operands.own.shape
+    ]
+    if g is None or g.shape or x is None or x.shape != operands.own.shape or len(others) != 1:
         return None
 
     def inputs(side: str) -> list[Array]:
@@ -57,29 +64,29 @@ def squares_slope(told: Operands, _: Any) -> Recipe | None:
     return Recipe((mse_loss_backward("mean"), mse_loss_backward("sum")), inputs, _flattened)
 
 
-def logarithm(told: Operands, _: Any) -> Recipe | None:
+def logarithm(operands: Operands, _: Any) -> Recipe | None:
     """The recipe for a log-softmax along the last axis."""
-    x = alike(told)
+    x = alike(operands)
     if x is None or not x.shape:
         return None
     return Recipe((log_softmax(),), lambda side: [x.read(side)], lambda own: own)
 
 
-def logarithm_slope(told: Operands, _: Any) -> Recipe | None:
+def logarithm_slope(operands: Operands, _: Any) -> Recipe | None:
     """The recipe for the gradient of a log-softmax."""
-    g, y = told.child, told.output
-    if g is None or y is None or not y.shape or not g.shape == y.shape == told.own.shape:
+    g, y = operands.child, operands.output
+    if g is None or y is None or not y.shape or not g.shape == y.shape == operands.own.shape:
         return None
     return Recipe(
         (log_softmax_backward(),), lambda side: [g.read(side), y.read(side)], lambda own: own
     )
 
 
-def entropy(told: Operands, _: Any) -> Recipe | None:
+def entropy(operands: Operands, _: Any) -> Recipe | None:
     """The recipe for a mean cross entropy whose target classes were recorded."""
-    x = next((one for one in told.inputs if len(one.shape) == 2), None)
-    t = next((one for one in told.inputs if one.dtype == "int64"), None)
-    if told.own.shape or x is None or t is None or t.shape != x.shape[:1]:
+    x = next((operand for operand in operands.inputs if len(operand.shape) == 2), None)
+    t = next((operand for operand in operands.inputs if operand.dtype == "int64"), None)
+    if operands.own.shape or x is None or t is None or t.shape != x.shape[:1]:
         return None
 
     def inputs(side: str) -> list[Array]:
@@ -88,24 +95,24 @@ def entropy(told: Operands, _: Any) -> Recipe | None:
     return Recipe((cross_entropy(),), inputs, _flattened)
 
 
-def entropy_slope(told: Operands, _: Any) -> Recipe | None:
+def entropy_slope(operands: Operands, _: Any) -> Recipe | None:
     """The recipe for the gradient of a cross entropy's logits."""
-    g, x = told.child, named(told, told.own.name)
-    if g is None or g.shape or x is None or len(x.shape) != 2 or x.shape != told.own.shape:
+    g, x = operands.child, named(operands, operands.own.name)
+    if g is None or g.shape or x is None or len(x.shape) != 2 or x.shape != operands.own.shape:
         return None
-    if any(_wanted(told.own, g, side) is None for side in "ab"):
+    if any(_wanted(operands.own, g, side) is None for side in "ab"):
         return None
 
     def inputs(side: str) -> list[Array]:
-        wanted = _wanted(told.own, g, side)
+        wanted = _wanted(operands.own, g, side)
         assert wanted is not None, "it was looked at before"
         return [_flat(g, side), x.read(side), wanted]
 
     return Recipe((cross_entropy_backward(),), inputs, lambda own: own)
 
 
-def _wanted(own: Operand, g: Operand, side: str) -> Array | None:
-    """1 at the target class of each row, 0 elsewhere; None where signs do not tell the classes."""
+def _wanted(own: StoredOperand, g: StoredOperand, side: str) -> Array | None:
+    """1 at the target class of each row, 0 elsewhere; None where signs do not show the classes."""
     slope = own.read(side) * np.sign(g.read(side))
     wanted = slope < 0
     counts = wanted.sum(-1)
@@ -115,8 +122,8 @@ def _wanted(own: Operand, g: Operand, side: str) -> Array | None:
     return wanted.astype(np.float64)
 
 
-def _flat(one: Operand, side: str) -> Array:
-    return one.read(side).reshape(-1)
+def _flat(operand: StoredOperand, side: str) -> Array:
+    return operand.read(side).reshape(-1)
 
 
 def _flattened(own: Array) -> Array:

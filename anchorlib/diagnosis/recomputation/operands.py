@@ -22,7 +22,7 @@ from anchorlib.diagnosis.pairing import Table
 from anchorlib.diagnosis.sizes import Seals
 from anchorlib.errors import StoreError
 
-__all__ = ["MOST_ELEMENTS", "Operand", "Operands", "operands", "values_at"]
+__all__ = ["MOST_ELEMENTS", "Operands", "StoredOperand", "operands_of", "values_at"]
 
 Array = np.ndarray[Any, Any]
 Fits = Callable[[tuple[int, ...], str], bool]
@@ -31,8 +31,11 @@ MOST_ELEMENTS: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """One record of both runs. name: A's. read: the values in "a" or "b", decoded."""
+class StoredOperand:
+    """A record that both runs stored, as an operand of a replay.
+
+    name: the tensor's name in A. read: gives the decoded values in "a" or in "b".
+    """
 
     name: str
     kind: str
@@ -43,24 +46,24 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The records that a replay of `own` may need; see the module.
+    """The records that a replay of `own` may need; the head of this module describes each.
 
-    beside: gives those of a shape and type that a function accepts.
+    beside: returns the other values of the step for whose shape and type a function returns true.
     """
 
-    own: Operand
-    child: Operand | None
-    output: Operand | None
-    inputs: tuple[Operand, ...]
-    weights: tuple[Operand, ...]
-    beside: Callable[[Fits], list[Operand]] = lambda _fits: []
+    own: StoredOperand
+    child: StoredOperand | None
+    output: StoredOperand | None
+    inputs: tuple[StoredOperand, ...]
+    weights: tuple[StoredOperand, ...]
+    beside: Callable[[Fits], list[StoredOperand]] = lambda _fits: []
 
 
-def operands(frontier: Frontier, row: int) -> Operands | None:
-    """The operands of one row of A; None where a run did not keep the values of all of them."""
+def operands_of(frontier: Frontier, row: int) -> Operands | None:
+    """The operands of one row of A; None where a run lacks the values of one of them."""
     own = _operand(frontier, row)
     direct = frontier.parents(row)
-    every = [(one, _operand(frontier, one)) for one in frontier.parents(row, saved=True)]
+    every = [(parent, _operand(frontier, parent)) for parent in frontier.parents(row, saved=True)]
     if own is None or any(operand is None for _, operand in every):
         return None
     known = [(one, operand) for one, operand in every if operand is not None]
@@ -81,23 +84,25 @@ def operands(frontier: Frontier, row: int) -> Operands | None:
     )
 
 
-def _beside(frontier: Frontier, row: int, fits: Fits) -> list[Operand]:
-    """The values that fit, of A's records of a row's rank, step and pass; the first of a name."""
+def _beside(frontier: Frontier, row: int, fits: Fits) -> list[StoredOperand]:
+    """A's values of a row's rank, step and pass that fit: the first value of each tensor."""
     a = frontier.alignment.a
-    same = (a.step == a.step[row]) & (a.pass_index == a.pass_index[row]) & (a.phase == a.phase[row])
-    found: dict[int, Operand | None] = {}
-    for one in np.flatnonzero(same).tolist():
-        number = int(a.tensor[one])
-        tensor, shape = a.tensors[number], a.shapes[int(a.shape[one])]
+    of_pass = (
+        (a.step == a.step[row]) & (a.pass_index == a.pass_index[row]) & (a.phase == a.phase[row])
+    )
+    fitting: dict[int, StoredOperand | None] = {}
+    for candidate in np.flatnonzero(of_pass).tolist():
+        number = int(a.tensor[candidate])
+        tensor, shape = a.tensors[number], a.shapes[int(a.shape[candidate])]
         if (
-            number in found
+            number in fitting
             or tensor.kind != "value"
             or tensor.rank != a.tensors[a.tensor[row]].rank
         ):
             continue
-        if fits(shape, a.dtypes[int(a.dtype[one])]):
-            found[number] = _operand(frontier, one)
-    return [operand for operand in found.values() if operand is not None]
+        if fits(shape, a.dtypes[int(a.dtype[candidate])]):
+            fitting[number] = _operand(frontier, candidate)
+    return [operand for operand in fitting.values() if operand is not None]
 
 
 def _is_parameter(frontier: Frontier, row: int) -> bool:
@@ -105,7 +110,7 @@ def _is_parameter(frontier: Frontier, row: int) -> bool:
     return int(layout.role[frontier.place_of[row]]) == Role.PARAMETER
 
 
-def _operand(frontier: Frontier, row: int) -> Operand | None:
+def _operand(frontier: Frontier, row: int) -> StoredOperand | None:
     """The operand at a row; None unless both runs keep its values in one shape and type."""
     alignment = frontier.alignment
     pair = int(np.searchsorted(alignment.a_row, row))
@@ -122,7 +127,7 @@ def _operand(frontier: Frontier, row: int) -> Operand | None:
     tensor, shape, name = a.tensors[int(a.tensor[row])], shapes.pop(), names.pop()
     if int(a.figures["numel"][row]) > MOST_ELEMENTS:
         return None
-    return Operand(
+    return StoredOperand(
         tensor.name, tensor.kind, shape, name, lambda side: values_at(*sides[side], shape, name)
     )
 

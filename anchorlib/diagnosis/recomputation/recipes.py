@@ -1,4 +1,4 @@
-"""The recipe, which a rule gives: candidate functions, and the parts of the operands they take."""
+"""The recipe for a replay: candidate functions, and the parts of the operands that they take."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.operands import Operands, StoredOperand
 from anchorlib.formulas import Function
 
 __all__ = ["ELEMENTS", "LONGEST", "SAMPLE", "Recipe", "alike", "named", "spread"]
@@ -35,15 +35,15 @@ class Recipe(NamedTuple):
     part: Callable[[Array], Array] | None = None
 
 
-def alike(told: Operands) -> Operand | None:
+def alike(operands: Operands) -> StoredOperand | None:
     """The one input that has the record's own shape."""
-    fitting = [one for one in told.inputs if one.shape == told.own.shape]
+    fitting = [operand for operand in operands.inputs if operand.shape == operands.own.shape]
     return fitting[0] if len(fitting) == 1 else None
 
 
-def named(told: Operands, name: str) -> Operand | None:
+def named(operands: Operands, name: str) -> StoredOperand | None:
     """The input of that name."""
-    return next((one for one in told.inputs if one.name == name), None)
+    return next((operand for operand in operands.inputs if operand.name == name), None)
 
 
 def spread(count: int, most: int) -> Array:

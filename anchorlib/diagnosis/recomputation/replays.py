@@ -14,7 +14,7 @@ from anchorlib import dtypes
 from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier, module_key
 from anchorlib.diagnosis.judgement import Origin, Replay, computing
-from anchorlib.diagnosis.recomputation.operands import Operands, operands
+from anchorlib.diagnosis.recomputation.operands import Operands, operands_of
 from anchorlib.diagnosis.recomputation.rules import Recipe, recipe
 from anchorlib.diagnosis.recomputation.traced import partings
 from anchorlib.errors import StoreError
@@ -28,11 +28,11 @@ PRECISIONS = ("float32", "float64", "bfloat16", "float16")
 MOST = 8
 """The most origins that are computed again, since all operands of each are read whole."""
 FAR = 0.05
-"""From this relative distance on an output is no rounding of a function's true value."""
+"""The relative distance from a function's true value that rounding does not explain any more."""
 PACKED = "in_proj_weight"
 """The weight in which `nn.MultiheadAttention` keeps those of query, key and value."""
 NAMED = 2
-"""The most formulas that a line names; the JSON has all."""
+"""The most formulas that a line names; the JSON has all of them."""
 
 
 def replay(origin: Origin) -> Replay | None:
@@ -46,43 +46,45 @@ def replay(origin: Origin) -> Replay | None:
     norm, linear, mean squared error, log-softmax, cross entropy, convolution, attention; their
     gradients), or where a run did not keep the values (`mode=All()`) of all operands.
     """
-    told = _replay_or_reason(origin)
-    return told if isinstance(told, Replay) else None
+    outcome = _replay_or_reason(origin)
+    return outcome if isinstance(outcome, Replay) else None
 
 
 def _replay_or_reason(origin: Origin) -> Replay | str:
     """The replay of an origin, or why there is none; "" where nothing was computed there."""
     if origin.evidence is None:
         return ""
-    found, row = origin.evidence
+    front, row = origin.evidence
     try:
-        whole = _of_records(origin, found, row)
+        whole = _of_records(origin, front, row)
         if isinstance(whole, Replay) and (whole.a or whole.b):
             return whole
-        return _of_operations(origin, found) or whole
+        return _of_operations(origin, front) or whole
     except StoreError:
         return "stored values are damaged"
 
 
-def _of_records(origin: Origin, found: Frontier, row: int) -> Replay | str:
-    """The replay of all that lies between an origin and its recorded parents, or why none is."""
-    ops = computing(found.ancestry(row).ops) or origin.ops_a or origin.ops_b
+def _of_records(origin: Origin, front: Frontier, row: int) -> Replay | str:
+    """The replay of all operations between an origin and its recorded parents, or why none is."""
+    ops = computing(front.ancestry(row).ops) or origin.ops_a or origin.ops_b
     if not ops:
         return ""
-    told = operands(found, row)
-    if told is None:
+    operands = operands_of(front, row)
+    if operands is None:
         return "the runs do not both have the values of all its operands, in one shape and type"
-    if told.own.dtype not in PRECISIONS or not _is_of_one_precision(told):
+    if operands.own.dtype not in PRECISIONS or not _is_of_one_precision(operands):
         return "its operands are not of one floating-point type"
-    how = _recipe(origin, found, row, told)
+    how = _recipe(origin, front, row, operands)
     if how is None:
-        return _unknown(ops, told)
-    return _replay(how, told) or "no function that was tried comes near the values of either run"
+        return _unknown(ops, operands)
+    return (
+        _replay(how, operands) or "no function that was tried comes near the values of either run"
+    )
 
 
-def _unknown(ops: Sequence[str], told: Operands) -> str:
+def _unknown(ops: Sequence[str], operands: Operands) -> str:
     """Why no rule gave a recipe for these operations."""
-    packed = [one.name for one in told.weights if one.name.endswith(PACKED)]
+    packed = [weight.name for weight in operands.weights if weight.name.endswith(PACKED)]
     if packed:
         made = f"{escape(packed[0])} makes query, key and value in one"
         return f"{made}, which are not recorded: anchor them where attention is called"
@@ -91,70 +93,85 @@ def _unknown(ops: Sequence[str], told: Operands) -> str:
     return f"{len(ops)} operations lie between it and what was recorded"
 
 
-def _of_operations(origin: Origin, found: Frontier) -> Replay | None:
+def _of_operations(origin: Origin, front: Frontier) -> Replay | None:
     """The replay of the one traced operation inside an origin at which the runs part."""
-    for one in partings(origin, (found.alignment.a, found.alignment.b)):
-        if one.told.own.dtype not in PRECISIONS or not _is_of_one_precision(one.told):
+    for parting in partings(origin, (front.alignment.a, front.alignment.b)):
+        if parting.operands.own.dtype not in PRECISIONS or not _is_of_one_precision(
+            parting.operands
+        ):
             continue
-        texts = [op.args for op in (one.op, *one.also)]
-        how = recipe([base_name(one.op.op)], one.told, texts)
-        fitted = None if how is None else _replay(how, one.told)
+        texts = [op.args for op in (parting.op, *parting.also)]
+        how = recipe([base_name(parting.op.op)], parting.operands, texts)
+        fitted = None if how is None else _replay(how, parting.operands)
         if fitted is not None:
-            place = f" in {escape(one.op.module)}" * bool(one.op.module)
-            return replace(fitted, why=f"{base_name(one.op.op)}{place}: {fitted.why}")
+            place = f" in {escape(parting.op.module)}" * bool(parting.op.module)
+            return replace(fitted, why=f"{base_name(parting.op.op)}{place}: {fitted.why}")
     return None
 
 
-def _replay(how: Recipe, told: Operands) -> Replay | None:
-    """Which formulas fit; None where none comes near: an operand was not recorded, as a mask."""
-    one, two = (_fit(how, told, side) for side in "ab")
-    if all(_is_far(side, told.own.dtype) for side in (one, two)):
+def _replay(how: Recipe, operands: Operands) -> Replay | None:
+    """Which formulas fit each run's result; None where no formula comes near either result.
+
+    Then the runs computed something else, or read an operand that was not recorded, as a mask.
+    """
+    fit_a, fit_b = (_fit(how, operands, side) for side in "ab")
+    if all(_is_far(side, operands.own.dtype) for side in (fit_a, fit_b)):
         return None
     return Replay(
-        a=one.formulas,
-        b=two.formulas,
-        error_a=one.error,
-        error_b=two.error,
-        nearer=_nearer(one, two),
-        why=_line(one, two),
+        a=fit_a.formulas,
+        b=fit_b.formulas,
+        error_a=fit_a.error,
+        error_b=fit_b.error,
+        nearer=_nearer(fit_a, fit_b),
+        why=_line(fit_a, fit_b),
     )
 
 
 def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
     """The origins, the first few of them with their replays, which are added to their reasons."""
     for number, origin in enumerate(origins):
-        told = _replay_or_reason(origin) if number < MOST else ""
-        if isinstance(told, Replay):
-            yield replace(origin, replay=told, why=_joined(origin.why, told.why))
+        outcome = _replay_or_reason(origin) if number < MOST else ""
+        if isinstance(outcome, Replay):
+            yield replace(origin, replay=outcome, why=_joined(origin.why, outcome.why))
         else:
-            yield replace(origin, why=_joined(origin.why, told and f"not computed again: {told}"))
+            yield replace(
+                origin, why=_joined(origin.why, outcome and f"not computed again: {outcome}")
+            )
 
 
 def _joined(*words: str) -> str:
     return "; ".join(filter(None, words))
 
 
-def _recipe(origin: Origin, frontier: Frontier, row: int, told: Operands) -> Recipe | None:
-    """The recipe for A's operation, else for B's: one run may have written it by hand."""
-    texts = _texts(frontier, told)
+def _recipe(origin: Origin, frontier: Frontier, row: int, operands: Operands) -> Recipe | None:
+    """The recipe for A's operation, else for B's: one run may compute it by other operations."""
+    texts = _texts(frontier, operands)
     for ops in (computing(frontier.ancestry(row).ops), origin.ops_a, origin.ops_b):
-        how = recipe(ops, told, texts)
+        how = recipe(ops, operands, texts)
         if how is not None:
             return how
     return None
 
 
-def _is_of_one_precision(told: Operands) -> bool:
-    precisions = [told.own, *told.inputs, *told.weights, told.child, told.output]
-    floating = {one.dtype for one in precisions if one is not None and one.dtype != "int64"}
+def _is_of_one_precision(operands: Operands) -> bool:
+    precisions = [
+        operands.own,
+        *operands.inputs,
+        *operands.weights,
+        operands.child,
+        operands.output,
+    ]
+    floating = {
+        operand.dtype for operand in precisions if operand is not None and operand.dtype != "int64"
+    }
     return len(floating) == 1
 
 
-def _texts(frontier: Frontier, told: Operands) -> list[str]:
+def _texts(frontier: Frontier, operands: Operands) -> list[str]:
     """The modules that made the record, in A and in B, and the arguments of their operations."""
-    name = told.child.name if told.child is not None else told.own.name
+    name = operands.child.name if operands.child is not None else operands.own.name
     alignment = frontier.alignment
-    names = {one.a: one.b for one in alignment.renamed}
+    names = {renaming.a: renaming.b for renaming in alignment.renamed}
     keys = (alignment.a, module_key(name)), (alignment.b, module_key(names.get(name, name)))
     found_texts = []
     for table, key in keys:
@@ -165,47 +182,49 @@ def _texts(frontier: Frontier, told: Operands) -> list[str]:
     return found_texts
 
 
-def _fit(how: Recipe, told: Operands, side: str) -> Fit:
-    output = how.output(told.own.read(side))
-    return fit(how.functions, how.inputs(side), output, told.own.dtype, part=how.part)
+def _fit(how: Recipe, operands: Operands, side: str) -> Fit:
+    output = how.output(operands.own.read(side))
+    return fit(how.functions, how.inputs(side), output, operands.own.dtype, part=how.part)
 
 
-def _is_far(told: Fit, precision: str) -> bool:
-    """Whether a run computed something else than any function that was tried."""
+def _is_far(outcome: Fit, precision: str) -> bool:
+    """Whether a run's result is far from the result of every function that was tried."""
     eps = dtypes.dtype(precision).eps or 1
-    return not told.formulas and told.error > max(8, FAR / eps)
+    return not outcome.formulas and outcome.error > max(8, FAR / eps)
 
 
-def _nearer(one: Fit, two: Fit) -> str | None:
+def _nearer(fit_a: Fit, fit_b: Fit) -> str | None:
     """Which run is nearer to the truth of the one function that both compute."""
-    if one.function != two.function or math.isnan(one.error) or math.isnan(two.error):
+    if fit_a.function != fit_b.function or math.isnan(fit_a.error) or math.isnan(fit_b.error):
         return None
-    if one.error == two.error:
+    if fit_a.error == fit_b.error:
         return None
-    return "a" if one.error < two.error else "b"
+    return "a" if fit_a.error < fit_b.error else "b"
 
 
-def _line(one: Fit, two: Fit) -> str:
+def _line(fit_a: Fit, fit_b: Fit) -> str:
     """One line for people: what each run computed, and which is nearer to the truth."""
-    if one.function != two.function:
-        return f"A computes {one.function}, B {two.function}"
-    parts = [f"A computes {_formulas(one)}, B {_formulas(two)}"]
-    nearer = _nearer(one, two)
+    if fit_a.function != fit_b.function:
+        return f"A computes {fit_a.function}, B {fit_b.function}"
+    parts = [f"A computes {_formulas(fit_a)}, B {_formulas(fit_b)}"]
+    nearer = _nearer(fit_a, fit_b)
     if nearer is not None:
-        low, high = map(figure, sorted((one.error, two.error)))
-        told = f"{nearer.upper()} is nearer to the truth: {low} against {high} eps"
-        parts.append(told if low != high else f"both are as near to the truth, {low} eps")
-    if one.elements < ENOUGH:
-        parts.append(f"{one.elements} elements are few: formulas may agree by chance")
+        low, high = map(figure, sorted((fit_a.error, fit_b.error)))
+        verdict = f"{nearer.upper()} is nearer to the truth: {low} against {high} eps"
+        parts.append(verdict if low != high else f"both are as near to the truth, {low} eps")
+    if fit_a.elements < ENOUGH:
+        parts.append(f"{fit_a.elements} elements are few: formulas may agree by chance")
     return "; ".join(parts)
 
 
-def _formulas(told: Fit) -> str:
-    if not told.formulas:
-        share = math.floor(told.share * 1000) / 10  # rounded up to 100, it would seem to fit
-        return f"nothing known here (nearest: {told.nearest}, {share:g}% of the elements)"
-    # A formula that is written out tells more than the words "torch's kernel".
-    explicit = [one for one in told.formulas if one != "torch's kernel"] or list(told.formulas)
+def _formulas(outcome: Fit) -> str:
+    if not outcome.formulas:
+        share = math.floor(outcome.share * 1000) / 10  # rounded up to 100, it would seem to fit
+        return f"nothing known here (nearest: {outcome.nearest}, {share:g}% of the elements)"
+    # A formula that is written out explains more than the words "torch's kernel".
+    explicit = [formula for formula in outcome.formulas if formula != "torch's kernel"] or list(
+        outcome.formulas
+    )
     named = " or ".join(explicit[:NAMED])
     more = len(explicit) - NAMED
     return f"{named} or {more} more that agree here" if more > 0 else named

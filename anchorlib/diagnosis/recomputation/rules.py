@@ -1,6 +1,6 @@
 """The rules, one for each operation: its candidate functions, and the operands that they take.
 
-An operation is recognised by its autograd nodes in one run; the other run may compute the same by
+An operation is recognised by its autograd nodes in one run; the other run may compute its result by
 other operations. Operands that do not fit the rule give no recipe, so that nothing is guessed.
 """
 
@@ -23,7 +23,7 @@ from anchorlib.diagnosis.recomputation.losses import (
     squares,
     squares_slope,
 )
-from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.operands import Operands, StoredOperand
 from anchorlib.diagnosis.recomputation.recipes import (
     ELEMENTS,
     LONGEST,
@@ -53,21 +53,21 @@ COMMON_EPS: Final = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3)
 _EPS: Final = re.compile(r"\beps=([0-9.e+-]+)")
 
 
-def recipe(ops: Sequence[str], told: Operands, texts: Sequence[str]) -> Recipe | None:
-    """The recipe for `told.own` as the result of these operations.
+def recipe(ops: Sequence[str], operands: Operands, texts: Sequence[str]) -> Recipe | None:
+    """The recipe for `operands.own` as the result of these operations.
 
-    None where they have no rule, or where the operands do not fit it.
+    None where the operations have no rule, or where the operands do not fit the rule.
     ops: the autograd nodes, without those that only move bits. texts: the descriptions of the
     modules and the arguments of the operations of both runs, which state settings as eps, strides
     and scale.
     """
     name = _single(ops)
     if name == "Convolution":
-        return convolving(told, texts) or transposing(told, texts)
+        return convolving(operands, texts) or transposing(operands, texts)
     if name in _ATTENTIONS:
-        return attending(told, texts)
-    rule = _RULES.get((name, told.own.kind == "value"))
-    return None if rule is None else rule(told, _eps(texts, told.own.dtype))
+        return attending(operands, texts)
+    rule = _RULES.get((name, operands.own.kind == "value"))
+    return None if rule is None else rule(operands, _eps(texts, operands.own.dtype))
 
 
 def _single(ops: Sequence[str]) -> str:
@@ -93,39 +93,41 @@ def _node(op: str) -> str:
 
 
 def _eps(texts: Sequence[str], precision: str) -> tuple[float, ...]:
-    """The eps to try: those that the modules state, those in common use, and the dtype's own.
+    """The eps to try: those that the modules state, those in common use, and the dtype's own eps.
 
-    The last is the default of `torch.nn.RMSNorm`.
+    The eps of the dtype is the default of `torch.nn.RMSNorm`.
     """
-    named = [float(one) for text in texts for one in _EPS.findall(text)]
+    named = [float(number) for text in texts for number in _EPS.findall(text)]
     own = [kind.eps] if (kind := dtypes.dtype(precision)).eps else []
     return tuple(dict.fromkeys([*named, *COMMON_EPS, *own]))
 
 
-def _flat(functions: Sequence[Function], operands: Sequence[Operand]) -> Recipe:
-    """The recipe for functions of single elements, which computes the first ELEMENTS of them."""
+def _flat(functions: Sequence[Function], operands: Sequence[StoredOperand]) -> Recipe:
+    """The recipe for functions of single elements, which computes the first ELEMENTS elements."""
 
     def inputs(side: str) -> list[Array]:
-        return [one.read(side).reshape(-1)[:ELEMENTS] for one in operands]
+        return [operand.read(side).reshape(-1)[:ELEMENTS] for operand in operands]
 
     return Recipe(tuple(functions), inputs, lambda own: own.reshape(-1)[:ELEMENTS])
 
 
 def _rows(
-    functions: Sequence[Function], operands: Sequence[Operand], weights: Sequence[Operand] = ()
+    functions: Sequence[Function],
+    operands: Sequence[StoredOperand],
+    weights: Sequence[StoredOperand] = (),
 ) -> Recipe | None:
     """The recipe for functions along the last axis, which computes ELEMENTS in whole rows.
 
     weights: operands that all rows share. None unless these are as long as the last axis.
     """
     size = operands[0].shape[-1] if operands[0].shape else 0
-    if not size or any(one.shape != (size,) for one in weights):
+    if not size or any(weight.shape != (size,) for weight in weights):
         return None
     count = max(ELEMENTS // size, 1)
 
     def inputs(side: str) -> list[Array]:
-        read = [one.read(side).reshape(-1, size)[:count] for one in operands]
-        return [*read, *(one.read(side) for one in weights)]
+        read = [operand.read(side).reshape(-1, size)[:count] for operand in operands]
+        return [*read, *(weight.read(side) for weight in weights)]
 
     return Recipe(tuple(functions), inputs, lambda own: own.reshape(-1, size)[:count])
 
@@ -133,9 +135,9 @@ def _rows(
 def _forward(*names: str) -> Callable[[Operands, Any], Recipe | None]:
     """The rule for an activation that is one of these functions."""
 
-    def rule(told: Operands, _: Any) -> Recipe | None:
-        x = alike(told)
-        return None if x is None else _flat([ACTIVATIONS[one] for one in names], [x])
+    def rule(operands: Operands, _: Any) -> Recipe | None:
+        x = alike(operands)
+        return None if x is None else _flat([ACTIVATIONS[name] for name in names], [x])
 
     return rule
 
@@ -146,113 +148,117 @@ def _backward(*names: str, saved: str) -> Callable[[Operands, Any], Recipe | Non
     saved: what of the operation its backward reads: "output" or "input".
     """
 
-    def rule(told: Operands, _: Any) -> Recipe | None:
-        kept = told.output if saved == "output" else named(told, told.own.name)
-        if told.child is None or kept is None:
+    def rule(operands: Operands, _: Any) -> Recipe | None:
+        kept = operands.output if saved == "output" else named(operands, operands.own.name)
+        if operands.child is None or kept is None:
             return None
-        if not told.child.shape == kept.shape == told.own.shape:
+        if not operands.child.shape == kept.shape == operands.own.shape:
             return None
-        return _flat([ACTIVATIONS[one] for one in names], [told.child, kept])
+        return _flat([ACTIVATIONS[name] for name in names], [operands.child, kept])
 
     return rule
 
 
-def _softmax(told: Operands, _: Any) -> Recipe | None:
-    x = alike(told)
+def _softmax(operands: Operands, _: Any) -> Recipe | None:
+    x = alike(operands)
     return None if x is None else _rows([softmax()], [x])
 
 
-def _softmax_backward(told: Operands, _: Any) -> Recipe | None:
-    if told.child is None or told.output is None or told.child.shape != told.output.shape:
+def _softmax_backward(operands: Operands, _: Any) -> Recipe | None:
+    if (
+        operands.child is None
+        or operands.output is None
+        or operands.child.shape != operands.output.shape
+    ):
         return None
-    return _rows([softmax_backward()], [told.child, told.output])
+    return _rows([softmax_backward()], [operands.child, operands.output])
 
 
-def _scale_and_shift(told: Operands) -> list[Operand]:
+def _scale_and_shift(operands: Operands) -> list[StoredOperand]:
     """The weight and the bias of a norm, in this order, as far as it has them."""
     order = {"weight": 0, "bias": 1}
-    known = [one for one in told.weights if one.name.rpartition(".")[2] in order]
+    known = [weight for weight in operands.weights if weight.name.rpartition(".")[2] in order]
     return sorted(known, key=lambda one: order[one.name.rpartition(".")[2]])
 
 
 def _norm(make: Callable[[float], Function]) -> Callable[..., Recipe | None]:
     """The rule for a norm. make: gives the norm's function for an eps."""
 
-    def rule(told: Operands, eps: Sequence[float]) -> Recipe | None:
-        x, weights = alike(told), _scale_and_shift(told)
-        if x is None or len(weights) != len(told.weights):
+    def rule(operands: Operands, eps: Sequence[float]) -> Recipe | None:
+        x, weights = alike(operands), _scale_and_shift(operands)
+        if x is None or len(weights) != len(operands.weights):
             return None
-        return _rows([make(one) for one in eps], [x], weights)
+        return _rows([make(value) for value in eps], [x], weights)
 
     return rule
 
 
-def _norm_backward(told: Operands, eps: Sequence[float]) -> Recipe | None:
+def _norm_backward(operands: Operands, eps: Sequence[float]) -> Recipe | None:
     """The recipe for the gradient of a layer norm's input."""
-    x, weights = named(told, told.own.name), _scale_and_shift(told)[:1]
-    if told.child is None or x is None or told.child.shape != x.shape:
+    x, weights = named(operands, operands.own.name), _scale_and_shift(operands)[:1]
+    if operands.child is None or x is None or operands.child.shape != x.shape:
         return None
-    return _rows([layer_norm_backward(one) for one in eps], [told.child, x], weights)
+    return _rows([layer_norm_backward(value) for value in eps], [operands.child, x], weights)
 
 
-def _product(told: Operands, _: Any) -> Recipe | None:
+def _product(operands: Operands, _: Any) -> Recipe | None:
     """The recipe for x · Wᵀ + b, which `nn.Linear` computes; b may be missing."""
-    x = next(iter(told.inputs), None)
-    weights = [one for one in told.weights if len(one.shape) == 2]
-    bias = [one for one in told.weights if len(one.shape) == 1]
-    if x is None or len(told.inputs) > 1 or len(weights) != 1 or len(bias) > 1:
+    x = next(iter(operands.inputs), None)
+    weights = [one for one in operands.weights if len(one.shape) == 2]
+    bias = [one for one in operands.weights if len(one.shape) == 1]
+    if x is None or len(operands.inputs) > 1 or len(weights) != 1 or len(bias) > 1:
         return None
     weight = weights[0]
-    if not x.shape or x.shape[-1] != weight.shape[1] or told.own.shape[-1:] != weight.shape[:1]:
+    if not x.shape or x.shape[-1] != weight.shape[1] or operands.own.shape[-1:] != weight.shape[:1]:
         return None
 
     def inputs(side: str) -> list[Array]:
         left = x.read(side).reshape(-1, weight.shape[1])
-        return [left, weight.read(side).T, *(one.read(side) for one in bias)]
+        return [left, weight.read(side).T, *(parameter.read(side) for parameter in bias)]
 
-    rows = int(np.prod(told.own.shape[:-1]))
+    rows = int(np.prod(operands.own.shape[:-1]))
     return _of_part(inputs, (rows, weight.shape[0]), weight.shape[1])
 
 
-def _product_backward(told: Operands, _: Any) -> Recipe | None:
+def _product_backward(operands: Operands, _: Any) -> Recipe | None:
     """The recipe for a gradient of `nn.Linear`, from the gradient g of its output.
 
     The input's is g · W, the weight's is gᵀ · x, and the bias's is the sum of g over its rows.
     """
-    g = told.child
+    g = operands.child
     if g is None or not g.shape:
         return None
     terms = int(np.prod(g.shape[:-1]))
-    if told.own.kind == "grad":
-        return _of_input(told, g)
-    if len(told.own.shape) == 1 and told.own.shape == g.shape[-1:]:
+    if operands.own.kind == "grad":
+        return _of_input(operands, g)
+    if len(operands.own.shape) == 1 and operands.own.shape == g.shape[-1:]:
         return _of_part(lambda side: _ones_and(g, side, terms), (1, g.shape[-1]), terms)
-    x = [one for one in told.inputs if one.shape[-1:] == told.own.shape[1:]]
-    if len(x) != 1 or told.own.shape[:1] != g.shape[-1:]:
+    x = [operand for operand in operands.inputs if operand.shape[-1:] == operands.own.shape[1:]]
+    if len(x) != 1 or operands.own.shape[:1] != g.shape[-1:]:
         return None
 
     def inputs(side: str) -> list[Array]:
         return [g.read(side).reshape(terms, -1).T, x[0].read(side).reshape(terms, -1)]
 
-    return _of_part(inputs, told.own.shape, terms)
+    return _of_part(inputs, operands.own.shape, terms)
 
 
-def _ones_and(g: Operand, side: str, terms: int) -> list[Array]:
+def _ones_and(g: StoredOperand, side: str, terms: int) -> list[Array]:
     """The operands of the sum of g over its rows, written as the product of ones and g."""
     return [np.ones((1, terms), np.float32), g.read(side).reshape(terms, -1)]
 
 
-def _of_input(told: Operands, g: Operand) -> Recipe | None:
+def _of_input(operands: Operands, g: StoredOperand) -> Recipe | None:
     """The recipe for g · W, the gradient of the input of `nn.Linear`."""
-    weights = [one for one in told.weights if len(one.shape) == 2]
-    if len(weights) != 1 or weights[0].shape != (g.shape[-1], *told.own.shape[-1:]):
+    weights = [weight for weight in operands.weights if len(weight.shape) == 2]
+    if len(weights) != 1 or weights[0].shape != (g.shape[-1], *operands.own.shape[-1:]):
         return None
 
     def inputs(side: str) -> list[Array]:
         return [g.read(side).reshape(-1, g.shape[-1]), weights[0].read(side)]
 
-    rows = int(np.prod(told.own.shape[:-1]))
-    return _of_part(inputs, (rows, told.own.shape[-1]), g.shape[-1])
+    rows = int(np.prod(operands.own.shape[:-1]))
+    return _of_part(inputs, (rows, operands.own.shape[-1]), g.shape[-1])
 
 
 def _of_part(
@@ -279,7 +285,7 @@ _ATTENTIONS: Final = frozenset(
 )
 _PRODUCT: Final = "Bmm"
 _STEPS_OF_ATTENTION: Final = frozenset((_PRODUCT, "Softmax", "SafeSoftmax", "Add", "Mul", "Div"))
-"""What attention is made of where no fused kernel runs it, as for a mask that has a gradient."""
+"""The operations of attention where no fused kernel runs, as for a mask that has a gradient."""
 _RULES: Final[Mapping[tuple[str, bool], Callable[..., Recipe | None]]] = {
     ("Tanh", True): _forward("tanh"),
     ("Tanh", False): _backward("tanh_backward", saved="output"),

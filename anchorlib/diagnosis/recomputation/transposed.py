@@ -1,8 +1,9 @@
 """The rules for transposed convolutions and their gradients, in some of their elements.
 
-A transposed convolution is the gradient of the input of a convolution with the same weight, which
-leads from its output back to its input: the one that `Case` describes here. So its own gradient of
-the input is that convolution, and its weight's gradient has the two images in exchanged roles.
+A transposed convolution computes what the gradient of the input of an ordinary convolution with its
+weight is. That ordinary convolution, which leads from the transposed convolution's output back to
+its input, is what `Case` describes here. So the gradient of a transposed convolution's input is
+that ordinary convolution, and in the gradient of its weight the two images exchange their roles.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from anchorlib.diagnosis.recomputation.convolutions import (
     of_gradient,
     spread_groups,
 )
-from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.operands import Operands, StoredOperand
 from anchorlib.diagnosis.recomputation.recipes import LONGEST, Recipe
 from anchorlib.formulas import arriving, by_channels, convolution, patches
 
@@ -28,25 +29,28 @@ Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 
 
-def transposing(told: Operands, texts: Sequence[str]) -> Recipe | None:
-    """The recipe for its output, or for one of its gradients; None if the operands do not fit."""
-    made = told.own if told.own.kind == "value" else told.child
-    own = [] if told.own.kind in ("value", "grad") else [told.own]  # a parameter's gradient
-    weights = [one for one in (*told.weights, *own) if len(one.shape) > 2]
-    if made is None or len({one.shape for one in weights}) != 1 or len(told.inputs) > 1:
+def transposing(operands: Operands, texts: Sequence[str]) -> Recipe | None:
+    """The recipe for the output of a transposed convolution, or for one of its gradients.
+
+    None if the operands do not fit a transposed convolution.
+    """
+    made = operands.own if operands.own.kind == "value" else operands.child
+    own = [] if operands.own.kind in ("value", "grad") else [operands.own]  # a parameter's gradient
+    weights = [weight for weight in (*operands.weights, *own) if len(weight.shape) > 2]
+    if made is None or len({weight.shape for weight in weights}) != 1 or len(operands.inputs) > 1:
         return None
     w = weights[0]
-    if told.own.kind == "grad":
-        return _of_input(told, made, w, texts)
-    if not told.inputs:
+    if operands.own.kind == "grad":
+        return _of_input(operands, made, w, texts)
+    if not operands.inputs:
         return None
-    x = told.inputs[0]
+    x = operands.inputs[0]
     case = _case(texts, made.shape, w.shape, x.shape)
     if case is None:
         return None
-    if told.own.kind == "value":
-        return _output(told, x, w, case)
-    return _of_parameter(told, made, x, case)
+    if operands.own.kind == "value":
+        return _output(operands, x, w, case)
+    return _of_parameter(operands, made, x, case)
 
 
 def _case(texts: Sequence[str], out: Shape, w: Shape, x: Shape) -> Case | None:
@@ -62,8 +66,8 @@ def _case(texts: Sequence[str], out: Shape, w: Shape, x: Shape) -> Case | None:
     return case._replace(how=case.how._replace(transposed=True, extra=extra))
 
 
-def _output(told: Operands, x: Operand, w: Operand, case: Case) -> Recipe | None:
-    biases = [one for one in told.weights if len(one.shape) == 1]
+def _output(operands: Operands, x: StoredOperand, w: StoredOperand, case: Case) -> Recipe | None:
+    biases = [one for one in operands.weights if len(one.shape) == 1]
     groups, size = case.how.groups, case.w[2:]
     taps, terms = int(np.prod(size)), case.w[0] // groups
     if len(biases) > 1 or taps * terms > LONGEST:
@@ -76,8 +80,11 @@ def _output(told: Operands, x: Operand, w: Operand, case: Case) -> Recipe | None
         left = arriving(image, size, case.how, case.x[2:], chosen.rows)[chosen.groups]
         parts = weight.reshape(groups, terms, case.w[1], taps)
         right = np.swapaxes(parts, 2, 3).reshape(groups, terms * taps, -1)
-        bias = [one.read(side) for one in biases]
-        added = [one.reshape(groups, 1, -1)[chosen.groups][:, :, chosen.columns] for one in bias]
+        bias = [parameter.read(side) for parameter in biases]
+        added = [
+            parameter.reshape(groups, 1, -1)[chosen.groups][:, :, chosen.columns]
+            for parameter in bias
+        ]
         recorded = [image, weight, *(bias or [np.empty(0, np.float32)])]
         return [left, right[chosen.groups][:, :, chosen.columns], *added, *recorded]
 
@@ -85,9 +92,11 @@ def _output(told: Operands, x: Operand, w: Operand, case: Case) -> Recipe | None
     return Recipe((function,), inputs, lambda own: by_channels(own, groups), chosen.of)
 
 
-def _of_input(told: Operands, g: Operand, w: Operand, texts: Sequence[str]) -> Recipe | None:
+def _of_input(
+    operands: Operands, g: StoredOperand, w: StoredOperand, texts: Sequence[str]
+) -> Recipe | None:
     """The recipe for the gradient of the input: a convolution of the output's gradient g."""
-    own = told.own.shape
+    own = operands.own.shape
     case = _case(texts, g.shape, w.shape, own)
     terms = int(np.prod(w.shape[1:]))
     if case is None or terms > LONGEST:
@@ -104,12 +113,14 @@ def _of_input(told: Operands, g: Operand, w: Operand, texts: Sequence[str]) -> R
     return of_gradient("input", case, chosen, int(np.prod(size)), inputs)
 
 
-def _of_parameter(told: Operands, g: Operand, x: Operand, case: Case) -> Recipe | None:
+def _of_parameter(
+    operands: Operands, g: StoredOperand, x: StoredOperand, case: Case
+) -> Recipe | None:
     """The recipe for the gradient of the weight or the bias, from the output's gradient g."""
     groups, images = case.how.groups, case.x[0]
-    is_bias = len(told.own.shape) == 1
+    is_bias = len(operands.own.shape) == 1
     places = images * int(np.prod(case.x[2:])) if is_bias else case.places
-    if places > LONGEST or told.own.shape != (case.x[1:2] if is_bias else case.w):
+    if places > LONGEST or operands.own.shape != (case.x[1:2] if is_bias else case.w):
         return None
     rows, columns = case.w[0] // groups, int(np.prod(case.w[1:]))
     chosen = spread_groups(1, 1, case.x[1]) if is_bias else spread_groups(groups, rows, columns)

@@ -4,7 +4,7 @@ from anchorlib.diagnosis.sizes.convolutions import Geometry, convolutions, geome
 from anchorlib.diagnosis.sizes.damage import Seals
 from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.diagnosis.sizes.measures import Measure, Measures
-from anchorlib.diagnosis.sizes.sums import Sum, Task, plain_sums, products, shifted
+from anchorlib.diagnosis.sizes.sums import ReferenceSum, Task, plain_sums, products, shifted
 from anchorlib.diagnosis.sizes.ulps import max_ulp
 from anchorlib.diagnosis.sizes.whereabouts import EQUAL, NONFINITE, apart, read, where, whereabouts
 
@@ -14,8 +14,8 @@ __all__ = [
     "Geometry",
     "Measure",
     "Measures",
+    "ReferenceSum",
     "Seals",
-    "Sum",
     "Task",
     "apart",
     "convolutions",

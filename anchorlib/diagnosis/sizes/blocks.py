@@ -1,6 +1,6 @@
 """Pairs that are measured together: a block says where their values are, and `apart` reads them.
 
-The answer depends on the block alone, so that any process may compute it, to the same bit. A block
+The answer depends on the block alone, so that any process computes equal bits for it. A block
 is one large pair, or small pairs of 64 Ki elements in all: which elements are added up in which
 order is settled by the block.
 """
@@ -23,26 +23,26 @@ from anchorlib.dtypes import DType
 from anchorlib.errors import StoreError, UnsupportedError
 from anchorlib.store import Pin
 
-__all__ = ["Apart", "FarPairBlock", "FarSide", "PairBlock", "Side", "apart", "side_of"]
+__all__ = ["Apart", "BlockSide", "FarBlockSide", "FarPairBlock", "PairBlock", "apart", "side_of"]
 
 Array = np.ndarray[Any, Any]
 OPEN_BYTES = 1 << 14  # bytes to which opening a block compares, however little it reads
 
 
 @dataclass(frozen=True, slots=True)
-class FarSide:
-    """A side as plain values, which other processes can open."""
+class FarBlockSide:
+    """A `BlockSide` without open files: plain values that can be sent to another process."""
 
     values: FarValues
     dtype: str
     size: int
     digests: Array
 
-    def near(self) -> Side:
+    def near(self) -> BlockSide:
         """The side, opened in this process; raises as `Pin.reader`."""
         values = self.values.near()
         storage = dtypes.dtype(self.dtype).storage
-        return Side(
+        return BlockSide(
             *(self.dtype, self.size, self.digests, np.arange(len(self.digests))),
             read=values.read,
             stack=partial(values.stack, size=self.size, storage=storage),
@@ -51,7 +51,7 @@ class FarSide:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class BlockSide:
     """The records of one run in a block, all of one dtype and size.
 
     rows: the numbers by which `read` and `stack` know the records. digests: as `Table.digest`.
@@ -71,8 +71,8 @@ class Side:
         """The element type of the records."""
         return dtypes.dtype(self.dtype)
 
-    def only(self, at: int) -> Side:
-        """The side with one of its records alone."""
+    def only(self, at: int) -> BlockSide:
+        """The side with only the record at this index."""
         return replace(self, digests=self.digests[at : at + 1], rows=self.rows[at : at + 1])
 
     def raws(self) -> Iterator[Array]:
@@ -88,29 +88,29 @@ class Side:
             return self.stack(self.rows)
         return np.stack([np.concatenate(list(self.read(n, READ << 4))) for n in self.rows.tolist()])
 
-    def far(self) -> FarSide:
+    def far(self) -> FarBlockSide:
         """The side for another process.
 
         Raises UnsupportedError for values that the comparison computed: no other process has them.
         """
         if self.values is None:
             raise UnsupportedError("values that comparing made are in this process alone")
-        return FarSide(self.values.far(self.rows), self.dtype, self.size, self.digests)
+        return FarBlockSide(self.values.far(self.rows), self.dtype, self.size, self.digests)
 
 
-def side_of(table: Table, rows: Array, kind: DType, size: int) -> Side:
+def side_of(table: Table, rows: Array, kind: DType, size: int) -> BlockSide:
     """Some records of a table, of one element type and size."""
-    told = kind.name, size, table.digest[rows], rows
-    return Side(*told, read=table.read, stack=table.stack, values=stored_values(table))
+    records = kind.name, size, table.digest[rows], rows
+    return BlockSide(*records, read=table.read, stack=table.stack, values=stored_values(table))
 
 
 @dataclass(frozen=True, slots=True)
 class FarPairBlock:
-    """A block as plain values, which other processes can open."""
+    """A `PairBlock` without open files: plain values that can be sent to another process."""
 
     places: Array
-    a: FarSide
-    b: FarSide
+    a: FarBlockSide
+    b: FarBlockSide
     shift: Array
     eps: Array
     scale: Array
@@ -128,15 +128,15 @@ class FarPairBlock:
 
 @dataclass(frozen=True, slots=True)
 class PairBlock:
-    """Pairs of one size and the same two dtypes.
+    """Pairs of records that are measured together: all of one size and one pair of dtypes.
 
     places: the numbers by which the maker of the block knows the pairs.
-    shift, eps, scale: of each pair, as `Differences` takes them.
+    shift, eps, scale: an entry for each pair, as `Differences` takes them.
     """
 
     places: Array
-    a: Side
-    b: Side
+    a: BlockSide
+    b: BlockSide
     shift: Array
     eps: Array
     scale: Array
@@ -148,57 +148,61 @@ class PairBlock:
         return len(self.places) * self.a.size * widths + OPEN_BYTES
 
     def far(self) -> FarPairBlock:
-        """The block for another process; raises UnsupportedError as `Side.far`."""
+        """The block for another process; raises UnsupportedError as `BlockSide.far`."""
         rest = self.shift, self.eps, self.scale
         return FarPairBlock(self.places, self.a.far(), self.b.far(), *rest)
 
     def only(self, at: int) -> PairBlock:
-        """The block with one of its pairs alone."""
-        one = slice(at, at + 1)
-        rest = self.shift[one], self.eps[one], self.scale[one]
-        return PairBlock(self.places[one], self.a.only(at), self.b.only(at), *rest)
+        """The block with only the pair at this index."""
+        place = slice(at, at + 1)
+        rest = self.shift[place], self.eps[place], self.scale[place]
+        return PairBlock(self.places[place], self.a.only(at), self.b.only(at), *rest)
 
 
 class Apart(NamedTuple):
     """The measures of a block.
 
     places: all places of the block.
-    found: places, and the fields of Measure that come from their values, by name.
+    measured: places, and for these the fields of Measure that come from their values, by name.
     damaged: places whose values are damaged, on which side ("a" or "b"), and why.
     """
 
     places: Array
-    found: list[tuple[Array, dict[str, Array]]]
+    measured: list[tuple[Array, dict[str, Array]]]
     damaged: list[tuple[Array, str, str]]
 
 
 def apart(block: PairBlock) -> Apart:
-    """How far the pairs of a block are apart; pair by pair where one of them cannot be read."""
+    """How far the pairs of a block are apart.
+
+    Where the values of a record cannot be read, each pair is measured by itself, so that only the
+    pair of that record is listed as damaged.
+    """
     seals = Seals(block.a.digests), Seals(block.b.digests)
     try:
         with np.errstate(all="ignore"):
-            figures = _differences(block, seals)
+            columns = _differences(block, seals)
     except StoreError as error:
         if len(block.places) == 1:
             return Apart(block.places, [], [(block.places, _unreadable(block), str(error))])
         each = [apart(block.only(at)) for at in range(len(block.places))]
-        found = [one for told in each for one in told.found]
-        return Apart(block.places, found, [one for told in each for one in told.damaged])
+        figures = [one for part in each for one in part.measured]
+        return Apart(block.places, figures, [damage for part in each for damage in part.damaged])
     damaged = [
         (block.places[seal.broken], side, "they do not fit their digest")
         for side, seal in zip("ab", seals, strict=True)
         if seal.broken
     ]
-    return Apart(block.places, [(block.places, figures)], damaged)
+    return Apart(block.places, [(block.places, columns)], damaged)
 
 
 def _differences(block: PairBlock, seals: tuple[Seals, Seals]) -> dict[str, Array]:
-    found = Differences(block.a.kind, block.b.kind, block.shift, block.eps, block.scale)
+    differences = Differences(block.a.kind, block.b.kind, block.shift, block.eps, block.scale)
     for raws in zip(block.a.raws(), block.b.raws(), strict=True):
         for seal, raw in zip(seals, raws, strict=True):
             seal.add(raw)
-        found.add(*raws)
-    return found.columns()
+        differences.add(*raws)
+    return differences.columns()
 
 
 def _unreadable(block: PairBlock) -> str:

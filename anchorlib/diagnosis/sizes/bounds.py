@@ -12,13 +12,13 @@ __all__ = ["bounds"]
 Array = np.ndarray[Any, Any]
 Figures = Mapping[str, Array]
 SLACK = 2.0**-45
-"""Relative error of the figures themselves, which are sums in float64."""
+"""The relative error of the summaries' figures, which are sums in float64."""
 LEAST = 2.0**-1000
 """Norms below this one have lost digits at the lower end of float64: ratios of them say nothing."""
 
 
 def bounds(a: Figures, b: Figures, eps: Array, elements: Array) -> dict[str, Array]:
-    """Lower bounds of the measures that values would tell; nan where there is none.
+    """Lower bounds of what `Differences` would compute from the values; nan where there is none.
 
     a, b: the figures of each pair's two records.
     elements: how many numbers the figures sum up (a complex element is two).
@@ -34,16 +34,16 @@ def bounds(a: Figures, b: Figures, eps: Array, elements: Array) -> dict[str, Arr
     ends = np.maximum(np.abs(b["max"] - a["max"]), np.abs(b["min"] - a["min"]))
     most = np.maximum(ends, apart / np.sqrt(count))
     clear = (a["l2"] == 0) | (a["l2"] >= LEAST)
-    found = {
+    lower = {
         "error_eps": np.where(clear, _ratio(apart, a["l2"]) / eps, np.nan),
         "max_eps": _ratio(most, largest) / eps,
         "max_abs": most,
     }
-    found = {name: np.where(finite, values, np.nan) for name, values in found.items()}
-    found["nonfinite"] = np.maximum(np.abs(b["nan"] - a["nan"]), np.abs(b["inf"] - a["inf"]))
-    found["zeros"] = np.abs(b["zero"] - a["zero"])
-    found["norm"] = a["l2"]
-    return found
+    lower = {name: np.where(finite, values, np.nan) for name, values in lower.items()}
+    lower["nonfinite"] = np.maximum(np.abs(b["nan"] - a["nan"]), np.abs(b["inf"] - a["inf"]))
+    lower["zeros"] = np.abs(b["zero"] - a["zero"])
+    lower["norm"] = a["l2"]
+    return lower
 
 
 def _apart(one: Array, two: Array, size: Array) -> Array:
@@ -52,5 +52,5 @@ def _apart(one: Array, two: Array, size: Array) -> Array:
 
 
 def _ratio(over: Array, under: Array) -> Array:
-    found: Array = np.divide(over, under, out=np.zeros(len(over)), where=over != 0)
-    return found
+    ratio: Array = np.divide(over, under, out=np.zeros(len(over)), where=over != 0)
+    return ratio

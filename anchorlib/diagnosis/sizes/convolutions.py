@@ -35,8 +35,8 @@ def convolutions(
 ) -> Iterator[Task]:
     """The weight gradients of this shape that a convolution with these operands may have.
 
-    x: the input, (N, C, *sizes). gradient: of the output, (N, O, *sizes). geometry: None where it
-    has to be found by trial.
+    x: the input, (N, C, *sizes). gradient: the output's gradient, (N, O, *sizes). geometry: None
+    where the geometry has to be found by trial.
     """
     if not (x.ndim == gradient.ndim == len(shape) > 2 and x.shape[0] == gradient.shape[0]):
         return
@@ -48,10 +48,10 @@ def convolutions(
     sizes = x.shape[2:], gradient.shape[2:], shape[2:]
     tried = _geometries(*sizes) if geometry is None else iter([geometry])
     terms = gradient.size // max(gradient.shape[1], 1)
-    for one in tried:
-        if _fits(one, *sizes):
+    for candidate in tried:
+        if _fits(candidate, *sizes):
 
-            def form(p: Array, q: Array, lies: Geometry = one) -> Array:
+            def form(p: Array, q: Array, lies: Geometry = candidate) -> Array:
                 return _weight(p, q, shape, lies, groups)
 
             yield certain(task_of(form, x, gradient, terms, math.prod(shape)))
@@ -61,23 +61,25 @@ def _geometries(given: Shape, made: Shape, kernel: Shape) -> Iterator[Geometry]:
     """The geometries without dilation, equal along all axes, that turn `given` into `made`."""
     ones = (1,) * len(kernel)
     for stride, padding in itertools.product(range(1, STRIDES + 1), range(max(kernel))):
-        one = Geometry((stride,) * len(ones), (padding,) * len(ones), ones)
-        if _fits(one, given, made, kernel):
-            yield one
+        candidate = Geometry((stride,) * len(ones), (padding,) * len(ones), ones)
+        if _fits(candidate, given, made, kernel):
+            yield candidate
 
 
-def _fits(one: Geometry, given: Shape, made: Shape, kernel: Shape) -> bool:
-    if len(one.stride) != len(kernel) or min(one.stride) < 1:
+def _fits(geometry: Geometry, given: Shape, made: Shape, kernel: Shape) -> bool:
+    if len(geometry.stride) != len(kernel) or min(geometry.stride) < 1:
         return False
-    axes = zip(given, made, kernel, one.stride, one.padding, one.dilation, strict=True)
+    axes = zip(
+        given, made, kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True
+    )
     return all((i + 2 * p - d * (k - 1) - 1) // s + 1 == o for i, o, k, s, p, d in axes)
 
 
 def _weight(x: Array, gradient: Array, shape: Shape, lies: Geometry, groups: int) -> Array:
-    """The gradient of the weight, computed for one place of the kernel after the other."""
+    """The gradient of the weight, computed for each place of the kernel in turn."""
     around = [(0, 0), (0, 0), *((one, one) for one in lies.padding)]
     padded = np.pad(x, around)
-    found = np.empty(shape)
+    gradients = np.empty(shape)
     left = _by_channel(gradient, groups)
     for place in np.ndindex(shape[2:]):
         starts = [at * step for at, step in zip(place, lies.dilation, strict=True)]
@@ -87,26 +89,26 @@ def _weight(x: Array, gradient: Array, shape: Shape, lies: Geometry, groups: int
         )
         right = _by_channel(padded[(slice(None), slice(None), *cut)], groups)
         part = np.matmul(left, right.swapaxes(-1, -2))
-        found[(..., *place)] = part.reshape(shape[:2])
-    return found
+        gradients[(..., *place)] = part.reshape(shape[:2])
+    return gradients
 
 
 def _by_channel(values: Array, groups: int) -> Array:
     """Values of shape (N, C, *sizes) reshaped to (groups, C / groups, N · sizes)."""
     turned = np.moveaxis(values, 1, 0)
-    found: Array = turned.reshape(groups, values.shape[1] // groups, -1)
-    return found
+    grouped: Array = turned.reshape(groups, values.shape[1] // groups, -1)
+    return grouped
 
 
 def geometry_of(text: object, axes: int) -> Geometry | None:
-    """The geometry in the description of a module; None where the description lacks some of it.
+    """The geometry that a module's description states; None where a number is missing.
 
     text: as "Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))".
     """
     if not isinstance(text, str) or "stride=" not in text or "padding_mode=" in text:
         return None
-    told = [_numbers(text, name, axes, usual) for name, usual in _USUAL]
-    return None if any(one is None for one in told) else Geometry(*(one or () for one in told))
+    sizes = [_numbers(text, name, axes, usual) for name, usual in _USUAL]
+    return None if any(one is None for one in sizes) else Geometry(*(one or () for one in sizes))
 
 
 _USUAL: Sequence[tuple[str, int]] = (("stride", 1), ("padding", 0), ("dilation", 1))
@@ -115,6 +117,6 @@ _USUAL: Sequence[tuple[str, int]] = (("stride", 1), ("padding", 0), ("dilation",
 def _numbers(text: str, name: str, axes: int, usual: int) -> Shape | None:
     if f"{name}=" not in text:
         return (usual,) * axes
-    found = re.search(rf"\b{name}=\(([\d, ]+)\)", text)
-    numbers = tuple(int(one) for one in re.findall(r"\d+", found[1])) if found else ()
+    matching = re.search(rf"\b{name}=\(([\d, ]+)\)", text)
+    numbers = tuple(int(number) for number in re.findall(r"\d+", matching[1])) if matching else ()
     return numbers if len(numbers) == axes else None

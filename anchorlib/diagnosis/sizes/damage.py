@@ -1,4 +1,4 @@
-"""Damaged values: those that cannot be read, or do not have the digest that was recorded."""
+"""Damaged values: values that cannot be read, or that do not have the digest that was recorded."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Seals:
 
     def __init__(self, digests: Array) -> None:
         """`digests` as `Table.digest` has them."""
-        self._told = digests.tolist()
-        self._hashers = [xxhash.xxh3_128() for _ in self._told]
+        self._recorded = digests.tolist()
+        self._hashers = [xxhash.xxh3_128() for _ in self._recorded]
 
     def add(self, raw: Array) -> None:
         """Takes the next elements of every record: raw storage, (records, elements)."""
@@ -31,12 +31,12 @@ class Seals:
     @property
     def broken(self) -> list[int]:
         """The places of the records whose values do not have the recorded digest."""
-        pairs = enumerate(zip(self._hashers, self._told, strict=True))
+        pairs = enumerate(zip(self._hashers, self._recorded, strict=True))
         return [at for at, (one, (high, low)) in pairs if one.intdigest() != (high << 64) + low]
 
 
 def damaged(table: Table, row: int, why: str) -> str:
-    """The line that says of which record the values are damaged, and why."""
+    """The line that tells a person which record's values are damaged, and why."""
     place = place_at(table, row)
     where = f"step {place.step}, pass {place.pass_index}"
     where += f", rank {place.rank}" if place.rank else ""

@@ -118,25 +118,25 @@ class Differences:
         return wide
 
     def _unequal(self, raw_a: Array, raw_b: Array, one: Array, two: Array) -> Array:
-        """Which elements differ in their bits; in their values where dtypes or scales differ."""
+        """Which elements differ: in bits, or in values where the dtypes or scales differ."""
         if self._kinds[0] == self._kinds[1] and not self._scaled:
             width = min(raw_a.itemsize, 8)
             left, right = (np.ascontiguousarray(raw).view(f"u{width}") for raw in (raw_a, raw_b))
-            unequal = left != right
+            unequal_parts = left != right
             parts = raw_a.itemsize // width
         else:
             left, right = _in_coarser(one, two, self._kinds)
-            unequal = (left != right) & ~(np.isnan(one) & np.isnan(two))
+            unequal_parts = (left != right) & ~(np.isnan(one) & np.isnan(two))
             parts = self._parts
         if parts > 1:
-            unequal = unequal.reshape(len(unequal), -1, parts).any(axis=2)
-        found: Array = unequal
-        return found
+            unequal_parts = unequal_parts.reshape(len(unequal_parts), -1, parts).any(axis=2)
+        differs: Array = unequal_parts
+        return differs
 
     def _count(self, name: str, where: Array) -> None:
         # For one row, counting without an axis is far faster.
-        found = np.count_nonzero(where) if len(where) == 1 else np.count_nonzero(where, axis=1)
-        self._counts[name] = self._counts[name] + found
+        count = np.count_nonzero(where) if len(where) == 1 else np.count_nonzero(where, axis=1)
+        self._counts[name] = self._counts[name] + count
 
     def _add(self, name: str, value: Array) -> None:
         self._sums[name] = self._sums[name] + value
@@ -166,9 +166,9 @@ class Differences:
         }
 
     def _where(self) -> dict[str, Array]:
-        """The worst element of each pair, with both values.
+        """The element of each pair that differs most, with both values.
 
-        Where all finite elements are equal, it is the first that `nonfinite` counts.
+        Where all finite elements are equal, the first element that `nonfinite` counts is given.
         """
         none = self._worst < 0
         values = np.where(none, self._broken_values, self._values)
@@ -192,22 +192,22 @@ def _rounded(values: Array, kind: DType) -> Array:
     assert kind.smallest_normal_exponent is not None
     exponent = np.maximum(np.frexp(values)[1] - 1, kind.smallest_normal_exponent)
     unit = exponent + int(np.log2(kind.eps))
-    found: Array = np.ldexp(np.rint(np.ldexp(values, -unit)), unit)
-    return found
+    nearest: Array = np.ldexp(np.rint(np.ldexp(values, -unit)), unit)
+    return nearest
 
 
 def _ratio(over: Array, under: Array) -> Array:
     """over / under; 0 where both are 0."""
-    found: Array = np.divide(over, under, out=np.zeros(len(over)), where=over != 0)
-    return found
+    ratio: Array = np.divide(over, under, out=np.zeros(len(over)), where=over != 0)
+    return ratio
 
 
 def _cosine_distance(norm_a: Array, norm_b: Array, sums: dict[str, Array]) -> Array:
-    """½‖a/‖a‖ − b/‖b‖‖², which is 1 − a·b / (‖a‖‖b‖); nan where one of them is zero alone.
+    """½‖a/‖a‖ − b/‖b‖‖², which is 1 − a·b / (‖a‖‖b‖); nan where only one vector is zero.
 
-    For vectors that are close, that difference would lose its digits. There the distance is
-    computed as (‖b − a‖² − (‖b‖ − ‖a‖)²) / (2‖a‖‖b‖), and ‖b‖ − ‖a‖, for the same reason, from
-    2a·(b − a) + ‖b − a‖².
+    For vectors that are close to each other, 1 − a·b / (‖a‖‖b‖) would lose its digits. There the
+    distance is computed as (‖b − a‖² − (‖b‖ − ‖a‖)²) / (2‖a‖‖b‖). The difference ‖b‖ − ‖a‖ would
+    lose its digits too, and is computed from 2a·(b − a) + ‖b − a‖².
     """
     longer = _ratio(2 * sums["ad"] + sums["dd"], norm_a + norm_b)
     near = np.maximum(sums["dd"] - longer**2, 0) / norm_a / norm_b / 2

@@ -1,4 +1,4 @@
-"""How far the differing pairs of an alignment are apart, each read once, block by block.
+"""How far the differing pairs of an alignment are apart. Each pair is read once, block by block.
 
 Small pairs of one size and dtypes are read together, and a large pair is read in parts, so that
 memory stays bounded whatever the size of a record. Values are compared with their digest: a pair
@@ -60,7 +60,7 @@ class _Measuring:
         self.kinds = [[dtypes.dtype(name) for name in table.dtypes] for table in (self.a, self.b)]
         self.numel = self.a.figures["numel"][self.row_a]
         self.columns = {name: _blank(name, len(pairs)) for name in Measure._fields}
-        # A pair's eps is the coarser one; nan unless both round.
+        # A pair's eps is that of the coarser type; nan unless both types round.
         eps = observed_eps(self.a, self.row_a), observed_eps(self.b, self.row_b)
         self.columns["eps"] = np.maximum(*eps)
         self.columns["numel"] = self.numel
@@ -84,8 +84,8 @@ class _Measuring:
         """For each pair the result of `value` for its two dtypes."""
         table = np.array([[value(one, two) for two in self.kinds[1]] for one in self.kinds[0]])
         table = table.reshape(len(self.kinds[0]), len(self.kinds[1]))
-        found: Array = table[self.a.dtype[self.row_a], self.b.dtype[self.row_b]]
-        return found
+        values: Array = table[self.a.dtype[self.row_a], self.b.dtype[self.row_b]]
+        return values
 
     def _bounds(self, places: Array) -> None:
         rows = (self.a, self.row_a[places]), (self.b, self.row_b[places])
@@ -94,11 +94,11 @@ class _Measuring:
             two[name] = two[name] * self.scale[places]
         parts = self._of_dtypes(lambda a, _: 2.0 if a.family == "complex" else 1.0)[places]
         with np.errstate(all="ignore"):
-            found = bounds(one, two, self.columns["eps"][places], self.numel[places] * parts)
-        self._set(places, found)
+            lower = bounds(one, two, self.columns["eps"][places], self.numel[places] * parts)
+        self._set(places, lower)
 
-    def _set(self, places: Array, found: dict[str, Array]) -> None:
-        for name, values in found.items():
+    def _set(self, places: Array, columns: dict[str, Array]) -> None:
+        for name, values in columns.items():
             self.columns[name][places] = values
 
     def _values(self, places: Array) -> None:
@@ -108,15 +108,15 @@ class _Measuring:
         stored = None not in (stored_values(self.a), stored_values(self.b))
         # Values that the comparison computed are in this process alone.
         over = self.over if stored else map
-        for told in over(apart, self._blocks(places)):
-            for some, found in told.found:
-                self._set(some, found)
-            for some, side, why in told.damaged:
-                self._damage(some, side, why)
-            self._tell(int(nbytes[told.places].sum()))
+        for block in over(apart, self._blocks(places)):
+            for places_read, columns in block.measured:
+                self._set(places_read, columns)
+            for places_read, side, why in block.damaged:
+                self._damage(places_read, side, why)
+            self._tell(int(nbytes[block.places].sum()))
 
     def _blocks(self, places: Array) -> Iterator[PairBlock]:
-        """Blocks of pairs of one size and the same two dtypes."""
+        """The pairs in blocks, each of one size and one pair of dtypes."""
         groups = packed([self.a.dtype[self.row_a], self.b.dtype[self.row_b], self.numel])[places]
         # Records of one dtype and shape lie side by side in the store, in the order they were made.
         order = np.lexsort((self.row_a[places], groups))
@@ -167,15 +167,15 @@ class _Measuring:
 
 
 def _ratio(a: Array, b: Array) -> Array:
-    """The factor that brings B's values to A's loss scale; 1 where a scale says nothing."""
+    """The factor that brings B's values to A's loss scale; 1 where no usable scale is stated."""
     with np.errstate(all="ignore"):
-        found: Array = a / b
-    found[~(np.isfinite(found) & (found > 0))] = 1.0
-    return found
+        factor: Array = a / b
+    factor[~(np.isfinite(factor) & (factor > 0))] = 1.0
+    return factor
 
 
 def part_size(kind: DType) -> int:
-    """The bytes of one number of a type; of a complex type, of its real part."""
+    """The bytes of one number of a type; for a complex type, of its real part."""
     return kind.storage.itemsize // (2 if kind.family == "complex" else 1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 __all__ = ["Damage", "Measure", "Measures"]
 
 UNRELATED = 0.3
-"""Cosine distance from which two tensors are not variants of one another."""
+"""The cosine distance from which two tensors are not variants of one another."""
 Array = np.ndarray[Any, Any]
 
 
@@ -19,14 +19,14 @@ class Measure(NamedTuple):
 
     Where the records carry different loss scales, as they state, b is brought to a's first.
 
-    eps: of the coarser of the two dtypes; nan for integers and bool. A sum has the dtype of its
+    eps: the eps of the coarser dtype; nan for integers and bool. A sum has the dtype of its
         terms here, not the wider one in which they were summed (`sizes.precision.observed`).
     error_eps: ‖b − a‖₂ / (‖a‖₂ · eps) over the elements that are finite in both; 0 where they are
         equal; inf where a is all zero and b is not; nan where there is nothing to measure (shapes
         differ, no values kept, integers, no element finite in both).
     max_eps: max|b − a| / (max|a| · eps), likewise.
-    share_differing: of all elements, those whose bits differ (where the dtypes differ, those that
-        differ even when rounded to the coarser one); nan where unknown.
+    share_differing: the share of elements whose bits differ (where the dtypes differ, of elements
+        that differ even when rounded to the coarser dtype); nan where unknown.
     max_abs: max|b − a|.
     bias: |Σ(b − a)| / Σ|b − a|; 1 means that all differences have one sign.
     cosine_distance: 1 − cos(a, b), as ½‖a/‖a‖ − b/‖b‖‖².
@@ -60,7 +60,7 @@ class Measure(NamedTuple):
 
     @property
     def unrelated(self) -> bool:
-        """Whether b is no variant of a, nor of its negative: two tensors that share a name."""
+        """Whether b is no variant of a, nor of −a: the two tensors have only a name in common."""
         return UNRELATED <= self.cosine_distance <= 2 - UNRELATED
 
 
@@ -103,5 +103,5 @@ class Measures:
             return self
         left = ~np.isin(self.pair, pairs)
         columns = {name: column[left] for name, column in self.columns.items()}
-        damaged = tuple(one for one in self.damaged if one.pair not in set(pairs.tolist()))
+        damaged = tuple(damage for damage in self.damaged if damage.pair not in set(pairs.tolist()))
         return Measures(self.pair[left], columns, damaged)

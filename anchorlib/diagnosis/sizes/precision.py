@@ -2,8 +2,8 @@
 
 `Sum` adds half and 8-bit floats up in float32, float32 and float64 in float64, and complex numbers
 likewise. The tensors were rounded to their own type, not to the wider type of their sum, so that
-errors are counted in eps of the former. A record of a sum does not store it: the rest of the run
-tells it, else the usual type is taken.
+errors are counted in eps of the tensors' type. A record of a sum does not store that type. It is
+taken from other records of the run, else the most usual type is assumed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUMMED = {
     "float64": ("float32", "float64"),
     "complex128": ("complex64", "complex128", "complex32"),
 }
-"""The element types whose sums have this type; the first is taken where nothing tells."""
+"""The element types whose sums have this type; the first is assumed where no record states it."""
 
 
 def observed(table: Table, row: int) -> DType:
@@ -40,18 +40,18 @@ def observed_eps(table: Table, rows: Array) -> Array:
     """The eps of the tensors that these records observed; nan for integers and bool."""
     own = [dtypes.dtype(name).eps for name in table.dtypes]
     eps = np.array([np.nan if one is None else one for one in own] or [np.nan])
-    found: Array = eps[table.dtype[rows]]
+    observed_types: Array = eps[table.dtype[rows]]
     sums = np.array([_is_sum(one.mode) for one in table.tensors] or [False])
     if not sums.any():
-        return found
+        return observed_types
     which = np.flatnonzero(sums[table.tensor[rows]])
     plain = _plain(table)
     pairs = table.tensor[rows[which]].astype(np.int64) * len(eps) + table.dtype[rows[which]]
     for pair in np.unique(pairs).tolist():
         tensor, dtype = divmod(pair, len(eps))
         kind = dtypes.dtype(_name(table, tensor, table.dtypes[dtype], plain))
-        found[which[pairs == pair]] = np.nan if kind.eps is None else kind.eps
-    return found
+        observed_types[which[pairs == pair]] = np.nan if kind.eps is None else kind.eps
+    return observed_types
 
 
 def _is_sum(mode: str) -> bool:
@@ -60,22 +60,22 @@ def _is_sum(mode: str) -> bool:
 
 def _plain(table: Table) -> dict[tuple[str, str], set[str]]:
     """The element types of each name and kind, from records that are no sums."""
-    found: dict[tuple[str, str], set[str]] = {}
+    dtypes_of_names: dict[tuple[str, str], set[str]] = {}
     for pair in np.unique(table.tensor.astype(np.int64) * len(table.dtypes) + table.dtype).tolist():
         number, dtype = divmod(pair, len(table.dtypes))
         tensor = table.tensors[number]
         if not _is_sum(tensor.mode):
-            found.setdefault((tensor.name, tensor.kind), set()).add(table.dtypes[dtype])
-    return found
+            dtypes_of_names.setdefault((tensor.name, tensor.kind), set()).add(table.dtypes[dtype])
+    return dtypes_of_names
 
 
 def _name(table: Table, tensor: int, own: str, plain: dict[tuple[str, str], set[str]]) -> str:
-    one = table.tensors[tensor]
-    if not _is_sum(one.mode) or own not in SUMMED:
+    identity = table.tensors[tensor]
+    if not _is_sum(identity.mode) or own not in SUMMED:
         return own
     possible = SUMMED[own]
-    for told in _tellings(table, one.name, one.kind, one.rank, plain):
-        fitting = [name for name in told if name in possible]
+    for candidates in _tellings(table, identity.name, identity.kind, identity.rank, plain):
+        fitting = [name for name in candidates if name in possible]
         if fitting:
             return fitting[0]
     return possible[0]

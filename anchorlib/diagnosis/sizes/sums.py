@@ -21,19 +21,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Sum", "Task", "certain", "plain_sums", "products", "shifted", "task_of"]
+__all__ = ["ReferenceSum", "Task", "certain", "plain_sums", "products", "shifted", "task_of"]
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 Form = Callable[[Array, Array], Array]
 EPS32 = 2.0**-23
 CERTAIN = 4.0
-"""How many times the estimate above a long sum may round by. Where many terms in a row are alike,
-as behind a batch norm over the background of images, their roundings have one sign: the gradient of
-a weight of one input channel, 16,384 terms, was twice the estimate from float64."""
+"""By how many times the estimate above the rounding of a long sum is allowed to exceed it. Where
+many terms in a row are alike, as behind a batch norm over the background of images, their roundings
+have one sign: the gradient of a weight of one input channel, a sum of 16,384 terms, was twice the
+estimate away from the sum in float64."""
 
 
-class Sum(NamedTuple):
+class ReferenceSum(NamedTuple):
     """A tensor of sums, computed in float64.
 
     total: the sums. spread: the root of the sum of the squares of all terms of all elements.
@@ -61,67 +62,69 @@ class Task:
     """A sum that has yet to be computed. work: multiplications that it takes."""
 
     work: int
-    compute: Callable[[], Sum]
+    compute: Callable[[], ReferenceSum]
 
 
 def task_of(form: Form, p: Array, q: Array, terms: int, elements: int) -> Task:
     """The task of computing `form` of two operands.
 
-    form: a bilinear sum of products, so that of squared operands it gives the sum of the squares of
-    all terms.
+    form: a sum of products of the operands' elements. Given the squares of both operands, it
+    returns the sums of the squares of the terms, from which the spread is computed.
     """
 
-    def compute() -> Sum:
-        return Sum(form(p, q), math.sqrt(float(form(p * p, q * q).sum())), terms)
+    def compute() -> ReferenceSum:
+        return ReferenceSum(form(p, q), math.sqrt(float(form(p * p, q * q).sum())), terms)
 
     return Task(2 * terms * elements, compute)
 
 
 def certain(task: Task) -> Task:
-    """The task with additions that may round `CERTAIN` times as much, being made term by term."""
+    """The task with `CERTAIN` times the usual rounding, for additions made term after term."""
 
-    def compute() -> Sum:
+    def compute() -> ReferenceSum:
         return task.compute()._replace(times=CERTAIN)
 
     return Task(task.work, compute)
 
 
 def products(p: Array, q: Array, shape: Shape) -> Iterator[Task]:
-    """The matrix products of two operands that have this shape, with either of them transposed."""
+    """The matrix products with a result of this shape, of two operands or their transposes."""
     if min(p.ndim, q.ndim) < 2:
         return
-    flat, flat_q = (one.reshape(-1, one.shape[-1]) for one in (p, q))
+    flat, flat_q = (left.reshape(-1, left.shape[-1]) for left in (p, q))
     ways: list[tuple[Array, Array]] = [(p, q), (p, q.swapaxes(-1, -2)), (p.swapaxes(-1, -2), q)]
     if max(p.ndim, q.ndim) > 2:
         ways.append((flat.T, flat_q))
-    for one, two in ways:
-        if _product_shape(one.shape, two.shape) == shape:
-            yield task_of(np.matmul, one, two, one.shape[-1], math.prod(shape))
+    for left, right in ways:
+        if _product_shape(left.shape, right.shape) == shape:
+            yield task_of(np.matmul, left, right, left.shape[-1], math.prod(shape))
 
 
 def shifted(task: Task, bias: Array) -> Task:
     """The task with a bias added: one more term for each place of the last axis."""
 
-    def compute() -> Sum:
-        told = task.compute()
-        again = told.total.size / max(len(bias), 1)
-        own = math.sqrt(again) * float(np.linalg.norm(bias))
-        spread = math.hypot(told.spread, own)
-        return told._replace(total=told.total + bias, spread=spread, terms=told.terms + 1)
+    def compute() -> ReferenceSum:
+        unshifted = task.compute()
+        copies = unshifted.total.size / max(len(bias), 1)
+        bias_spread = math.sqrt(copies) * float(np.linalg.norm(bias))
+        spread = math.hypot(unshifted.spread, bias_spread)
+        return unshifted._replace(
+            total=unshifted.total + bias, spread=spread, terms=unshifted.terms + 1
+        )
 
     return Task(task.work, compute)
 
 
-def _product_shape(one: Shape, two: Shape) -> Shape | None:
-    if one[-1] != two[-2]:
+def _product_shape(left: Shape, right: Shape) -> Shape | None:
+    if left[-1] != right[-2]:
         return None
     try:
-        return (*np.broadcast_shapes(one[:-2], two[:-2]), one[-2], two[-1])
+        return (*np.broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])
     except ValueError:
         return None
 
 
-def _one_by_one(task: Task, walks: Callable[[], float]) -> Sum:
+def _one_by_one(task: Task, walks: Callable[[], float]) -> ReferenceSum:
     """A sum as kernels add up a bias's gradient: one term after another, without blocks.
 
     Neighbouring terms mostly have one sign, and partial sums grow as long as they do. The rounding
@@ -130,8 +133,10 @@ def _one_by_one(task: Task, walks: Callable[[], float]) -> Sum:
     nothing behind a batch norm were 3.4 eps of the sum of their sizes apart, five times as much as
     terms in a random order would be.
     """
-    told = task.compute()
-    return told._replace(spread=max(told.spread, float(np.linalg.norm(told.total)), walks()))
+    terms_added = task.compute()
+    return terms_added._replace(
+        spread=max(terms_added.spread, float(np.linalg.norm(terms_added.total)), walks())
+    )
 
 
 def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
@@ -154,5 +159,5 @@ def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
 
 
 def _walk(terms: Array) -> float:
-    """How large the partial sums are: the root of the sum over rows of their mean squares."""
+    """The size of the partial sums: the root of the sum over rows of their mean squares."""
     return math.sqrt(float(np.square(np.cumsum(terms, axis=1)).mean(axis=1).sum()))

@@ -21,36 +21,36 @@ PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"
 def max_ulp(alignment: Alignment, pair: int) -> int | None:
     """The largest difference of a pair in units in the last place of the coarser dtype.
 
-    Records of sums have the dtype of their terms here. Finer values are rounded to the coarser
-    dtype first. Zeros of both signs are one number; elements that are not finite in both are left
+    A record of sums is measured in the dtype of its terms. Finer values are rounded to the coarser
+    dtype first. +0 and −0 are one number. Elements that are not finite in both records are left
     out. None where nothing can be counted: integers, values that were not kept, shapes that differ,
-    no element finite in both.
+    no element that is finite in both.
     """
     sides = [(alignment.a, int(alignment.a_row[pair])), (alignment.b, int(alignment.b_row[pair]))]
     if not all(table.kept[row] for table, row in sides):
         return None
     if len({table.shapes[int(table.shape[row])] for table, row in sides}) > 1:
         return None
-    one, two = (dtypes.dtype(table.dtypes[int(table.dtype[row])]) for table, row in sides)
-    if one.eps is None or two.eps is None or (one.family != two.family):
+    type_a, type_b = (dtypes.dtype(table.dtypes[int(table.dtype[row])]) for table, row in sides)
+    if type_a.eps is None or type_b.eps is None or (type_a.family != type_b.family):
         return None
-    seen = [observed(*side) for side in sides]
-    coarser = part(max(seen, key=lambda kind: kind.eps or 0.0))
+    types = [observed(*side) for side in sides]
+    coarser = part(max(types, key=lambda kind: kind.eps or 0.0))
     with np.errstate(all="ignore"):  # some processors report a signalling NaN in every cast
-        found = [
-            _most(ordinals(raw_a, one, coarser), ordinals(raw_b, two, coarser))
+        largest = [
+            _most(ordinals(raw_a, type_a, coarser), ordinals(raw_b, type_b, coarser))
             for raw_a, raw_b in zip(*(pieces(*side) for side in sides), strict=True)
         ]
-    return max((most for most in found if most is not None), default=None)
+    return max((most for most in largest if most is not None), default=None)
 
 
 def part(kind: DType) -> DType:
-    """The type of a complex type's real and imaginary part; any other itself."""
+    """The type of the real part of a complex type; any other type is returned unchanged."""
     return dtypes.dtype(PARTS.get(kind.name, kind.name))
 
 
 def ordinals(raw: Array, kind: DType, coarser: DType) -> tuple[Array, Array, Array]:
-    """Raw storage as numbers of `coarser`: their magnitudes counted from zero, sign, finiteness."""
+    """Raw storage as numbers of `coarser`: steps from zero, whether negative, whether finite."""
     raw = np.ascontiguousarray(raw)
     own = part(kind)
     if own is not kind:
@@ -86,10 +86,12 @@ def rounded(values: Array, coarser: DType) -> Array:
     return nearest
 
 
-def _most(one: tuple[Array, Array, Array], two: tuple[Array, Array, Array]) -> int | None:
-    finite = one[2] & two[2]
+def _most(side_a: tuple[Array, Array, Array], side_b: tuple[Array, Array, Array]) -> int | None:
+    finite = side_a[2] & side_b[2]
     if not finite.any():
         return None
-    (size_a, sign_a), (size_b, sign_b) = ((side[0][finite], side[1][finite]) for side in (one, two))
-    same = np.where(size_a > size_b, size_a - size_b, size_b - size_a)
-    return int(np.where(sign_a == sign_b, same, size_a + size_b).max())
+    (size_a, sign_a), (size_b, sign_b) = (
+        (side[0][finite], side[1][finite]) for side in (side_a, side_b)
+    )
+    of_one_sign = np.where(size_a > size_b, size_a - size_b, size_b - size_a)
+    return int(np.where(sign_a == sign_b, of_one_sign, size_a + size_b).max())

@@ -24,13 +24,13 @@ def pieces(table: Table, row: int) -> Iterator[Array]:
 
 
 def regrouped(reads: Iterable[Array]) -> Iterator[Array]:
-    """The elements of all reads, `BLOCK` at a time."""
+    """The elements of all reads in one sequence, cut into pieces of `BLOCK` elements."""
     rest: Array | None = None
     for read in reads:
-        found = read if rest is None or not len(rest) else np.concatenate([rest, read])
-        whole = len(found) // BLOCK * BLOCK
+        elements = read if rest is None or not len(rest) else np.concatenate([rest, read])
+        whole = len(elements) // BLOCK * BLOCK
         for start in range(0, whole, BLOCK):
-            yield found[start : start + BLOCK]
-        rest = found[whole:]
+            yield elements[start : start + BLOCK]
+        rest = elements[whole:]
     if rest is not None and len(rest):
         yield rest

@@ -1,6 +1,6 @@
 """Which elements of a tensor differ, by the indices of each axis.
 
-"rows 12–15 of 16" often tells the cause alone: padding, one head of eight, the end of a batch.
+"rows 12–15 of 16" often suggests the cause at once: padding, one head of eight, the end of a batch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ EQUAL, NONFINITE = -1.0, -3.0  # the marks that a comparison's grid of differenc
 def whereabouts(alignment: Alignment, pair: int) -> str:
     """Where in the tensor a pair differs: a clause for each axis of which some indices are equal.
 
-    "all" where every index of every axis has a difference. "" where that is not known: shapes
-    differ, values were not kept or cannot be read, or there are more than four million elements.
+    "all" where every index of every axis has a difference. "" where the places are not known:
+    shapes differ, values were not kept or cannot be read, or there are more than four million
+    elements.
     """
     sides = (
         (alignment.a, int(alignment.a_row[pair])),
@@ -54,23 +55,23 @@ def read(table: Table, row: int) -> Array:
 
 
 def apart(a: Array, b: Array) -> Array:
-    """|b − a| of each element; EQUAL where the bits agree, NONFINITE where one alone is finite."""
+    """|b − a| of each element; EQUAL where the bits agree, NONFINITE where only one is finite."""
     wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):  # a signalling NaN is no reason to warn
-        one, two = a.astype(wide), b.astype(wide)
-        found: Array = np.abs(two - one).astype(np.float64)
-    found[~np.isfinite(found)] = NONFINITE
-    found[_same(a, b)] = EQUAL
-    return found
+        wide_a, wide_b = a.astype(wide), b.astype(wide)
+        distance: Array = np.abs(wide_b - wide_a).astype(np.float64)
+    distance[~np.isfinite(distance)] = NONFINITE
+    distance[_same(a, b)] = EQUAL
+    return distance
 
 
 def _same(a: Array, b: Array) -> Array:
-    """Whether the bits of each element agree; for different dtypes, whether the values do."""
+    """Whether each element has equal bits in both, or equal values where the dtypes differ."""
     if a.dtype != b.dtype:
         equal: Array = (a == b) | ((a != a) & (b != b))
         return equal
     size = a.dtype.itemsize
-    bits = [np.ascontiguousarray(one).view(np.uint8).reshape(-1, size) for one in (a, b)]
+    bits = [np.ascontiguousarray(values).view(np.uint8).reshape(-1, size) for values in (a, b)]
     agree: Array = (bits[0] == bits[1]).all(axis=1)
     return agree
 
@@ -79,32 +80,34 @@ def where(differs: Array) -> list[str]:
     """One sentence for each axis: "rows 12–15 of 16", "all 32 columns"."""
     dimensions = differs.ndim
     names = {1: ("element",), 2: ("row", "column")}.get(dimensions, ())
-    found = []
+    clauses = []
     for axis, size in enumerate(differs.shape):
         rest = tuple(other for other in range(dimensions) if other != axis)
         places = np.flatnonzero(differs.any(axis=rest))
-        one = names[axis] if names else f"axis {axis} index"
-        many = f"{one}s" if names else f"axis {axis} indices"
+        singular = names[axis] if names else f"axis {axis} index"
+        plural = f"{singular}s" if names else f"axis {axis} indices"
         if len(places) == size:
-            found.append(f"all {size:,} {many}" if size != 1 else f"the only {one}")
+            clauses.append(f"all {size:,} {plural}" if size != 1 else f"the only {singular}")
         elif not len(places):  # the dtypes differ, and the values do not
-            found.append(f"none of {size:,} {many}")
+            clauses.append(f"none of {size:,} {plural}")
         else:
-            found.append(f"{one if len(places) == 1 else many} {_ranges(places)} of {size:,}")
-    return found
+            clauses.append(
+                f"{singular if len(places) == 1 else plural} {_ranges(places)} of {size:,}"
+            )
+    return clauses
 
 
 def _ranges(places: Array) -> str:
-    """As "3", "12–15", "0, 4 and 7", "1 to 31 by 2", "2–3, 7, 9 and 40 more"."""
+    """The indices in words, as "3", "12–15", "0, 4 and 7", "1 to 31 by 2", "2–3, 7 and 40 more"."""
     steps = np.diff(places)
     if len(places) > FEWEST_REGULAR and steps[0] > 1 and (steps == steps[0]).all():
         return f"{places[0]} to {places[-1]} by {steps[0]}"
     cuts = np.flatnonzero(steps != 1) + 1
-    told = [_range(one) for one in np.split(places, cuts)[:RANGES_SHOWN]]
+    ranges = [_range(one) for one in np.split(places, cuts)[:RANGES_SHOWN]]
     more = len(places) - sum(len(one) for one in np.split(places, cuts)[:RANGES_SHOWN])
     if more:
-        return f"{', '.join(told)} and {more:,} more"
-    return " and ".join(filter(None, [", ".join(told[:-1]), told[-1]]))
+        return f"{', '.join(ranges)} and {more:,} more"
+    return " and ".join(filter(None, [", ".join(ranges[:-1]), ranges[-1]]))
 
 
 def _range(places: Array) -> str:

@@ -1,6 +1,6 @@
 """The traced operations between a record and the records that it was computed from, in both runs.
 
-The digest of a record tells which operation made it (`anchorlib.operations.Joined`), and each
+The digest of a record shows which operation made it (`anchorlib.operations.Joined`), and each
 operation states which operations made its inputs. So the operations between two records follow, and
 no name is guessed.
 """
@@ -22,7 +22,7 @@ Steps: TypeAlias = Mapping[tuple[int, int], Sequence[Op]]
 """The operations of each rank and step, in their order."""
 
 FAMILIES = ({"forward", "recompute"}, {"backward", "accumulate"}, {"optimizer"})
-"""Stages that are run together: the operations of a gradient do not reach into those of forward."""
+"""Stages in families: the operations between two gradients do not reach into those of forward."""
 
 
 class OpSegments:
@@ -56,21 +56,21 @@ class OpSegments:
         if end is None or end.step != step:
             return None
         stops = [op for other, op in makers.items() if other != row and op.step == step]
-        family = next((some for some in FAMILIES if end.stage in some), {end.stage})
-        found = segment(ops, end, stops)
-        return tuple(op for op in found if op.stage in family and computes(op))
+        family = next((stages for stages in FAMILIES if end.stage in stages), {end.stage})
+        between = segment(ops, end, stops)
+        return tuple(op for op in between if op.stage in family and computes(op))
 
     def _made(self, rank: int, step: int) -> dict[int, Op]:
         """The operations that made the records of one step, by row."""
         known = self._makers.get((rank, step))
         if known is None:
-            known = self._makers[rank, step] = dict(self._found(rank, step))
+            known = self._makers[rank, step] = dict(self._makers_of(rank, step))
         return known
 
-    def _found(self, rank: int, step: int) -> list[tuple[int, Op]]:
+    def _makers_of(self, rank: int, step: int) -> list[tuple[int, Op]]:
         table, joined = self._table, self._of_rank(rank)
         there = self._rows[table.step[self._rows] == step]
-        found = []
+        made = []
         for row, digest in zip(there.tolist(), _digests(table, there), strict=True):
             tensor = table.tensors[table.tensor[row]]
             if tensor.rank != rank:
@@ -79,8 +79,8 @@ class OpSegments:
             at = {"step": step, "pass_index": int(table.pass_index[row])}
             maker = joined.maker(tensor.name, tensor.kind, digest, shape, **at)
             if maker is not None:
-                found.append((row, maker))
-        return found
+                made.append((row, maker))
+        return made
 
     def _of_rank(self, rank: int) -> Joined:
         known = self._joined.get(rank)

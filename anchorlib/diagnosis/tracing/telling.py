@@ -12,16 +12,17 @@ from anchorlib.diagnosis.judgement import Origin
 from anchorlib.names import escape, join
 from anchorlib.operations import OpAlignment, OpDifference
 
-__all__ = ["Told", "clause", "headline", "told"]
+__all__ = ["ShownDifference", "clause", "headline", "shown_differences"]
 
 MODULES = 3  # how many modules are named
 OUTSIDE = "outside modules"
 
 
-class Told(NamedTuple):
+class ShownDifference(NamedTuple):
     """One difference of operations, as it is shown; all texts are escaped.
 
-    where: stage and module. a, b: the operations, "-" where there is none. text: all else.
+    stage, module: where the operations ran. a, b: the operations, "-" where there is none.
+    text: everything else about the difference.
     """
 
     stage: str
@@ -31,90 +32,108 @@ class Told(NamedTuple):
     text: str
 
 
-def told(operations: OpAlignment, origins: Sequence[Origin]) -> list[Told]:
-    """Every kind of difference in words: first those on which an origin depends.
+def shown_differences(operations: OpAlignment, origins: Sequence[Origin]) -> list[ShownDifference]:
+    """Every kind of difference in words, ordered by how much it explains.
 
-    Next come those where equal bits go in and other bits come out; last, those with equal results.
+    Differences on which an origin depends come first, then those that turn equal bits into
+    different bits; differences with equal results come last.
     """
 
-    def rank(one: OpDifference) -> tuple[bool, bool, bool]:
-        parting = one.inputs_equal is True and one.outputs_equal is False
-        return not _hanging(one, origins), not parting, one.outputs_equal is True
+    def rank(difference: OpDifference) -> tuple[bool, bool, bool]:
+        parting = difference.inputs_equal is True and difference.outputs_equal is False
+        return not _hanging(difference, origins), not parting, difference.outputs_equal is True
 
-    return [_told(one, origins) for one in sorted(operations.differences, key=rank)]
+    return [
+        _shown_difference(difference, origins)
+        for difference in sorted(operations.differences, key=rank)
+    ]
 
 
 def headline(operations: OpAlignment) -> str:
-    """How many operations both runs ran, and how many one run alone."""
+    """How many operations both runs ran, and how many only one of them ran."""
     if not operations.every:
         return f"no operation differs; {operations.matched:,} ran in both"
     alone = f"{operations.only_a:,} in A alone, {operations.only_b:,} in B alone"
-    said = f"{operations.matched:,} ran in both, {alone}"
-    otherwise = sum(bool(one.arguments) for one in operations.every)
-    return said + f"; {otherwise:,} with other arguments" * bool(otherwise)
+    text = f"{operations.matched:,} ran in both, {alone}"
+    otherwise = sum(bool(difference.arguments) for difference in operations.every)
+    return text + f"; {otherwise:,} with other arguments" * bool(otherwise)
 
 
-def clause(one: OpDifference) -> str:
-    """What B does otherwise in a clause, as "A ran tanh_backward, B mul sub mul"."""
-    a, b = listed(one.only_a, " "), listed(one.only_b, " ")
-    if one.arguments:
-        return f"{a} {escape(one.arguments)}"
+def clause(difference: OpDifference) -> str:
+    """The difference as a clause, as "A ran tanh_backward, B mul sub mul"."""
+    a, b = listed(difference.only_a, " "), listed(difference.only_b, " ")
+    if difference.arguments:
+        return f"{a} {escape(difference.arguments)}"
     if not a or not b:
         return f"only {'A' if a else 'B'} ran {a or b}"
     return f"A ran {a}, B {b}"
 
 
-def _told(one: OpDifference, origins: Sequence[Origin]) -> Told:
-    parts = [escape(one.arguments), *_values(one, origins), _bits(one), _made_of(one)]
-    parts += [_alike(one), _lines(one)]
-    return Told(
-        stage=escape(one.stage),
-        module=escape(one.module) or OUTSIDE,
-        a=listed(one.only_a, " ") or "-",
-        b=listed(one.only_b, " ") or "-",
+def _shown_difference(difference: OpDifference, origins: Sequence[Origin]) -> ShownDifference:
+    parts = [
+        escape(difference.arguments),
+        *_values(difference, origins),
+        _bits(difference),
+        _made_of(difference),
+    ]
+    parts += [_alike(difference), _lines(difference)]
+    return ShownDifference(
+        stage=escape(difference.stage),
+        module=escape(difference.module) or OUTSIDE,
+        a=listed(difference.only_a, " ") or "-",
+        b=listed(difference.only_b, " ") or "-",
         text="; ".join(filter(None, parts)),
     )
 
 
-def _hanging(one: OpDifference, origins: Sequence[Origin]) -> list[Origin]:
+def _hanging(difference: OpDifference, origins: Sequence[Origin]) -> list[Origin]:
     """The origins that have such a difference among the operations that made them."""
-    return [origin for origin in origins if any(_alike_to(one, d) for d in origin.differences)]
+    return [
+        origin for origin in origins if any(_alike_to(difference, d) for d in origin.differences)
+    ]
 
 
-def _alike_to(one: OpDifference, two: OpDifference) -> bool:
-    return (one.stage, one.arguments, one.only_a, one.only_b) == (
-        *(two.stage, two.arguments, two.only_a, two.only_b),
+def _alike_to(left: OpDifference, right: OpDifference) -> bool:
+    return (left.stage, left.arguments, left.only_a, left.only_b) == (
+        *(right.stage, right.arguments, right.only_a, right.only_b),
     )
 
 
-def _values(one: OpDifference, origins: Sequence[Origin]) -> list[str]:
-    """The clause on the first origin that these operations made: how far its records are apart."""
-    for origin in _hanging(one, origins):
+def _values(difference: OpDifference, origins: Sequence[Origin]) -> list[str]:
+    """How far the records of the first origin that these operations made are apart, as a clause."""
+    for origin in _hanging(difference, origins):
         name, error = escape(join(origin.place.name, origin.place.kind)), origin.measure.error_eps
         size = f" by {figure(error)} eps" if math.isfinite(error) else ""
         return [f"{name} differs{size}"]
     return []
 
 
-def _bits(one: OpDifference) -> str:
-    if one.outputs_equal is None:
+def _bits(difference: OpDifference) -> str:
+    if difference.outputs_equal is None:
         return ""
-    if one.outputs_equal:
+    if difference.outputs_equal:
         return "the same bits come out"
     given = {True: "equal bits go in, ", False: "other bits go in already, ", None: ""}
-    return f"{given[one.inputs_equal]}other bits come out"
+    return f"{given[difference.inputs_equal]}other bits come out"
 
 
-def _made_of(one: OpDifference) -> str:
-    return f"decomposed from {escape(one.decomposed_from)}" if one.decomposed_from else ""
+def _made_of(difference: OpDifference) -> str:
+    return (
+        f"decomposed from {escape(difference.decomposed_from)}"
+        if difference.decomposed_from
+        else ""
+    )
 
 
 def _lines(one: OpDifference) -> str:
     return " | ".join(dict.fromkeys(escape(line) for line in one.where if line))
 
 
-def _alike(one: OpDifference) -> str:
-    if not one.like_it:
+def _alike(difference: OpDifference) -> str:
+    if not difference.like_it:
         return ""
-    names = ", ".join(escape(name) or OUTSIDE for name in one.like_it[:MODULES])
-    return f"+{len(one.like_it):,} like it: {names}{', ...' * (len(one.like_it) > MODULES)}"
+    names = ", ".join(escape(name) or OUTSIDE for name in difference.like_it[:MODULES])
+    return (
+        f"+{len(difference.like_it):,} like it: {names}"
+        f"{', ...' * (len(difference.like_it) > MODULES)}"
+    )

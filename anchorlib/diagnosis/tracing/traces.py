@@ -1,7 +1,7 @@
 """Two traced runs: their operations aligned, and those of them that made an origin.
 
-Operations tell how two runs computed a record. Whether they are to blame, bits alone decide: so
-origins are found, classed and judged without traces, which only add words to them.
+Operations show how two runs computed a record. Whether an operation is to blame is decided by bits
+alone: origins are found, classed and judged without traces, which only add words to the origins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from anchorlib.diagnosis.judgement import Origin, Way
+from anchorlib.diagnosis.judgement import Origin, TracedPath
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.diagnosis.tracing.op_segments import OpSegments, Steps
 from anchorlib.diagnosis.tracing.telling import clause
@@ -26,9 +26,9 @@ from anchorlib.reading import Run
 __all__ = ["Traces", "traces_of"]
 
 HOW: Final = "session.trace(2), ANCHOR_TRACE=0:2 or `anchor run --trace 0:2 -- COMMAND`"
-CLAUSES: Final = 3  # how many are told of an origin
+CLAUSES: Final = 3  # the most clauses that are added to an origin
 COUNTED: Final = re.compile(r"^[AB] (has|computes it by) ")
-"""Clauses that were concluded from autograd's statements; the trace tells them exactly."""
+"""Clauses that were concluded from autograd's statements; a trace shows the operations exactly."""
 SOMEWHERE: Final = "somewhere in "
 
 
@@ -36,23 +36,23 @@ SOMEWHERE: Final = "somewhere in "
 class Traces:
     """The traces of two runs.
 
-    found: the aligned operations; None where they cannot be aligned.
+    operations: the aligned operations; None where they cannot be aligned.
     notes: what was not traced, or why nothing is aligned, a line each.
     steps: the operations of A and of B, by rank and step. runs: A and B.
     """
 
-    found: OpAlignment | None
+    operations: OpAlignment | None
     notes: tuple[str, ...]
     steps: tuple[Steps, Steps] = field(default=({}, {}), repr=False)
     runs: tuple[Run, Run] | None = field(default=None, repr=False)
 
-    def told(self, origins: Sequence[Origin]) -> list[Origin]:
+    def with_operations(self, origins: Sequence[Origin]) -> list[Origin]:
         """The origins with the operations of both runs; their judgement stays as it was."""
-        evidence = next((one.evidence for one in origins if one.evidence), None)
-        if evidence is None or self.found is None:
+        evidence = next((origin.evidence for origin in origins if origin.evidence), None)
+        if evidence is None or self.operations is None:
             return list(origins)
         segments = OpSegments.of(evidence[0].alignment, self.steps)
-        return [self._origin(one, evidence[0].alignment, segments) for one in origins]
+        return [self._origin(origin, evidence[0].alignment, segments) for origin in origins]
 
     def _origin(
         self, origin: Origin, alignment: Alignment, segments: tuple[OpSegments, OpSegments]
@@ -64,25 +64,27 @@ class Traces:
         a, b = segments[0].before(row), segments[1].before(int(alignment.b_row[at]))
         if a is None or b is None:
             return origin
-        mine = tuple(_within(self.found.every if self.found else (), a, b))
-        told = replace(
-            origin, ops_a=_names(a), ops_b=_names(b), differences=mine, way=self._way(a, b)
+        mine = tuple(_within(self.operations.every if self.operations else (), a, b))
+        traced = replace(
+            origin, ops_a=_names(a), ops_b=_names(b), differences=mine, path=self._path(a, b)
         )
-        clauses = [clause(one) for one in mine if one.outputs_equal is not True]
-        return _reworded(told, list(dict.fromkeys(clauses))[:CLAUSES])
+        clauses = [
+            clause(difference) for difference in mine if difference.outputs_equal is not True
+        ]
+        return _reworded(traced, list(dict.fromkeys(clauses))[:CLAUSES])
 
-    def _way(self, a: tuple[Op, ...], b: tuple[Op, ...]) -> Way | None:
-        """The way to an origin; None where one of the runs computed nothing on it."""
+    def _path(self, a: tuple[Op, ...], b: tuple[Op, ...]) -> TracedPath | None:
+        """The operations that lead to an origin; None where one of the runs ran none there."""
         if self.runs is None or not (a and b):
             return None
         one, two = (
             steps[ops[0].rank, ops[0].step] for steps, ops in zip(self.steps, (a, b), strict=True)
         )
-        return Way(a, b, (one, two), self.runs)
+        return TracedPath(a, b, (one, two), self.runs)
 
 
 def traces_of(a: Run, b: Run, alignment: Alignment, *, asked: bool | None) -> Traces | None:
-    """The traces of two runs; None where one of them has none, or where nobody wants them.
+    """The traces of two runs; None where one run has no traces, or where the user declined them.
 
     asked: True where the user asked for traces; None: compare them where both runs have some.
     Raises OptionError where traces were asked for and are missing, DamagedError.
@@ -101,24 +103,24 @@ def traces_of(a: Run, b: Run, alignment: Alignment, *, asked: bool | None) -> Tr
 
 
 def _aligned(runs: tuple[Run, Run], ops: tuple[list[Op], list[Op]], alignment: Alignment) -> Traces:
-    for run, some in zip(runs, ops, strict=True):
-        if not some:
+    for run, own in zip(runs, ops, strict=True):
+        if not own:
             name = escape(run.name)
             raise OptionError(f"no operation of {name} was traced: trace one with {HOW}")
     gaps = [(run, gap) for run in runs for gap in run.op_gaps()]
     notes = tuple(f"{escape(run.name)} lacks {escape(gap.reason)}" for run, gap in gaps)
-    found = align_ops(
+    aligned = align_ops(
         *ops,
         names=_modules(alignment),
         step_offset=alignment.step_offset,
         partial=not all(gap.is_of_values for _, gap in gaps),
     )
-    if found is None:
+    if aligned is None:
         raise OptionError(
             f"{' and '.join(escape(run.name) for run in runs)} traced no step in common: trace the "
             f"same steps with {HOW}"
         )
-    return Traces(found, notes, (_by_step(ops[0]), _by_step(ops[1])), runs)
+    return Traces(aligned, notes, (_by_step(ops[0]), _by_step(ops[1])), runs)
 
 
 def _within(
@@ -126,26 +128,26 @@ def _within(
 ) -> Iterator[OpDifference]:
     """The differences that hold any of these operations of A, or of B."""
     own = [{(op.rank, op.step, op.index) for op in side} for side in (a, b)]
-    for one in every:
-        sides = zip((one.a, one.b), own, strict=True)
+    for difference in every:
+        sides = zip((difference.a, difference.b), own, strict=True)
         if any((op.rank, op.step, op.index) in there for ops, there in sides for op in ops):
-            yield one
+            yield difference
 
 
 def _by_step(ops: Sequence[Op]) -> Steps:
-    found: defaultdict[tuple[int, int], list[Op]] = defaultdict(list)
+    by_step: defaultdict[tuple[int, int], list[Op]] = defaultdict(list)
     for op in ops:
-        found[op.rank, op.step].append(op)
-    return found
+        by_step[op.rank, op.step].append(op)
+    return by_step
 
 
 def _modules(alignment: Alignment) -> dict[str, str]:
-    """B's names of modules -> A's; the renaming of a parameter tells that of its module."""
+    """B's names of modules -> A's; the renaming of a parameter implies that of its module."""
     names: dict[str, str] = {}
-    for one in alignment.renamed:
-        if one.how == "guess":
+    for renaming in alignment.renamed:
+        if renaming.how == "guess":
             continue
-        a, b = one.a, one.b
+        a, b = renaming.a, renaming.b
         names.setdefault(b, a)
         while a.rpartition(".")[2] == b.rpartition(".")[2] and a != b:
             a, b = a.rpartition(".")[0], b.rpartition(".")[0]
@@ -159,13 +161,13 @@ def _names(ops: Sequence[Op]) -> tuple[str, ...]:
 
 def _reworded(origin: Origin, clauses: Sequence[str]) -> Origin:
     """The origin with the trace's clauses in place of those concluded from autograd's nodes."""
-    new = [one for one in clauses if not _known(one, origin.changed)]
+    new = [clause for clause in clauses if not _known(clause, origin.changed)]
     if not clauses:
         return origin
-    old = {one for one in origin.changed if COUNTED.match(one)}
-    kept = [one for one in origin.changed if one not in old]
-    why = [one for one in origin.why.split("; ") if one and one not in old]
-    why = [one for one in why if not one.startswith(SOMEWHERE)]
+    old = {clause for clause in origin.changed if COUNTED.match(clause)}
+    kept = [clause for clause in origin.changed if clause not in old]
+    why = [clause for clause in origin.why.split("; ") if clause and clause not in old]
+    why = [clause for clause in why if not clause.startswith(SOMEWHERE)]
     return replace(origin, changed=(*new, *kept), why="; ".join([*why, *new]))
 
 

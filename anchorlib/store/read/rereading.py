@@ -9,7 +9,7 @@ import numpy as np
 
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.store.read.rank import RankReader
-from anchorlib.summary import Summary
+from anchorlib.summary import ArraySummary
 
 __all__ = ["stored_records"]
 
@@ -69,7 +69,7 @@ def stored_records(reader: RankReader, rows: Array, kept: Array | None = None) -
             catalogue.forms[cell["form"]].dtype,
             tuple(shapes[at]),
             reader.raw(row) if wanted[at] else None,
-            Summary(digest, cell["min"], cell["max"], cell["sum"], cell["l2"], histograms[at]),
+            ArraySummary(digest, cell["min"], cell["max"], cell["sum"], cell["l2"], histograms[at]),
             cell["count"],
             reader.rank,
             flags if wanted[at] == stored[at] else flags | Flag.VALUE_DROPPED,

@@ -113,6 +113,7 @@ def whole_or_absent(place: str, here: tuple[object, ...]) -> None:
     assert told(there) == here
 
 
+@pytest.mark.slow
 def test_killed_after_every_put_and_repeated_it_is_whole(tmp_path: Path) -> None:
     store = make_run(tmp_path / "store")
     here = told(open_run("run1", store))
@@ -226,6 +227,7 @@ def test_two_at_once_agree(store: Path, line: Line) -> None:
     assert not [key for key in shelf_at(S3).held("run1.zarr") if key.endswith("sealing.json")]
 
 
+@pytest.mark.slow
 def test_another_recording_of_that_name_is_never_touched(store: Path, tmp_path: Path) -> None:
     shelf = FolderShelf(tmp_path / "archive")
     archive_run(store, "run1", shelf)
@@ -241,6 +243,7 @@ def test_another_recording_of_that_name_is_never_touched(store: Path, tmp_path: 
     assert told(open_run("run1", shelf.place)) == before
 
 
+@pytest.mark.slow
 def test_other_bytes_are_not_put_among_those_of_another_archiver(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +260,7 @@ def test_other_bytes_are_not_put_among_those_of_another_archiver(
     assert told(open_run("run1", shelf.place)) == told(open_run("run1", other))
 
 
+@pytest.mark.slow
 def test_what_changed_after_it_was_confirmed_stays(store: Path, tmp_path: Path) -> None:
     archive_run(store, "run1", FolderShelf(tmp_path / "archive"))
     note = note_of(store, "run1")
@@ -268,6 +272,7 @@ def test_what_changed_after_it_was_confirmed_stays(store: Path, tmp_path: Path) 
     assert open_run("run1", store).steps == [0, 1, 2, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", ["gone", *(pytest.param(one, marks=pytest.mark.slow) for one in ("flipped", "cut"))]
 )
@@ -307,6 +312,7 @@ def test_a_run_that_is_written_is_refused(store: Path, tmp_path: Path) -> None:
     assert shelf.held("") == {}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_busy_stays_and_is_said_to(
     store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -320,6 +326,7 @@ def test_a_run_that_is_busy_stays_and_is_said_to(
     assert make_room(store, shelf, Keep(most=0)).keys() == {"run1"}
 
 
+@pytest.mark.slow
 def test_the_oldest_go_until_what_stays_fits(tmp_path: Path) -> None:
     store, shelf = tmp_path / "store", FolderShelf(tmp_path / "archive")
     for run in ("a", "b", "c", "never"):
@@ -338,6 +345,7 @@ def test_the_oldest_go_until_what_stays_fits(tmp_path: Path) -> None:
     assert list_runs(locate_store(store)) == ["a", "b", "c", "never"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_in_its_archive_alone_is_only_read(store: Path, tmp_path: Path) -> None:
     shelf = FolderShelf(tmp_path / "archive")
     archive_run(store, "run1", shelf)
@@ -354,6 +362,7 @@ def test_a_run_that_is_in_its_archive_alone_is_only_read(store: Path, tmp_path: 
     assert open_run("run1", shelf.place).steps == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_removed_or_renamed_here_is_not_looked_for_there(tmp_path: Path) -> None:
     store, shelf = tmp_path / "store", FolderShelf(tmp_path / "archive")
     for run in ("gone", "old"):

@@ -66,6 +66,7 @@ def is_sound(run: Path) -> bool:
     return [*run_faults(LocalLocation(run))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "cut", "other"])
 def test_archiving_again_mends_digests(
     tmp_path: Path, run: Path, archive: FolderShelf, damage: str
@@ -104,6 +105,7 @@ class Watched(FolderShelf):
         super().remove(key)
 
 
+@pytest.mark.slow
 def test_whoever_adds_a_rank_leaves_the_archive_sound_at_every_moment(
     tmp_path: Path, run: Path, archive: FolderShelf
 ) -> None:
@@ -123,6 +125,7 @@ def test_whoever_adds_a_rank_leaves_the_archive_sound_at_every_moment(
     assert len(digests_in(run)) == 1
 
 
+@pytest.mark.slow
 def test_a_slow_archiver_leaves_the_digests_of_a_fast_one(
     tmp_path: Path, run: Path, archive: FolderShelf
 ) -> None:
@@ -141,6 +144,7 @@ def test_a_slow_archiver_leaves_the_digests_of_a_fast_one(
     assert len(digests_in(run)) == 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_comes_during_verify_is_no_damage(
     tmp_path: Path, run: Path, archive: FolderShelf
 ) -> None:
@@ -166,6 +170,7 @@ def forge(run: Path, made: dict[int, RankDigests]) -> None:
     (run / INDEX).write_bytes(index_bytes(replace(figures, digests=object_name(data))))
 
 
+@pytest.mark.slow
 def test_digests_of_ranks_that_are_not_there_are_not_believed(
     tmp_path: Path, run: Path, archive: FolderShelf
 ) -> None:
@@ -181,6 +186,7 @@ def test_digests_of_ranks_that_are_not_there_are_not_believed(
     assert (said.code, "is not what the index says of it" in said.out) == (1, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lie", [{"outline": bytes(16)}, {"is_traced": True}, {"stretches": {0: bytes(16)}}], ids=repr
 )
@@ -198,6 +204,7 @@ def test_verify_finds_whatever_digests_say_wrongly(
     assert "rank 1: the digests of its steps are not those of its rows" in found.out
 
 
+@pytest.mark.slow
 def test_digests_of_others_ranks_are_not_given_out(
     tmp_path: Path, run: Path, archive: FolderShelf
 ) -> None:

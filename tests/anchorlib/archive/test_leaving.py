@@ -35,6 +35,7 @@ def evict(store: Path, shelf: FolderShelf) -> None:
     assert make_room(store, shelf, Keep(most=0)).keys() == {"run1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["run1", "path", "link"])
 def test_a_run_that_was_opened_here_is_read_from_its_archive(
     store: Path, shelf: FolderShelf, named: str
@@ -89,6 +90,7 @@ def test_at_whatever_moment_it_leaves_the_answers_are_the_same(
     assert turns > 100  # or it left before anything was read
 
 
+@pytest.mark.slow
 def test_a_run_that_is_removed_for_good_is_said_to_be(store: Path) -> None:
     run = open_run("run1", store)
     remove_run(store, "run1")
@@ -96,6 +98,7 @@ def test_a_run_that_is_removed_for_good_is_said_to_be(store: Path) -> None:
         run.tensors()
 
 
+@pytest.mark.slow
 def test_what_is_audited_while_it_leaves_is_not_called_damaged(
     store: Path, shelf: FolderShelf
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_rank_that_is_live_beside_sealed_ones_is_read(tmp_path: Path) -> None:
     assert open_run("run1", place).ranks == [0, 5]
 
 
+@pytest.mark.slow
 def test_what_is_recorded_over_a_sealed_rank_is_what_is_read(tmp_path: Path) -> None:
     store, place = make_run(tmp_path / "store", ranks=2), tmp_path / "archive"
     archive_run(store, "run1", FolderShelf(place))
@@ -69,6 +70,7 @@ def test_what_is_recorded_over_a_sealed_rank_is_what_is_read(tmp_path: Path) -> 
     assert [info.records for info in run.tensors() if info.name == "fc1"] == [2 + 6]
 
 
+@pytest.mark.slow
 def test_an_index_tells_of_the_rank_that_is_there_now(tmp_path: Path) -> None:
     shelf = FolderShelf(tmp_path / "archive")
     one_rank(tmp_path / "first", 0)
@@ -114,6 +116,7 @@ def test_ranks_of_two_collectors_are_read_wherever_they_are(
             assert open_run("run1", address).ranks == [0, 1]
 
 
+@pytest.mark.slow
 def test_the_name_of_an_archived_run_is_taken(tmp_path: Path) -> None:
     store, shelf = make_run(tmp_path / "store"), FolderShelf(tmp_path / "archive")
     archive_run(store, "run1", shelf)
@@ -179,6 +182,7 @@ def test_a_run_that_goes_while_it_is_archived_gets_no_note(tmp_path: Path) -> No
     assert list_runs(locate_store(store)) == ["other"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("happens", ["recorded anew", "forgotten"])
 def test_a_note_that_no_longer_fits_is_not_led_elsewhere(tmp_path: Path, happens: str) -> None:
     store, old = make_run(tmp_path / "store"), FolderShelf(tmp_path / "old")

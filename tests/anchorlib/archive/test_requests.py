@@ -100,6 +100,7 @@ def test_the_index_says_what_the_ranks_say(tmp_path: Path, line: Line) -> None:
     assert parsed_index(found[0]) == parsed_index(whole[0])
 
 
+@pytest.mark.slow
 def test_an_index_that_is_too_large_is_not_made_and_the_ranks_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

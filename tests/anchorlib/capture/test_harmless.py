@@ -108,6 +108,7 @@ def many_of_a_users_tensors(model, optimizer):
     return held
 
 
+@pytest.mark.slow
 def test_every_tensor_of_the_users_can_be_resized_afterwards():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 512), nn.BatchNorm1d(512), nn.Linear(512, 3))
@@ -175,6 +176,7 @@ def test_three_thousand_steps_leave_memory_flat():
     assert regions < 0.01, f"{regions:.3f} mapped regions a step; {marks}"
 
 
+@pytest.mark.slow
 def test_inputs_that_need_gradients_leave_nothing_behind():
     with recording() as run:
         for _ in range(2000):

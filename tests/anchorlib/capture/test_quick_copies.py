@@ -210,6 +210,7 @@ def rested(mode, *, steps=7, reentrant=None):
     return found, run.session.counters.skipped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [None, False, True])
 def test_steps_that_are_not_selected_change_nothing_in_those_that_are(reentrant):
     every, _ = rested(All, reentrant=reentrant)

@@ -150,6 +150,7 @@ DRAWS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15))
 @given(DRAWS)
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")

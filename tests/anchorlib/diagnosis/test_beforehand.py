@@ -144,6 +144,7 @@ def whole(place: Path, *runs: str, **options: Any) -> str:
             one.rename(one.with_name(one.name.removeprefix("away-")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("differing", "read", "line"),
     [
@@ -237,6 +238,7 @@ def test_no_option_changes_what_is_answered(place: Path, options: dict[str, Any]
     assert (seen == {*range(RANKS)}) == ("noise" in options or "reference" in options)
 
 
+@pytest.mark.slow
 def test_what_the_digests_do_not_know_is_opened(place: Path) -> None:
     archived(place.parent, "run2", flip())
     assert told(place, "run1", "run2")[0] == {0}
@@ -285,6 +287,7 @@ def test_damaged_digests_are_as_good_as_none(place: Path, damage: str) -> None:
     assert code == (0 if damage == "index" else 1), "a damaged index is made anew from its ranks"
 
 
+@pytest.mark.slow
 def test_verify_finds_digests_that_are_not_those_of_the_rows(place: Path) -> None:
     archived(place.parent, "run2", flip(1))
     of = [read_index(ShelfWithin(FolderShelf(place), f"{run}.zarr").location, 1) for run in RUNS]
@@ -298,6 +301,7 @@ def test_verify_finds_digests_that_are_not_those_of_the_rows(place: Path) -> Non
     assert "tells another recording than rank 1: archive the run again" in found.out
 
 
+@pytest.mark.slow
 def test_the_command_says_first_what_the_digests_tell(place: Path) -> None:
     archived(place.parent, "run2", flip(1))
     found = anchor("compare", "run1", "run2", "--store", place, "--json")
@@ -312,6 +316,7 @@ def test_the_command_says_first_what_the_digests_tell(place: Path) -> None:
     assert heard == ["ranks 0-2, 1 differs (1); first at step 1 (rank 1)"]
 
 
+@pytest.mark.slow
 def test_where_most_differs_ranks_that_were_not_read_keep_the_steps(place: Path) -> None:
     """B's rank 0 is a step late, and most of its records differ. Rank 2 tells that no step moved;
     rank 1, which has the same outline, holds constants and tells nothing.

@@ -116,6 +116,7 @@ def test_an_input_that_differs_at_a_later_step_is_an_unequal_start():
     assert found.verdict == "suspect"
 
 
+@pytest.mark.slow
 def test_noise_need_not_cover_an_unequal_start():
     run = chain(*NAMES, steps=3)
     noise = [after(run, 0)] * 2
@@ -265,6 +266,7 @@ def test_an_operation_that_differs_between_noise_runs_is_not_deterministic():
     assert found.verdict == "expected"
 
 
+@pytest.mark.slow
 def test_drift_inside_the_noise_is_expected_and_outside_is_not():
     run = chain(*NAMES, steps=4)
     noise = [after(run, 0, size=20 * ROUND)] * 3
@@ -284,6 +286,7 @@ def test_drift_inside_the_noise_is_expected_and_outside_is_not():
     ] == [*("grad", "opt.exp_avg", "pass_grad", "updated")]
 
 
+@pytest.mark.slow
 def test_a_drift_may_grow_by_the_root_of_the_steps_in_which_it_rounds():
     run = chain(*NAMES, steps=4)
     noise = [after(run, 0, size=20 * ROUND)] * 3
@@ -295,6 +298,7 @@ def test_a_drift_may_grow_by_the_root_of_the_steps_in_which_it_rounds():
     assert compared(run, within, noise).verdict == "expected"
 
 
+@pytest.mark.slow
 def test_beyond_the_horizon_of_the_noise_nothing_is_judged():
     run = chain(*NAMES, steps=4)
     late = dict.fromkeys(after(run, number(run, "w_b@value", 2)), 0.5)
@@ -305,6 +309,7 @@ def test_beyond_the_horizon_of_the_noise_nothing_is_judged():
     assert any("from step 2 on" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_noise_runs_that_were_perturbed_too_little_judge_nothing():
     run = chain(*NAMES, steps=4)
     raw = np.zeros(SIZE, "<u2")

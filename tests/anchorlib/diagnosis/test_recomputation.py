@@ -78,6 +78,7 @@ def replays(train: Callable[..., str], tmp_path: Any) -> Callable[..., Any]:
     return first
 
 
+@pytest.mark.slow
 def test_the_gradient_of_tanh_is_told_by_the_formula_of_each_run(replays: Any) -> None:
     origin = replays(nn.Tanh(), tanh_by_hand())
     assert (origin.place.name, origin.place.kind) == ("0", "grad")
@@ -88,6 +89,7 @@ def test_the_gradient_of_tanh_is_told_by_the_formula_of_each_run(replays: Any) -
     assert "A computes g*fma(-y, y, 1), B g*(1 - y*y); A is nearer to the truth" in origin.why
 
 
+@pytest.mark.slow
 def test_it_does_not_matter_which_run_wrote_the_operation_by_hand(replays: Any) -> None:
     origin = replays(tanh_by_hand(), nn.Tanh())
     assert origin.replay.a == ("g*(1 - y*y)",)
@@ -121,6 +123,7 @@ BY_HAND: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], str]]
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_HAND)
 def test_operations_written_by_hand_are_told_from_torchs_kernels(name: str, replays: Any) -> None:
     torchs, by_hand, formula = BY_HAND[name]
@@ -131,6 +134,7 @@ def test_operations_written_by_hand_are_told_from_torchs_kernels(name: str, repl
     assert "torch's kernel" not in origin.replay.b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("a", "b", "words"),
     [
@@ -161,6 +165,7 @@ def test_other_mathematics_is_named_and_nobody_is_nearer_to_the_truth(
     assert "torch's kernel" in origin.replay.b
 
 
+@pytest.mark.slow
 def test_in_bfloat16_one_rounding_is_told_from_several(replays: Any) -> None:
     origin = replays(nn.Tanh(), tanh_by_hand(), dtype=torch.bfloat16)
     assert "g*(1 - y*y), in float32" in origin.replay.a
@@ -168,6 +173,7 @@ def test_in_bfloat16_one_rounding_is_told_from_several(replays: Any) -> None:
     assert "more that agree here" in origin.why
 
 
+@pytest.mark.slow
 def test_a_weights_gradient_is_replayed_as_the_product_it_is(
     train: Callable[..., str], tmp_path: Any
 ) -> None:
@@ -203,6 +209,7 @@ def test_few_elements_are_said_to_agree_by_chance(replays: Any) -> None:
     assert "192 elements are few: formulas may agree by chance" in origin.why
 
 
+@pytest.mark.slow
 def test_without_values_or_with_several_operations_nothing_is_replayed(
     replays: Any, train: Callable[..., str], tmp_path: Any
 ) -> None:
@@ -220,6 +227,7 @@ def test_without_values_or_with_several_operations_nothing_is_replayed(
     assert "the runs do not both have the values of all its operands" in found.origins[0].why
 
 
+@pytest.mark.slow
 def test_an_origin_of_which_no_formula_is_known_says_so(replays: Any) -> None:
     told = replays(nn.Softplus(), Applied(lambda x: functional.softplus(x) * 1.0000002))
     assert told.replay is None
@@ -238,6 +246,7 @@ def test_values_that_rotted_are_not_replayed(train: Callable[..., str], tmp_path
     assert "not computed again: stored values are damaged" in reopened.origins[0].why
 
 
+@pytest.mark.slow
 def test_the_command_replays_where_it_is_asked_to(train: Callable[..., str], tmp_path: Any) -> None:
     train("a", nn.Tanh())
     train("b", tanh_by_hand())
@@ -319,6 +328,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.slow
 def test_a_convolution_is_told_from_one_that_adds_in_another_order(tmp_path: Any) -> None:
     for run, kind in (("a", nn.Conv2d), ("b", ConvByHand)):
         torch.manual_seed(0)

@@ -41,6 +41,7 @@ def replayed(tmp_path: Any) -> Callable[..., Any]:
     return first
 
 
+@pytest.mark.slow
 def test_an_operation_that_no_anchor_is_next_to_is_replayed_from_values_that_were_kept(
     replayed: Any,
 ) -> None:

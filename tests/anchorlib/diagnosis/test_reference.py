@@ -107,6 +107,7 @@ def test_the_table_stands_in_the_report_and_in_narrow_ones(
     assert any(one.endswith("<b>&$x$</b>@grad  1.98  40.9  A") for one in narrow)
 
 
+@pytest.mark.slow
 def test_prompt_notebook_page_and_ci_tell_it(tmp_path: Path) -> None:
     runs(tmp_path, ref=TRUTH, a=off(2), b=off(40, seed=2))
     found = anchorlib.compare("a", "b", store=tmp_path, reference="ref")

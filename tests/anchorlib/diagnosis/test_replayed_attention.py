@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import anchorlib
 from anchorlib.diagnosis.recomputation.attention import attending
-from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.operands import Operands, StoredOperand
 from anchorlib.formulas import Fit, fit
 from tests.cli.made import anchor
 from tests.seeds import examples
@@ -40,9 +40,11 @@ def calls(draw: st.DrawFn) -> tuple[list[Tensor], dict[str, Any]]:
     return [q, k, v], how
 
 
-def operand(name: str, kind: str, x: Tensor) -> Operand:
+def operand(name: str, kind: str, x: Tensor) -> StoredOperand:
     values = x.detach().numpy()
-    return Operand(name, kind, values.shape, str(x.dtype).removeprefix("torch."), lambda _: values)
+    return StoredOperand(
+        name, kind, values.shape, str(x.dtype).removeprefix("torch."), lambda _: values
+    )
 
 
 def told(
@@ -86,6 +88,7 @@ def told(
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(30))
 @given(case=calls())
 def test_the_truth_is_what_float64_computes_and_torchs_kernel_gives_its_own_bits(
@@ -97,6 +100,7 @@ def test_the_truth_is_what_float64_computes_and_torchs_kernel_gives_its_own_bits
         assert any(one.startswith("torch's") for one in own.formulas), name
 
 
+@pytest.mark.slow
 def test_a_mask_that_has_a_gradient_is_known_among_four_inputs() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 2, 2, 9, 4)
@@ -110,7 +114,7 @@ def test_a_mask_that_has_a_gradient_is_known_among_four_inputs() -> None:
             assert any(one.startswith("torch's") for one in own.formulas), name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_gradient_of_a_mask_that_heads_share_is_computed_of_all_of_them_or_not_at_all() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 8, 96, 8)
@@ -157,6 +161,7 @@ class _ByHand(torch.autograd.Function):
         return s @ k * root, s.mT @ q * root, p.mT @ g, None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("anchored", [True, False])
 def test_gradients_of_masked_attention_are_replayed_where_the_mask_was_recorded(
     tmp_path: Any, anchored: bool
@@ -207,6 +212,7 @@ class _MaskByHand(torch.autograd.Function):
         return *plain, s.sum_to_size(mask.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(12, 12), (2, 2, 12, 12)])
 def test_the_gradient_of_a_mask_is_replayed(tmp_path: Any, shape: tuple[int, ...]) -> None:
     given = {name: random(2, 2, 12, 8, seed=seed) for seed, name in enumerate("qkv")}
@@ -238,6 +244,7 @@ class Packed(nn.MultiheadAttention):
         return super().forward(x, x, x, need_weights=self.weighs)[0]
 
 
+@pytest.mark.slow
 def test_attention_whose_weight_is_packed_is_said_not_to_be_computed(tmp_path: Any) -> None:
     for run, weighs in (("a", False), ("b", True)):
         torch.manual_seed(0)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import anchorlib
 from anchorlib.diagnosis.recomputation.convolutions import convolving
-from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.operands import Operands, StoredOperand
 from anchorlib.diagnosis.recomputation.transposed import transposing
 from anchorlib.formulas import Fit, fit
 from tests.cli.made import anchor
@@ -90,9 +90,11 @@ def same_sized() -> st.SearchStrategy[tuple[Any, Tensor]]:
     )
 
 
-def operand(name: str, kind: str, x: Tensor) -> Operand:
+def operand(name: str, kind: str, x: Tensor) -> StoredOperand:
     values = x.detach().numpy()
-    return Operand(name, kind, values.shape, str(x.dtype).removeprefix("torch."), lambda _: values)
+    return StoredOperand(
+        name, kind, values.shape, str(x.dtype).removeprefix("torch."), lambda _: values
+    )
 
 
 def told(layer: Any, x: Tensor, *, precision: torch.dtype = torch.float32) -> dict[str, Fit]:
@@ -121,7 +123,7 @@ def told(layer: Any, x: Tensor, *, precision: torch.dtype = torch.float32) -> di
 
 @pytest.mark.slow
 @EVEN
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(case=st.one_of(layers(), transposed_layers(), same_sized()))
 def test_the_truth_is_what_float64_computes_and_torchs_kernel_gives_its_own_bits(
     case: tuple[Any, Tensor],
@@ -178,6 +180,7 @@ class Derived(nn.Conv2d):
     """torch's own, under a name of the user's."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [(nn.Conv2d, ByHand), (ByHand, nn.Conv2d), (Derived, ByHand)])
 def test_a_grouped_weights_gradient_that_was_added_up_otherwise_is_told(
     tmp_path: Any, kinds: Any
@@ -210,6 +213,7 @@ class EvenByHand(nn.Conv2d):
         return total.unflatten(-1, x.shape[2:]) + self.bias[:, None, None]
 
 
+@pytest.mark.slow
 @EVEN
 def test_a_convolution_that_pads_one_end_more_is_replayed(tmp_path: Any) -> None:
     for run, kind in (("a", nn.Conv2d), ("b", EvenByHand)):

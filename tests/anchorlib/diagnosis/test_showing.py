@@ -102,6 +102,7 @@ def test_without_pandas_the_line_that_installs_it_is_said(found, monkeypatch):
         found.to_pandas()
 
 
+@pytest.mark.slow
 def test_a_table_is_bounded_whatever_there_is_of_parents_operations_and_notes():
     many = tuple(f"{at}{'x' * 1000}" for at in range(5000))
     told = replace(IDENTICAL, origins=(replace(ORIGIN, parents=many, ops=many),) * 500, notes=many)

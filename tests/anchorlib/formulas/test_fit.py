@@ -183,6 +183,7 @@ def test_a_product_of_a_transposed_matrix_is_reproduced_by_torchs_kernel() -> No
     assert "torch's kernel" in found.formulas
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["tanh_backward", "sigmoid_backward"])
 def test_errors_are_those_that_exact_arithmetic_finds(function: str) -> None:
     g, x = random(9, "float32")

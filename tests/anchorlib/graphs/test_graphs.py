@@ -82,6 +82,7 @@ def test_a_graph_holds_so_many_operations_and_says_how_many_it_left_out():
     assert (len(graph.nodes), graph.left_out, len(graph.edges)) == (4, 6, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @settings(max_examples=examples(25))
 @given(ops=steps())

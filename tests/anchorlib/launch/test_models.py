@@ -121,12 +121,13 @@ PROGRAMS = {
 }
 
 
+# Each is near to another idiom that `make test` runs.
+REPEATED = {"models in a list", "folds whose models are freed at once", "compiled before"}
+
+
 @pytest.mark.parametrize(
     "idiom",
-    [
-        pytest.param(idiom, marks=[pytest.mark.long] * (idiom == "compiled before"))
-        for idiom in PROGRAMS
-    ],
+    [pytest.param(idiom, marks=[pytest.mark.long] * (idiom in REPEATED)) for idiom in PROGRAMS],
 )
 def test_every_model_that_an_optimizer_updates_has_names_that_a_second_start_gives_again(
     warm, idiom

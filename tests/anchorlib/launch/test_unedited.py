@@ -59,10 +59,7 @@ def recorded(tmp_path_factory, request):
 
 @pytest.mark.parametrize(
     "recorded",
-    [
-        pytest.param(name, marks=[pytest.mark.long] * (name in ("compiled", "accelerated")))
-        for name in LOSSES
-    ],
+    [pytest.param(name, marks=[pytest.mark.long] * (name != "closure")) for name in LOSSES],
     indirect=True,
 )
 def test_an_unedited_program_is_recorded_bit_for_bit_and_its_bug_is_named(recorded):

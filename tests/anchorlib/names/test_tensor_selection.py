@@ -53,6 +53,7 @@ def chosen(*texts):
     return [join(name, kind) for name, kind in select(texts, MODEL)]
 
 
+@pytest.mark.slow
 @given(universes, st.data())
 def test_an_exact_selector_selects_exactly_its_tensor(tensors, data):
     name, kind = data.draw(st.sampled_from(tensors))
@@ -64,6 +65,7 @@ def test_an_exact_selector_selects_exactly_its_tensor(tensors, data):
         assert found == [(name, kind)]
 
 
+@pytest.mark.slow
 @given(universes, st.data())
 def test_an_exact_name_selects_all_its_kinds_and_nothing_else(tensors, data):
     name, _ = data.draw(st.sampled_from(tensors))
@@ -80,6 +82,7 @@ def test_what_is_selected_keeps_the_order_and_is_there_once(tensors, texts):
     assert set(found) == set(itertools.chain(*(select([text], tensors) for text in known)))
 
 
+@pytest.mark.slow
 @given(universes, st.data())
 def test_matching_one_by_one_finds_what_selecting_finds(tensors, data):
     name, kind = data.draw(st.sampled_from(tensors))
@@ -279,6 +282,7 @@ def test_an_unknown_tensor_survives_pickling():
     )
 
 
+@pytest.mark.slow
 def test_a_hostile_name_cannot_reach_the_terminal_through_an_error():
     tensors = [("\x1b[2J\u202e", "opt.\x1b"), ("\x1b[2K\n", "value")]
     for text in ("\x1b[2", "\x1b[2J\u202e@grad", "\ud800", "x" * 100_000):

@@ -64,6 +64,7 @@ def traced(draw):
     return TracedOp(form, draw(st.integers(0, 2)), b"".join(digests), floats)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(50))
 @given(st.lists(st.lists(traced(), max_size=6), min_size=1, max_size=3))
 def test_every_operation_comes_back_from_the_log(steps):

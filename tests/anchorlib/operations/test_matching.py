@@ -41,6 +41,7 @@ def test_as_many_are_matched_as_by_each_with_each_and_in_order(a, b):
         assert len(found) >= exactly(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @given(NAMES, st.sets(st.integers(0, 29)), st.sets(st.integers(0, 29)))
 def test_marks_divide_lists_and_match_only_what_is_equal_and_in_order(a, left_out, put_in):

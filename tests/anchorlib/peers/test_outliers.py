@@ -47,6 +47,7 @@ def again(store, rank, change, drawn_as=None):
     make_run(store, [replace(r, rank=rank) for r in of_rank(old, 4, change)], rank=rank)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_flipped_bit_of_any_replicated_record_is_named(nine, data):
@@ -63,6 +64,7 @@ def test_any_flipped_bit_of_any_replicated_record_is_named(nine, data):
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(4), suppress_health_check=list(HealthCheck))
 @given(st.permutations(range(9)), st.integers(0, 8))
 def test_permuting_ranks_permutes_the_answer(nine, order, rank):
@@ -85,6 +87,7 @@ def test_permuting_ranks_permutes_the_answer(nine, order, rank):
     assert (moved.step, moved.name, moved.records) == (plain.step, plain.name, plain.records)
 
 
+@pytest.mark.slow
 def test_ranks_that_see_other_data_are_no_outliers(tmp_path):
     job(tmp_path, range(12), 20, local=1.0)
     answer = found(tmp_path)
@@ -92,6 +95,7 @@ def test_ranks_that_see_other_data_are_no_outliers(tmp_path):
     assert (answer.series, answer.replicated, answer.complete) == (5, 3, True)
 
 
+@pytest.mark.slow
 def test_shards_are_no_outliers_whatever_they_hold(tmp_path):
     for rank in range(8):
         records = []
@@ -113,6 +117,7 @@ def test_shards_are_no_outliers_whatever_they_hold(tmp_path):
     assert answer.replicated == 0
 
 
+@pytest.mark.slow
 def test_a_bit_in_one_replica_of_a_shard_is_named(tmp_path):
     """Hybrid sharding: rank r holds shard r % 4, as do two others."""
     for rank in range(12):
@@ -176,6 +181,7 @@ def test_a_loss_of_each_ranks_own_is_not_counted_among_replicated_parameters(tmp
     assert (answer.series, answer.replicated, answer.outliers) == (4, 3, ())
 
 
+@pytest.mark.slow
 def test_nan_on_one_rank_is_named(tmp_path):
     def change(rank, step, name, values):
         return values * np.nan if (rank, name) == (3, "x@grad") and step >= 4 else values
@@ -185,6 +191,7 @@ def test_nan_on_one_rank_is_named(tmp_path):
     assert (one.ranks, one.evidence, one.step, one.name, one.kind) == ((3,), "nan", 4, "x", "grad")
 
 
+@pytest.mark.slow
 def test_nan_on_every_rank_is_no_outlier(tmp_path):
     def change(_rank, step, name, values):
         return values * np.nan if name == "x@grad" and step >= 4 else values
@@ -193,6 +200,7 @@ def test_nan_on_every_rank_is_no_outlier(tmp_path):
     assert found(tmp_path).outliers == ()
 
 
+@pytest.mark.slow
 def test_a_norm_that_leaves_its_peers_is_named_with_its_factor(tmp_path):
     def change(rank, step, name, values):
         return values * 1000 if (rank, name) == (11, "x@grad") and step == 7 else values
@@ -203,6 +211,7 @@ def test_a_norm_that_leaves_its_peers_is_named_with_its_factor(tmp_path):
     assert 200 < one.ratio < 5000
 
 
+@pytest.mark.slow
 def test_a_rank_that_counts_its_gradients_twice_from_the_start_is_named(tmp_path):
     for rank in range(10):
         records = [
@@ -247,6 +256,7 @@ def test_one_rank_has_no_peers(tmp_path):
     assert (answer.ranks, answer.outliers, answer.complete) == ((0,), (), True)
 
 
+@pytest.mark.slow
 def test_tensors_narrows_what_is_looked_at(tmp_path):
     job(tmp_path, range(8), change=only(2, 1, "w@value", 0))
     assert anchorlib.outliers("run1", store=tmp_path, tensors="b@value").outliers == ()

@@ -51,6 +51,7 @@ def test_the_tutorial_prints_the_histogram_of_the_gradients_of_its_last_call(tmp
     assert list(tmp_path.iterdir()) == [], "nothing is written unasked"
 
 
+@pytest.mark.long
 def test_the_same_program_stores_every_call_where_a_run_is_named(tmp_path):
     said = run_example(tmp_path, "--epochs", "1", ANCHOR_RUN="pop")
     bins, zero = counts(said)

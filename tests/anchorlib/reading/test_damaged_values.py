@@ -63,6 +63,7 @@ def flip(path: Path, at: int) -> None:
         file.write(bytes([byte]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "asked"),
     [
@@ -168,6 +169,7 @@ def column(store: Path, name: str) -> Path:
     return store / "run1.zarr/rank0/records" / name / "c.0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["min", "l2", "nan", "step", "digest_low", "hist_count", "check"])
 @pytest.mark.parametrize(
     ("command", "more"),

@@ -51,7 +51,7 @@ CHUNKS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chunks=CHUNKS)
 def test_whatever_the_chunks_the_values_are_those_that_are_read_at_once(store, chunks):
     series = anchorlib.open_run("run1", store)["w@grad"].where(steps=range(3, 28, 2))

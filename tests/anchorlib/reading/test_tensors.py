@@ -107,6 +107,7 @@ def test_xarray_opens_a_tensor_of_the_view_with_its_coordinates(tmp_path: Path) 
             zarr.open_group(store, mode="r+")["rank0/tensors/fc1/grad/value"][0] = 1
 
 
+@pytest.mark.slow
 def test_the_view_reads_of_a_form_what_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_it_writes_the_same_bytes_as_the_words_of_the_layout(actions, size, rese
         assert without_time(ring) == without_time(other)
 
 
+@pytest.mark.slow
 @given(ACTIONS)
 def test_every_record_comes_out_whole_once_and_in_order(actions):
     ring, sent, got = Ring(slots=4, payload=4096), [], []

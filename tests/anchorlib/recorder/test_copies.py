@@ -184,6 +184,7 @@ def test_one_thread_copies_while_others_record(device):
 # -- where there is no room
 
 
+@pytest.mark.slow
 def test_training_waits_for_the_stream_where_the_ring_is_full_of_copies(device):
     sink = MemorySink()
     queue = queue_to(sink, limit_bytes=4 * ROW)
@@ -249,6 +250,7 @@ def test_a_record_larger_than_the_ring_comes_from_a_device_too(device):
 # -- what never comes
 
 
+@pytest.mark.slow
 def test_a_flush_waits_for_the_stream_and_says_when_its_time_is_up(device):
     sink = MemorySink()
     queue = queue_to(sink)
@@ -261,6 +263,7 @@ def test_a_flush_waits_for_the_stream_and_says_when_its_time_is_up(device):
     queue.close(5)
 
 
+@pytest.mark.slow
 def test_closing_does_not_wait_longer_than_told_for_a_stream_that_hangs(device):
     sink = MemorySink()
     queue = queue_to(sink)
@@ -277,6 +280,7 @@ def test_closing_does_not_wait_longer_than_told_for_a_stream_that_hangs(device):
     device.run()  # what it writes now reaches nobody, and memory that is still there
 
 
+@pytest.mark.slow
 def test_what_a_device_that_failed_has_not_copied_is_lost_and_counted(device):
     sink = MemorySink()
     queue = queue_to(sink)
@@ -322,6 +326,7 @@ def test_a_copy_that_cannot_begin_costs_its_record_alone_and_is_told_once(device
     queue.close(5)
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_a_copy_begins_leaves_no_slot_that_is_waited_for(device):
     sink = MemorySink()
     queue = queue_to(sink)
@@ -338,6 +343,7 @@ def test_an_interrupt_while_a_copy_begins_leaves_no_slot_that_is_waited_for(devi
     queue.close(5)
 
 
+@pytest.mark.slow
 def test_an_interrupt_when_a_copy_has_begun_costs_nothing(device):
     sink = MemorySink()
     queue = queue_to(sink)

@@ -64,6 +64,7 @@ def steps(sink):
     return [record.coordinates.step for record in sink.records]
 
 
+@pytest.mark.slow
 def test_everything_arrives_in_order():
     sink = MemorySink()
     queue = queue_to(sink)
@@ -87,6 +88,7 @@ def test_small_records_do_not_wait_for_company_long():
     queue.close(5)
 
 
+@pytest.mark.slow
 def test_blocking_holds_training_until_there_is_room_and_loses_nothing(caplog):
     sink = GatedSink(open_gate=False)
     queue = queue_to(sink, limit_bytes=2 * ROW)
@@ -249,6 +251,7 @@ class RecordingSink(MemorySink):
         return super().close(timeout)
 
 
+@pytest.mark.slow
 def test_everything_that_changes_a_sink_is_called_by_the_drain_thread_alone():
     sink = RecordingSink(seconds=0.002)
     queue = queue_to(sink)
@@ -384,6 +387,7 @@ def test_gaps_that_a_sink_did_not_take_are_stated_again():
     assert queue.gaps == 1
 
 
+@pytest.mark.slow
 def test_records_from_several_threads_all_arrive():
     sink = MemorySink()
     queue = queue_to(sink, limit_bytes=4000)

@@ -239,6 +239,7 @@ def test_a_tensor_that_gets_no_memory_of_its_own_is_counted(store, monkeypatch, 
     assert "no memory" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["thread", pytest.param("process", marks=needs_process)])
 def test_a_queue_larger_than_the_memory_is_refused_in_one_line_and_the_run_stays_free(store, place):
     with pytest.raises(StoreError, match=r"no memory for a queue of .*queue_bytes"):

@@ -7,6 +7,7 @@ import json
 import zlib
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ documents = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(documents)
 def test_no_text_can_end_a_script_element_and_all_come_back(document):
     text = ArrayPacker().text({"held": document})
@@ -41,6 +43,7 @@ def plain(value):
     return None if isinstance(value, float) and np.isinf(value) else value
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(
@@ -60,6 +63,7 @@ def test_arrays_lie_where_the_document_says_and_where_a_typed_array_may(drawn):
         assert found.tolist() == values
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**53)), max_size=5))
 def test_whole_numbers_travel_as_narrow_as_they_allow(values):
     packer = ArrayPacker()
@@ -72,6 +76,7 @@ def test_whole_numbers_travel_as_narrow_as_they_allow(values):
     )
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(width=32), min_size=1))
 def test_rough_figures_are_right_to_a_hundredth_of_a_percent(values):
     packer = ArrayPacker()

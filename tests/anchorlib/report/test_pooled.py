@@ -110,12 +110,14 @@ def test_a_page_of_added_up_ranks_says_that_none_was_held_against_its_peers(stor
     assert any("none was held against the others: anchor ranks does that" in one for one in told)
 
 
+@pytest.mark.slow
 def test_few_ranks_are_read_and_held_against_their_peers(store: Path) -> None:
     view = gather(open_run("run1", store / "archive0"))
     assert not view.is_pooled
     assert view.apart
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("damage", ["missing", "cut", "other ranks", "small page"])
 def test_without_figures_to_rely_on_the_ranks_are_read(
@@ -154,6 +156,7 @@ def name_steps(run: Path, ranks: list[int], **lie: object) -> None:
     (run / INDEX).write_bytes(index_bytes(replace(known, by_step=object_name(data))))
 
 
+@pytest.mark.slow
 def test_verify_finds_figures_that_are_not_those_of_the_ranks(store: Path, tmp_path: Path) -> None:
     archive_run(store / "store", "run1", FolderShelf(tmp_path / "archive"))
     run = tmp_path / "archive" / RUN
@@ -163,6 +166,7 @@ def test_verify_finds_figures_that_are_not_those_of_the_ranks(store: Path, tmp_p
     assert found.endswith("tells other figures than the ranks: archive the run again")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many")
 def test_a_long_run_counts_several_steps_together(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -99,6 +99,7 @@ def rows(first: int, last: int) -> list[tuple[str, int, bytes]]:
     return [("x", step, floats(step, -step).tobytes()) for step in range(first, last)]
 
 
+@pytest.mark.slow
 def test_what_was_put_before_a_flush_is_there_after_it_in_order(opened):
     sink, arrived = opened
     for first in range(0, 300, 50):

@@ -72,6 +72,7 @@ def warnings_in(caplog) -> list[str]:
     return [one.getMessage() for one in said if one.levelno >= logging.WARNING]
 
 
+@pytest.mark.slow
 def test_records_arrive_in_order_and_the_rank_is_closed(tmp_path):
     records = [record(step, size=1 + step % 40) for step in range(1000)]
     with serve(tmp_path) as collector:
@@ -169,6 +170,7 @@ def test_kill_9_of_the_collector_loses_and_doubles_nothing(tmp_path, nowhere):
     assert stored(tmp_path) == expected(records)
 
 
+@pytest.mark.slow
 def test_a_collector_that_comes_late_gets_everything_and_was_missed_once(tmp_path, nowhere, caplog):
     sink = returned(lambda: sink_to(nowhere))
     records = [record(step) for step in range(100)]
@@ -184,6 +186,7 @@ def test_a_collector_that_comes_late_gets_everything_and_was_missed_once(tmp_pat
     assert f"no collector answers at grpc://{nowhere}" in warning
 
 
+@pytest.mark.slow
 def test_a_collector_that_never_comes_is_counted_at_close(nowhere):
     sink = sink_to(nowhere)
     sink.put(block_of([record(step) for step in range(10)]))
@@ -191,6 +194,7 @@ def test_a_collector_that_never_comes_is_counted_at_close(nowhere):
     assert sink.close(0.3) == 10
 
 
+@pytest.mark.slow
 def test_a_run_that_exists_is_refused_once_and_what_follows_is_counted(tmp_path, caplog):
     with Writer.open(tmp_path, "run1", 0) as writer:
         put(writer, [record(7)])
@@ -244,6 +248,7 @@ def test_a_record_larger_than_the_memory_is_sent_when_it_is_alone(tmp_path):
     assert len(stored(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_block_waits_until_there_is_room(tmp_path, nowhere):
     sink = sink_to(nowhere, on_full="block", queue_bytes=20_000)
     records = [record(step, size=1000) for step in range(30)]
@@ -258,6 +263,7 @@ def test_block_waits_until_there_is_room(tmp_path, nowhere):
     assert stored(tmp_path) == expected(records)
 
 
+@pytest.mark.slow
 def test_a_put_that_waits_ends_when_the_sink_is_closed(nowhere):
     sink = sink_to(nowhere, on_full="block", queue_bytes=1000)
     blocks = [block_of([record(step, 1000)]) for step in range(3)]
@@ -306,6 +312,7 @@ def test_several_ranks_join_one_run(tmp_path):
         assert stored(tmp_path, rank=rank) == expected(records)
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_not_answered_any_more_is_begun_anew(tmp_path, monkeypatch):
     # As where a bit flips in what the line says to itself: both ends are there, and both wait.
     monkeypatch.setattr("anchorlib.wire.clients.push.ANSWER_SECONDS", 0.4)

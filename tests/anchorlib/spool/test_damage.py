@@ -81,6 +81,7 @@ def test_any_byte_flipped_in_the_last_two_entries_costs_that_entry_alone(templat
     assert last.end == len(data)
 
 
+@pytest.mark.slow
 def test_damage_is_told_stored_and_set_aside(tmp_path):
     left = Written(tmp_path / "spools", segment_bytes=3000)
     left.put(range(200))

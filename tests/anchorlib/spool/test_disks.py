@@ -33,6 +33,7 @@ from tests.delivery.lines import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
 @pytest.mark.parametrize("short", [True, False])
 def test_a_disk_that_fails_costs_nothing_while_memory_lasts(tmp_path, caplog, code, short):
@@ -103,6 +104,7 @@ def test_a_disk_that_cannot_even_cut_back_leaves_whole_records(tmp_path):
     assert (check_store(tmp_path / "store", 50), done.lost) == (50, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_frames_are_sent_once_in_order_while_the_disk_comes_and_goes(tmp_path, seed):
     chance = random.Random(seed)

@@ -45,6 +45,7 @@ def test_the_spools_place_is_told_or_the_jobs_or_the_users(tmp_path):
 # -- the format
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.integers(0, 1 << 40), st.booleans(), st.binary(min_size=2, max_size=60)),

@@ -32,6 +32,7 @@ def nowhere() -> str:
     return f"127.0.0.1:{free_port()}"
 
 
+@pytest.mark.slow
 def test_a_close_leaves_the_spool_and_one_line_that_delivers_it(tmp_path, nowhere, caplog):
     sink = sink_to(nowhere, tmp_path / "spools")
     sink.put(block_of([numbered(n) for n in range(50)]))
@@ -65,6 +66,7 @@ def test_a_close_that_waits_for_the_collector_alone_names_no_records(tmp_path, n
                      "it"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_delivered_session_leaves_nothing_on_disk(tmp_path):
     with serve(tmp_path / "store") as collector:
         sink = sink_to(collector.address, tmp_path / "spools")

@@ -29,6 +29,7 @@ def to_torch(raw, name):
         return wide.reshape(raw.shape)
 
 
+@pytest.mark.slow
 @given(stored())
 def test_a_torch_tensor_gives_the_histogram_of_its_storage(array):
     raw, name = array
@@ -39,6 +40,7 @@ def test_a_torch_tensor_gives_the_histogram_of_its_storage(array):
     assert back.tobytes() == raw.tobytes()
 
 
+@pytest.mark.slow
 @given(stored())
 def test_raw_storage_is_read_as_it_is_told(array):
     raw, name = array
@@ -176,6 +178,7 @@ def test_numpys_error_settings_do_not_matter():
         log2_histogram(np.arange(65536, dtype=np.uint16).view(np.float16))
 
 
+@pytest.mark.slow
 def test_the_package_does_not_import_torch():
     code = (
         "import sys, anchorlib.summary; print(sorted({'torch', 'zarr', 'grpc'} & set(sys.modules)))"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorlib.errors import UnknownDTypeError
-from anchorlib.summary import Log2Histogram, Summary, columns, figures_of, summarise
+from anchorlib.summary import ArraySummary, Log2Histogram, columns, figures_of, summarise
 from tests import oracle
 from tests.seeds import examples
 from tests.strategies import stored
@@ -18,8 +18,8 @@ from tests.strategies import stored
 pytestmark = pytest.mark.usefixtures("path_taken")
 
 
-def summaries(arrays: list[tuple[np.ndarray, str]]) -> list[Summary]:
-    """The columns of these arrays, read back as one Summary a record."""
+def summaries(arrays: list[tuple[np.ndarray, str]]) -> list[ArraySummary]:
+    """The columns of these arrays, read back as one ArraySummary a record."""
     layouts = list(dict.fromkeys((name, raw.size) for raw, name in arrays))
     layout = np.array([layouts.index((name, raw.size)) for raw, name in arrays], np.int64)
     found = figures_of([raw.tobytes() for raw, _ in arrays], layout, layouts)
@@ -37,10 +37,11 @@ def summaries(arrays: list[tuple[np.ndarray, str]]) -> list[Summary]:
             subnormal=at["subnormal"],
         )
         digest = found.digest[row].tobytes()
-        read.append(Summary(digest, at["min"], at["max"], at["sum"], at["l2"], histogram))
+        read.append(ArraySummary(digest, at["min"], at["max"], at["sum"], at["l2"], histogram))
     return read
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(st.lists(stored(), max_size=12), st.booleans(), st.sampled_from([1, 7, 256]))
 def test_columns_say_of_each_array_what_it_says_by_itself(arrays, flush, together):

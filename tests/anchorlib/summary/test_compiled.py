@@ -191,7 +191,7 @@ def test_no_process_to_be_had_leaves_numpy():
     assert "Error" in fault_with(compiling.sys, "executable", "/no/such/python")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("right", "wrong", "said"),
     [
@@ -212,7 +212,7 @@ def test_a_wrong_kernel_is_not_used(right, wrong, said, tmp_path):
     assert said in fault_with(compiling, "SCRIPT", script)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_never_imports_numba_and_says_the_same_before_and_after():
     code = """
 import json, sys, threading, time

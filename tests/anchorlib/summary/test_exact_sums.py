@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ def same(a, b):
     return np.array_equal(a.keys, b.keys) and np.array_equal(a.counts, b.counts)
 
 
+@pytest.mark.slow
 @given(numbers, st.randoms())
 def test_no_order_and_no_parting_changes_a_sum(drawn, random):
     for make in (ExactSums.of, ExactSums.of_squares):
@@ -65,6 +67,7 @@ def test_a_root_is_the_nearest_float(values):
     assert ((below + Fraction(found)) / 2) ** 2 <= squared <= ((above + Fraction(found)) / 2) ** 2
 
 
+@pytest.mark.slow
 @given(floats)
 def test_one_number_is_its_own_sum_and_root(value):
     one = [(0, value)]

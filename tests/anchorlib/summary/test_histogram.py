@@ -25,6 +25,7 @@ def two_of_one_type(draw):
     return name, draw(storage_arrays(name)).reshape(-1), draw(storage_arrays(name)).reshape(-1)
 
 
+@pytest.mark.slow
 @given(two_of_one_type())
 def test_the_histogram_of_two_arrays_is_the_sum_of_theirs(arrays):
     name, first, second = arrays
@@ -39,6 +40,7 @@ def test_the_histogram_of_two_arrays_is_the_sum_of_theirs(arrays):
     )
 
 
+@pytest.mark.slow
 @given(st.lists(storage_arrays("float16"), max_size=5))
 def test_pooling_is_adding_one_by_one(arrays):
     histograms = [log2_histogram(array) for array in arrays]

@@ -55,6 +55,7 @@ def extremes(finite):
     return float(min(finite, key=key)), float(max(finite, key=key))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200))
 @given(stored(), st.booleans(), st.sampled_from([1, 3, 1 << 16]))
 def test_every_figure_is_that_of_the_oracle(array, flush, block):

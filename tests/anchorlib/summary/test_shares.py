@@ -76,6 +76,7 @@ def test_each_limit_is_where_the_rounding_turns(target):
         assert counts(shares_as(one, target)) == cast(one, target), value
 
 
+@pytest.mark.slow
 @given(storage_arrays("float32"), st.sampled_from(TARGETS))
 @settings(max_examples=examples(200))
 def test_any_float32_lands_where_it_is_cast_to(raw, target):
@@ -106,6 +107,7 @@ def landed(values, target: str, scale: float) -> tuple[int, int, int, int]:
     return len(exact) + infinite, len(under), small, len(over) + infinite
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     "scale",
@@ -133,6 +135,7 @@ scales = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200))
 @given(stored(), st.sampled_from([*TARGETS, "float32", "float64"]), scales, st.booleans())
 def test_any_type_and_scale_lands_where_fractions_say(array, target, scale, flush):
@@ -191,6 +194,7 @@ def test_a_tie_at_the_top_stays_only_where_the_largest_value_is_even():
     assert shares_as([61440.0], "e5m2").overflow == 1
 
 
+@pytest.mark.slow
 @given(stored(), st.integers(-30, 30), st.sampled_from(sorted(FORMATS)))
 def test_a_histogram_says_the_same_wherever_it_says_that_it_is_exact(array, power, target):
     raw, name = array
@@ -227,6 +231,7 @@ def test_a_bin_whose_lower_edge_underflows_is_not_exact():
     assert shares_as([2.0**-25], "fp16").underflow == 1
 
 
+@pytest.mark.slow
 @given(st.lists(storage_arrays("float16", (4,)), max_size=3), st.sampled_from(sorted(FORMATS)))
 def test_shares_add_up(arrays, target):
     together = np.concatenate([np.zeros(0, np.float16), *arrays])

@@ -55,6 +55,7 @@ def compiled_by_torch(layer):
     return torch.compile(layer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrap", "link"),
     [
@@ -93,6 +94,7 @@ def test_a_shard_under_another_name_is_asked_for_and_that_is_said(
     assert caplog.messages == said(SHARD) * lines
 
 
+@pytest.mark.slow
 def test_a_node_that_hides_its_function_is_said_and_its_gradient_taken_for_a_part(
     monkeypatch, caplog
 ):

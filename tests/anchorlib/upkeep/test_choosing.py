@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ LIMITS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(RUNS, LIMITS)
 def test_what_is_written_neither_goes_nor_counts(
     runs: list[RunFacts], limits: RetentionLimits
@@ -43,6 +45,7 @@ def test_links_neither_go_nor_count(
     assert chosen([*runs, *beside], limits) == chosen(runs, limits)
 
 
+@pytest.mark.slow
 @given(RUNS, LIMITS, st.integers(0, 5))
 def test_the_newest_closed_runs_stay(
     runs: list[RunFacts], limits: RetentionLimits, keep: int

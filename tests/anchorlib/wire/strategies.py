@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from anchorlib import dtypes
 from anchorlib.record import Coordinates, Flag, Record
-from anchorlib.summary import Log2Histogram, Summary, digest
+from anchorlib.summary import ArraySummary, Log2Histogram, digest
 from tests.strategies import shapes, storage_arrays
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -54,7 +54,7 @@ def records(draw: st.DrawFn, rank: int = 0) -> Record:
         dtype=dtype,
         shape=shape,
         raw=raw,
-        summary=Summary(
+        summary=ArraySummary(
             digest(raw) if raw is not None else draw(st.binary(min_size=16, max_size=16)),
             draw(DOUBLES),
             draw(DOUBLES),

@@ -59,6 +59,7 @@ HOSTS = st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True) | st.ip_addresse
 RUNS = st.none() | st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,9}", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(st.builds(Address, HOSTS, st.integers(1, 65535), st.booleans(), RUNS))
 def test_an_address_is_read_back_from_its_own_text(address):
     assert is_address(str(address))

@@ -25,6 +25,7 @@ def blocks(sent, decoder):
             decoder.define(request.define)
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(records(), min_size=1, max_size=5), min_size=1, max_size=3))
 def test_frames_joined_as_one_block_hold_every_record(batches):
     found = joined_blocks(list(blocks(messages(Encoder(), batches), Decoder())))
@@ -32,6 +33,7 @@ def test_frames_joined_as_one_block_hold_every_record(batches):
     assert [bits(one) for one in records_of(found)] == [bits(one) for one in every]
 
 
+@pytest.mark.slow
 @given(st.lists(records(), max_size=8), st.data())
 def test_a_block_of_records_says_what_they_say_and_so_do_parts_of_it(every, data):
     block = block_of(every)
@@ -43,6 +45,7 @@ def test_a_block_of_records_says_what_they_say_and_so_do_parts_of_it(every, data
     assert set(block.columns) == set(COLUMNS)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_frame_whose_bits_changed_is_refused_or_is_still_records(data):
     sent = messages(Encoder(), [data.draw(st.lists(records(), min_size=1, max_size=4))])

@@ -58,6 +58,7 @@ def decoded(sent: Iterable[bytes], decoder: Decoder, rank: int = 0) -> list[tupl
     return found
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(records(rank=3), max_size=5), max_size=3), st.integers(1, 300))
 def test_the_wire_loses_nothing(batches, frame_bytes):
     sent = messages(Encoder(frame_bytes=frame_bytes), batches)
@@ -84,12 +85,14 @@ def test_a_large_array_is_not_copied_until_its_message_is_wanted():
         parse_request(frame.message)  # it was a view all along
 
 
+@pytest.mark.slow
 @given(st.lists(records(), max_size=4), st.integers(1, 300))
 def test_every_message_is_what_protobuf_itself_would_write(batch, frame_bytes):
     for message in messages(Encoder(frame_bytes=frame_bytes), [batch]):
         assert PushRequest.FromString(message).SerializeToString() == message
 
 
+@pytest.mark.slow
 @given(st.lists(records(), min_size=1, max_size=4))
 def test_a_frame_laid_out_otherwise_is_read_all_the_same(batch):
     def payload_first(message: bytes) -> bytes:
@@ -107,6 +110,7 @@ def test_a_frame_laid_out_otherwise_is_read_all_the_same(batch):
     assert [bits(r) for _, r in decoded(sent, Decoder())] == [bits(r) for r in batch]
 
 
+@pytest.mark.slow
 def test_many_small_records_share_a_frame_and_none_is_larger_than_the_limit():
     batch = [record(np.full(100, step, np.float32), step) for step in range(5000)]
     sent = messages(Encoder(), [batch])
@@ -151,6 +155,7 @@ def test_a_flipped_bit_of_a_payload_is_noticed(data):
         decoded([*sent[:-1], sealed_bytes(bytes(body))], Decoder())
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_flipped_bit_of_any_message_is_noticed(data):
     sent = messages(Encoder(), [data.draw(st.lists(records(), min_size=1, max_size=3))])
@@ -171,6 +176,7 @@ def test_an_answer_fits_its_own_question_alone(data, content, other):
             check_seal(answer, other)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_whatever_arrives_is_a_record_or_an_error_that_says_so(data):
     sent = messages(

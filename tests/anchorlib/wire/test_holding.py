@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ def questions(found, frame_bytes, links):
     return list(doubts(frames.held(0), links))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25))
 @given(st.lists(records(), min_size=1, max_size=8), st.sampled_from([64, 300, 1 << 20]), st.data())
 def test_a_store_that_has_the_records_confirms_every_frame_of_them(found, frame_bytes, data):

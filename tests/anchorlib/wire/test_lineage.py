@@ -43,6 +43,7 @@ def edges(draw):
     )
 
 
+@pytest.mark.slow
 @given(st.lists(edges(), max_size=4))
 def test_the_wire_loses_no_edge(told):
     arrived = [

@@ -136,6 +136,7 @@ ACTIONS = [
 ]
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(ACTIONS), max_size=60), st.integers(1, 4))
 def test_nothing_is_lost_or_doubled_however_often_the_line_breaks(actions, window):
     outbox, collector = Outbox(Encoder(frame_bytes=200), window=window), ListCollector()
@@ -245,6 +246,7 @@ def test_records_that_are_not_those_held_are_never_let_go(frame_bytes):
     assert (outbox.waiting, outbox.resumed) == (10, False)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 9), st.sampled_from(["step", "order", "time_ns", "count", "name", "raw"]))
 def test_a_record_that_differs_in_anything_is_not_the_record(number, field):
     outbox, collector = Outbox(), ListCollector()

@@ -232,8 +232,8 @@ CASES = [
         "negatives begin with the positive",
         "bug",
         {"nearest": 0},
-        _LOGITS,
-        r"\b[Rr]oll|shifts?\b|columns?\b",
+        (*_LOGITS, "towers.bias@value"),  # the labels of the negatives are rolled with the items
+        r"\b[Rr]oll|shifts?\b|columns?\b|\bplaces? (on|back) along",
     ),
     Case(
         "temperature multiplied",

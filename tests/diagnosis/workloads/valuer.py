@@ -169,7 +169,7 @@ def _written(ring, at: int, seen):
 _LOSS = ("loss@*", "output@grad", "value@grad", "advantage@grad")
 _COPY = ("copy.*@value",)
 CASES = [
-    Case("discounted once", "bug", {"far": 1}, _LOSS, r"0\.81|0\.9\b|\bMul|\bmul\b"),
+    Case("discounted once", "bug", {"far": 1}, _LOSS, r"0\.81|0\.9\b|\bMul|\bmul\b|discount"),
     Case("rewards cut", "bug", {"most": 1.0}, _LOSS, r"[Cc]lamp|\bmax\b|reward"),
     Case("ends forgotten", "bug", {"ends": False}, _LOSS, r"\bMul|\bmul\b|ended|\bdone\b|\bmask\b"),
     Case(

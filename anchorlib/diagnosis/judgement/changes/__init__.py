@@ -1,28 +1,32 @@
-"""What B does otherwise at an origin, as far as the records and headers of both runs tell.
+"""What B does otherwise at an origin, as far as the records and headers of both runs show it.
 
 changes       the answer, put together from all files below
 stated        where both runs state that a formula differs, behind earlier rounding
 operations    operations between a record and its parents
 absences      records that one run alone has
-indices       the indices and targets that operations were told, by name
+indices       indices and targets among the arguments of operations, by name
 moves         how far a tensor was moved, compared with the other run
-relations     a formula that makes B's elements of A's
+figures       a formula by which an operand's figures in B follow from its figures in A
+rows_read     the rows of a table that were read, known by their bits
+relations     a formula by which B's elements follow from A's
 targets       the target of a loss, computed from its input and gradient
+bootstrapped  the share of a recorded value in a loss's target
 leftover      a gradient that was not cleared
 clipping      the norm to which each run clips its gradients
 second_steps  a second optimizer step on the gradients of one backward
 detaching     a graph that one run alone cuts
 unreached     values that one run's backward alone reaches
 sharing       a weight that one run alone ties
-schedules     an optimizer that is told otherwise: another eps, a schedule that falls early
+schedules     an optimizer whose settings differ: another eps, a schedule that falls early
 constants     buffers that code makes and nothing changes
 """
 
-from anchorlib.diagnosis.judgement.changes.absences import untrained
+from anchorlib.diagnosis.judgement.changes.absences import untrained, untrained_since
 from anchorlib.diagnosis.judgement.changes.changes import Changes
 from anchorlib.diagnosis.judgement.changes.constants import is_constant
 from anchorlib.diagnosis.judgement.changes.detaching import detached
 from anchorlib.diagnosis.judgement.changes.operations import computing
+from anchorlib.diagnosis.judgement.changes.relations import ValueClause
 from anchorlib.diagnosis.judgement.changes.schedules import told_before, turning
 from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
 from anchorlib.diagnosis.judgement.changes.stated import stated
@@ -30,6 +34,7 @@ from anchorlib.diagnosis.judgement.changes.unreached import unreached
 
 __all__ = [
     "Changes",
+    "ValueClause",
     "computing",
     "detached",
     "is_constant",
@@ -39,4 +44,5 @@ __all__ = [
     "turning",
     "unreached",
     "untrained",
+    "untrained_since",
 ]

@@ -1,15 +1,16 @@
-"""What B does otherwise at an origin, as far as the records and headers of both runs tell.
+"""What B does otherwise at an origin, as far as the records and headers of both runs show it.
 
-    LayerNorm eps 1e-05 | 0.01              what the module was made with
-    GeluBackward0 approximate 'none' | 'tanh'        what an operation was told
+    LayerNorm eps 1e-05 | 0.01              the arguments of a module
+    GeluBackward0 approximate 'none' | 'tanh'        the arguments of an operation
     B has a second Mul                      operations, without those that only move bits
-    AdamW lr 0.001 | 0.0005 from step 10    what the optimizer was told
+    AdamW lr 0.001 | 0.0005 from step 10    the settings of an optimizer
     zero_grad? B takes A's gradient and its own of the step before
     B is 1.1 times A                        the result itself
 
-Operations are read from the statements (`anchorlib.record.Edges`) of the two records; those of a
-gradient, from the statements of the records that were computed from its tensor. Nothing is said
-where a statement is missing, or where compiled code stands for many operations.
+Operations are read from the statements (`anchorlib.record.Edges`) of the two records. The
+operations of a gradient are read from the statements of the records that were computed from its
+tensor. Nothing is said where a statement is missing, or where one node of compiled code stands for
+many operations.
 """
 
 from __future__ import annotations
@@ -23,15 +24,20 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import (
     Frontier,
+    HistoryParting,
     Lineage,
-    Parting,
     between,
     made_otherwise,
     module_key,
     other_values,
     partings,
 )
-from anchorlib.diagnosis.judgement.changes.absences import absences, called_otherwise
+from anchorlib.diagnosis.judgement.changes.absences import (
+    absences,
+    called_otherwise,
+    models_called_otherwise,
+)
+from anchorlib.diagnosis.judgement.changes.bootstrapped import other_share
 from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
 from anchorlib.diagnosis.judgement.changes.detaching import detached
 from anchorlib.diagnosis.judgement.changes.indices import (
@@ -55,7 +61,8 @@ from anchorlib.diagnosis.judgement.changes.operations import (
     taken_otherwise,
     unkept,
 )
-from anchorlib.diagnosis.judgement.changes.relations import relation
+from anchorlib.diagnosis.judgement.changes.relations import ValueClause, relation
+from anchorlib.diagnosis.judgement.changes.rows_read import rows_read
 from anchorlib.diagnosis.judgement.changes.sharing import shared_otherwise
 from anchorlib.diagnosis.judgement.changes.squares import squared_targets
 from anchorlib.diagnosis.judgement.changes.targets import targets
@@ -70,13 +77,13 @@ __all__ = ["Changes"]
 MODULE = (
     ".forward"  # ends the name that stands for a module whose operations autograd cannot follow
 )
-PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
-CLEAR = 1e-3  # relative difference from which two factors are two
-FEW = 5  # elements: of fewer, one tensor is a multiple of another by chance
+PARALLEL = 1e-10  # largest cosine distance of a tensor and its multiple, rounded to float32
+CLEAR = 1e-3  # relative difference from which two factors differ
+FEW = 5  # elements: a smaller tensor is a multiple of another by chance
 MOST_PARTS = 4096  # parts that a step may be split into
 WHOLE = 1e-5  # distance from a whole number that rounding leaves
-FAR = 64.0  # eps of error from which values are read, to see what they tell
-SHOWN = 3  # changes of one kind that are told
+FAR = 64.0  # eps of error from which values are read, to look for relations between them
+SHOWN = 3  # the most changes of one kind that are named
 
 
 class Call(NamedTuple):
@@ -95,7 +102,7 @@ class Call(NamedTuple):
 class Changes:
     """What B does otherwise at rows of A.
 
-    unread: of how many more records the values may be read, which costs time.
+    unread: for how many more records values may be read, which takes time.
     """
 
     frontier: Frontier
@@ -103,63 +110,76 @@ class Changes:
     _lineages: dict[tuple[int, int], Lineage] = field(default_factory=dict)
     _names: dict[str, str] = field(init=False)
     _known: tuple[set[str], set[str]] = field(init=False)
-    _partings: list[Parting] = field(init=False)
+    _partings: list[HistoryParting] = field(init=False)
 
     def __post_init__(self) -> None:
         alignment = self.frontier.alignment
-        self._names = {one.a: one.b for one in alignment.renamed}
+        self._names = {renaming.a: renaming.b for renaming in alignment.renamed}
         self._partings = partings(alignment)
         a, b = _names_of(alignment.a), _names_of(alignment.b)
         self._known = ({self._names.get(name, name) for name in a}, b)
 
     def of(self, row: int, measure: Measure) -> tuple[str, ...]:
-        """What B does otherwise at a row, a clause for each change; none where nothing is known."""
+        """What B does otherwise at a row, a clause for each change; empty if none is known."""
         a, b = self.operations(row, elsewhere=True)
         module = self._module(row)
         # A module and its operation state the same argument: "GELU approximate", "GeluBackward0 …".
         stated = arguments(without_targets(a), without_targets(b))
-        told_otherwise = [one for one in stated if about(one) not in map(about, module)]
-        told = [*module, *self._said_by_names(row, a, b, told_otherwise)]
-        told += called_otherwise(self.frontier, row)
-        told += self._counted(row, a, b) or self._arranged(row)
-        told += self._settings(row)
+        told_otherwise = [clause for clause in stated if about(clause) not in map(about, module)]
+        clauses = [*module, *self._said_by_names(row, a, b, told_otherwise)]
+        clauses += called_otherwise(self.frontier, row)
+        clauses += self._counted(row, a, b) or self._arranged(row)
+        clauses += self._settings(row)
         values = self._in_values(row, measure)
-        told += (
-            values if any("target" in one for one in values) else [*values, *other_targets(a, b)]
-        )
+        if not self._says_code(clauses):
+            clauses += models_called_otherwise(self.frontier, row, self._names)
+        if not any("target" in one for one in values):
+            values += other_targets(a, b)
+        if not self._says_code(clauses) and any("target differs" in one for one in values):
+            values += other_share(self.frontier, row, a)
+        clauses += values
         if factor := _factor(measure):
-            told.append(f"B is {factor:.6g} times A{self._scaled(row, factor)}")
+            clauses.append(ValueClause(f"B is {factor:.6g} times A{self._scaled(row, factor)}"))
         elif self._kind(row) == "grad" and (factor := _whole_factor(measure)):
-            told.append(f"B is {factor:.6g} times A: {measure.value_a:.6g} | {measure.value_b:.6g}")
-        return tuple(told)
+            values_of = f"{measure.value_a:.6g} | {measure.value_b:.6g}"
+            clauses.append(ValueClause(f"B is {factor:.6g} times A: {values_of}"))
+        return tuple(clauses)
+
+    @staticmethod
+    def _says_code(clauses: Sequence[str]) -> bool:
+        """Whether any clause is about code, and not only about the data given to operations."""
+        return any(" from " not in clause and " of mean " not in clause for clause in clauses)
 
     def _said_by_names(
         self, row: int, a: Sequence[Operation], b: Sequence[Operation], clauses: Sequence[str]
     ) -> list[str]:
-        """Clauses about arguments, in which indices are called by the records that hold them."""
+        """Clauses about arguments, in which indices are replaced by the records that hold them."""
         alignment = self.frontier.alignment
         row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
         sides = ((alignment.a, row, a), (alignment.b, row_b, b))
         return [said_by_names(clause, sides) for clause in clauses]
 
     def given(self, row: int, measure: Measure) -> tuple[str, ...]:
-        """What is known of a difference that came in from outside: operands, and how B follows."""
-        told = arguments(*self.operations(row))
-        told = [one for one in told if " of mean " in one or " from " in one]
+        """What is known of a difference that came in from outside.
+
+        That is which operands differ, and how B's values follow from A's.
+        """
+        clauses = arguments(*self.operations(row))
+        clauses = [clause for clause in clauses if " of mean " in clause or " from " in clause]
         if factor := _factor(measure):
-            return (*told, f"B is {factor:.6g} times A")
+            return (*clauses, f"B is {factor:.6g} times A")
         if self._far(measure):
-            told += relation(self.frontier, row)
-        return tuple(told)
+            clauses += relation(self.frontier, row)
+        return tuple(clauses)
 
     def unkept(self, row: int) -> tuple[str, ...]:
-        """Says which numbers of a row's operations autograd does not keep, all else being equal."""
-        told = []
-        for one, two in self._calls(row):
-            a, b = self._edges(0, one), self._edges(1, two)
+        """Names numbers of a row's operations that autograd does not keep, if all else is equal."""
+        clauses = []
+        for call_a, call_b in self._calls(row):
+            a, b = self._edges(0, call_a), self._edges(1, call_b)
             if a is not None and b is not None and not compiled(a.ops):
-                told += unkept(a, b)
-        return tuple(dict.fromkeys(told))[:1]
+                clauses += unkept(a, b)
+        return tuple(dict.fromkeys(clauses))[:1]
 
     def _kind(self, row: int) -> str:
         a = self.frontier.alignment.a
@@ -171,7 +191,7 @@ class Changes:
     ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
         """The operations of A and of B between a row and its parents, without moves of bits.
 
-        elsewhere: whether to take them from another call where this one states none.
+        elsewhere: whether to take them from another call where this call has no operations.
         """
         both: tuple[list[Operation], list[Operation]] = ([], [])
         for calls in self._calls(row):
@@ -181,17 +201,21 @@ class Changes:
         return a, b
 
     def made_of_alone(self, row: int) -> str:
-        """The parents of B's record that have no partner in A, as text; "" where there are none."""
+        """The parents of B's record that have no partner in A, as text; "" without such parents."""
         alignment = self.frontier.alignment
         if alignment.a.tensors[alignment.a.tensor[row]].kind != "value" or not len(
             alignment.only_b
         ):
             return ""
         b = alignment.b
-        paired = {b.tensors[one].name for one in np.unique(b.tensor[alignment.b_row]).tolist()}
-        only = {b.tensors[one].name for one in np.unique(b.tensor[alignment.only_b]).tolist()}
-        told = [self._edges(1, two) for _, two in self._calls(row)]
-        parents = dict.fromkeys(one.name for edges in told if edges for one in edges.parents)
+        paired = {
+            b.tensors[number].name for number in np.unique(b.tensor[alignment.b_row]).tolist()
+        }
+        only = {b.tensors[number].name for number in np.unique(b.tensor[alignment.only_b]).tolist()}
+        statements = [self._edges(1, two) for _, two in self._calls(row)]
+        parents = dict.fromkeys(
+            parent.name for edges in statements if edges for parent in edges.parents
+        )
         return ", ".join(escape(name) for name in parents if name in only - paired)
 
     # -- where statements are found
@@ -200,34 +224,34 @@ class Changes:
         """The forward calls whose operations made this row, in A and in B."""
         alignment = self.frontier.alignment
         at = int(np.searchsorted(alignment.a_row, row))
-        one = _call(alignment.a, row)
-        two = _call(alignment.b, int(alignment.b_row[at]))
+        call_a = _call(alignment.a, row)
+        call_b = _call(alignment.b, int(alignment.b_row[at]))
         if alignment.a.tensors[alignment.a.tensor[row]].kind == "value":
-            yield one, two
+            yield call_a, call_b
             return
         for link in self.frontier.ancestry(row).parents:
             if link.saved or link.kind != "grad" or link.steps_back or link.call is None:
                 continue
-            later = link.pass_index - one.pass_index
+            later = link.pass_index - call_a.pass_index
             yield (
-                one._replace(name=link.name, pass_index=link.pass_index, call=link.call),
-                two._replace(
+                call_a._replace(name=link.name, pass_index=link.pass_index, call=link.call),
+                call_b._replace(
                     name=self._names.get(link.name, link.name),
-                    pass_index=two.pass_index + later,
+                    pass_index=call_b.pass_index + later,
                     call=link.call,
                 ),
             )
 
     def _followed(self, calls: tuple[Call, Call]) -> tuple[Call, Call]:
-        """The calls themselves, or those of one name of which both runs state the operations.
+        """The calls themselves, or calls of this name for which both runs state the operations.
 
-        Under `no_grad` a module's output says that the module made it, and no more; the same module
-        says more where it is called with gradients.
+        Under `no_grad`, the statement of a module's output names the module and no operations. The
+        operations are stated where the module is called with gradients.
         """
-        told = [self._edges(run, call) for run, call in enumerate(calls)]
-        if not any(edges is not None and _is_opaque(edges) for edges in told):
+        statements = [self._edges(run, call) for run, call in enumerate(calls)]
+        if not any(edges is not None and _is_opaque(edges) for edges in statements):
             return calls
-        found: list[Call | None] = []
+        stated: list[Call | None] = []
         tables = (self.frontier.alignment.a, self.frontier.alignment.b)
         for table, call in zip(tables, calls, strict=True):
             places = (
@@ -241,8 +265,8 @@ class Changes:
                 for edges in table.edges.get(call.rank, ())
                 if edges.name == call.name and not edges.missing
             )
-            found.append(next(places, None))
-        return calls if found[0] is None or found[1] is None else (found[0], found[1])
+            stated.append(next(places, None))
+        return calls if stated[0] is None or stated[1] is None else (stated[0], stated[1])
 
     def _between(self, run: int, call: Call, row: int) -> list[Operation]:
         """The operations of a call that lie between the row's tensor and the call's result."""
@@ -256,8 +280,8 @@ class Changes:
         numbers = [n for n, parent in enumerate(edges.parents, 1) if parent.name == name]
         if own.kind != "value" and numbers:
             places = sorted({place for number in numbers for place in between(edges, number)})
-        told = edges.arguments or ("",) * len(edges.ops)
-        return [Operation(edges.ops[place], told[place]) for place in places]
+        texts = edges.arguments or ("",) * len(edges.ops)
+        return [Operation(edges.ops[place], texts[place]) for place in places]
 
     def _edges(self, run: int, call: Call) -> Edges | None:
         """The statement of a call in A (0) or B (1); None where the run has none."""
@@ -278,7 +302,7 @@ class Changes:
     # -- what is said
 
     def other_settings(self, row: int) -> bool:
-        """Whether the two modules that made a row have other values of the same arguments.
+        """Whether the two modules that made a row have different values for equal arguments.
 
         Such modules compute different formulas: eps, approximate, p, negative_slope. Two modules of
         different classes, or with different arguments, may still compute one formula.
@@ -289,31 +313,32 @@ class Changes:
         return other_values(*self._texts(row))
 
     def other_number(self, row: int) -> bool:
-        """Whether one operation that made a value was told another number, all else being alike.
+        """Whether one operation that made a value has another number, and all else is equal.
 
-        False where parts were merged for the comparison: each part may have been divided by their
-        number, and that is no other formula.
+        False where parts were merged for the comparison: each part may have been divided by the
+        number of parts, and that is no other formula.
         """
         alignment = self.frontier.alignment
         value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
         return value and not alignment.merged and other_number(*self.operations(row))
 
     def other_factor(self, row: int) -> bool:
-        """Whether one operation that made a value was told another number, perhaps in a tensor.
+        """Whether one operation that made a value has another number, perhaps in a tensor.
 
-        The program may have computed a tensor from what differs already: this holds only where all
-        that the value is made of is equal.
+        The program may have computed that tensor from values that differ already. So the answer is
+        meaningful only where everything that the value is computed from is equal.
         """
         alignment = self.frontier.alignment
         value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
         return value and not alignment.merged and other_number(*self.operations(row), computed=True)
 
     def other_code(self, row: int) -> bool:
-        """Whether both runs state what made a row, and code made it otherwise, whatever the data.
+        """Whether both runs state what made a row, and the code that made it differs.
 
-        A value is made of other records, by other operations or by the same in another order, or
-        they are told otherwise; one run reads by another of the indices that both have, or cuts the
-        graph behind it. Other data, or other parameters, change none of these.
+        The code differs where a value is computed from other records, by other operations, by equal
+        operations in another order or with other arguments, where one run reads by another of the
+        indices that both runs have, and where one run cuts the graph behind the value. Different
+        data or parameters change none of these.
         """
         if detached(self.frontier, row) or self.other_settings(row):
             return True
@@ -332,7 +357,7 @@ class Changes:
         )
 
     def _module(self, row: int) -> list[str]:
-        """What the module of this output or parameter was made with, where the runs differ."""
+        """The arguments of this output's or parameter's module, where the runs differ in them."""
         made = made_otherwise(*self._texts(row))
         return [] if made is None else [" | ".join(map(escape, made))]
 
@@ -340,11 +365,11 @@ class Changes:
         """The texts with which the row's module describes itself in A and in B; None if unknown."""
         a, b = self.frontier.alignment.a, self.frontier.alignment.b
         tensor = a.tensors[a.tensor[row]]
-        told_a, told_b = a.header.get(tensor.rank, {}), b.header.get(tensor.rank, {})
+        header_a, header_b = a.header.get(tensor.rank, {}), b.header.get(tensor.rank, {})
         for name in (tensor.name, tensor.name.rpartition(".")[0]):
             key_a, key_b = module_key(name), module_key(self._names.get(name, name))
-            if key_a in told_a:
-                return told_a[key_a], told_b.get(key_b)
+            if key_a in header_a:
+                return header_a[key_a], header_b.get(key_b)
         return None, None
 
     def _counted(self, row: int, a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
@@ -370,16 +395,18 @@ class Changes:
         more, less = second - first, first - second
         if more and less and not (set(more) & set(first) or set(less) & set(second)):
             return [f"B has {several(more)} in place of {several(less)}"]
-        told = [f"B has {nth(name, second[name], count)}" for name, count in more.items()]
-        told += [f"A has {nth(name, first[name], count)}" for name, count in less.items()]
-        return told[:SHOWN]
+        clauses = [f"B has {nth(name, second[name], count)}" for name, count in more.items()]
+        clauses += [f"A has {nth(name, first[name], count)}" for name, count in less.items()]
+        return clauses[:SHOWN]
 
     def _is_handed_on(self, row: int, run: int) -> bool:
-        """Whether a run states of a value that it is another record, under another name."""
+        """Whether a run states that a value is another record's tensor, under another name."""
         if self._kind(row) != "value":
             return False
-        told = (self._edges(run, self._followed(calls)[run]) for calls in self._calls(row))
-        return any(edges and edges.parents and not (edges.ops or edges.missing) for edges in told)
+        statements = (self._edges(run, self._followed(calls)[run]) for calls in self._calls(row))
+        return any(
+            edges and edges.parents and not (edges.ops or edges.missing) for edges in statements
+        )
 
     def _made_of_others(self, row: int) -> list[str]:
         """Says that a value is computed from other records in B than in A, which both have."""
@@ -389,8 +416,10 @@ class Changes:
             a, b = (self._edges(run, call) for run, call in enumerate(calls))
             if a is None or b is None or a.missing or b.missing:
                 continue
-            own = {self._names.get(one.name, one.name): one.name for one in _recorded(a)}
-            other = {one.name for one in _recorded(b)}
+            own = {
+                self._names.get(parent.name, parent.name): parent.name for parent in _recorded(a)
+            }
+            other = {parent.name for parent in _recorded(b)}
             more = ", ".join(sorted(escape(name) for name in other - own.keys()))
             less = ", ".join(sorted(escape(own[name]) for name in own.keys() - other))
             if more and less:
@@ -400,9 +429,10 @@ class Changes:
         return []
 
     def _passed_over(self, row: int, other: Counter[str]) -> list[str]:
-        """Says which record of A alone B passes over: the first of its operations runs not in B.
+        """Names a record that A alone has and whose operations B does not run.
 
-        Or some of them, and B has no operation that A lacks. Otherwise B may only lack the anchor.
+        Either B does not run the first of its operations, or B lacks some of them and has no
+        operation that A lacks. Otherwise B may compute the record and only lack its anchor.
         other: the operations between B's record and its parents.
         """
         for one, _ in self._calls(row) if self._kind(row) == "value" else ():
@@ -418,8 +448,8 @@ class Changes:
                 lacking = own + Counter(ops) - other
                 if ops[0] in other and (not lacking or other - own - Counter(ops)):
                     continue
-                told = several(Counter(ops[:1]) if ops[0] not in other else lacking)
-                return [f"A computes it from {escape(parent.name)} ({told}), B does not"]
+                operations = several(Counter(ops[:1]) if ops[0] not in other else lacking)
+                return [f"A computes it from {escape(parent.name)} ({operations}), B does not"]
         return []
 
     def _settings(self, row: int) -> list[str]:
@@ -433,34 +463,38 @@ class Changes:
         shown = bool(self.frontier.parameter_lacking[row] and alignment.a.step[row])
         if not updated and not shown:
             return []
-        told_a, told_b = (t.header.get(tensor.rank, {}) for t in (alignment.a, alignment.b))
+        header_a, header_b = (t.header.get(tensor.rank, {}) for t in (alignment.a, alignment.b))
         step = int(alignment.a.step[row])
-        told = {
-            name: Parting(name, 0, told_a[name], told_b[name])
-            for name in told_a
-            if name.startswith("optimizer") and told_a[name] != told_b.get(name, told_a[name])
+        differing = {
+            name: HistoryParting(name, 0, header_a[name], header_b[name])
+            for name in header_a
+            if name.startswith("optimizer") and header_a[name] != header_b.get(name, header_a[name])
         }
-        told |= _switched(told_a, told_b)
-        told |= {one.name: one for one in self._partings if one.step <= step}
-        return [_setting(one, told_a) for one in told.values()][:SHOWN]
+        differing |= _switched(header_a, header_b)
+        differing |= {parting.name: parting for parting in self._partings if parting.step <= step}
+        return [_setting(parting, header_a) for parting in differing.values()][:SHOWN]
 
     def _in_values(self, row: int, measure: Measure) -> list[str]:
-        """What the values of a record tell; of the first few records alone, for reading costs."""
+        """Relations between the values of a record in A and B, a clause each.
+
+        Only the first few records are read, since reading values takes time.
+        """
         if not self._far(measure):
             return []
-        told = [*moved(self.frontier, row), *targets(self.frontier, row)]
-        told += squared_targets(self.frontier, row)
+        clauses = [*moved(self.frontier, row), *targets(self.frontier, row)]
+        read_otherwise = rows_read(self.frontier, row) if self._kind(row) == "value" else []
+        clauses += [*read_otherwise, *squared_targets(self.frontier, row)]
         alignment = self.frontier.alignment
-        if alignment.a.tensors[alignment.a.tensor[row]].kind == "grad" and not told:
+        if alignment.a.tensors[alignment.a.tensor[row]].kind == "grad" and not clauses:
             pair = int(np.searchsorted(alignment.a_row, row))
-            told += filter(None, [leftover(alignment, pair, measure.eps)])
-            told = told or clipped_otherwise(self.frontier, row)
-        if not told and not _factor(measure):
-            told += relation(self.frontier, row)
-        return told
+            clauses += filter(None, [leftover(alignment, pair, measure.eps)])
+            clauses = clauses or clipped_otherwise(self.frontier, row)
+        if (read_otherwise or not clauses) and not _factor(measure):
+            clauses += relation(self.frontier, row)
+        return clauses
 
     def _far(self, measure: Measure) -> bool:
-        """Whether the values of a record may be read: of the first that are far off alone."""
+        """Whether the values of a record may be read: only those of the first large errors are."""
         whole = bool(np.isnan(measure.error_eps)) and measure.share_differing > 0  # integers
         far = measure.error_eps > FAR or measure.measured in ("summary", "shape") or whole
         if not far or not self.unread:
@@ -469,7 +503,7 @@ class Changes:
         return True
 
     def _scaled(self, row: int, factor: float) -> str:
-        """Says that a factor is the loss scale which other records of the step state; else ""."""
+        """Says that a factor is the loss scale that other records of the step state, or ""."""
         a = self.frontier.alignment.a
         which = (a.step == a.step[row]) & (a.scale != a.scale[row])
         scales = np.unique(a.scale[which])
@@ -480,19 +514,19 @@ class Changes:
         return f": 1 to the loss scale of {stated[near.any(axis=0)][0]:.6g}" if near.any() else ""
 
     def _arranged(self, row: int) -> list[str]:
-        """Says that equal operations take their operands in another order, or parts of them."""
-        told = []
-        for one, two in self._calls(row):
-            a, b = self._edges(0, one), self._edges(1, two)
+        """Says that equal operations take their operands, or parts of these, in another order."""
+        clauses = []
+        for call_a, call_b in self._calls(row):
+            a, b = self._edges(0, call_a), self._edges(1, call_b)
             if a is None or b is None or compiled(a.ops):
                 continue
             if a.ops != b.ops:
-                told += rearranged(a, b)
+                clauses += rearranged(a, b)
             elif moving := _moving(a, b):
-                told += moving
+                clauses += moving
             elif swapped := taken_otherwise(a, b, self._names):
-                told.append(swapped)
-        return list(dict.fromkeys(told))[:SHOWN]
+                clauses.append(swapped)
+        return list(dict.fromkeys(clauses))[:SHOWN]
 
     @property
     def _edges_of_a(self) -> Iterable[Sequence[Edges]]:
@@ -505,7 +539,7 @@ class Changes:
         """
         for calls in self._calls(row):
             parents = [
-                {one.name for one in _recorded(edges)} if edges else set()
+                {parent.name for parent in _recorded(edges)} if edges else set()
                 for edges in (self._edges(run, call) for run, call in enumerate(calls))
             ]
             parents[0] = {self._names.get(name, name) for name in parents[0]}
@@ -515,16 +549,16 @@ class Changes:
 
 
 def _recorded(edges: Edges) -> list[Parent]:
-    """The parents of a statement that are no parameters."""
-    return [one for one in edges.parents if one.call is not None]
+    """The parents of a statement that are not parameters."""
+    return [parent for parent in edges.parents if parent.call is not None]
 
 
 def _moving(a: Edges, b: Edges) -> list[str]:
     """The arguments that differ of operations that only move bits, a clause for each."""
     sides = [
         [
-            Operation(op, told)
-            for op, told in zip(edges.ops, edges.arguments or ("",) * len(edges.ops), strict=True)
+            Operation(op, text)
+            for op, text in zip(edges.ops, edges.arguments or ("",) * len(edges.ops), strict=True)
             if MOVING.match(op)
         ]
         for edges in (a, b)
@@ -538,9 +572,9 @@ def _is_opaque(edges: Edges) -> bool:
 
 def _names_of(table: Table) -> set[str]:
     """Every name that a run uses, for its tensors and in its statements."""
-    told = (edges for some in table.edges.values() for edges in some)
+    statements = (edges for some in table.edges.values() for edges in some)
     return {tensor.name for tensor in table.tensors}.union(
-        *({edges.name, *(parent.name for parent in edges.parents)} for edges in told)
+        *({edges.name, *(parent.name for parent in edges.parents)} for edges in statements)
     )
 
 
@@ -557,30 +591,33 @@ def _call(table: Table, row: int) -> Call:
     )
 
 
-def _switched(told_a: Mapping[str, Any], told_b: Mapping[str, Any]) -> dict[str, Parting]:
-    """The switches of an optimizer that one run has on; one that a run does not list is off."""
+def _switched(
+    header_a: Mapping[str, Any], header_b: Mapping[str, Any]
+) -> dict[str, HistoryParting]:
+    """The switches of an optimizer that only one run has on; an unlisted switch is off."""
     return {
-        name: Parting(name, 0, name in told_a, name in told_b)
-        for name in told_a.keys() ^ told_b.keys()
+        name: HistoryParting(name, 0, name in header_a, name in header_b)
+        for name in header_a.keys() ^ header_b.keys()
         if name.startswith("optimizer")
-        and name.partition(".")[0] in told_a.keys() & told_b.keys()
-        and (told_a.get(name) or told_b.get(name)) is True
+        and name.partition(".")[0] in header_a.keys() & header_b.keys()
+        and (header_a.get(name) or header_b.get(name)) is True
     }
 
 
-def _setting(one: Parting, header: Mapping[str, Any]) -> str:
-    """As "AdamW lr 0.001 | 0.0005 from step 10"."""
-    optimizer, _, what = one.name.partition(".")
+def _setting(parting: HistoryParting, header: Mapping[str, Any]) -> str:
+    """The clause on a setting, as "AdamW lr 0.001 | 0.0005 from step 10"."""
+    optimizer, _, what = parting.name.partition(".")
     name = f"{header.get(optimizer, optimizer)} {what}" if what else "optimizer"
-    since = f" from step {one.step}" if one.step else ""
-    return escape(f"{name} {one.a} | {one.b}{since}")
+    since = f" from step {parting.step}" if parting.step else ""
+    return escape(f"{name} {parting.a} | {parting.b}{since}")
 
 
 def _factor(measure: Measure) -> float:
-    """The factor by which B is a multiple of A; 0.0 where it is none.
+    """The factor by which B is a multiple of A; 0.0 where B is no multiple.
 
-    One factor is easily found in a program. Tensors of a few elements are left out: any number is a
-    multiple of any other, and so are numbers whose sum is fixed, as the gradient of two logits.
+    A factor helps people, who can look for it in their program. Tensors of a few elements are left
+    out: any number is a multiple of any other number, and so are numbers whose sum is fixed, as the
+    gradient of two logits.
     """
     if measure.numel < FEW or not (measure.cosine_distance <= PARALLEL and measure.value_a):
         return 0.0
@@ -590,9 +627,10 @@ def _factor(measure: Measure) -> float:
 
 
 def _whole_factor(measure: Measure) -> float:
-    """B divided by A of a gradient of one number, where either is a whole multiple; else 0.0.
+    """B divided by A for a gradient of one number, where one is a whole multiple of the other.
 
-    Backward begins with 1 over the number that the loss is divided by: of micro-batches, or ranks.
+    0.0 elsewhere. Backward begins with 1 over the number by which the loss is divided: the number
+    of micro-batches, or of ranks.
     """
     if measure.numel != 1 or not (measure.value_a and measure.value_b):
         return 0.0

@@ -1,7 +1,7 @@
 """Buffers that code makes and nothing changes: rotary tables, masks, frequencies.
 
-They are no state that one run brought from elsewhere. Where parameters, inputs and seeds are equal,
-a table that differs was computed by another formula.
+Such a buffer is no state that one run loaded from elsewhere. Where parameters, inputs and seeds are
+equal and the buffer differs, it was computed by another formula.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SET = (Role.PARAMETER, Role.INPUT)
 
 
 def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int], bool]) -> bool:
-    """Whether a buffer never changes in either run, while all that was set from outside is equal.
+    """Whether a buffer never changes in either run, while parameters and inputs are equal.
 
     row, row_b: the buffer's record in A and in B. False for a buffer with a single record, which
         does not show whether the buffer changes.
-    related: whether the two records of a row are variants of one another. Inputs that differ so,
-        and come later, are allowed: the program made them with the buffer's help.
+    related: whether the two records of a row are variants of one another. Inputs may differ like
+        that after the buffer's record: the program computed them from the buffer.
     """
     alignment, block = frontier.alignment, int(frontier.block_of[row])
     if not (_stays(alignment.a, row) and _stays(alignment.b, row_b)):
@@ -41,7 +41,7 @@ def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int
 
 
 def _stays(table: Table, row: int) -> bool:
-    """Whether a tensor has the same bits in each of its records, of several steps."""
+    """Whether a tensor has records of several steps, and equal bits in all its records."""
     rows = np.flatnonzero(table.tensor == table.tensor[row])
-    same = (table.digest[rows] == table.digest[row]).all(axis=1)
-    return bool(same.all()) and len(np.unique(table.step[rows])) > 1
+    equal_bits = (table.digest[rows] == table.digest[row]).all(axis=1)
+    return bool(equal_bits.all()) and len(np.unique(table.step[rows])) > 1

@@ -1,13 +1,15 @@
-"""Whether one run alone cuts the graph behind a tensor: a `detach` too many, or one too few."""
+"""Whether one run alone cuts the graph behind a tensor, by a `detach` that the other run lacks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.sparse_sums import INDICES, VALUES
 from anchorlib.names import escape
 from anchorlib.record import Edges
+from anchorlib.scope import NO_GRAD, TRAIN
 
 __all__ = ["detached"]
 
@@ -15,17 +17,17 @@ Site = tuple[str, str, int, int]
 
 
 def detached(frontier: Frontier, row: int) -> list[str]:
-    """Says of a gradient from which record it comes back in one run alone; [] where in none.
+    """For a gradient, names the record from which it comes back in one run alone; else [].
 
-    Records are named that have a graph in that run and no graph in the other; where there are none,
-    those that lead gradients elsewhere alone in the other.
+    Records that have a graph in that run and no graph in the other run come first. Without such
+    records, the records count that lead gradients only to other tensors in the other run.
     """
     alignment = frontier.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
     if tensor.kind == "value":
         return []
     name = tensor.name.removesuffix(INDICES).removesuffix(VALUES)  # of a sparse gradient
-    names = {one.a: one.b for one in alignment.renamed}
+    names = {renaming.a: renaming.b for renaming in alignment.renamed}
     back = {b: a for a, b in names.items()}
     told_a = alignment.a.edges.get(tensor.rank, ())
     told_b = alignment.b.edges.get(tensor.rank, ())
@@ -35,16 +37,47 @@ def detached(frontier: Frontier, row: int) -> list[str]:
         alone = [site[0] for site, leads in own.items() if leads and others.get(site) is False]
         if alone:
             return [f"in {run} alone gradients come back to it from {escape(alone[0])} (detach?)"]
-    cut = _cut(told_a, told_b, name, back)
+    cut = _cut(told_a, told_b, name, back) or _called_with_gradients(a, b)
     return [cut] if cut else []
 
 
-def _cut(one: Iterable[Edges], two: Iterable[Edges], name: str, back: dict[str, str]) -> str:
-    """Says which record leads gradients to `name` in one run, and in the other only elsewhere.
+def _called_with_gradients(a: dict[Site, bool], b: dict[Site, bool]) -> str:
+    """Names the record that leads gradients back from more calls in one run, or "".
 
-    one, two: the statements of A and of B. back: B's names -> A's, where they differ.
+    The other run must make calls of this record without gradients instead.
+    a, b: the records of A and of B, and whether each leads gradients back.
     """
-    a, b = _parents(one, {}), _parents(two, back)
+    for run, own, others in (("A", a, b), ("B", b, a)):
+        calls, fewer = _calls(own), _calls(others)
+        silent, less = ({site for site in leads if site[1] == NO_GRAD} for leads in (others, own))
+        names = {site[0] for site in silent - less}
+        for name in calls:
+            if name in names and calls[name] > fewer[name] > 0:
+                both = f"{calls[name]} calls of {escape(name)}"
+                other = "B" if run == "A" else "A"
+                return (
+                    f"in {run} alone gradients come back to it from {both}, which {other} also "
+                    "calls without gradients (detach?)"
+                )
+    return ""
+
+
+def _calls(led: dict[Site, bool]) -> Counter[str]:
+    """How many calls of each name in one pass lead gradients back."""
+    sites = {
+        (name, call) for (name, phase, _, call), leads in led.items() if leads and phase == TRAIN
+    }
+    return Counter(name for name, _ in sites)
+
+
+def _cut(
+    edges_a: Iterable[Edges], edges_b: Iterable[Edges], name: str, back: dict[str, str]
+) -> str:
+    """Names the record that leads gradients to `name` in one run, and in the other only elsewhere.
+
+    edges_a, edges_b: the statements of A and of B. back: B's names -> A's, where they differ.
+    """
+    a, b = _parents(edges_a, {}), _parents(edges_b, back)
     for run, own, others in (("A", a, b), ("B", b, a)):
         for site, parents in own.items():
             other = others.get(site)
@@ -53,27 +86,27 @@ def _cut(one: Iterable[Edges], two: Iterable[Edges], name: str, back: dict[str, 
     return ""
 
 
-def _parents(told: Iterable[Edges], renamed: dict[str, str]) -> dict[Site, set[str]]:
+def _parents(statements: Iterable[Edges], renamed: dict[str, str]) -> dict[Site, set[str]]:
     """The names of the tensors to which gradients go back from each record."""
-    found: dict[Site, set[str]] = {}
-    for one in told:
-        site = (renamed.get(one.name, one.name), one.phase, one.pass_index, one.call)
-        found.setdefault(site, {renamed.get(parent, parent) for parent in _followed(one)})
-    return found
+    parents_of: dict[Site, set[str]] = {}
+    for edges in statements:
+        site = (renamed.get(edges.name, edges.name), edges.phase, edges.pass_index, edges.call)
+        parents_of.setdefault(site, {renamed.get(parent, parent) for parent in _followed(edges)})
+    return parents_of
 
 
-def _leading(told: Iterable[Edges], name: str, renamed: dict[str, str]) -> dict[Site, bool]:
+def _leading(statements: Iterable[Edges], name: str, renamed: dict[str, str]) -> dict[Site, bool]:
     """The records through which gradients reach `name` (True), and those without a graph (False).
 
     A record with a graph that does not lead to `name` is left out.
     """
-    found: dict[Site, bool] = {}
-    for one in told:
-        site = (renamed.get(one.name, one.name), one.phase, one.pass_index, one.call)
-        parents = _followed(one)
+    leads: dict[Site, bool] = {}
+    for edges in statements:
+        site = (renamed.get(edges.name, edges.name), edges.phase, edges.pass_index, edges.call)
+        parents = _followed(edges)
         if not parents or name in parents:
-            found.setdefault(site, bool(parents))
-    return found
+            leads.setdefault(site, bool(parents))
+    return leads
 
 
 def _followed(edges: Edges) -> set[str]:

@@ -4,8 +4,8 @@
     … index (160 from 0 to 47, 1f0c9a2b), as in B's Gather | (160 from 0 to 47, 72ab90c1)
     the loss's target differs: 32 of mean 0.343, std 1.1 | 32 of mean 0.672, std 1.2
 
-A statement holds an index as its number of elements, its bounds and the first digits of its digest,
-by which a record of the same elements is found, and an operation that reads by the same index.
+A statement describes an index by its number of elements, its bounds and the first digits of its
+digest. By these, a record with equal elements is found, and an operation that reads by this index.
 """
 
 from __future__ import annotations
@@ -29,59 +29,67 @@ DATA = re.compile(
 """Arguments that come with the data: indices, masks, factors, numbers in tensors."""
 LOSS = re.compile(r"Loss\w*Backward|^BinaryCrossEntropy")
 
-Side = tuple[Table, int, Sequence[Operation]]
+RowOperations = tuple[Table, int, Sequence[Operation]]
 """A run, a row of it, and the operations that made the row."""
 
 
-def said_by_names(clause: str, sides: tuple[Side, Side]) -> str:
-    """A clause about arguments, "of A | of B", in which indices are called by names."""
+def said_by_names(clause: str, sides: tuple[RowOperations, RowOperations]) -> str:
+    """A clause about arguments, "A's | B's", in which indices are replaced by names."""
     texts = clause.split(" | ")
     if len(texts) != 2:
         return clause
-    one = INDEX.sub(lambda found: _named(found, *sides, "B"), texts[0])
-    two = INDEX.sub(lambda found: _named(found, *sides[::-1], "A"), texts[1])
-    named = [one, two]
+    text_a = INDEX.sub(lambda match: _named(match, *sides, "B"), texts[0])
+    text_b = INDEX.sub(lambda match: _named(match, *sides[::-1], "A"), texts[1])
+    named = [text_a, text_b]
     return " | ".join(named if named[0].split()[-1:] != named[1].split()[-1:] else texts)
 
 
-def _named(found: re.Match[str], own: Side, other: Side, run: str) -> str:
-    """An index by the record that holds it, or with the operation that reads by it elsewhere.
+def _named(match: re.Match[str], own: RowOperations, other: RowOperations, run: str) -> str:
+    """An index by the name of the record that holds it, or by an operation that reads by it.
 
     run: the letter of the other run.
     """
-    if name := _record(found, *own[:2]):
+    if name := _record(match, *own[:2]):
         return name
-    reads = next((op.name for op in other[2] if found[0] in op.arguments), "")
-    return f"{found[0]}, as in {run}'s {plainly(reads)}" if reads else found[0]
+    reads = next((op.name for op in other[2] if match[0] in op.arguments), "")
+    return f"{match[0]}, as in {run}'s {plainly(reads)}" if reads else match[0]
 
 
-def _record(found: re.Match[str], table: Table, row: int) -> str:
+def _record(match: re.Match[str], table: Table, row: int) -> str:
     """The name of a record of the row's step that holds an index; "" where none does."""
     rows = np.flatnonzero((table.step == table.step[row]) & (table.order <= table.order[row]))
     first = table.digest[rows, 0].astype(np.uint64) >> np.uint64(32)
-    same = (first == int(found[2], 16)) & (table.figures["numel"][rows] == int(found[1]))
-    names = [table.tensors[one].name for one in table.tensor[rows[same]].tolist()]
+    of_index = (first == int(match[2], 16)) & (table.figures["numel"][rows] == int(match[1]))
+    names = [table.tensors[number].name for number in table.tensor[rows[of_index]].tolist()]
     return escape(names[0]) if names else ""
 
 
 def exchanged(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
-    """Whether one run reads or adds at an index at which the other reads or adds elsewhere.
+    """Whether an operation reads or adds at an index that another operation uses in the other run.
 
-    Both have the same indices, and some operation takes another of them: code does that, no data.
+    Both runs have equal indices, and some operation uses another of them. That is done by code: no
+    difference of data can do it.
     """
     sides = [[INDEX.findall(op.arguments) for op in ops] for ops in (a, b)]
     if [op.name for op in a] != [op.name for op in b] or sides[0] == sides[1]:
         return False
-    one, two = ({index for indices in side for index in indices} for side in sides)
-    return one <= two or two <= one
+    indices_a, indices_b = ({index for indices in side for index in indices} for side in sides)
+    return indices_a <= indices_b or indices_b <= indices_a
 
 
 def other_targets(a: Sequence[Operation], b: Sequence[Operation]) -> Iterator[str]:
     """How the targets of losses differ that both runs state, a clause each."""
-    for one, two in zip(_losses(a), _losses(b), strict=False):
-        told = [TARGET.search(op.arguments) for op in (one, two)]
-        if one.name == two.name and told[0] and told[1] and told[0][1] != told[1][1]:
-            sides = " | ".join(text[1].removeprefix("(").removesuffix(")") for text in told if text)
+    for loss_a, loss_b in zip(_losses(a), _losses(b), strict=False):
+        targets = [TARGET.search(op.arguments) for op in (loss_a, loss_b)]
+        if (
+            loss_a.name == loss_b.name
+            and targets[0]
+            and targets[1]
+            and targets[0][1] != targets[1][1]
+        ):
+            sides = " | ".join(
+                text[1].removeprefix("(").removesuffix(")") for text in targets if text
+            )
             yield f"the loss's target differs: {sides}"
 
 

@@ -1,11 +1,14 @@
 """A gradient that was not cleared: it holds more than the backward passes of its step added.
 
-Two signs tell such a gradient from clipping, scaling and reduction, which change its length alone:
+Two signs distinguish such a gradient from one that was clipped, scaled or reduced, which changes
+only its length:
 
     B − A is what B's optimizer took the step before,       zero_grad() was not called
     or that plus what passes have added to it since
     A is the sum of its step's pass_grads, B is not,        something was there before the first
     nor a multiple of that sum                              pass of the step
+    B is the sum of the step's last pass_grads alone,       zero_grad() was called between passes
+    or a multiple of that sum
 
 Where a gradient equals the sum except for elements that stand at one limit, it was clipped.
 """
@@ -25,20 +28,20 @@ from anchorlib.errors import StoreError
 __all__ = ["leftover"]
 
 Array = np.ndarray[Any, Any]
-NEAR = 1e-3  # share of a norm by which an equation may be off, beside rounding
+NEAR = 1e-3  # share of a norm by which an equation may be off, besides rounding
 ROUNDINGS = 8.0  # eps by which a sum of gradients may be off
-PARALLEL = 1e-5  # cosine distance of a gradient and a multiple of it
-FEW = 8  # elements: an equation of fewer holds by chance at NEAR, and a factor is soon found
+PARALLEL = 1e-5  # largest cosine distance between a gradient and its multiple
+FEW = 8  # elements: in smaller tensors, equations hold to NEAR by chance, and factors are found
 CERTAIN = 1e-5  # eps up to which an equation of a few elements does not hold by chance
 MOST_ELEMENTS = 1 << 22
 MOST_PASSES = 8
 FITS = 1e-5  # share of a norm by which a sum of two parts with factors may be off
 MANY = 32  # elements: in fewer, two factors may fit by chance
-HELD = 0.05  # share of a gradient from which a remainder is seen beside the roundings
+HELD = 0.05  # share of a gradient from which a remainder is larger than all roundings
 
 
 def leftover(alignment: Alignment, pair: int, eps: float) -> str:
-    """The clause on a pair of gradients of which one was not cleared, or clipped; else "".
+    """The clause on a pair of gradients of which one was not cleared, or was clipped; else "".
 
     eps: of the coarser element type.
     """
@@ -56,13 +59,17 @@ def leftover(alignment: Alignment, pair: int, eps: float) -> str:
         if few and eps > CERTAIN:
             return ""
         near = NEAR * (not few) + ROUNDINGS * eps
-        return _added(sides, held, near) or _not_summed(sides, held, near)
+        return (
+            _added(sides, held, near)
+            or _cleared_between(sides, held)
+            or _not_summed(sides, held, near)
+        )
     except StoreError:
         return ""
 
 
 def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
-    """The clause where one run's gradient is the other's plus its own of the last step; else ""."""
+    """The clause where a run's gradient is the other's plus its own of the last step; else ""."""
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
         table, row = sides[own]
         more = held[own] - held[other]
@@ -78,10 +85,11 @@ def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
 
 
 def _mixed(value: Array, own: Array, before: Array) -> bool:
-    """Whether a gradient is made of the other run's and of what was there before it.
+    """Whether a gradient is the other run's gradient plus a remainder, each times a factor.
 
-    Clipping makes each of the three smaller by a factor of its own. Two factors fit no gradient of
-    many elements by chance; where the two parts are multiples of one another, they tell nothing.
+    Clipping makes each of the three tensors smaller by a factor of its own. In gradients of many
+    elements, two factors do not fit by chance; but where the two parts are multiples of one
+    another, factors always fit and prove nothing.
     """
     if not len(value) == len(own) == len(before) >= MANY or _off_line(own, before) <= PARALLEL:
         return False
@@ -92,7 +100,7 @@ def _mixed(value: Array, own: Array, before: Array) -> bool:
 
 
 def _added_sparse(sides: list[tuple[Table, int]]) -> str:
-    """The same of sparse gradients, of which each side is the row of its indices."""
+    """What `_added` says, for sparse gradients: each side is the row of a gradient's indices."""
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
         table, row = sides[own]
         rows = series(table, row, "grad")
@@ -106,18 +114,18 @@ def _added_sparse(sides: list[tuple[Table, int]]) -> str:
             return ""
         if more is None or less is None or before is None:
             continue
-        where = np.concatenate([one.indices for one in (more, less, before)], axis=1)
+        where = np.concatenate([sums.indices for sums in (more, less, before)], axis=1)
         where = np.unique(where, axis=1)
         if _close(more.at(where) - less.at(where), before.at(where), NEAR):
-            one = "A" if which == "B" else "B"
-            return f"zero_grad? {which} takes {one}'s gradient and its own of the step before"
+            other_run = "A" if which == "B" else "B"
+            return f"zero_grad? {which} takes {other_run}'s gradient and its own of the step before"
     return ""
 
 
 def _holds(side: tuple[Table, int], value: Array, near: float) -> bool:
-    """Whether a gradient is a multiple of its passes' sum plus what was there before them.
+    """Whether a gradient is a multiple of its passes' sum plus a remainder of earlier steps.
 
-    It is where a remainder was left, and the gradient was clipped or scaled afterwards.
+    That is so where the gradient was not cleared, and was clipped or scaled afterwards.
     """
     summed = _passes(*side)
     return any(_is_both(value, summed, before, near) for before in _before(*side))
@@ -134,7 +142,7 @@ def _is_both(value: Array, summed: Array | None, before: Array, near: float) -> 
 
 
 def _not_summed(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
-    """The clause where one run's gradient alone is no multiple of its passes' sum; else ""."""
+    """The clause where only one run's gradient is not a multiple of its passes' sum; else ""."""
     if any(len({tensor.rank for tensor in table.tensors}) > 1 for table, _ in sides):
         return ""  # a reduction over ranks is no sum of one rank's passes
     sums = [_passes(table, row) for table, row in sides]
@@ -156,6 +164,30 @@ def _not_summed(sides: list[tuple[Table, int]], held: list[Any], near: float) ->
     return f"zero_grad? {'AB'[odd]}'s gradient alone is not the sum of its step's backward passes"
 
 
+def _cleared_between(sides: list[tuple[Table, int]], held: list[Any]) -> str:
+    """The clause where one run's gradient alone lacks the first passes of its step; else "".
+
+    Clipping and scaling multiply a sum by a factor, and in gradients of few elements some factor
+    always fits: such gradients are left out.
+    """
+    lacking = []
+    for side, value in zip(sides, held, strict=True):
+        parts = _parts(*side)
+        if parts is None or not 1 < len(parts) <= MOST_PASSES or len(value) < FEW:
+            return ""
+        sums = np.cumsum(parts[::-1], axis=0)[::-1]
+        apart = [_off_line(value, one) for one in sums]
+        least = int(np.argmin(apart))
+        if apart[least] > PARALLEL:
+            return ""
+        lacking.append(least)
+    if (lacking[0] == 0) == (lacking[1] == 0):
+        return ""
+    which = 0 if lacking[0] else 1
+    passes = f"{lacking[which]} pass{'es' * (lacking[which] > 1)}"
+    return f"zero_grad? {'AB'[which]}'s gradient lacks the first {passes} of its step"
+
+
 def _limit(value: Array, summed: Array, near: float) -> float:
     """The magnitude at which the elements of a sum were cut off; 0.0 where they were not."""
     limit = float(np.abs(value).max(initial=0.0))
@@ -165,10 +197,11 @@ def _limit(value: Array, summed: Array, near: float) -> float:
 
 
 def _before(table: Table, row: int) -> Iterator[Array]:
-    """What the tensor's gradient held since its optimizer last stepped: first what that one took.
+    """What the tensor's gradient held since its optimizer last stepped.
 
-    Then with the contribution of each pass since: of two optimizers in one step, the first leaves
-    its gradients to the passes of the second.
+    First comes the gradient that the optimizer read, then that gradient with the contribution of
+    each pass since then: where two optimizers step in one step, the passes of the second optimizer
+    add to the gradients that the first has read.
     """
     rows = series(table, row, table.tensors[table.tensor[row]].kind)
     rows = rows[table.step[rows] < table.step[row]]
@@ -178,8 +211,8 @@ def _before(table: Table, row: int) -> Iterator[Array]:
     yield held
     added = series(table, row, "pass_grad")
     since = (table.order[added] > table.order[rows[-1]]) & (table.order[added] < table.order[row])
-    for one in added[since][:MOST_PASSES].tolist():
-        part = values(table, one)
+    for row_of_pass in added[since][:MOST_PASSES].tolist():
+        part = values(table, row_of_pass)
         if part is None:
             return
         held = held + part
@@ -188,22 +221,28 @@ def _before(table: Table, row: int) -> Iterator[Array]:
 
 def _passes(table: Table, row: int) -> Array | None:
     """The sum of a tensor's pass_grads in a step; None without any, or where one lacks values."""
+    parts = _parts(table, row)
+    return sum(parts[1:], start=parts[0]) if parts else None
+
+
+def _parts(table: Table, row: int) -> list[Array] | None:
+    """A tensor's pass_grads in a step, in their order; None where one of them lacks values."""
     added = series(table, row, "pass_grad")
-    total: Array | None = None
-    for one in added[table.step[added] == table.step[row]].tolist():
-        part = values(table, one)
+    parts = []
+    for row_of_pass in added[table.step[added] == table.step[row]].tolist():
+        part = values(table, row_of_pass)
         if part is None:
             return None
-        total = part if total is None else total + part
-    return total
+        parts.append(part)
+    return parts
 
 
-def _close(one: Array, two: Array, near: float) -> bool:
-    size = float(np.linalg.norm(two))
-    return size > 0 and len(one) == len(two) and float(np.linalg.norm(one - two)) <= near * size
+def _close(made: Array, goal: Array, near: float) -> bool:
+    size = float(np.linalg.norm(goal))
+    return size > 0 and len(made) == len(goal) and float(np.linalg.norm(made - goal)) <= near * size
 
 
-def _off_line(one: Array, two: Array) -> float:
-    """How far two tensors are from multiples of one another of either sign, as cosine distance."""
-    size = float(np.linalg.norm(one) * np.linalg.norm(two))
-    return 1 - abs(float(one @ two)) / size if size else 1.0
+def _off_line(left: Array, right: Array) -> float:
+    """The cosine distance of two tensors, up to the sign of one of them."""
+    size = float(np.linalg.norm(left) * np.linalg.norm(right))
+    return 1 - abs(float(left @ right)) / size if size else 1.0

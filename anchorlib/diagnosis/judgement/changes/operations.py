@@ -1,4 +1,4 @@
-"""Operations between a record and its parents, and the words in which they are told."""
+"""Operations between a record and its parents, and clauses about how they differ."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anchorlib.diagnosis.causes import made_otherwise
+from anchorlib.diagnosis.judgement.changes.figures import follows
 from anchorlib.names import escape
 from anchorlib.record import Edges
 
@@ -27,7 +28,7 @@ __all__ = [
     "unkept",
 ]
 
-SHOWN = 3  # changes of one kind that are told
+SHOWN = 3  # the most changes of one kind that are named
 NTH = {2: "second", 3: "third", 4: "fourth"}
 
 MOVING = re.compile(
@@ -39,9 +40,10 @@ MOVING = re.compile(
 ARRANGING = re.compile(
     r"^(Transpose|Permute|Flip|Roll|Movedim|Swapdims|Slice|Select|Narrow|Diagonal)Backward\d*$"
 )
-"""Operations that move bits, each of which leaves elements at another place, or some of them out.
+"""Operations that move bits, and put elements at other places or leave some of them out.
 
-Others that move bits only state another shape, and two programs may need another number of them."""
+The other operations that move bits only state another shape. Two programs that compute the same may
+have different numbers of them."""
 EXPAND = "ExpandBackward0"
 UNKEPT = {
     "MaskedFill": "the value of MaskedFill",
@@ -51,7 +53,7 @@ UNKEPT = {
 }
 """Operations of which autograd does not keep an operand that needs no gradient."""
 NUMBERS = ("MaskedFill", "Rsub")
-"""Those that take the operand as a number, which is no input in a statement."""
+"""Operations of UNKEPT that take the operand as a number, which is no input in a statement."""
 
 FORMULA = frozenset(
     (
@@ -77,81 +79,87 @@ FORMULA = frozenset(
 """Arguments of operations that are part of what they compute."""
 _ARGUMENT = re.compile(r"(\w+)=([^,()]+)")
 _NUMBER = re.compile(r"(\w+)=(?:tensor\()?([^,()]+)")
-"""The same, and numbers in tensors of the program's, which it may have computed."""
+"""As _ARGUMENT, and also numbers in tensors, which the program may have computed."""
 _OUTPUTS = re.compile(r"\boutputs=\(([\d, ]+)\)")
 NEAR = 1e-6
-"""Relative difference of two numbers that are one: two programs may compute it otherwise, and in
-float32."""
+"""The relative difference up to which two numbers are equal: two programs may compute a number by
+different formulas, and in float32."""
 
 
 class Operation(NamedTuple):
-    """One operation: its node's name, and the scalars that it was told."""
+    """One operation: the name of its node, and its scalar arguments as text."""
 
     name: str
     arguments: str = ""
 
 
 def computing(ops: Sequence[str]) -> tuple[str, ...]:
-    """The operations that compute; all of them where every one only moves bits."""
+    """The operations that compute; all of them where all operations only move bits."""
     return tuple(op for op in ops if not MOVING.match(op)) or tuple(ops)
 
 
 def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
     """The arguments in which operations of one name differ, a clause for each pair of operations.
 
-    The first operation of A that B does not have is paired with the first of B that A does not.
+    The first operation that only A has is paired with the first operation that only B has.
     """
-    told = []
-    for name in dict.fromkeys(one.name for one in a):
-        one, two = (Counter(op.arguments for op in ops if op.name == name) for ops in (a, b))
-        for left, right in zip((one - two).elements(), (two - one).elements(), strict=False):
-            # Stores of earlier versions hold no arguments: then nothing is known of them.
+    clauses = []
+    for name in dict.fromkeys(op.name for op in a):
+        arguments_a, arguments_b = (
+            Counter(op.arguments for op in ops if op.name == name) for ops in (a, b)
+        )
+        for left, right in zip(
+            (arguments_a - arguments_b).elements(),
+            (arguments_b - arguments_a).elements(),
+            strict=False,
+        ):
+            # Stores of earlier versions hold no arguments.
             if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
-                told.append(" | ".join(map(escape, _shorter(*made))))
-    return list(dict.fromkeys(told))[:SHOWN]
+                clauses.append(" | ".join(map(escape, _shorter(*made))) + follows(left, right))
+    return list(dict.fromkeys(clauses))[:SHOWN]
 
 
 def other_number(a: Sequence[Operation], b: Sequence[Operation], *, computed: bool = False) -> bool:
-    """Whether both ran the same operations, of which exactly one was told another number or word.
+    """Whether both ran equal operations, of which exactly one has a different number or word.
 
-    Then the formulas differ, however little their results do: a norm takes a factor out again.
-    Where two operations were told otherwise, one may make up for the other.
-    computed: whether numbers in tensors count too, which follow from what they are computed from.
+    Then the formulas differ, even if their results hardly do: a later norm may remove a factor.
+    Where the arguments of two operations differ, one operation may make up for the other.
+    computed: whether numbers in tensors count too, which the program may have computed.
     """
-    if [one.name for one in a] != [one.name for one in b]:
+    if [op.name for op in a] != [op.name for op in b]:
         return False
     left, right = Counter(a) - Counter(b), Counter(b) - Counter(a)
     if left.total() != 1 or right.total() != 1:
         return False
-    (one,), (two,) = left, right
+    (op_a,), (op_b,) = left, right
     pattern = _NUMBER if computed else _ARGUMENT
-    told = [dict(pattern.findall(side.arguments)) for side in (one, two)]
-    names = [name for name in told[0] if told[0][name] != told[1].get(name)]
-    if told[0].keys() != told[1].keys() or len(names) != 1 or names[0] not in FORMULA:
+    values = [dict(pattern.findall(side.arguments)) for side in (op_a, op_b)]
+    names = [name for name in values[0] if values[0][name] != values[1].get(name)]
+    if values[0].keys() != values[1].keys() or len(names) != 1 or names[0] not in FORMULA:
         return False
-    return _is_other(*(side[names[0]] for side in told))
+    return _is_other(*(side[names[0]] for side in values))
 
 
 def _is_other(a: str, b: str) -> bool:
-    """Whether two arguments differ by more than the rounding of one number in two programs."""
+    """Whether two arguments differ by more than rounding when two programs compute one number."""
     try:
-        one, two = float(a), float(b)
+        number_a, number_b = float(a), float(b)
     except ValueError:
         return True
-    if math.isinf(one) or math.isinf(two):
-        return one != two
-    return abs(one - two) > NEAR * max(abs(one), abs(two))
+    if math.isinf(number_a) or math.isinf(number_b):
+        return number_a != number_b
+    return abs(number_a - number_b) > NEAR * max(abs(number_a), abs(number_b))
 
 
 def about(change: str) -> str:
-    """A change without the class or node that it is of: "approximate 'none' | 'tanh'"."""
+    """A clause without the class or node at its beginning, as "approximate 'none' | 'tanh'"."""
     return change.partition(" ")[2]
 
 
 def _shorter(a: str, b: str) -> tuple[str, str]:
     """Two texts with their numbers cut to six digits, unless the texts would then be equal."""
-    one, two = (re.sub(r"\d+\.\d{6,}", _six_digits, text) for text in (a, b))
-    return (one, two) if one.split()[-1:] != two.split()[-1:] else (a, b)
+    short_a, short_b = (re.sub(r"\d+\.\d{6,}", _six_digits, text) for text in (a, b))
+    return (short_a, short_b) if short_a.split()[-1:] != short_b.split()[-1:] else (a, b)
 
 
 def _six_digits(number: re.Match[str]) -> str:
@@ -183,20 +191,47 @@ def nth(name: str, there: int, more: int) -> str:
 
 
 def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
-    """Says that an operation takes the same operands in another order; "" where none does.
+    """Says that operations take their operands in another order in B; "" where none does.
 
-    a, b: statements with the same operations. names: A's names -> B's, where they differ.
+    Either one operation takes its own operands in another order, or two operations have exchanged
+    records.
+    a, b: statements with equal operations. names: A's names -> B's, where they differ.
     """
+    exchanged: list[tuple[str, list[str], list[str]]] = []
     for at, op in enumerate(a.ops):
-        one, two = (_taken(edges, at, own) for edges, own in ((a, names), (b, {})))
-        if one != two and sorted(one) == sorted(two) and len(set(one)) > 1:
-            sides = " | ".join(", ".join(map(escape, side)) for side in (one, two))
+        operands_a, operands_b = (_taken(edges, at, own) for edges, own in ((a, names), (b, {})))
+        if (
+            operands_a != operands_b
+            and sorted(operands_a) == sorted(operands_b)
+            and len(set(operands_a)) > 1
+        ):
+            sides = " | ".join(", ".join(map(escape, side)) for side in (operands_a, operands_b))
             return f"{plainly(op)} takes the same in another order: {sides}"
-    return _outputs_otherwise(a, b)
+        if operands_a != operands_b and not MOVING.match(op):
+            less = Counter(operands_a) - Counter(operands_b)
+            more = Counter(operands_b) - Counter(operands_a)
+            exchanged.append((op, sorted(less.elements()), sorted(more.elements())))
+    return _exchanged_records(exchanged) or _outputs_otherwise(a, b)
+
+
+def _exchanged_records(differing: Sequence[tuple[str, list[str], list[str]]]) -> str:
+    """Says that two operations have exchanged the records that they take, or "".
+
+    differing: operations, with the operands that each of them takes in A alone, and in B alone.
+    """
+    if len(differing) != 2:
+        return ""
+    (op, in_a, in_b), (last, *swapped) = differing
+    unnamed = any(text.endswith((")", "?")) for text in (*in_a, *in_b))
+    if swapped != [in_b, in_a] or unnamed:
+        return ""
+    sides = [", ".join(map(escape, side)) for side in (in_a, in_b)]
+    both = f"{plainly(op)} takes {' | '.join(sides)}, {plainly(last)} {' | '.join(sides[::-1])}"
+    return f"two operations have swapped what they take: {both}"
 
 
 def _outputs_otherwise(a: Edges, b: Edges) -> str:
-    """Says that operations take the outputs of those before them in another order; else ""."""
+    """Says that operations take outputs of earlier operations in another order; else ""."""
     if len(a.arguments) != len(b.arguments):
         return ""
     sides = [[_outputs(text) for text in edges.arguments] for edges in (a, b)]
@@ -210,24 +245,30 @@ def _outputs_otherwise(a: Edges, b: Edges) -> str:
 
 
 def _outputs(arguments: str) -> str:
-    found = _OUTPUTS.search(arguments)
-    return found[1] if found else "0"
+    match = _OUTPUTS.search(arguments)
+    return match[1] if match else "0"
 
 
 def rearranged(a: Edges, b: Edges) -> list[str]:
-    """Says which operations that rearrange elements one statement alone has, all else being alike.
+    """Names operations that rearrange elements and that one statement alone has.
 
-    Where there are none, that one statement alone repeats elements. [] where the operations that
-    compute differ.
+    Where there are no such operations, says that one statement alone repeats elements. [] where the
+    operations that compute differ.
     """
     if computing(a.ops) != computing(b.ops):
         return []
-    one, two = (Counter(op for op in edges.ops if ARRANGING.match(op)) for edges in (a, b))
-    told = [f"B has {nth(name, two[name], count)}" for name, count in (two - one).items()]
-    told += [f"A has {nth(name, one[name], count)}" for name, count in (one - two).items()]
+    counts_a, counts_b = (
+        Counter(op for op in edges.ops if ARRANGING.match(op)) for edges in (a, b)
+    )
+    clauses = [
+        f"B has {nth(name, counts_b[name], count)}" for name, count in (counts_b - counts_a).items()
+    ]
+    clauses += [
+        f"A has {nth(name, counts_a[name], count)}" for name, count in (counts_a - counts_b).items()
+    ]
     repeats = [edges.ops.count(EXPAND) for edges in (a, b)]
-    if told or repeats[0] == repeats[1]:
-        return told
+    if clauses or repeats[0] == repeats[1]:
+        return clauses
     run, more = ("A", repeats[0]) if repeats[0] > repeats[1] else ("B", repeats[1])
     return [f"{run} has {nth(EXPAND, more, abs(repeats[0] - repeats[1]))} (a broadcast?)"]
 
@@ -236,24 +277,25 @@ def unkept(a: Edges, b: Edges) -> list[str]:
     """Names the operands that autograd does not keep, where all that it keeps is equal."""
     if a.ops != b.ops or a.inputs != b.inputs or a.arguments != b.arguments:
         return []
-    found = dict.fromkeys(
+    operands = dict.fromkeys(
         UNKEPT[plainly(op)]
         for op, sources in zip(a.ops, a.inputs, strict=False)
         if plainly(op) in UNKEPT and (0 in sources or plainly(op) in NUMBERS)
     )
-    if not found:
+    if not operands:
         return []
-    return [f"all that autograd keeps is equal: it does not keep {', nor '.join(found)}"]
+    return [f"all that autograd keeps is equal: it does not keep {', nor '.join(operands)}"]
 
 
 def _taken(edges: Edges, at: int, names: Mapping[str, str]) -> list[str]:
     """The operands of an operation: records by their names in B, operations by name and number.
 
-    Operations that only move bits are looked through: what they were given is the operand.
+    Where an operand comes from an operation that only moves bits, the input of that operation is
+    named instead.
     """
-    told = edges.inputs[at] if at < len(edges.inputs) else ()
-    found = []
-    for source in told:
+    sources = edges.inputs[at] if at < len(edges.inputs) else ()
+    operands = []
+    for source in sources:
         while source > 0 and MOVING.match(edges.ops[source]):
             before = edges.inputs[source] if source < len(edges.inputs) else ()
             if len(before) != 1:
@@ -261,7 +303,7 @@ def _taken(edges: Edges, at: int, names: Mapping[str, str]) -> list[str]:
             (source,) = before  # noqa: PLW2901
         if source < 0:
             name = edges.parents[-source - 1].name
-            found.append(names.get(name, name))
+            operands.append(names.get(name, name))
         else:
-            found.append(f"{edges.ops[source]} ({source})" if source else "?")
-    return found
+            operands.append(f"{edges.ops[source]} ({source})" if source else "?")
+    return operands

@@ -7,14 +7,14 @@
     each row of B is A's times a factor of its own, 0.2 to 0.9
     where they differ B has 0                   where they differ A has 5, B 0
 
-A formula that a program leaves out, or puts twice, shows so: a table of noise that is not summed
-up, a root that is missing, a position that is off by one, a weight of each sample. Multiples are
-told elsewhere.
+Such a relation shows a formula that a program leaves out or applies twice: a table of noise that is
+not summed up, a missing root, a position that is off by one, a weight of each sample. Multiples are
+found in `changes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,28 @@ from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.series import values
 from anchorlib.errors import StoreError
 
-__all__ = ["relation"]
+__all__ = ["ValueClause", "relation"]
 
 Array = np.ndarray[Any, Any]
 NEAR = 1e-5  # share of the spread of B by which B may be off
-CLEAR = 1e-2  # the same, from which B is not A
-FEW = 8  # elements: of fewer, a formula is found by chance
+CLEAR = 1e-2  # share of the size of A from which B differs from A
+FEW = 8  # elements: in smaller tensors, formulas are found by chance
 MOST_ELEMENTS = 1 << 20
-POWERS = {2.0: "the square", 0.5: "the square root", -1.0: "the inverse"}
+POWERS: Mapping[str, Callable[[Array], Array]] = {
+    "the square": np.square,
+    "the square root": lambda a: np.sign(a) * np.sqrt(np.abs(a)),
+    "the inverse": np.reciprocal,
+}
+"""Powers of each element, by name; the root keeps the sign, since programs take roots of sizes."""
 
 
-def relation(frontier: Frontier, row: int) -> list[str]:
+class ValueClause(str):
+    """A clause that follows from A's and B's values alone; it does not say what made them so."""
+
+    __slots__ = ()
+
+
+def relation(frontier: Frontier, row: int) -> list[ValueClause]:
     """The clause that says how B's record follows from A's; [] where no formula is known."""
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -45,22 +56,22 @@ def relation(frontier: Frontier, row: int) -> list[str]:
         sides = values(a, row), values(b, partner)
     except StoreError:
         return []
-    one, two = sides
-    if one is None or two is None or not _apart(one, two):
+    values_a, values_b = sides
+    if values_a is None or values_b is None or not _apart(values_a, values_b):
         return []
     with np.errstate(all="ignore"):
-        told = next(_told(one.reshape(shape), two.reshape(shape)), None)
-    return [] if told is None else [told]
+        clause = next(_clauses(values_a.reshape(shape), values_b.reshape(shape)), None)
+    return [] if clause is None else [ValueClause(clause)]
 
 
-def _told(a: Array, b: Array) -> Iterator[str]:
+def _clauses(a: Array, b: Array) -> Iterator[str]:
     shift = float(np.median(b - a))
     if _same(a + shift, b):
         yield f"B is A {'plus' if shift > 0 else 'minus'} {abs(shift):.6g}"
     if _same(1 - a, b):
         yield "B is 1 minus A"
-    for power, name in POWERS.items():
-        if _same(np.sign(a) ** (power != 2) * np.abs(a) ** power, b):
+    for name, power in POWERS.items():
+        if _same(power(a), b):
             yield f"B is {name} of A"
     if a.ndim == 1:
         if _same(np.cumprod(a), b):
@@ -73,7 +84,7 @@ def _told(a: Array, b: Array) -> Iterator[str]:
 
 
 def _moved(a: Array, b: Array) -> Iterator[str]:
-    """Whether B's elements stand elsewhere in A: one place on, or in any other order."""
+    """Whether B has A's elements in other places: one place on, or arranged otherwise."""
     for axis, length in enumerate(a.shape):
         if length < FEW // 2:
             continue
@@ -89,29 +100,29 @@ def _factors(a: Array, b: Array) -> Iterator[str]:
     """Whether each row of B is a multiple of A's, by factors that differ from row to row."""
     if a.ndim < 2 or a[0].size < FEW:
         return
-    one, two = a.reshape(len(a), -1), b.reshape(len(b), -1)
-    sizes = (one * one).sum(axis=1)
+    rows_a, rows_b = a.reshape(len(a), -1), b.reshape(len(b), -1)
+    sizes = (rows_a * rows_a).sum(axis=1)
     used = sizes > 0
-    if used.sum() < 2 or two[~used].any():
+    if used.sum() < 2 or rows_b[~used].any():
         return
-    factors = (one * two).sum(axis=1)[used] / sizes[used]
-    if _same(factors[:, None] * one[used], two[used]) and np.ptp(factors) > CLEAR:
+    factors = (rows_a * rows_b).sum(axis=1)[used] / sizes[used]
+    if _same(factors[:, None] * rows_a[used], rows_b[used]) and np.ptp(factors) > CLEAR:
         low, high = factors.min(), factors.max()
         yield f"each row of B is A's times a factor of its own, {low:.3g} to {high:.3g}"
 
 
 def _replaced(a: Array, b: Array) -> Iterator[str]:
-    """Whether the elements that differ are one number in either run."""
+    """Whether the elements that differ all have one value in A, or all have one value in B."""
     other = a != b
-    one, two = np.unique(a[other])[:2], np.unique(b[other])[:2]
+    numbers_a, numbers_b = np.unique(a[other])[:2], np.unique(b[other])[:2]
     if other.sum() < 2 or other.all():
         return
-    if len(one) == len(two) == 1:
-        yield f"where they differ A has {one[0]:.6g}, B {two[0]:.6g}"
-    elif len(two) == 1:
-        yield f"where they differ B has {two[0]:.6g}"
-    elif len(one) == 1:
-        yield f"where they differ A has {one[0]:.6g}"
+    if len(numbers_a) == len(numbers_b) == 1:
+        yield f"where they differ A has {numbers_a[0]:.6g}, B {numbers_b[0]:.6g}"
+    elif len(numbers_b) == 1:
+        yield f"where they differ B has {numbers_b[0]:.6g}"
+    elif len(numbers_a) == 1:
+        yield f"where they differ A has {numbers_a[0]:.6g}"
 
 
 def _apart(a: Array, b: Array) -> bool:
@@ -120,6 +131,6 @@ def _apart(a: Array, b: Array) -> bool:
 
 
 def _same(made: Array, b: Array) -> bool:
-    """Whether B is what a formula made, but for rounding: within a share of B's spread."""
+    """Whether B equals the result of a formula up to rounding: within a share of B's spread."""
     spread = float(np.linalg.norm(b - b.mean()))
     return spread > 0 and float(np.linalg.norm(made - b)) <= NEAR * spread

@@ -1,11 +1,12 @@
-"""Where an optimizer is told otherwise behind rounding: another eps, a schedule that falls early.
+"""Where an optimizer's settings differ behind rounding: another eps, a schedule that falls early.
 
-At the step at which a setting parts, the runs mostly differ already, and their updates receive that
-difference. But a setting that both headers state is no rounding. So that step is an origin of its
-own where its updates are suddenly much further apart than those of the step before; or, for a
-setting that differs from the first step on, than the gradients of that step. Where nothing but the
-optimizer's class has another name, which may compute the same, parameters have to part by more than
-their rounding as well: in low precision an update is hardly more than that.
+At the step at which a setting parts, the runs mostly differ already, and their updates inherit that
+difference. But a difference of settings that both headers state is no rounding. So the step is an
+origin of its own where its updates are suddenly much further apart than the updates of the step
+before. For a setting that differs from the first step on, the gradients of that step take the place
+of those updates. Where only the name of the optimizer's class differs, both classes may compute the
+same. Then parameters have to part by more than their rounding as well, since in low precision an
+update is hardly more than that rounding.
 """
 
 from __future__ import annotations
@@ -14,29 +15,29 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import Frontier, Parting, partings, settings
+from anchorlib.diagnosis.causes import Frontier, HistoryParting, partings, settings
 from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["told_before", "turning"]
 
 Array = np.ndarray[Any, Any]
 FAR = 1e-3
-"""Relative error of the median update from which it is more than rounding."""
+"""The relative error of the median update from which the error is more than rounding."""
 TIMES = 10.0
-"""How many times the median error of the step before (in the first step, of the gradients) the
-median error of updates has to be."""
+"""How many times as large the median error of updates has to be as the median error of the updates
+of the step before, or in the first step as that of the gradients."""
 ROUNDED = 1.0
-"""Eps of a parameter by which the addition at the end of an update rounds."""
-NEAR = 1e-9  # relative difference of two settings that are one, computed by two programs
+"""By how many eps of the parameter the addition at the end of an update rounds."""
+NEAR = 1e-9  # relative difference of settings that two programs compute and that are equal
 WRITTEN = ("foreach", "fused", "capturable", "differentiable")
 """Settings that say how an optimizer is written, not what it computes."""
 
 
 def turning(frontier: Frontier, measures: Measures) -> int | None:
-    """The row of the first update that an optimizer setting sets apart; None where none does."""
-    told = [*partings(frontier.alignment), *settings(frontier.alignment)]
-    steps = sorted({one.step for one in told if _matters(one)})
-    numbers = {one.step for one in told if _matters(one) and "." in one.name}
+    """The row of the first update that an optimizer setting sets apart; None without one."""
+    differing = [*partings(frontier.alignment), *settings(frontier.alignment)]
+    steps = sorted({parting.step for parting in differing if _matters(parting)})
+    numbers = {parting.step for parting in differing if _matters(parting) and "." in parting.name}
     turns = (
         _turn(frontier, measures, step)
         for step in steps
@@ -46,29 +47,32 @@ def turning(frontier: Frontier, measures: Measures) -> int | None:
 
 
 def told_before(frontier: Frontier, row: int) -> bool:
-    """Whether an optimizer was told another number before a row whose parameters have no records.
+    """Whether a setting differed before the step of a row whose parameters have no records.
 
-    Everything else that the row was computed from is equal, so that an update made it differ. A
-    group of parameters may stand elsewhere among an optimizer's groups.
+    Everything else that the row was computed from is equal, so that an update must have made the
+    row differ. The order of an optimizer's groups does not count as a setting.
     """
     a = frontier.alignment.a
     step = int(a.step[row])
     if not (frontier.parameter_lacking[row] and step):
         return False
-    told = [*partings(frontier.alignment), *settings(frontier.alignment)]
+    differing = [*partings(frontier.alignment), *settings(frontier.alignment)]
     return any(
-        one.step < step and "." in one.name and _matters(one) and _parts(one.a) != _parts(one.b)
-        for one in told
+        parting.step < step
+        and "." in parting.name
+        and _matters(parting)
+        and _parts(parting.a) != _parts(parting.b)
+        for parting in differing
     )
 
 
 def _parts(setting: Any) -> Any:
-    """The values of a setting that differs between groups, whichever group has which."""
+    """The values of a setting; for a setting with a value for each group, in sorted order."""
     return sorted(map(repr, setting)) if isinstance(setting, list) else setting
 
 
 def _rounds(frontier: Frontier, measures: Measures, step: int) -> bool:
-    """Whether the parameters that a step made are as near as their rounding, by the median."""
+    """Whether the parameters after a step differ by no more than their rounding, by the median."""
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
     made = np.array([tensor.kind == "updated" for tensor in a.tensors] or [False], bool)
@@ -85,7 +89,7 @@ def _turn(frontier: Frontier, measures: Measures, step: int) -> int | None:
     apart = measures["error_eps"] * measures["eps"]
     known = ~np.isnan(apart)
     here = known & updates[a.tensor[rows]] & (a.step[rows] == step)
-    earlier = updates if step else np.array([one.kind == "grad" for one in a.tensors], bool)
+    earlier = updates if step else np.array([tensor.kind == "grad" for tensor in a.tensors], bool)
     at = max(step - 1, 0)
     if not here.any() or not earlier[a.tensor[frontier.alignment.a_row[_at(frontier, at)]]].any():
         return None
@@ -103,10 +107,10 @@ def _at(frontier: Frontier, step: int) -> Array:
     return np.flatnonzero(alignment.a.step[alignment.a_row] == step)
 
 
-def _matters(one: Parting) -> bool:
+def _matters(parting: HistoryParting) -> bool:
     """Whether a setting that differs changes what the optimizer computes."""
-    if one.name.rpartition(".")[2] in WRITTEN:
+    if parting.name.rpartition(".")[2] in WRITTEN:
         return False
-    if not all(isinstance(side, int | float) for side in (one.a, one.b)):
+    if not all(isinstance(side, int | float) for side in (parting.a, parting.b)):
         return True
-    return bool(abs(one.a - one.b) > NEAR * max(abs(one.a), abs(one.b)))
+    return bool(abs(parting.a - parting.b) > NEAR * max(abs(parting.a), abs(parting.b)))

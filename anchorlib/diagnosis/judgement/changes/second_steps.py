@@ -1,7 +1,7 @@
 """Whether one run's optimizer stepped a second time on the gradients of one backward.
 
 The second step counts as a step of its own, so that the run has an optimizer's step in which no
-backward ran, and the other run has a whole step there. All that differs follows from that.
+backward ran, while the other run has a whole step there. All differences follow from that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EVERY_PASS = {"all", "summary"}
 def stepped_again(frontier: Frontier, row: int) -> str:
     """Which run's optimizer stepped again without a backward pass: "A", "B", or "" for neither.
 
-    row: of A; asked of records that an optimizer reads or writes, "" for any other.
+    row: a row of A that an optimizer reads or writes; for other rows the answer is "".
     """
     if frontier.role[row] != Role.OPTIMIZER:
         return ""
@@ -37,9 +37,9 @@ def stepped_again(frontier: Frontier, row: int) -> str:
 
 
 def _is_between(passes: Array, step: int) -> bool:
-    """Whether no pass is of this step, although some are of steps before and after it.
+    """Whether no pass belongs to this step, although earlier and later steps have passes.
 
-    Behind its last recorded pass a run may have been told to record passes no more (`steps=`).
+    After its last recorded pass, a run may have passes that it was not asked to record (`steps=`).
     """
     return bool((passes < step).any() and (passes > step).any() and step not in passes)
 
@@ -53,8 +53,12 @@ def _passes(table: Table, row: int) -> Array:
     if table.gaps:
         return table.step[:0]
     rank = table.tensors[table.tensor[row]].rank
-    gradients = [one.kind == "pass_grad" and one.rank == rank for one in table.tensors]
-    modes = {one.mode for one in table.tensors if one.kind == "pass_grad" and one.rank == rank}
+    gradients = [tensor.kind == "pass_grad" and tensor.rank == rank for tensor in table.tensors]
+    modes = {
+        tensor.mode
+        for tensor in table.tensors
+        if tensor.kind == "pass_grad" and tensor.rank == rank
+    }
     if not modes <= EVERY_PASS:
         return table.step[:0]
     steps: Array = table.step[np.array(gradients, bool)[table.tensor]]

@@ -14,15 +14,16 @@ Site = tuple[str, str, int, int]
 
 
 def shared_otherwise(frontier: Frontier, row: int) -> list[str]:
-    """Says of a parameter's gradient which value one run alone computes from the parameter.
+    """For a parameter's gradient, names the value that one run alone computes from the parameter.
 
-    Only values that both runs state are looked at, of which one has another parameter in its place.
+    Only values of which both runs have statements count, where the other run computes the value
+    from another parameter instead.
     """
     alignment = frontier.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
     if tensor.kind not in ("grad", "pass_grad"):
         return []
-    names = {one.a: one.b for one in alignment.renamed}
+    names = {renaming.a: renaming.b for renaming in alignment.renamed}
     own = names.get(tensor.name, tensor.name)
     one = _parameters(alignment.a.edges.get(tensor.rank, ()), names)
     two = _parameters(alignment.b.edges.get(tensor.rank, ()), {})
@@ -37,11 +38,13 @@ def shared_otherwise(frontier: Frontier, row: int) -> list[str]:
     return []
 
 
-def _parameters(told: Iterable[Edges], names: dict[str, str]) -> dict[Site, set[str]]:
-    """The parameters from which each value is computed at first, by its name and coordinates."""
-    found: dict[Site, set[str]] = {}
-    for one in told:
-        site = (names.get(one.name, one.name), one.phase, one.pass_index, one.call)
-        own = {names.get(parent.name, parent.name) for parent in one.parents if parent.call is None}
-        found.setdefault(site, own)
-    return found
+def _parameters(statements: Iterable[Edges], names: dict[str, str]) -> dict[Site, set[str]]:
+    """The parameters in the first statement of each value, by the value's name and coordinates."""
+    parameters: dict[Site, set[str]] = {}
+    for edges in statements:
+        site = (names.get(edges.name, edges.name), edges.phase, edges.pass_index, edges.call)
+        own = {
+            names.get(parent.name, parent.name) for parent in edges.parents if parent.call is None
+        }
+        parameters.setdefault(site, own)
+    return parameters

@@ -3,8 +3,8 @@
     L = c·Σ(x − t)²,  g = 2c·(x − t)      so      t = x − 2·L·g / Σg²,  and  c = Σg² / (4·L)
 
 Autograd does not follow targets, and few programs record them: returns of a policy, a teacher's
-results, noise. Where one formula is used in both runs, both have the same c, whatever their targets
-are. Where the two differ in c, the loss is another one, or has further terms, and nothing is said.
+results, noise. Where both runs use one formula, their c is equal, whatever their targets are. Where
+their c differs, the runs have different losses, or further terms, and nothing is said.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ LINEAR = re.compile(
     r"|Expand|Clone|Unsqueeze|Squeeze|Unbind|Alias|Index|Gather)Backward"
 )
 """Operations of a squared loss of one input: the square, and others that are linear."""
-EXACT = 1e-4  # relative difference of two c that are one
-CLEAR = 1e-3  # share of the larger target from which two targets are two
-FEW = 2  # elements: one element fits any formula
+EXACT = 1e-4  # relative difference up to which c is equal in both runs
+CLEAR = 1e-3  # share of the larger target from which an element's targets differ
+FEW = 2  # elements: a single element fits any formula
 MOST_ELEMENTS = 1 << 22
 
 
@@ -41,7 +41,7 @@ def squared_targets(frontier: Frontier, row: int) -> list[str]:
     alignment = frontier.alignment
     a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]
     ancestry = frontier.ancestry(row)
-    links = [one for one in ancestry.parents if not one.saved and one.kind == "value"]
+    links = [link for link in ancestry.parents if not link.saved and link.kind == "value"]
     squares = any(map(SQUARE.match, ancestry.ops)) and all(map(LINEAR.match, ancestry.ops))
     scalar = tensor.kind == "value" and a.figures["numel"][row] == 1
     if not (scalar and squares and len(links) == 1):
@@ -55,20 +55,20 @@ def squared_targets(frontier: Frontier, row: int) -> list[str]:
     rows = [row, *given[:1].tolist(), gradient]
     if len(rows) < 3 or not np.isin(rows, alignment.a_row).all():
         return []
-    others = [int(alignment.b_row[np.searchsorted(alignment.a_row, one)]) for one in rows]
+    others = [int(alignment.b_row[np.searchsorted(alignment.a_row, at)]) for at in rows]
     try:
-        one, two = _target(a, rows), _target(alignment.b, others)
+        target_a, target_b = _target(a, rows), _target(alignment.b, others)
     except StoreError:
         return []
-    if one is None or two is None or abs(one[1] / two[1] - 1) > EXACT:
+    if target_a is None or target_b is None or abs(target_a[1] / target_b[1] - 1) > EXACT:
         return []
-    return _different(one[0], two[0])
+    return _different(target_a[0], target_b[0])
 
 
 def _target(table: Table, rows: list[int]) -> tuple[Array, float] | None:
     """The target, nan where an element has no gradient, and c; None where they are not known.
 
-    rows: of the loss, its input, and the input's gradient.
+    rows: the rows of the loss, of its input, and of the input's gradient.
     """
     loss, x, g = (values(table, one) for one in rows)
     if loss is None or x is None or g is None or len(x) != len(g):
@@ -81,15 +81,15 @@ def _target(table: Table, rows: list[int]) -> tuple[Array, float] | None:
     return target, size / (4 * least)
 
 
-def _different(one: Array, two: Array) -> list[str]:
-    """How two targets differ, as a clause; [] where they do not."""
-    known = ~(np.isnan(one) | np.isnan(two))
-    one, two = one[known], two[known]
-    if not len(one):
+def _different(target_a: Array, target_b: Array) -> list[str]:
+    """How two targets differ, as a clause; [] where they are equal."""
+    known = ~(np.isnan(target_a) | np.isnan(target_b))
+    target_a, target_b = target_a[known], target_b[known]
+    if not len(target_a):
         return []
-    size = max(float(np.abs(one).max()), float(np.abs(two).max()))
-    other = int((np.abs(two - one) > CLEAR * size).sum())
+    size = max(float(np.abs(target_a).max()), float(np.abs(target_b).max()))
+    other = int((np.abs(target_b - target_a) > CLEAR * size).sum())
     if not other:
         return []
-    means = f"{figure(float(one.mean()))} | {figure(float(two.mean()))} on average"
-    return [f"the loss's target differs in {other:,} of {len(one):,} elements, {means}"]
+    means = f"{figure(float(target_a.mean()))} | {figure(float(target_b.mean()))} on average"
+    return [f"the loss's target differs in {other:,} of {len(target_a):,} elements, {means}"]

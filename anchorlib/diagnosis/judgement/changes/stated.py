@@ -1,8 +1,8 @@
-"""Where both runs state that a formula differs, behind rounding that began before it.
+"""Where both runs state that a formula differs, although rounding began before it.
 
-A record whose inputs differ already mostly receives their difference. But where its module was made
-otherwise, or its operation was told another number, and its error is much larger than those of its
-parents, the error is no rounding that grew: the record is an origin of its own.
+A record whose inputs differ already mostly inherits their difference. But where its module has
+other settings, or its operation another number, and its error is much larger than the errors of its
+parents, the error is not rounding that grew: the record is an origin of its own.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["stated"]
 
 TIMES = 10.0
-"""How many times the largest error of its parents a record's error has to be."""
+"""How many times as large as the largest error of its parents a record's error has to be."""
 LEAST = 2.0**-23
-"""The least error that parents are taken to have: one eps of float32."""
+"""The least error that parents are assumed to have: one eps of float32."""
 MOST = 512
-"""The most records that are looked at."""
+"""The most records that are examined."""
 
 
 def stated(frontier: Frontier, measures: Measures, changes: Changes) -> int | None:
-    """The row of the first such value in the first step that differs; None where there is none."""
+    """The row of the first value with another formula in the first step that differs, or None."""
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
     if not len(rows):
@@ -38,7 +38,7 @@ def stated(frontier: Frontier, measures: Measures, changes: Changes) -> int | No
     at = at[np.argsort(a.order[rows[at]], kind="stable")][:MOST]
     row: int
     for row in rows[at].tolist():
-        made_of = [apart.get(one, 0.0) for one in frontier.parents(row)]
+        made_of = [apart.get(parent, 0.0) for parent in frontier.parents(row)]
         if apart[row] > TIMES * max([LEAST, *made_of]) and (
             changes.other_settings(row) or changes.other_number(row)
         ):

@@ -1,9 +1,9 @@
 """The target of a loss, computed from the loss's input and the gradient of that input.
 
 Autograd does not follow targets, and few programs record them. But the gradient g of the logits x
-is (softmax(x) − y) / n for a cross entropy, and (σ(x) − y) / n for a binary one. Where x and g were
-recorded, all elements of softmax(x) over g lie on one line, whose slope is n and whose level is y.
-Where they lie on no line, the loss is another one, and nothing is said.
+is (softmax(x) − y) / n for a cross entropy, and (σ(x) − y) / n for a binary cross entropy. Where x
+and g were recorded, all elements of softmax(x) over g lie on one line, whose slope is n and whose
+level is y. Where they lie on no line, the loss is a different function, and nothing is said.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["gradient_of", "targets"]
 
 Array = np.ndarray[Any, Any]
 EXACT = 1e-3  # share of the spread of probabilities by which elements may be off their line
-CLEAR = 1e-3  # difference from which two targets are two
-FEW = 8  # elements: a line through fewer proves nothing
+CLEAR = 1e-3  # difference from which two targets differ
+FEW = 8  # elements: a line through fewer points proves nothing
 IGNORED, UNKNOWN = -1, -2  # labels of rows without a gradient
 CERTAIN = 1 - 1e-5  # probability of a label from which no gradient is left
 MOST_ELEMENTS = 1 << 22
@@ -31,7 +31,7 @@ TRIES = 3  # choices of labels that are tried: those of the smallest gradient fi
 
 
 class _Target(NamedTuple):
-    """A target as a gradient tells it.
+    """A target, computed from a gradient.
 
     labels: the label of each row, or IGNORED or UNKNOWN; None for a binary loss.
     level: the target of all other elements. divisor: the n by which the loss was divided.
@@ -46,18 +46,18 @@ def targets(frontier: Frontier, row: int) -> list[str]:
     """How the targets of the two runs differ, a clause each; [] where they are equal or unknown."""
     alignment = frontier.alignment
     a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]
-    told: dict[str, None] = {}
+    clauses: dict[str, None] = {}
     try:
         if tensor.kind == "grad":
-            told.update(dict.fromkeys(_of_logits(frontier, row, tensor.name)))
+            clauses.update(dict.fromkeys(_of_logits(frontier, row, tensor.name)))
         elif tensor.kind == "value" and a.figures["numel"][row] == 1:
             for link in frontier.ancestry(row).parents:
                 gradient = gradient_of(frontier, row, link)
                 if gradient is not None:
-                    told.update(dict.fromkeys(_of_logits(frontier, gradient, link.name)))
+                    clauses.update(dict.fromkeys(_of_logits(frontier, gradient, link.name)))
     except StoreError:
         return []
-    return list(told)
+    return list(clauses)
 
 
 def gradient_of(frontier: Frontier, row: int, link: Link) -> int | None:
@@ -82,32 +82,38 @@ def _of_logits(frontier: Frontier, gradient: int, name: str) -> Iterator[str]:
     if not len(logits) or not FEW <= a.figures["numel"][gradient] <= MOST_ELEMENTS:
         return
     rows = [int(logits[0]), gradient]
-    partners = [int(alignment.b_row[np.searchsorted(alignment.a_row, one)]) for one in rows]
-    one, two = _target(a, *rows), _target(b, *partners)
-    if one is not None and two is not None and (one.labels is None) == (two.labels is None):
-        yield from _different(one, two, a.shapes[a.shape[gradient]][-1])
+    partners = [int(alignment.b_row[np.searchsorted(alignment.a_row, at)]) for at in rows]
+    target_a, target_b = _target(a, *rows), _target(b, *partners)
+    if (
+        target_a is not None
+        and target_b is not None
+        and (target_a.labels is None) == (target_b.labels is None)
+    ):
+        yield from _different(target_a, target_b, a.shapes[a.shape[gradient]][-1])
 
 
-def _different(one: _Target, two: _Target, classes: int) -> Iterator[str]:
+def _different(target_a: _Target, target_b: _Target, classes: int) -> Iterator[str]:
     """How two targets differ, a clause each. classes: how many columns the logits have."""
-    if one.labels is None or two.labels is None:
-        if abs(one.level - two.level) > CLEAR:
-            yield f"the loss's target is {one.level:.4g} | {two.level:.4g}"
+    if target_a.labels is None or target_b.labels is None:
+        if abs(target_a.level - target_b.level) > CLEAR:
+            yield f"the loss's target is {target_a.level:.4g} | {target_b.level:.4g}"
     else:
-        known = (one.labels != UNKNOWN) & (two.labels != UNKNOWN)
-        other = np.flatnonzero(known & (one.labels != two.labels))
+        known = (target_a.labels != UNKNOWN) & (target_b.labels != UNKNOWN)
+        other = np.flatnonzero(known & (target_a.labels != target_b.labels))
         if len(other):
             first = int(other[0])
-            sides = " | ".join(_shown(int(labels[first])) for labels in (one.labels, two.labels))
-            yield (
-                f"the loss's targets differ in {len(other):,} of {len(one.labels):,} rows (row "
-                f"{first}: label {sides})"
+            sides = " | ".join(
+                _shown(int(labels[first])) for labels in (target_a.labels, target_b.labels)
             )
-        smoothed = [level * classes for level in (one.level, two.level)]
+            yield (
+                f"the loss's targets differ in {len(other):,} of {len(target_a.labels):,} rows "
+                f"(row {first}: label {sides})"
+            )
+        smoothed = [level * classes for level in (target_a.level, target_b.level)]
         if abs(smoothed[0] - smoothed[1]) > CLEAR:
-            one_in, two_in = (round(abs(level), 3) for level in smoothed)
-            yield f"the loss's label smoothing is {one_in:g} | {two_in:g}"
-    if one.divisor * two.divisor < 0:
+            smoothing_a, smoothing_b = (round(abs(level), 3) for level in smoothed)
+            yield f"the loss's label smoothing is {smoothing_a:g} | {smoothing_b:g}"
+    if target_a.divisor * target_b.divisor < 0:
         yield "the loss is taken with the other sign (Neg)"
 
 
@@ -116,7 +122,7 @@ def _shown(label: int) -> str:
 
 
 def _target(table: Table, logits: int, gradient: int) -> _Target | None:
-    """The target that explains a gradient by its logits; None where none does."""
+    """The target that explains a gradient by its logits; None where no target does."""
     shape = table.shapes[table.shape[gradient]]
     if not shape or table.shapes[table.shape[logits]] != shape:
         return None
@@ -133,7 +139,8 @@ def _target(table: Table, logits: int, gradient: int) -> _Target | None:
 def _softmax(x: Array, g: Array) -> _Target | None:
     """The target of a cross entropy; None where no line explains the gradient.
 
-    A row that has no gradient was ignored, or the model is certain of its label: UNKNOWN.
+    A row without a gradient was ignored; or the model is certain of its label, so that the label is
+    UNKNOWN.
     """
     if x.size < FEW:
         return None
@@ -149,18 +156,19 @@ def _softmax(x: Array, g: Array) -> _Target | None:
         if line is not None:
             labels[unused] = np.where(p[unused].max(axis=1) > CERTAIN, UNKNOWN, IGNORED)
             return _Target(labels, line[0], line[1])
-        again = _farthest(g, p, others)
-        if again is None or (again == labels).all():
+        farthest = _farthest(g, p, others)
+        if farthest is None or (farthest == labels).all():
             return None
-        labels = again
+        labels = farthest
     return None
 
 
 def _farthest(g: Array, p: Array, others: Array) -> Array | None:
     """The element of each row that lies farthest from the line of others; None without a line.
 
-    Of a smoothed label of which the model is sure the gradient is not the row's smallest, so that
-    other elements were taken for labels. They are few, and the line all but passes them by.
+    Where the model is sure of a smoothed label, the label's gradient is not the smallest of its
+    row, so that another element was taken for the label. Such rows are few, and hardly move the
+    line.
     """
     spread = g[others] - g[others].mean() if others.any() else g[others]
     size = float(spread @ spread)
@@ -168,8 +176,8 @@ def _farthest(g: Array, p: Array, others: Array) -> Array | None:
         return None
     slope = float(spread @ p[others]) / size
     level = float(p[others].mean() - slope * g[others].mean())
-    found: Array = np.abs(p - slope * g - level).argmax(axis=1)
-    return found
+    elements: Array = np.abs(p - slope * g - level).argmax(axis=1)
+    return elements
 
 
 def _sigmoid(x: Array, g: Array) -> _Target | None:
@@ -180,7 +188,7 @@ def _sigmoid(x: Array, g: Array) -> _Target | None:
 
 
 def _line(g: Array, p: Array) -> tuple[float, float] | None:
-    """Level and slope of the line on which all p over g lie; None where they lie on none."""
+    """Level and slope of the line on which all p over g lie; None where there is no such line."""
     if len(g) < FEW:
         return None
     spread = g - g.mean()

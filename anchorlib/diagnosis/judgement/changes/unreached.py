@@ -1,7 +1,7 @@
-"""Values that gradients reach in one run alone: a detach, or a switch to no gradients, too many.
+"""Values that gradients reach in one run alone: the other run detaches, or disables gradients.
 
-Both runs recorded the value, so that both have its anchor; where a gradient of it came back in one
-run alone, the other run's graph ends behind it.
+Both runs recorded the value, so that both have its anchor. Where a gradient of the value came back
+in one run alone, the other run's graph ends behind the value.
 """
 
 from __future__ import annotations
@@ -13,23 +13,26 @@ import numpy as np
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
+from anchorlib.scope import TRAIN
 
 __all__ = ["unreached"]
 
 Array = np.ndarray[Any, Any]
 Site = tuple[str, int, int]
+MODULE = ".forward"
+"""The end of the name that stands for a module whose operations autograd does not follow."""
 
 
 def unreached(frontier: Frontier, row: int) -> list[str]:
-    """Says of a gradient which value of its step only one run's backward reached; [] for none.
+    """For a gradient, names the value of its step that only one run's backward reached; else [].
 
-    The value that is named is the one nearest to the loss, the first that backward reaches. Nothing
-    is said where each run has values that the other's backward did not reach.
+    Of several such values, the one nearest to the loss is named, which backward reaches first.
+    Nothing is said where each run has values that the other's backward did not reach.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
     rank = a.tensors[a.tensor[row]].rank
-    names = {one.b: one.a for one in alignment.renamed}
+    names = {renaming.b: renaming.a for renaming in alignment.renamed}
     step = int(a.step[row])
     paired = alignment.a_row[a.step[alignment.a_row] == step]
     values = _sites(a, paired, "value", rank, {})
@@ -43,23 +46,37 @@ def unreached(frontier: Frontier, row: int) -> list[str]:
             names,
         ),
     ]
-    reached = [{site: order for site, order in one.items() if site in values} for one in lone]
+    graphs = [_with_graphs(a, rank, {}), _with_graphs(b, rank, names)]
+    reached = [
+        {site: order for site, order in own.items() if site in values and site[0] in graph}
+        for own, graph in zip(lone, graphs[::-1], strict=True)
+    ]
     if bool(reached[0]) == bool(reached[1]):
         return []
     run, other = ("A", "B") if reached[0] else ("B", "A")
-    (name, *_), _ = min((reached[0] or reached[1]).items(), key=lambda one: one[1])
+    (name, *_), _ = min((reached[0] or reached[1]).items(), key=lambda reach: reach[1])
     return [f"in {run} alone gradients come back to {escape(name)}: {other} detaches it"]
+
+
+def _with_graphs(table: Table, rank: int, names: dict[str, str]) -> set[str]:
+    """The names of the values that have a graph, by the statements of a run.
+
+    A value without a graph needs no gradient, so that no graph is cut behind it.
+    """
+    in_training = (edges for edges in table.edges.get(rank, ()) if edges.phase == TRAIN)
+    led = (edges for edges in in_training if not any(op.endswith(MODULE) for op in edges.ops))
+    return {names.get(edges.name, edges.name) for edges in led if edges.parents}
 
 
 def _sites(
     table: Table, rows: Array, kind: str, rank: int, names: dict[str, str]
 ) -> dict[Site, int]:
     """The name, pass and call of each of these rows of a kind and rank, with its order."""
-    found = {}
+    orders = {}
     for row in rows.tolist():
         tensor = table.tensors[table.tensor[row]]
         if tensor.kind == kind and tensor.rank == rank:
             name = names.get(tensor.name, tensor.name)
             site = (name, int(table.pass_index[row]), int(table.call[row]))
-            found[site] = int(table.order[row])
-    return found
+            orders[site] = int(table.order[row])
+    return orders

@@ -1,4 +1,7 @@
-"""Whether noise runs excuse a difference: they are as far apart there, though inputs are equal."""
+"""Whether noise runs excuse a difference: they are as far apart there, though inputs are equal.
+
+A difference must not be called a fault where runs that differ by rounding alone are as far apart.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,19 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["Covering"]
 
 NOISY = 30.0
-"""A tensor whose noise is so many times the usual noise of its kind is made of noise alone."""
+"""A tensor with so many times the usual noise of its kind consists of noise alone."""
 HALF, TURNED = 0.5, 0.1
-"""A tensor whose relative noise is HALF or more is made of noise alone. An error as large turns the
-tensor by a cosine distance of TURNED or more, unless the error only scales it."""
+"""A tensor whose relative noise is HALF or more consists of noise alone. An error of this size
+turns the tensor by a cosine distance of TURNED or more, unless the error only scales the tensor."""
 MAGNIFIED = 2.0
-"""Allowance for the factor by which an operation magnifies noise, which few runs tell roughly."""
+"""The allowance on the factor by which an operation magnifies noise: a few runs estimate that
+factor only roughly."""
 PARALLEL = 0.01
-"""A share of the cosine distance that an error of this size in a random direction would make; an
-error that turns the tensor by less is a factor."""
-FEW = 16  # elements: of fewer, noise may well point the same way twice
+"""The share of the cosine distance that an error in a random direction would make. An error that
+turns the tensor by less than this share multiplies the tensor by a factor, which noise does not."""
+FEW = 16  # elements: the noise of smaller tensors may well have one direction twice
 COVERED = 4.0
-"""How many times its noise a difference may be."""
+"""How many times the noise of a record its difference may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +40,14 @@ class Covering:
     measures: Measures
     noise: Envelope | None
 
-    def excuses(self, row: int, pair: int, told: Severity) -> bool:
+    def excuses(self, row: int, pair: int, error_of_operation: Severity) -> bool:
         """Whether the noise runs explain the difference of a row.
 
-        Where their noise is small, they do by being as far apart. Where the tensor is nothing but
-        noise, the difference must look like noise as well: it must not be a mere factor.
+        Where the noise is small, the noise runs explain the difference if they are as far apart.
+        Where the tensor is nothing but noise, the difference must look like noise as well: B must
+        not be A times a factor.
+
+        error_of_operation: how large rounding may make the error of the row's operation.
         """
         if self.noise is None or not self.covers(pair):
             return False
@@ -50,9 +57,9 @@ class Covering:
         few = bool(self.measures["numel"][at] < FEW)
         apart = float(self.measures["cosine_distance"][at])
         if apart < PARALLEL * error**2 / 2 and not few:
-            return False  # a multiple of it: noise would point elsewhere
+            return False  # B is a multiple of A: noise would have another direction
         if own < SATURATED:
-            return bool(error <= self._excused(row, own, told))
+            return bool(error <= self._excused(row, own, error_of_operation))
         turned = few or apart >= TURNED
         if error >= HALF and not turned:
             return False
@@ -61,26 +68,31 @@ class Covering:
         alike = (a.step[rows] == a.step[row]) & (kinds == a.tensors[a.tensor[row]].kind)
         usual = float(np.nanmedian(self.noise.relative[alike]))
         if usual >= HALF:
-            # All are noisy: that says nothing of this one, but that it came out otherwise does.
+            # All tensors of this kind are noisy, so that noise alone does not excuse this tensor.
+            # It is excused only if its difference has a random direction, as noise has.
             return turned
         return bool(own >= HALF or own >= NOISY * max(usual, 0.5 * eps))
 
-    def _excused(self, row: int, own: float, told: Severity) -> float:
+    def _excused(self, row: int, own: float, error_of_operation: Severity) -> float:
         """The relative error that noise excuses in a record whose inputs are equal.
 
-        own: the record's relative noise. The noise of its inputs is no excuse, since they are equal
-        here. The ratio of its noise to theirs is one: the operation magnifies its own rounding as
-        much.
+        own: the record's relative noise. The noise of its inputs is no excuse, since the inputs are
+        equal in A and B. But the ratio of the record's noise to the inputs' noise shows how much
+        the operation magnifies, and it magnifies its own rounding as much.
         """
         assert self.noise is not None
         moved = self.noise.largest(self.frontier.parents(row, saved=True))
         if moved:
-            return told.limit * told.eps * max(1.0, MAGNIFIED * own / moved)
-        finer = min(1.0, told.eps / self.noise.size) if self.noise.size else 1.0
+            return (
+                error_of_operation.limit
+                * error_of_operation.eps
+                * max(1.0, MAGNIFIED * own / moved)
+            )
+        finer = min(1.0, error_of_operation.eps / self.noise.size) if self.noise.size else 1.0
         return COVERED * own * finer
 
     def covers(self, pair: int) -> bool:
-        """Whether noise runs are about as far apart in this record as A and B are."""
+        """Whether the noise runs are about as far apart in this record as A and B are."""
         if self.noise is None:
             return False
         at = int(np.searchsorted(self.measures.pair, pair))

@@ -6,9 +6,9 @@
 An update `delta` is the difference of two rounded parameters. Its least noise is therefore half an
 eps of the parameter, which in low precision may be more than the update itself.
 
-A gradient that is zero in theory is noise alone: it differs by 100 % in every pair of runs, noise
-runs included, and scores 1. Once the noise runs are a tenth apart, a drift says nothing any more:
-that step is the horizon.
+A gradient that is zero in theory consists of noise alone: it differs by 100 % in every pair of
+runs, noise runs included, and scores 1. Once the noise runs are a tenth apart from each other, the
+size of a drift has no meaning any more: the step where that begins is the horizon.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ __all__ = ["ELEMENTS", "FLOOR", "SATURATED", "Envelope", "envelope", "perturbati
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
 FLOOR = 0.5
-"""The least noise, in eps: two correct roundings may be as far apart."""
+"""The least noise that is assumed, in eps: two correct roundings may be so far apart."""
 SATURATED = 0.1
-"""Relative distance of the noise runs from which a drift says nothing."""
+"""The relative distance between noise runs from which the size of a drift has no meaning."""
 ELEMENTS = 64
-"""Scores of smaller tensors have heavy tails: they are judged together or not at all."""
+"""How many elements a tensor needs to be judged alone. Scores of smaller tensors are often large by
+chance: small tensors are judged together or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Envelope:
     """The noise of each pair that differs: one entry for each entry of `Measures.pair`.
 
     relative: the largest relative L2 error; nan where no noise run has the record.
-    nonfinite: whether a noise run differs from A in what is NaN or infinite.
+    nonfinite: whether a noise run differs from A in which elements are NaN or infinite.
     random: (name, kind) of origins between A and a noise run, or between two noise runs: their
         operations are not deterministic.
     horizon: the first step at which the noise runs are saturated, None if they never are.
@@ -65,17 +66,17 @@ class Envelope:
     pairs: tuple[Alignment, ...] = ()
 
     def largest(self, rows: Sequence[int]) -> float:
-        """The largest noise of these rows of A, whose values are read for it; 0 if unknown."""
+        """The largest noise of these rows of A; 0 if unknown. The values of the rows are read."""
         own = np.array(rows, np.int64)
-        found = [_of_run(one, own, None)[0] for one in self.pairs] if len(own) else []
-        every = np.concatenate(found) if found else np.zeros(1)
+        noise_of_runs = [_of_run(pairs, own, None)[0] for pairs in self.pairs] if len(own) else []
+        every = np.concatenate(noise_of_runs) if noise_of_runs else np.zeros(1)
         return float(every[np.isfinite(every)].max(initial=0.0))
 
     @property
     def saturated(self) -> Array:
         """Whether the noise of a pair is too large to judge by."""
-        found: Array = self.relative >= SATURATED
-        return found
+        saturated: Array = self.relative >= SATURATED
+        return saturated
 
 
 def envelope(
@@ -96,8 +97,8 @@ def envelope(
     every = tuple(align(a, run).settled() for run in runs)
     for pairs in every:
         random |= _random(pairs)
-        one, broken, lines = _of_run(pairs, rows, progress, over)
-        relative = np.fmax(relative, one)
+        noise_of_run, broken, lines = _of_run(pairs, rows, progress, over)
+        relative = np.fmax(relative, noise_of_run)
         nonfinite |= broken
         damaged += lines
     if len(runs) > 1:
@@ -119,8 +120,8 @@ def envelope(
 
 def _size(runs: Sequence[Table]) -> float | None:
     sizes = [perturbation(header) for run in runs for header in run.header.values()]
-    told = [size for size in sizes if size is not None]
-    return max(told) if told and len(told) == len(sizes) else None
+    stated = [size for size in sizes if size is not None]
+    return max(stated) if stated and len(stated) == len(sizes) else None
 
 
 def perturbation(header: Mapping[str, Any]) -> float | None:
@@ -137,26 +138,27 @@ def perturbation(header: Mapping[str, Any]) -> float | None:
 def _of_run(
     pairs: Alignment, rows: Array, progress: Progress | None, over: Over = map
 ) -> tuple[Array, Array, list[str]]:
-    """The relative error of one noise run at A's rows, which are nonfinite, lines on damage."""
+    """The relative error of a noise run at A's rows, which rows are nonfinite, lines on damage."""
     place = np.full(len(pairs.a), -1)
     place[pairs.a_row] = np.arange(len(pairs))
     at = place[rows]
     there = at >= 0
     differs = there & ~pairs.equal[np.maximum(at, 0)] if len(pairs) else there
-    found = np.where(there, 0.0, np.nan)
+    relative = np.where(there, 0.0, np.nan)
     noise = measure(pairs, at[differs], progress=progress, over=over)
     where = np.searchsorted(noise.pair, at[differs])
-    found[differs] = (noise["error_eps"] * noise["eps"])[where]
+    relative[differs] = (noise["error_eps"] * noise["eps"])[where]
     broken = np.zeros(len(rows), bool)
     broken[differs] = noise["nonfinite"][where] > 0
-    # A damaged record has a lower bound of its noise alone: with too small a noise, A would score.
-    found[np.isin(at, [one.pair for one in noise.damaged])] = np.nan
-    return found, broken, [one.line for one in noise.damaged]
+    # For a damaged record only a lower bound of its noise is known. With too little noise the score
+    # of the pair would be too large, so the noise counts as unknown.
+    relative[np.isin(at, [damage.pair for damage in noise.damaged])] = np.nan
+    return relative, broken, [damage.line for damage in noise.damaged]
 
 
 def _of_parameters(a: Table, rows: Array) -> Array:
     """For each row that is an update, its parameter's norm over its own, at least 1; else 1."""
-    number = {(one.name, one.kind, one.rank): at for at, one in enumerate(a.tensors)}
+    number = {(tensor.name, tensor.kind, tensor.rank): at for at, tensor in enumerate(a.tensors)}
     whose = np.full(len(a.tensors), -1)
     for (name, kind, rank), at in number.items():
         if kind == "delta":
@@ -173,26 +175,26 @@ def _of_parameters(a: Table, rows: Array) -> Array:
     there = (keys[place] == asked) if len(keys) else np.zeros(len(rows), bool)
     norm = a.figures["l2"]
     with np.errstate(all="ignore"):
-        found = norm[known[place[there]]] / norm[rows[there]]
-    factor[there] = np.where(np.isfinite(found), np.maximum(found, 1.0), 1.0)
+        ratios = norm[known[place[there]]] / norm[rows[there]]
+    factor[there] = np.where(np.isfinite(ratios), np.maximum(ratios, 1.0), 1.0)
     return factor
 
 
 def _random(pairs: Alignment) -> set[tuple[str, str]]:
-    """(name, kind) of results that differ between runs that should be equal, from equal inputs."""
-    found = frontier(pairs)
-    rows = found.origins
-    rows = rows[np.isin(found.role[rows], (Role.COMPUTED, Role.OPTIMIZER)) & ~found.lacking[rows]]
-    tensors = (pairs.a.tensors[one] for one in np.unique(pairs.a.tensor[rows]).tolist())
+    """(name, kind) of results that differ in runs that should be equal, though inputs are equal."""
+    front = frontier(pairs)
+    rows = front.origins
+    rows = rows[np.isin(front.role[rows], (Role.COMPUTED, Role.OPTIMIZER)) & ~front.lacking[rows]]
+    tensors = (pairs.a.tensors[number] for number in np.unique(pairs.a.tensor[rows]).tolist())
     return {(tensor.name, tensor.kind) for tensor in tensors}
 
 
 def _horizon(step: Array, relative: Array, numel: Array) -> int | None:
     """The first step in which the median noise of large tensors is saturated."""
     large = (numel >= ELEMENTS) & np.isfinite(relative)
-    for one, values in _by(step[large], relative[large]):
+    for number, values in _by(step[large], relative[large]):
         if np.median(values) >= SATURATED:
-            return int(one)
+            return int(number)
     return None
 
 
@@ -200,15 +202,15 @@ def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
     if not len(keys):
         return ()
     order = np.argsort(keys, kind="stable")
-    found, first = np.unique(keys[order], return_index=True)
+    distinct, first = np.unique(keys[order], return_index=True)
     # np.split makes one part of an empty array.
-    return zip(found.tolist(), np.split(values[order], first[1:])[: len(found)], strict=True)
+    return zip(distinct.tolist(), np.split(values[order], first[1:])[: len(distinct)], strict=True)
 
 
 def scores(measures: Measures, noise: Envelope) -> Array:
     """The score of each pair; nan where its noise is unknown or too large to judge by."""
     with np.errstate(all="ignore"):
         error = measures["error_eps"] * measures["eps"]
-        found: Array = error / np.fmax(noise.relative, noise.floor)
-    found[~np.isfinite(noise.relative) | noise.saturated] = np.nan
-    return found
+        ratios: Array = error / np.fmax(noise.relative, noise.floor)
+    ratios[~np.isfinite(noise.relative) | noise.saturated] = np.nan
+    return ratios

@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 class Growth:
     """The differences of one kind at one step.
 
-    median_error_eps: None where nothing could be measured.
+    median_error_eps: the median error in eps; None where nothing could be measured.
     score: the median of error over the noise runs' error (at least half an eps), over tensors of
         at least 64 elements; None without noise runs.
     """
@@ -71,17 +71,17 @@ def growth(alignment: Alignment, measures: Measures, scores: Array | None) -> li
 
 def medians(groups: Array, values: Array, count: int) -> Array:
     """The median of each group's values, without nan; nan for a group that has no other value."""
-    told = ~np.isnan(values)
-    groups, values = groups[told], values[told]
+    known = ~np.isnan(values)
+    groups, values = groups[known], values[known]
     order = np.lexsort((values, groups))
     groups, values = groups[order], values[order]
     first = np.searchsorted(groups, np.arange(count))
     size = np.searchsorted(groups, np.arange(count), "right") - first
-    found = np.full(count, np.nan)
-    some = np.flatnonzero(size)
-    low, high = first[some] + (size[some] - 1) // 2, first[some] + size[some] // 2
-    found[some] = np.where(low == high, values[low], (values[low] + values[high]) / 2)
-    return found
+    middles = np.full(count, np.nan)
+    nonempty = np.flatnonzero(size)
+    low, high = first[nonempty] + (size[nonempty] - 1) // 2, first[nonempty] + size[nonempty] // 2
+    middles[nonempty] = np.where(low == high, values[low], (values[low] + values[high]) / 2)
+    return middles
 
 
 def _number(value: float) -> float | None:

@@ -1,7 +1,8 @@
-"""Where a run leaves the noise: the first record that is further off than noise runs ever are.
+"""Where a run leaves the noise: the first record that differs more than noise runs ever do.
 
-The largest score stands late and far from the cause; the first large score stands beside the cause.
-In 71 of 75 pairs of trainings with a known fault it was the record that an expert names.
+The largest score comes late and far from the cause; the first large score comes close to the cause.
+In 71 of 75 pairs of trainings with a known fault, the first record with a large score was the
+record that an expert named.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ __all__ = ["LEAVING", "Leaving", "first_to_leave", "leaves_noise"]
 
 Array = np.ndarray[Any, Any]
 LEAVING = 30.0
-"""The score that no correct run reaches."""
+"""The score from which a record leaves the noise: no correct run was seen to reach this score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
     """The first record that leaves the noise.
 
-    score: its error over that of the noise runs. error_eps: its error.
+    score: the record's error over that of the noise runs. error_eps: the record's error in eps.
     """
 
     place: Place
@@ -35,7 +36,7 @@ class Leaving:
 
 
 def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Leaving | None:
-    """The first record in A's order of execution whose score is large; None where none is."""
+    """The first record in A's order of execution with a large score; None without such a record."""
     at = first_to_leave(alignment, measures, scores)
     if at is None:
         return None
@@ -47,7 +48,7 @@ def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Lea
 
 
 def first_to_leave(alignment: Alignment, measures: Measures, scores: Array) -> int | None:
-    """The number of that record among those measured; None where no score is large.
+    """The number, among the measured pairs, of the first record with a large score; else None.
 
     Records with too few elements to be judged alone are left out.
     """

@@ -1,27 +1,31 @@
 """Origins: differences that no recorded parent explains.
 
-origins    the origin, with all that is told of it
+origins    the origin, with all that is known of it
 segments   origins grouped by their cause
 preceding  why a record that differs before the first origin is no origin
 reference  origins measured from a third run that is nearer to the truth
 nearness   which of two records is nearer to a third
-partials   gradients of which one run alone states that it saw a part
+cuts       modules that the runs call differently, with other shapes or turns, for equal work
+partials   gradients of which one run alone states that it recorded only a part
 """
 
+from anchorlib.diagnosis.judgement.origins.cuts import Cuts, cuts
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness
-from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, Way
+from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, TracedPath
 from anchorlib.diagnosis.judgement.origins.partials import Partials, partials
 from anchorlib.diagnosis.judgement.origins.preceding import preceding
 from anchorlib.diagnosis.judgement.origins.reference import measured_from
-from anchorlib.diagnosis.judgement.origins.segments import Segment, segments
+from anchorlib.diagnosis.judgement.origins.segments import OriginSegment, segments
 
 __all__ = [
+    "Cuts",
     "Nearness",
     "Origin",
+    "OriginSegment",
     "Partials",
     "Replay",
-    "Segment",
-    "Way",
+    "TracedPath",
+    "cuts",
     "measured_from",
     "partials",
     "preceding",

@@ -13,12 +13,12 @@ __all__ = ["Nearness", "nearness"]
 CHANCE = 3.0
 """Standard deviations beyond which two errors differ by chance in one of 370 pairs."""
 FAR = 10.0
-"""An error so many times the other is larger beyond chance, however few the elements are."""
+"""From this ratio of two errors on, the larger error is no chance, however few the elements are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nearness:
-    """How far the records of an origin are from the record that a reference run has of it.
+    """How far A's and B's records of an origin are from the reference run's record.
 
     error_a, error_b: ‖record − reference‖₂ / (‖reference‖₂ · eps) over the elements that are
         finite in both; inf where other elements are finite than in the reference; nan of integers
@@ -26,12 +26,12 @@ class Nearness:
     relative_a, relative_b: ‖record − reference‖₂ / ‖reference‖₂.
     share_a, share_b: the share of elements that differ from the reference's. Where element types
         differ, both are rounded to the coarser type first.
-    eps: of the coarsest of the three element types.
-    nearer: "a" or "b", by the errors, of integers by the shares; None where these are equal or
+    eps: the eps of the coarsest of the three element types.
+    nearer: "a" or "b", by the errors, or by the shares for integers; None where these are equal or
         there is nothing to measure.
     clear: whether `nearer` is more than chance. Errors that both runs inherit from earlier records
         move both away from the reference, and favour one run by as much as random directions do.
-    lacks: why nothing can be measured from the reference, in words; "" where it can.
+    lacks: why nothing can be measured from the reference, in words; "" where something can.
     """
 
     error_a: float = math.nan
@@ -46,26 +46,26 @@ class Nearness:
     lacks: str = ""
 
 
-def nearness(one: Measure, two: Measure, apart: float) -> Nearness:
+def nearness(measure_a: Measure, measure_b: Measure, apart: float) -> Nearness:
     """The nearness of A and B, given the measures of their records from the reference's.
 
-    one, two: the measures of A's record and of B's. apart: ‖b − a‖₂ / ‖reference‖₂.
+    measure_a, measure_b: the measures of A's record and of B's. apart: ‖b − a‖₂ / ‖reference‖₂.
     """
-    far_a, far_b = _relative(one), _relative(two)
-    eps = max((m.eps for m in (one, two) if m.eps > 0), default=math.nan)
+    far_a, far_b = _relative(measure_a), _relative(measure_b)
+    eps = max((m.eps for m in (measure_a, measure_b) if m.eps > 0), default=math.nan)
     nearer = _nearer(far_a, far_b)
     if math.isnan(eps):
-        nearer = _nearer(one.share_differing, two.share_differing)
+        nearer = _nearer(measure_a.share_differing, measure_b.share_differing)
     return Nearness(
         error_a=far_a / eps,
         error_b=far_b / eps,
         relative_a=far_a,
         relative_b=far_b,
-        share_a=one.share_differing,
-        share_b=two.share_differing,
+        share_a=measure_a.share_differing,
+        share_b=measure_b.share_differing,
         eps=eps,
         nearer=nearer,
-        clear=nearer is not None and _clear(far_a, far_b, apart, one.numel),
+        clear=nearer is not None and _clear(far_a, far_b, apart, measure_a.numel),
     )
 
 

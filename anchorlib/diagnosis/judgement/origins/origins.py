@@ -1,4 +1,4 @@
-"""The origin: a difference that no recorded parent explains, with all that is told of it."""
+"""The origin: a difference that no recorded parent explains, with all that is known of it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from anchorlib.diagnosis.sizes import Measure
 from anchorlib.operations import Op, OpDifference
 from anchorlib.reading import Run
 
-__all__ = ["Origin", "Replay", "Way"]
+__all__ = ["Origin", "Replay", "TracedPath"]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class TracedPath:
     """The traced operations that computed an origin from its nearest recorded parents.
 
-    a, b: those of A and of B, in their order. steps: all operations of the step in A, and in B.
-    runs: A and B, which may have kept values of these operations.
+    a, b: the operations of A and of B, in their order. steps: all operations of the step in A, and
+    in B. runs: A and B, which may have kept values of these operations.
     """
 
     a: tuple[Op, ...]
@@ -36,9 +36,9 @@ class Replay:
     a, b: the formulas that reproduce every element of A's record, and of B's.
     error_a, error_b: ‖record − truth‖₂ / (‖truth‖₂ · eps) of each, the truth being the operation's
         mathematics on that run's own inputs in the widest arithmetic there is; nan where unknown.
-    nearer: "a" or "b", whichever is nearer to the truth; None where neither is, or where the two
-        compute different mathematics.
-    why: these findings in one line, with what could not be told.
+    nearer: "a" or "b", whichever is nearer to the truth; None where both are as near, or where the
+        two compute different mathematics.
+    why: these findings in one line, with what could not be decided.
     """
 
     a: tuple[str, ...]
@@ -56,26 +56,26 @@ class Origin:
     cls: rounding, not_rounding, starts_unequal, window_start, nonfinite or nondeterministic.
     ops: names of the autograd nodes between the record and its parents.
     parents: the selectors of the parents.
-    why: one line for people, "" where the class says it all.
+    why: one line for people; "" where there is nothing to add to the class.
     max_ulp: the largest difference in units in the last place of the coarser dtype; None if
         unknown.
     amongst: how many records of its segment the origin stands for, itself included: records with
-        the same ops and parents, and the same tensors in other steps, passes and ranks.
+        equal operations and parents, and their tensors in other steps, passes and ranks.
     orphaned: whether one run alone recorded some of the parents.
     where: which elements of the record differ, as "rows 12–15 of 16" or "all"; "" where that is not
         known.
     leap: the record's error over the largest error before it in its step, for an origin whose
         parents differ already, but by much less; else 0.
-    replay: which formula each run used, where a replay was asked for and could tell.
+    replay: which formula each run used, where a replay was asked for and was possible.
     nearness: how far A and B are from a reference run in this record, where one was given.
     evidence: the frontier, and the row in A's table, from which `anchorlib.replay` starts.
     changed: what B does otherwise at this record, a clause each, as "GeluBackward0 approximate
         'none' | 'tanh'"; `why` has them too.
     ops_a, ops_b: the operations between the parents and the record in A and in B, without those
         that only move bits: ATen's where both runs traced the step, else autograd's nodes.
-    differences: where both runs traced the step, those of the operations that one run alone ran, or
-        that both ran with other arguments.
-    way: where both runs traced the step, all operations between the parents and the record.
+    differences: where both runs traced the step, the operations among these that one run alone ran,
+        or that both ran with different arguments.
+    path: where both runs traced the step, all operations between the parents and the record.
     """
 
     place: Place
@@ -96,4 +96,4 @@ class Origin:
     ops_a: tuple[str, ...] = ()
     ops_b: tuple[str, ...] = ()
     differences: tuple[OpDifference, ...] = field(default=(), repr=False, compare=False)
-    way: Way | None = field(default=None, repr=False, compare=False)
+    path: TracedPath | None = field(default=None, repr=False, compare=False)

@@ -1,12 +1,13 @@
-"""Gradients of which one run alone states that it saw a part.
+"""Gradients of which one run alone states that it recorded only a part.
 
     @torch.compile
     def f(x): h = x.tanh(); return h, h.sum()      # the gradient of h through the sum stays inside
 
-The record of the gradient of h then holds what came from outside the compiled code, and that of an
-eager run holds all of it: two quantities. So their difference blames nothing and explains nothing.
-What is computed from such a gradient is judged as if one run had no record of the gradient. Records
-with equal bits stay a pair, since the compiled code kept nothing then.
+The record of the gradient of h then holds the part that came from outside the compiled code, while
+the record of an eager run holds the whole gradient. These are two quantities, so that their
+difference is neither a fault nor an explanation. Records that are computed from such a gradient are
+judged as if one run had no record of the gradient. Records with equal bits stay a pair, since the
+compiled code kept nothing then.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ FOLLOWING = ("grad", "pass_grad", "updated", "delta")
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """The pairs of differing gradients of which one run alone saw a part.
+    """The pairs of differing gradients of which one run alone recorded only a part.
 
-    rows: A's rows of these pairs. followed: of each, whether both runs have a later record that was
-        computed from the gradient, and that shows what the whole gradient did.
+    rows: A's rows of these pairs. followed: for each row, whether both runs have a later record
+        that was computed from the gradient, and that shows the effect of the whole gradient.
     """
 
     alignment: Alignment
@@ -46,14 +47,15 @@ class Partials:
         return replace(alignment, equal=alignment.equal | np.isin(alignment.a_row, self.rows))
 
     def unknown(self, first: Place | None, origins: Sequence[Origin]) -> bool:
-        """Whether the answer depends on what these gradients were on the whole.
+        """Whether the answer depends on the unrecorded parts of these gradients.
 
-        It does where the first origin was computed from one of them, and where nothing that both
-        runs recorded follows from one of them, unless the runs part in an earlier step.
+        The answer depends on the unrecorded parts where the first origin was computed from one of
+        these gradients. It also does where no record of both runs follows from one of these
+        gradients, unless the runs part in an earlier step.
         first: where the runs part; None where nothing else differs.
         """
         a = self.alignment.a
-        names = {join(*a.tensors[one][:2]) for one in np.unique(a.tensor[self.rows]).tolist()}
+        names = {join(*a.tensors[number][:2]) for number in np.unique(a.tensor[self.rows]).tolist()}
         if origins and names.intersection(origins[0].parents):
             return True
         steps = a.step[self.rows[~self.followed]]
@@ -61,18 +63,18 @@ class Partials:
 
     @property
     def clause(self) -> str:
-        """For people: how many gradients differ so; "" without any."""
+        """For people: how many gradients one run recorded only in part; "" without any."""
         count, more = len(self.rows), "s" * (len(self.rows) > 1)
         if not count:
             return ""
-        told = f"{count} gradient{more} of which one run saw a part alone"
+        text = f"{count} gradient{more} of which one run saw a part alone"
         if self.followed.all():
-            return told
-        return f"{told}; what follows from {'them' if more else 'it'} was not recorded in both"
+            return text
+        return f"{text}; what follows from {'them' if more else 'it'} was not recorded in both"
 
 
 def partials(alignment: Alignment) -> Partials:
-    """The differing pairs of gradients of which one run alone states that it saw a part."""
+    """The differing pairs of gradients of which one run alone states that it recorded a part."""
     pairs = alignment.differing
     rows, others = alignment.a_row[pairs], alignment.b_row[pairs]
     stated = _stated(alignment.a)[alignment.a.tensor[rows]]
@@ -81,13 +83,15 @@ def partials(alignment: Alignment) -> Partials:
 
 
 def _stated(table: Table) -> Array:
-    """Of each tensor of a run, whether it is a gradient that the run says to have seen in part."""
+    """For each tensor, whether it is a gradient that the run states to have recorded in part."""
     names = from_outside(table)
-    return np.array([one.kind == "grad" and one.name in names for one in table.tensors], bool)
+    return np.array(
+        [tensor.kind == "grad" and tensor.name in names for tensor in table.tensors], bool
+    )
 
 
 def _followed(alignment: Alignment, rows: Array) -> Iterator[bool]:
-    """Of each row, whether a pair that is none of these rows was computed from it later."""
+    """For each row, whether a pair outside these rows was computed from the row later."""
     a = alignment.a
     last: dict[tuple[int, int, int, str], int] = {}
     for row in np.setdiff1d(alignment.a_row, rows).tolist() if len(rows) else ():

@@ -15,17 +15,19 @@ __all__ = ["preceding"]
 def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
     """Why the first record that differs is not the first origin, as a clause; "" where it is.
 
-    first: the place of the first record that differs. origin: the first origin that is told.
+    first: the place of the first record that differs. origin: the first origin.
     """
     if first == origin.place:
         return ""
     a = frontier.alignment.a
-    row, told = _row(a, first), _row(a, origin.place)
-    if a.step[told] == a.step[row] and frontier.since[told] <= a.order[row]:
+    row, row_of_origin = _row(a, first), _row(a, origin.place)
+    if a.step[row_of_origin] == a.step[row] and frontier.since[row_of_origin] <= a.order[row]:
         return "is the same tensor under another name"
     if not frontier.explained[row]:
         return "is made by the same operation"
-    follows = [one for one in frontier.parents(row, saved=True) if frontier.status[one] == 1]
+    follows = [
+        parent for parent in frontier.parents(row, saved=True) if frontier.status[parent] == 1
+    ]
     if follows:
         tensor = a.tensors[a.tensor[follows[0]]]
         return f"follows from {escape(join(tensor.name, tensor.kind))}"
@@ -34,9 +36,9 @@ def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
 
 def _row(table: Table, place: Place) -> int:
     """The row of a record by its coordinates."""
-    names = [(one.rank, one.name, one.kind) for one in table.tensors]
-    same = np.array([one == (place.rank, place.name, place.kind) for one in names], bool)
-    there = same[table.tensor] & (table.phase == list(table.phases).index(place.phase))
+    names = [(tensor.rank, tensor.name, tensor.kind) for tensor in table.tensors]
+    of_tensor = np.array([one == (place.rank, place.name, place.kind) for one in names], bool)
+    there = of_tensor[table.tensor] & (table.phase == list(table.phases).index(place.phase))
     for name in ("step", "pass_index", "call"):
         there &= getattr(table, name) == getattr(place, name)
     return int(np.flatnonzero(there)[0])

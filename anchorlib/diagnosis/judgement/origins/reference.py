@@ -1,7 +1,7 @@
-"""The origins of two runs, measured from a third run that is nearer to the truth than either.
+"""The origins of two runs, measured from a third run that is nearer to the truth than both.
 
-The reference is a float64 run or one on the CPU, say. The reference's record of an origin is found
-by aligning the reference with A; B's record is A's partner.
+Such a reference is, for example, a run in float64 or on the CPU. The reference's record of an
+origin is found by aligning the reference with A; B's record is A's partner.
 """
 
 from __future__ import annotations
@@ -29,37 +29,39 @@ def measured_from(
     reference: Table, origins: Sequence[Origin], *, progress: Progress | None = None
 ) -> tuple[Origin, ...]:
     """The origins of one comparison, each with its `nearness` to the reference."""
-    places = [n for n, one in enumerate(origins) if one.evidence is not None]
-    evidence = [one.evidence for one in origins if one.evidence is not None]
+    places = [n for n, origin in enumerate(origins) if origin.evidence is not None]
+    evidence = [origin.evidence for origin in origins if origin.evidence is not None]
     if not evidence:
         return tuple(origins)
     alignment = evidence[0][0].alignment
     row_a = np.array([row for _, row in evidence], np.int64)
     row_b = _partners(alignment.a_row, alignment.b_row, row_a)
-    found = align(reference, alignment.a, names=_names(reference, alignment)).settled()
-    taken_apart = found.b is not alignment.a  # A's passes were put together: its rows are no more
-    row = np.full(len(row_a), -1) if taken_apart else _partners(found.b_row, found.a_row, row_a)
+    aligned = align(reference, alignment.a, names=_names(reference, alignment)).settled()
+    taken_apart = aligned.b is not alignment.a  # A's passes were merged, and its rows with them
+    row = np.full(len(row_a), -1) if taken_apart else _partners(aligned.b_row, aligned.a_row, row_a)
     there = np.flatnonzero(row >= 0)
     sides = [
-        _measures(found.a, table, row[there], rows[there], progress)
+        _measures(aligned.a, table, row[there], rows[there], progress)
         for table, rows in ((alignment.a, row_a), (alignment.b, row_b))
     ]
-    near = [Nearness(lacks=_missing(found, origins[n], taken_apart=taken_apart)) for n in places]
-    scales = found.a.scale[row[there]], alignment.a.scale[row_a[there]]
+    near = [Nearness(lacks=_missing(aligned, origins[n], taken_apart=taken_apart)) for n in places]
+    scales = aligned.a.scale[row[there]], alignment.a.scale[row_a[there]]
     for at, which in enumerate(there.tolist()):
         far = _apart(origins[places[which]].measure, sides[0].at(at), *(s[at] for s in scales))
         near[which] = _near(sides, at, far)
-    told = dict(zip(places, near, strict=True))
-    return tuple(replace(one, nearness=told.get(n)) for n, one in enumerate(origins))
+    nearness_of_place = dict(zip(places, near, strict=True))
+    return tuple(
+        replace(origin, nearness=nearness_of_place.get(n)) for n, origin in enumerate(origins)
+    )
 
 
 def _names(reference: Table, alignment: Alignment) -> Mapping[str, str]:
     """The reference's names -> A's, for tensors that the reference calls as B does.
 
-    Tensors that the reference calls as A does are left out: they find their partners so.
+    Tensors that have one name in the reference and in A are left out: they need no renaming.
     """
     own = {tensor.name for tensor in reference.tensors}
-    return {one.b: one.a for one in alignment.renamed if one.a not in own}
+    return {renaming.b: renaming.a for renaming in alignment.renamed if renaming.a not in own}
 
 
 def _partners(keys: Array, values: Array, wanted: Array) -> Array:
@@ -68,8 +70,8 @@ def _partners(keys: Array, values: Array, wanted: Array) -> Array:
         return np.full(len(wanted), -1)
     order = np.argsort(keys, kind="stable")
     place = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    found: Array = np.where(keys[order][place] == wanted, values[order][place], -1)
-    return found
+    partners: Array = np.where(keys[order][place] == wanted, values[order][place], -1)
+    return partners
 
 
 def _measures(
@@ -91,8 +93,8 @@ def _measures(
 def _apart(measure: Measure, from_reference: Measure, scale: float, scale_a: float) -> float:
     """How far B is from A, in units of the reference's norm.
 
-    measure: of B from A. from_reference: of A from the reference. scale, scale_a: the loss scales
-    that the reference's norm and A's norm carry.
+    measure: how far B is from A. from_reference: how far A is from the reference. scale, scale_a:
+    the loss scales that the reference's norm and A's norm carry.
     """
     if not from_reference.norm or not scale_a:
         return math.nan
@@ -101,22 +103,26 @@ def _apart(measure: Measure, from_reference: Measure, scale: float, scale_a: flo
 
 
 def _near(sides: Sequence[Measures], at: int, apart: float) -> Nearness:
-    one, two = (side.at(at) for side in sides)
+    measure_a, measure_b = (side.at(at) for side in sides)
     if any(line.pair == at for side in sides for line in side.damaged):
         return Nearness(lacks="values are damaged: anchor verify")
-    if "shape" in (one.measured, two.measured):
+    if "shape" in (measure_a.measured, measure_b.measured):
         return Nearness(lacks="its shape differs there")
-    if "summary" in (one.measured, two.measured):
+    if "summary" in (measure_a.measured, measure_b.measured):
         return Nearness(lacks="values were not kept")
-    return nearness(one, two, apart)
+    return nearness(measure_a, measure_b, apart)
 
 
 def _missing(alignment: Alignment, origin: Origin, *, taken_apart: bool) -> str:
     """Why the reference has no record of an origin."""
     if taken_apart:
         return "it does at once what A does in parts"
-    kinds = {(one.b, tensor.kind) for one in alignment.renamed for tensor in alignment.a.tensors
-             if tensor.name == one.a}  # fmt: skip
+    kinds = {
+        (renaming.b, tensor.kind)
+        for renaming in alignment.renamed
+        for tensor in alignment.a.tensors
+        if tensor.name == renaming.a
+    }
     kinds |= {(tensor.name, tensor.kind) for tensor in alignment.a.tensors}
     known = (origin.place.name, origin.place.kind) in kinds
     return "not recorded there" if known else "not recorded"

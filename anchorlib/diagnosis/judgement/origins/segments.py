@@ -1,8 +1,8 @@
 """Origins grouped into segments: all origins of a segment have one cause.
 
-Records of one step and pass that depend on the same parents lie in one segment: one operation
-between those parents and the records differs. Origins of the same tensor at later steps, in later
-passes and on other ranks say nothing new, and belong to the segment of the first.
+Records of one step and pass with equal parents lie in one segment: one operation between those
+parents and the records differs. Origins of a tensor at later steps, in later passes and on other
+ranks show nothing new, and belong to the segment of the tensor's first origin.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
 
-__all__ = ["Segment", "segments"]
+__all__ = ["OriginSegment", "segments"]
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class OriginSegment:
     """Origins with one cause.
 
     row: the first record in order of execution. rows: the first record of each name and kind.
-    elsewhere: the first record of the same tensor in each other phase, where it is an origin too.
+    elsewhere: the first record of this tensor in each other phase, where it is an origin too.
     amongst: how many records the segment stands for.
     ranks: the ranks that have the first record's tensor as an origin at its step and pass.
-    ops: the operations that all of `rows` have in common; where they have none, those of `row`.
+    ops: the operations that all of `rows` have in common; without any, the operations of `row`.
     """
 
     row: int
@@ -38,7 +38,7 @@ class Segment:
     elsewhere: tuple[int, ...] = ()
 
 
-def segments(frontier: Frontier) -> list[Segment]:
+def segments(frontier: Frontier) -> list[OriginSegment]:
     """The segments of all origins, in A's order of execution."""
     a = frontier.alignment.a
     rows = frontier.origins
@@ -53,28 +53,33 @@ def segments(frontier: Frontier) -> list[Segment]:
     amongst = np.bincount(which.reshape(-1), minlength=len(first))
     groups: dict[Any, list[int]] = {}
     for number in np.argsort(first, kind="stable").tolist():
-        groups.setdefault(_segment(frontier, int(rows[first[number]])), []).append(number)
-    told = []
+        groups.setdefault(_key(frontier, int(rows[first[number]])), []).append(number)
+    found_segments = []
     for numbers in groups.values():
         leaders = [int(rows[first[number]]) for number in numbers]
         at = place[first[numbers[0]]] == place
-        told.append(_told(frontier, leaders, int(amongst[numbers].sum()), rows[at]))
-    return told
+        found_segments.append(_segment_of(frontier, leaders, int(amongst[numbers].sum()), rows[at]))
+    return found_segments
 
 
-def _told(frontier: Frontier, leaders: list[int], amongst: int, same: Array) -> Segment:
+def _segment_of(
+    frontier: Frontier, leaders: list[int], amongst: int, rows_of_tensor: Array
+) -> OriginSegment:
     a, row = frontier.alignment.a, leaders[0]
-    at_once = same[(a.step[same] == a.step[row]) & (a.pass_index[same] == a.pass_index[row])]
-    ranks = {a.tensors[one].rank for one in a.tensor[at_once].tolist()}
-    ops = [frontier.ancestry(one).ops for one in leaders]
+    at_once = rows_of_tensor[
+        (a.step[rows_of_tensor] == a.step[row])
+        & (a.pass_index[rows_of_tensor] == a.pass_index[row])
+    ]
+    ranks = {a.tensors[number].rank for number in a.tensor[at_once].tolist()}
+    ops = [frontier.ancestry(leader).ops for leader in leaders]
     common = tuple(op for op in ops[0] if all(op in other for other in ops[1:]))
-    _, first = np.unique(a.phase[same], return_index=True)
-    elsewhere = tuple(one for one in same[np.sort(first)].tolist() if one != row)
+    _, first = np.unique(a.phase[rows_of_tensor], return_index=True)
+    elsewhere = tuple(one for one in rows_of_tensor[np.sort(first)].tolist() if one != row)
     ranked = tuple(sorted(ranks))
-    return Segment(row, tuple(leaders), amongst, ranked, common or ops[0], elsewhere)
+    return OriginSegment(row, tuple(leaders), amongst, ranked, common or ops[0], elsewhere)
 
 
-def _segment(frontier: Frontier, row: int) -> Any:
+def _key(frontier: Frontier, row: int) -> Any:
     """The key of the segment that a row belongs to: rows of one segment have equal keys."""
     a = frontier.alignment.a
     role = Role(int(frontier.role[row]))

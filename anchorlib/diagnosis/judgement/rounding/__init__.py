@@ -2,17 +2,17 @@
 
 severity      the error of one operation in eps of its dtype, and how large it may be
 conditioning  how many times a normalisation enlarges the rounding of its input
-probabilities how far a loss of probabilities may be from the same of logits
+probabilities how far a loss of probabilities may be from that loss of logits
 resummation   a record computed once more in float64 from its recorded inputs
 benign        differences of bits that are no difference of values
 unused        values that differ only in elements on which no loss depends
-sparse        sparse gradients that hold the same numbers, stored otherwise
+sparse        sparse gradients that hold equal numbers, stored differently
 shaken        elements whose gradient is rounding alone
 jumps         where an error leaps: a fault that was hidden below rounding at first
 moments       where a batch norm hides a fault, and its running moments show it
 """
 
-from anchorlib.diagnosis.judgement.rounding.benign import benign, only_dead_ends
+from anchorlib.diagnosis.judgement.rounding.benign import Benign, benign, only_dead_ends
 from anchorlib.diagnosis.judgement.rounding.jumps import Jump, jump
 from anchorlib.diagnosis.judgement.rounding.moments import hidden_by_a_norm
 from anchorlib.diagnosis.judgement.rounding.resummation import Resummations
@@ -25,6 +25,7 @@ from anchorlib.diagnosis.judgement.rounding.severity import (
 
 __all__ = [
     "LEARNT",
+    "Benign",
     "Jump",
     "Resummations",
     "Severity",

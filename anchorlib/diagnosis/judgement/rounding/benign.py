@@ -1,13 +1,13 @@
-"""Differences of bits that are no difference of values, told by their nature, not by their size.
+"""Differences of bits that are no difference of values, recognised by their nature, not their size.
 
-sign   zeros of another sign, or other bits of a NaN
+sign   zeros with different signs, or NaNs with different bits
 scale  gradients that are equal once each is divided by the loss scale that its record states
 dtype  equal values in two element types, after both are rounded to the coarser type
-sparse a sparse gradient whose sums at all indices are the same, stored otherwise
+sparse a sparse gradient that is stored differently, with equal sums at all indices
 unused values of elements on which no loss depends (`unused`)
 
-A dead end is a scalar, mostly the loss, from which nothing follows: the gradients of its step are
-equal, since they do not depend on the number that the scalar comes to.
+A dead end is a scalar, mostly the loss, from which nothing else is computed: the gradients of its
+step are equal, since gradients do not depend on the number that the scalar is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WORDS = {
 class Benign:
     """The measured pairs that differ in no value.
 
-    pairs: indices into the alignment. why: the reason of each pair, as above.
+    pairs: indices into the alignment. why: the reason of each pair, a word of the module's list.
     """
 
     pairs: Array
@@ -74,21 +74,22 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
     code_a, code_b = shared_codes(a.dtypes, b.dtypes)
     retyped = code_a[a.dtype[rows_a]] != code_b[b.dtype[rows_b]]
     most = measures["max_abs"]
-    same = (measures["measured"] == "values") & (measures["nonfinite"] == 0)
-    same &= (most == 0) | np.isnan(most) | (retyped & (measures["share_differing"] == 0))
+    of_equal_values = (measures["measured"] == "values") & (measures["nonfinite"] == 0)
+    of_equal_values &= (most == 0) | np.isnan(most) | (retyped & (measures["share_differing"] == 0))
     why = np.where(retyped, DTYPE, np.where(a.scale[rows_a] != b.scale[rows_b], SCALE, SIGN))
     stored = stored_otherwise(alignment, measures.pair)
-    same |= stored
-    rest = measures.without(measures.pair[same])
-    dead = ~same & unused(alignment, rest)
+    of_equal_values |= stored
+    rest = measures.without(measures.pair[of_equal_values])
+    dead = ~of_equal_values & unused(alignment, rest)
     why = np.where(stored, SPARSE, np.where(dead, UNUSED, why))
-    return Benign(measures.pair[same | dead], why[same | dead])
+    return Benign(measures.pair[of_equal_values | dead], why[of_equal_values | dead])
 
 
 def only_dead_ends(alignment: Alignment, measures: Measures) -> bool:
-    """Whether nothing differs but scalars that a forward computes, in steps of equal gradients.
+    """Whether only scalars differ that a forward computes, in steps with equal gradients.
 
-    The scalars differ by rounding alone: by 8 eps at most, as two correct forms of one operation.
+    The scalars must differ by rounding alone: by 8 eps at most, as two correct forms of one
+    operation do.
     """
     a, rows = alignment.a, alignment.a_row[measures.pair]
     kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor]

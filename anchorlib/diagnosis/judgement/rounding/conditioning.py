@@ -3,15 +3,16 @@
     y = (x − mean) / √(Var[x] + eps)
 
 x and its mean round in proportion to the size √E[x²], while y is measured in units of the spread.
-Where the mean is large beside the spread, the rounding of both is larger in y, relative to y, by
+Where the mean is much larger than the spread, the rounding of x and of the mean is enlarged in y,
+relative to y, by
 
     √( Σ E[x²] / (Var[x] + eps)  /  Σ Var[x] / (Var[x] + eps) )
 
 with a term for each group of elements that are normalised together, so that a group counts by its
-share in y: one nearly constant channel among many does not make room for errors of the others. x
-itself rounds where the operations of one stretch hold both the computation of x and the norm: A
-recorded x in between, B did not. The mean rounds in every norm that computes one; an RMS norm
-and a batch norm in eval mode compute none.
+share in y: one nearly constant channel among many does not excuse errors of the other channels. The
+rounding of x itself counts where the operations of one stretch hold both the computation of x and
+the norm: A recorded x in between, and B did not. The rounding of the mean counts for every norm
+that computes a mean; an RMS norm and a batch norm in eval mode do not.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ Array = np.ndarray[Any, Any]
 NORM = re.compile(r"(batch|layer|group|instance)_?norm", re.IGNORECASE)
 VIEW = re.compile(r"view|reshape", re.IGNORECASE)
 EPS = 1e-5
-"""The eps of torch's norms where a node does not tell its own."""
+"""The default eps of torch's norms, for a node that does not state its eps."""
 UNSEEN = 2.0
 """The factor where x is not known: six nets with batch norms had 1.0 to 2.3 at their start."""
 MOST_ELEMENTS = 1 << 22
-"""Elements of x that are read: bounds memory, in float64."""
+"""The most elements of x that are read, which bounds memory: they are held in float64."""
 
 
 def conditioning(frontier: Frontier, row: int) -> float:
@@ -47,26 +48,26 @@ def conditioning(frontier: Frontier, row: int) -> float:
     if not norms or a.tensors[a.tensor[row]].kind != "value":
         return 1.0
     given = [
-        one
-        for one in frontier.parents(row)
-        if a.shape[one] == a.shape[row] and frontier.role[one] != Role.PARAMETER
+        parent
+        for parent in frontier.parents(row)
+        if a.shape[parent] == a.shape[row] and frontier.role[parent] != Role.PARAMETER
     ]
     alone = [one for one in given if frontier.status[one] == UNMATCHED]
     if not alone and len(ops) > 1:
         return UNSEEN
-    told = _arguments(frontier, row, norms[0])
-    if not given or "training=False" in told:
+    text = _arguments(frontier, row, norms[0])
+    if not given or "training=False" in text:
         return 1.0
     x = _values(frontier, (alone or given)[0])
     if x is None:
         return UNSEEN
-    eps = re.search(r"\beps=([0-9.e+-]+)", told)
-    each = _grouped(x, norms[0], told, is_viewed=any(VIEW.search(op) for op in ops))
+    eps = re.search(r"\beps=([0-9.e+-]+)", text)
+    each = _grouped(x, norms[0], text, is_viewed=any(VIEW.search(op) for op in ops))
     return _of(each, float(eps[1]) if eps else EPS)
 
 
 def _arguments(frontier: Frontier, row: int, op: str) -> str:
-    """What A states that `op` was told, as "eps=1e-05, group=2"; "" where it states nothing."""
+    """The arguments of `op` that A states, as "eps=1e-05, group=2"; "" where it states none."""
     a = frontier.alignment.a
     own = a.tensors[a.tensor[row]]
     for edges in a.edges.get(own.rank, ()):
@@ -85,19 +86,20 @@ def _values(frontier: Frontier, row: int) -> Array | None:
         return None
 
 
-def _grouped(x: Array, op: str, told: str, *, is_viewed: bool) -> Array:
-    """x with a row for each group of elements that the norm `op` takes together.
+def _grouped(x: Array, op: str, text: str, *, is_viewed: bool) -> Array:
+    """x with a row for each group of elements that the norm `op` normalises together.
 
-    is_viewed: whether x is viewed in another shape, as an instance norm does before a batch norm.
+    text: the arguments of `op`. is_viewed: whether x is viewed in another shape first, as an
+    instance norm does before it calls a batch norm.
     """
     name = op.lower()
     if "layer" in name or x.ndim < 2:
-        shape = re.search(r"normalized_shape=\(([^)]*)\)", told)
+        shape = re.search(r"normalized_shape=\(([^)]*)\)", text)
         axes = len([size for size in shape[1].split(",") if size.strip()]) if shape else 1
         return x.reshape(*x.shape[: max(x.ndim - axes, 0)], -1)
     if "group" in name:
-        told_groups = re.search(r"\bgroup=(\d+)", told)
-        groups = int(told_groups[1]) if told_groups else 1
+        stated_groups = re.search(r"\bgroup=(\d+)", text)
+        groups = int(stated_groups[1]) if stated_groups else 1
         return x.reshape(len(x), groups if x.shape[1] % groups == 0 else 1, -1)
     if "instance" in name or (is_viewed and x.ndim > 2):
         return x.reshape(*x.shape[:2], -1)
@@ -105,7 +107,7 @@ def _grouped(x: Array, op: str, told: str, *, is_viewed: bool) -> Array:
 
 
 def _of(x: Array, eps: float) -> float:
-    """The factor for x, whose rows are normalised each by itself."""
+    """The factor for x, each row of which is normalised by itself."""
     with np.errstate(all="ignore"):
         spread = x.var(-1)
         enlarged = ((x**2).mean(-1) / (spread + eps)).sum() / (spread / (spread + eps)).sum()

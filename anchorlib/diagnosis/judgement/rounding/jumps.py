@@ -1,10 +1,11 @@
 """Where an error leaps: the place of a fault that was hidden below rounding at first.
 
 A fault may first show as a difference below rounding: a correction, a normalisation or terms that
-cancel hide it, and a few records later it is large. Within the first step that differs, a leap is
-the first record whose relative error is a thousand times the largest error before it, even though
-its inputs differ already. On 151 pairs of trainings whose difference was known, a leap stood at the
-cause in 5 of 6 faults that were hidden so, and there was none in 75 other pairs.
+cancel hide the fault, and a few records later the difference is large. Within the first step that
+differs, a leap is the first record whose relative error is a thousand times the largest error
+before it, even though its inputs differ already. On 151 pairs of trainings whose difference was
+known, a leap stood at the cause of 5 of 6 faults that were hidden like this, and 75 other pairs had
+no leap.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["Jump", "jump"]
 
 TIMES = 1000.0
-"""How many times the largest error before it an error has to be."""
+"""How many times as large as the largest error before it a leap has to be."""
 LEAST = 2.0**-23
-"""The least error that is taken for the largest before: one eps of float32."""
+"""The least error that counts as the largest error before: one eps of float32."""
 ELEMENTS = 64
-"""A tensor of fewer elements may differ by 100 % by rounding alone."""
+"""The fewest elements of a tensor that leaps: smaller tensors may differ by 100 % by rounding."""
 
 
 class Jump(NamedTuple):
     """A row that is an origin although its inputs differ already.
 
-    row: in A's table. times: the row's error over the largest error before it in its step; 0 where
-    another sign than its error makes it an origin.
+    row: the row in A's table. times: the row's error over the largest error before it in its step;
+    0 where something else than its error makes the row an origin.
     """
 
     row: int
@@ -44,10 +45,11 @@ class Jump(NamedTuple):
 def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump | None:
     """The first leap in the first step that differs, in A's order of execution.
 
-    Three large errors are no leaps: that of a tensor which consists of rounding alone, as the
-    gradient of a bias before a norm; any error behind a record of integers, since a rounding
-    may turn a decision; and that of gradients behind the backward of a step which a larger loss
-    scale made one run skip. Clipping divides those by a norm that is infinite.
+    Three kinds of large errors are no leaps. The first is the error of a tensor that consists of
+    rounding alone, as the gradient of a bias before a norm. The second is any error behind a record
+    of integers, since rounding may turn a decision. The third is the error of gradients after the
+    backward of a step that one run skipped because of a larger loss scale: clipping divides these
+    gradients by a norm that is infinite.
     """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
@@ -81,17 +83,17 @@ def jump(frontier: Frontier, measures: Measures, overflows: Overflows) -> Jump |
 
 
 def _is_handed_on(frontier: Frontier, row: int, errors: Mapping[int, float]) -> bool:
-    """Whether a row has its error from a parent whose error is about as large."""
+    """Whether a row inherits its error from a parent whose error is about as large."""
     a = frontier.alignment.a
     # A parent that was recorded later handed nothing on: lineage links all kinds of a parameter.
-    # And no gradient depends on the number that the loss comes to.
+    # And no gradient depends on the number that the loss is.
     gradient = a.tensors[a.tensor[row]].kind != "value"
     parents = [
-        one
-        for one in frontier.parents(row, saved=True)
-        if a.order[one] < a.order[row] and not (gradient and _is_number(frontier, one))
+        parent
+        for parent in frontier.parents(row, saved=True)
+        if a.order[parent] < a.order[row] and not (gradient and _is_number(frontier, parent))
     ]
-    return errors[row] <= TIMES * max((errors.get(one, 0.0) for one in parents), default=0.0)
+    return errors[row] <= TIMES * max((errors.get(parent, 0.0) for parent in parents), default=0.0)
 
 
 def _is_number(frontier: Frontier, row: int) -> bool:
@@ -100,17 +102,18 @@ def _is_number(frontier: Frontier, row: int) -> bool:
 
 
 def _is_rounding(frontier: Frontier, measures: Measures, place: int) -> bool:
-    """Whether the error is explained by rounding in the record's compute dtype, or of its parents.
+    """Whether rounding in the compute dtype of the record or of its parents explains the error.
 
-    Where a float32 record goes on in bfloat16, one rounding to bfloat16 is a leap of a thousand.
+    Where computation goes on in bfloat16 after a float32 record, one rounding to bfloat16 is a
+    thousand times as large as the errors before it.
     """
     row_a, row_b = _rows(frontier, measures, place)
-    told = severity(frontier, row_a, row_b, measures.at(place))
-    return told.rounding or (told.note != "" and told.error <= TIMES)
+    error = severity(frontier, row_a, row_b, measures.at(place))
+    return error.rounding or (error.note != "" and error.error <= TIMES)
 
 
 def _is_shaken(frontier: Frontier, measures: Measures, place: int, limit: float) -> bool:
-    """Whether a record is an update that is far off only in elements whose gradient is rounding."""
+    """Whether a record is an update that differs only in elements whose gradient is rounding."""
     row_a, row_b = _rows(frontier, measures, place)
     kind = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row_a]].kind
     return kind == "updated" and steady_error(frontier, row_a, row_b) <= limit

@@ -2,10 +2,10 @@
 
     y = (x − mean) / std;   running_mean += m·(mean − running_mean);   running_var likewise
 
-If B's x is A's times a factor, y is the same but for rounding, and so is all that follows. The
-running moments are not. Rounding errors of x have either sign, so that a mean over x has less of
-them than y has. So where the moments differ far more than y, and than all that was recorded before
-y, x does not differ by rounding.
+If B's x is A's x times a factor, y is equal but for rounding, and so is everything that follows
+from y. The running moments differ by that factor. Rounding errors of x have either sign, so that
+they nearly cancel in a mean over x. So where the moments differ far more than y and than every
+record before y, x differs by more than rounding.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ __all__ = ["hidden_by_a_norm"]
 
 MEAN, VARIANCE = "running_mean", "running_var"
 TIMES = 10.0
-"""How many times the largest error up to the norm's results the error of its moments has to be."""
+"""How many times as large as every error up to the norm's result its moments' error must be."""
 LEAST = TOLERANCE * 2.0**-23
-"""The least error that is taken for the largest: what rounding makes of float32."""
+"""The least error that counts as the largest error before: the rounding of float32."""
 
 
 def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
-    """The row of the first running moment of the first step that differs; None without one.
+    """The row of the first running moment that shows a fault in the first step that differs.
 
-    A pass records a buffer as it finds it, so that the moments of a step are records of its later
-    passes, or of the next step.
+    None where no moment does. A pass records a buffer as it is when the pass begins, so that the
+    moments of a step are records of its later passes, or of the next step.
     """
     a = frontier.alignment.a
     rows = frontier.alignment.a_row[measures.pair]
     if not len(rows):
         return None
     first = int(a.step[rows].min())
-    ends = np.array([one.name.endswith((MEAN, VARIANCE)) for one in a.tensors], bool)
+    ends = np.array([tensor.name.endswith((MEAN, VARIANCE)) for tensor in a.tensors], bool)
     which = ends[a.tensor[rows]] & (a.step[rows] <= first + 1) & frontier.explained[rows]
     at = np.flatnonzero(which & (frontier.role[rows] == Role.BUFFER))
     apart = measures["error_eps"] * measures["eps"]
-    rank = np.array([one.rank for one in a.tensors])[a.tensor[rows]]
+    rank = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
     for place in at[np.argsort(a.order[rows[at]], kind="stable")].tolist():
         row = int(rows[place])
         made = _made(frontier, row, first)
@@ -58,10 +58,10 @@ def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
 
 
 def _made(frontier: Frontier, row: int, first: int) -> int | None:
-    """When a moment's norm made its last result before the moment's record.
+    """The order of the last result that a moment's norm made before the moment's record.
 
-    None where it made none in the first step, or another one in a later step: what came in there
-    differs by more than rounding, since parameters were updated in between.
+    None where the norm made no result in the first step, or a further result in a later step: the
+    input of that one differs by more than rounding, since parameters were updated in between.
     """
     a = frontier.alignment.a
     module = a.tensors[a.tensor[row]].name.rpartition(".")[0]
@@ -71,9 +71,9 @@ def _made(frontier: Frontier, row: int, first: int) -> int | None:
 
 
 def _error(frontier: Frontier, row: int, apart: float) -> float:
-    """The error of a moment; that of a mean relative to the spread of what it is the mean of.
+    """The error of a moment; for a mean, relative to the spread of the values that were averaged.
 
-    A mean of terms that cancel rounds as much as the terms do.
+    A mean of terms that cancel rounds as much as the terms do, however small the mean is.
     apart: the error relative to the moment itself.
     """
     a = frontier.alignment.a
@@ -83,7 +83,7 @@ def _error(frontier: Frontier, row: int, apart: float) -> float:
     beside = series(a, row, "value", f"{name.removesuffix(MEAN)}{VARIANCE}")
     beside = beside[(a.step[beside] == a.step[row]) & (a.pass_index[beside] == a.pass_index[row])]
     try:
-        mean, variance = (values(a, one) for one in (row, int(beside[0])))
+        mean, variance = (values(a, at) for at in (row, int(beside[0])))
     except (IndexError, StoreError):
         return 0.0
     if mean is None or variance is None or mean.size != variance.size:

@@ -1,10 +1,10 @@
-"""A binary cross entropy of probabilities, beside the same of logits.
+"""A binary cross entropy of probabilities, compared with the binary cross entropy of logits.
 
     −log(1 − p),  p = σ(x)
 
-p is rounded near 1, so that 1 − p and its logarithm are off by as much as eps·eˣ; the same loss of
-logits never forms 1 − p. Both are correct ways to write one loss, of which one loses digits where
-the model is sure and wrong.
+p is rounded near 1, so that 1 − p and its logarithm are off by as much as eps·eˣ. The loss of
+logits never computes 1 − p. Both are correct formulas of one loss, but the formula with
+probabilities loses digits where the model is sure and wrong.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PROBABILITIES = re.compile(r"^BinaryCrossEntropyBackward")
 LOGITS = re.compile(r"^BinaryCrossEntropyWithLogitsBackward")
 SIGMOID = re.compile(r"^SigmoidBackward")
 MOST = 1e4
-"""The most eps that are granted: beyond, a loss of probabilities tells nothing."""
+"""The most eps that are allowed: a loss of probabilities that is further off has no digits left."""
 MOST_ELEMENTS = 1 << 22
 
 
 def of_probabilities(
     frontier: Frontier, row: int, ops: Sequence[str], ops_b: Sequence[str]
 ) -> float:
-    """How far, in eps, a loss of probabilities may be from the same of logits; 0.0 elsewhere."""
+    """How far, in eps, a loss of probabilities may be from that loss of logits; 0.0 elsewhere."""
     a = frontier.alignment.a
     forms = [any(map(LOGITS.match, side)) for side in (ops, ops_b)]
     if forms[0] == forms[1] or a.figures["numel"][row] != 1:

@@ -1,9 +1,10 @@
 """One record computed once more in float64 from its recorded inputs, and what rounding explains.
 
-A sum whose terms cancel rounds by many eps of the little that is left. No constant tells by how
-many; the terms do (`anchorlib.diagnosis.sizes.sums`). Which records were the operands is found by
-trial, among the parents and the inputs of the pass: those whose sum reproduces one of the two runs.
-Where values were not kept, or are too many, the norms of the operands bound the terms.
+A sum whose terms cancel rounds by many eps of the small rest. By how many eps depends on the terms
+(`anchorlib.diagnosis.sizes.sums`), so that no constant limit exists. The operands are found by
+trial among the parents and the inputs of the pass: they are the records whose sum reproduces one of
+the two runs. Where values were not kept, or are too many, the norms of the operands bound the
+terms.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from anchorlib.diagnosis.pairing import Table
 from anchorlib.diagnosis.sizes import (
     Geometry,
     Measure,
-    Sum,
+    ReferenceSum,
     Task,
     convolutions,
     geometry_of,
@@ -40,18 +41,19 @@ Array = np.ndarray[Any, Any]
 WORK = 1 << 32
 """Multiplications that one comparison spends on all of its resummations: a second or two."""
 MOST_ELEMENTS = 1 << 20
-"""Elements of an operand that is read: bounds memory, as float64 and squared."""
+"""The most elements of an operand that is read, which bounds memory: the operand is held in
+float64, and once more squared."""
 MOST_OPERANDS = 6
 UNKNOWN_TERMS = 2.0
-"""A sum of unknown terms may round by so many eps times the root of their number: adding them up
-rounds by half of that root, and by four times as much where they cancel, as behind batch norms (1.8
-was seen for 4,096 terms)."""
+"""A sum of unknown terms may round by so many eps times the root of the number of terms. Adding
+them up rounds by half of that root, and by four times as much where the terms cancel, as behind
+batch norms (1.8 times the root was seen for 4,096 terms)."""
 CLEARLY = 1.1
-"""The other run is nearer to float64 where a run is so many times as far from it."""
+"""From this ratio of the runs' distances from float64 on, one run is called nearer to float64."""
 
 
 class Resummation(NamedTuple):
-    """What computing a record once more told.
+    """What follows from computing a record once more.
 
     rounding: whether rounding explains the difference. note: the finding in words.
     """
@@ -68,9 +70,9 @@ class Resummations:
         self._work = WORK
 
     def of(self, row: int, row_b: int, measure: Measure, eps: float) -> Resummation | None:
-        """What float64 tells of a record, else what its operands' norms tell; None for nothing.
+        """The finding from the record's sum in float64, else from its operands' norms, else None.
 
-        eps: of the precision in which the record was computed.
+        eps: the eps of the precision in which the record was computed.
         """
         a = self._frontier.alignment.a
         summed = len(a.shapes[a.shape[row]]) == 1
@@ -85,34 +87,36 @@ class Resummations:
     def _operands(self, row: int) -> list[int]:
         """The records that may be a row's operands, parents first, then inputs of its pass.
 
-        They are equal in both runs, or recorded by A alone.
+        Only records that are equal in both runs, or that A alone has, are taken.
         """
-        found = self._frontier
-        a, block = found.alignment.a, int(found.block_of[row])
-        rows = found.blocks.rows_of(block)
-        role = found.layouts[int(found.blocks.layout[block])].role
+        front = self._frontier
+        a, block = front.alignment.a, int(front.block_of[row])
+        rows = front.blocks.rows_of(block)
+        role = front.layouts[int(front.blocks.layout[block])].role
         before = (a.pass_index[rows] == a.pass_index[row]) & (a.order[rows] < a.order[row])
         given = [rows[before & (role == one)].tolist() for one in (Role.INPUT, Role.LOOSE)]
-        every = [*found.parents(row, saved=True), *given[0], *given[1]]
+        every = [*front.parents(row, saved=True), *given[0], *given[1]]
         return [
             one
             for one in dict.fromkeys(every)
             if one != row
             and self._shape(one)
-            and found.status[one] in (EQUAL, UNMATCHED)
+            and front.status[one] in (EQUAL, UNMATCHED)
             and dtypes.dtype(a.dtypes[a.dtype[one]]).family == "float"
         ][:MOST_OPERANDS]
 
     def _added_up(
         self, row: int, row_b: int, operands: list[int], eps: float
     ) -> Resummation | None:
-        """What the values of the operands tell in float64; None where no sum fits either run."""
+        """The finding from the operands' values in float64; None where no sum fits either run."""
         alignment = self._frontier.alignment
         a, b = alignment.a, alignment.b
         if not self._readable(a, row) or not self._readable(b, row_b):
             return None
         try:
-            values = {one: _values(a, one) for one in operands if self._readable(a, one)}
+            values = {
+                operand: _values(a, operand) for operand in operands if self._readable(a, operand)
+            }
             runs = _values(a, row), _values(b, row_b)
         except StoreError:
             return None
@@ -125,8 +129,8 @@ class Resummations:
             truth = task.compute()
             if self._after_backward(row):
                 truth = _multiplied(truth, runs[0])
-            if told := _told(truth, runs, eps):
-                return told
+            if resummation := _finding(truth, runs, eps):
+                return resummation
         return None
 
     def _after_backward(self, row: int) -> bool:
@@ -140,25 +144,25 @@ class Resummations:
         """Every sum of some of the operands that has the record's shape."""
         shape, gradients = self._shape(row), self._gradients(values)
         if self._kind(row) == "value":
-            biases = [one for one in values.values() if one.shape == shape[-1:]]
-            for one, two in itertools.permutations(values, 2):
-                for task in products(values[one], values[two], shape):
+            biases = [value for value in values.values() if value.shape == shape[-1:]]
+            for first, second in itertools.permutations(values, 2):
+                for task in products(values[first], values[second], shape):
                     yield from (shifted(task, bias) for bias in biases)
                     yield task
             return
-        for one in gradients:
-            yield from plain_sums(values[one], shape)
-        for one, two in itertools.product(gradients, values):
-            if two in gradients:
+        for first in gradients:
+            yield from plain_sums(values[first], shape)
+        for first, second in itertools.product(gradients, values):
+            if second in gradients:
                 continue
-            yield from products(values[one], values[two], shape)
-            yield from products(values[two], values[one], shape)
-            yield from convolutions(values[two], values[one], shape, self._geometry(row))
+            yield from products(values[first], values[second], shape)
+            yield from products(values[second], values[first], shape)
+            yield from convolutions(values[second], values[first], shape, self._geometry(row))
 
     def _bounded(
         self, row: int, operands: list[int], measure: Measure, eps: float
     ) -> Resummation | None:
-        """What norms alone tell of a weight's or a bias's gradient; None where nothing.
+        """The finding from norms alone for a weight's or a bias's gradient; None without any.
 
         A weight's gradient sums n terms t = x·g: ‖t‖ ≤ about ‖x‖·‖g‖ / √n (Cauchy and Schwarz).
         """
@@ -169,7 +173,7 @@ class Resummations:
             sums = self._kind(row) in ("grad", "pass_grad") and self._frontier.ancestry(row).ops
             return self._bounded_sum(shape, gradients[0], measure, eps) if sums else None
         norm, own = self._frontier.alignment.a.figures["l2"], self._shape(gradients[0])
-        others = [one for one in operands if one not in gradients]
+        others = [operand for operand in operands if operand not in gradients]
         if not any(_pairing(self._shape(one), own, shape)[0] for one in others):
             return _half_known(own, shape, measure, eps)
         for one in others:
@@ -187,7 +191,7 @@ class Resummations:
     def _bounded_sum(
         self, shape: tuple[int, ...], gradient: int, measure: Measure, eps: float
     ) -> Resummation | None:
-        """What norms tell of a bias's gradient: its terms are the elements of `gradient`."""
+        """The finding from norms for a bias's gradient, whose terms are elements of `gradient`."""
         own = self._shape(gradient)
         if not shape or shape[0] not in own or not shape[0] or eps > 2.0**-23:
             return None
@@ -199,7 +203,7 @@ class Resummations:
         return Resummation(True, f"sums of {terms:,} terms round by {figure(limit)} eps")
 
     def _gradients(self, operands: Iterable[int]) -> list[int]:
-        return [one for one in operands if self._kind(one) == "grad"]
+        return [operand for operand in operands if self._kind(operand) == "grad"]
 
     def _kind(self, row: int) -> str:
         a = self._frontier.alignment.a
@@ -212,7 +216,7 @@ class Resummations:
         return shape
 
     def _geometry(self, row: int) -> Geometry | None:
-        """The geometry of the convolution whose weight's gradient a row is, from its header."""
+        """The geometry of the convolution whose weight's gradient a row is, from A's header."""
         a = self._frontier.alignment.a
         tensor = a.tensors[a.tensor[row]]
         header = a.header.get(tensor.rank, {})
@@ -225,10 +229,10 @@ def _values(table: Table, row: int) -> Array:
     return read(table, row).astype(np.float64).reshape(shape)
 
 
-def _multiplied(truth: Sum, run: Array) -> Sum:
-    """The sum times the one factor that clipping, unscaling or averaging gave it in run A.
+def _multiplied(truth: ReferenceSum, run: Array) -> ReferenceSum:
+    """The sum times the factor by which clipping, unscaling or averaging multiplied it in run A.
 
-    B has to have the same factor: another one is no rounding.
+    B is measured from this product, too: a different factor in B is no rounding.
     """
     norm = float(np.square(truth.total).sum())
     factor = (
@@ -237,8 +241,8 @@ def _multiplied(truth: Sum, run: Array) -> Sum:
     return truth._replace(total=truth.total * factor, spread=truth.spread * abs(factor))
 
 
-def _told(truth: Sum, runs: tuple[Array, Array], eps: float) -> Resummation | None:
-    """What a sum in float64 tells of two runs; None where neither run computed that sum."""
+def _finding(truth: ReferenceSum, runs: tuple[Array, Array], eps: float) -> Resummation | None:
+    """The finding from a sum in float64 for two runs; None where neither run computed that sum."""
     with np.errstate(all="ignore"):
         errors = [float(np.linalg.norm(run - truth.total)) for run in runs]
     limit, norm = truth.rounding(eps), float(np.linalg.norm(truth.total))
@@ -259,9 +263,9 @@ def _told(truth: Sum, runs: tuple[Array, Array], eps: float) -> Resummation | No
 def _half_known(
     gradient: tuple[int, ...], shape: tuple[int, ...], measure: Measure, eps: float
 ) -> Resummation | None:
-    """A weight's gradient where the operand beside the gradient was not recorded.
+    """The finding for a weight's gradient of which one operand was not recorded.
 
-    Its terms are not known; how many there are is, and they are taken to cancel to some degree.
+    The terms are not known, but their number is; they are assumed to cancel to some degree.
     """
     if not shape[0] or eps > 2.0**-23:
         return None

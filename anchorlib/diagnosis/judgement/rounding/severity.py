@@ -1,10 +1,10 @@
 """How large one operation's own error is, in eps of its compute dtype, and how large it may be.
 
-The error of one operation with equal inputs was measured as relative L2 distance from float64, in
-eps: float32 matrix products of inner size 64, 1k, 16k, 131k: 1.2, 1.9, 2.6, 4.3; convolution 1.8,
-attention 2.9, softmax 0.5-2.5, layer norm 0.5, sums 0.6-1.3; everything in bfloat16 0.2-0.3. Two
-correct forms of one operation therefore differ by a few eps in float32, and by less than one eps in
-low precision.
+The errors of single operations with equal inputs were measured as relative L2 distances from
+float64, in eps. float32: matrix products of inner size 64, 1k, 16k, 131k: 1.2, 1.9, 2.6, 4.3;
+convolution 1.8, attention 2.9, softmax 0.5-2.5, layer norm 0.5, sums 0.6-1.3. bfloat16: 0.2-0.3 for
+all of them. Two correct forms of one operation therefore differ by a few eps in float32, and by
+less than one eps in low precision.
 """
 
 from __future__ import annotations
@@ -38,26 +38,28 @@ __all__ = [
 TOLERANCE = 8.0
 """Eps that count as rounding in float32 and float64."""
 TOLERANCE_UPDATE = 1.0
-"""Eps of the parameter by which an update may round, beside `TOLERANCE` eps of its own, since an
-update ends in an addition to the parameter. torch's optimizers in their single-tensor, foreach and
-fused forms were 0.05 to 0.66 eps of float32 apart."""
+"""By how many eps of the parameter an update may round, besides `TOLERANCE` eps of the update
+itself, since an update ends in an addition to the parameter. torch's optimizers in their
+single-tensor, foreach and fused forms were 0.05 to 0.66 eps of float32 apart."""
 TOLERANCE_LOW = 1.0
 """Eps that count as rounding in types that are coarser than float32."""
 TOLERANCE_LOW_SUM = 4.0
-"""Eps that count as rounding in such types for gradients of biases and scales, which some kernels
-add up in low precision; the root of the number of terms where that is more."""
+"""Eps that count as rounding in types coarser than float32 for gradients of biases and scales,
+which some kernels add up in low precision; or the root of the number of terms where that is more.
+"""
 LONG_SUM = 1 << 17
-"""Terms of a sum up to which the tolerance was measured; beyond, it grows with their root."""
+"""The number of terms up to which the tolerance was measured; for longer sums, the tolerance grows
+with the root of their number."""
 HIDDEN_OPERATIONS = 16
-"""Operations for which one compiled node is taken."""
+"""How many operations one node of compiled code is taken for."""
 CANCELLED = 64
-"""A result whose norm is less than so many eps of its parents' norm is what rounding left of a
-sum."""
+"""A result whose norm is less than so many eps of its parents' norm is the rest of a sum whose
+terms cancel."""
 
 BFLOAT16, FLOAT16 = 2.0**-7, 2.0**-10
 EPS32 = 2.0**-23
-SAMPLE = 1 << 18  # bytes that are read to find the precision a float32 tensor was computed in
-FEW = 16  # non-zero elements: fewer may be round numbers by chance
+SAMPLE = 1 << 18  # bytes that are read to find the precision in which a float32 tensor was computed
+FEW = 16  # non-zero elements: fewer elements may all be round numbers by chance
 MATMUL = re.compile(r"mm|linear|matmul|dotproduct|einsum|bilinear", re.IGNORECASE)
 CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
 CAST = "ToCopyBackward"
@@ -75,8 +77,9 @@ class Severity(NamedTuple):
     """How large the error of an operation is, and how large rounding may make it.
 
     error: in eps of the compute dtype, relative to the scale of the operation's operands.
-    limit: the largest error that rounding makes, in the unit of `error`. eps: of the compute dtype.
-    note: what the error is relative to, where that is not the tensor's own norm; else "".
+    limit: the largest error that rounding makes, in the unit of `error`.
+    eps: the eps of the compute dtype.
+    note: to what the error is relative, where that is not the tensor's own norm; else "".
     """
 
     error: float
@@ -93,7 +96,7 @@ class Severity(NamedTuple):
 def severity(
     frontier: Frontier, row: int, row_b: int, measure: Measure, ops_b: Sequence[str] = ()
 ) -> Severity:
-    """How large the difference of an origin is beside rounding, its inputs being equal.
+    """How large the difference of an origin with equal inputs is, and how large rounding may be.
 
     ops_b: B's operations between the origin and its parents, where they are known.
     An error that cannot be measured is nan, and does not count as rounding.
@@ -108,8 +111,8 @@ def severity(
         *(_of_hardware(header, ops) for header in (_header(a, row), _header(b, row_b))),
     )
     absolute = _absolute(measure, float(b.figures["l2"][row_b]))
-    # A widened result is measured by its own size: it was not rounded to the narrow type. So is
-    # what B alone computes in low precision.
+    # A widened result is measured by its own size: it was not rounded to the narrow type. A result
+    # that B alone computes in low precision is measured by its own size, too.
     own, eps = (
         eps,
         max(
@@ -124,7 +127,7 @@ def severity(
     scale, note = _scale(frontier, row, norm, min(own, EPS32) if once else own)
     low = _low_sum(frontier, row, measure, eps) if _is_sum(a, row) else TOLERANCE_LOW
     limit = (TOLERANCE if eps <= EPS32 else low) * _growth(frontier, row, ops)
-    if measure.cosine_distance > eps**2:  # a factor on all of a record is no norm's rounding
+    if measure.cosine_distance > eps**2:  # a factor on the whole record is no rounding of a norm
         limit *= conditioning(frontier, row)
     limit = max(limit, of_probabilities(frontier, row, ops, ops_b))
     error = absolute / (eps * scale) if scale else math.inf
@@ -136,10 +139,10 @@ def severity(
 
 
 def size_of_error(frontier: Frontier, row: int, measure: Measure) -> float:
-    """The error of a row in eps; that of an update is taken relative to its parameter.
+    """The error of a row in eps; the error of an update is taken relative to its parameter.
 
-    Errors of one kind can then be compared: relative to itself, a tiny update is far off by a
-    rounding of its parameter.
+    Errors of one kind can then be compared: relative to the update itself, a rounding of the
+    parameter would be a large error of a tiny update.
     """
     if _kind(frontier, row) != "delta":
         return measure.error_eps
@@ -173,11 +176,11 @@ def _kind(frontier: Frontier, row: int) -> str:
 def _low_sum(frontier: Frontier, row: int, measure: Measure, eps: float) -> float:
     """The largest rounding, in eps, of a sum whose partial sums are of low precision too.
 
-    torch's layer norm alone, with one thread against two, moves the gradients of weight and bias by
-    1.0 and 1.0 eps of bfloat16 (64 terms), 4.2 and 2.7 (512), 7.0 and 13.4 (2,048), 9.0 and 81.7
-    (8,192): always by less than the root of the number of terms. Where one record is a multiple of
-    the other up to one rounding of each element, their difference is a factor, which no sum's
-    rounding makes: then the limit does not grow.
+    The gradients of weight and bias of torch's layer norm, computed with one thread and with two,
+    differ by 1.0 and 1.0 eps of bfloat16 (64 terms), 4.2 and 2.7 (512), 7.0 and 13.4 (2,048), 9.0
+    and 81.7 (8,192): always by less than the root of the number of terms. Where one record is a
+    multiple of the other up to one rounding of each element, the records differ by a factor, which
+    the rounding of a sum does not make: then the limit does not grow.
     """
     if measure.cosine_distance <= eps**2:
         return TOLERANCE_LOW_SUM
@@ -185,15 +188,15 @@ def _low_sum(frontier: Frontier, row: int, measure: Measure, eps: float) -> floa
 
 
 def _rounds_once(frontier: Frontier, row: int, ops: Sequence[str], ops_b: Sequence[str]) -> bool:
-    """Whether both runs make a row by one low-precision product, which rounds its result alone.
+    """Whether both runs make a row by one low-precision product, which rounds only its result.
 
-    The operands are what they were recorded as, and products are added up in float32: however much
-    of the terms cancels, what is left has one rounding.
+    The operands are the recorded tensors, and products are added up in float32: however much of the
+    terms cancels, the rest is rounded once.
     """
     a = frontier.alignment.a
     computing = [op for op in ops if not (VIEW.search(op) or MOVE.match(op))]
-    one = len(computing) == 1 and list(ops_b) == computing and _multiplies(computing[0])
-    if not one or ATTENTION.search(computing[0]):
+    single = len(computing) == 1 and list(ops_b) == computing and _multiplies(computing[0])
+    if not single or ATTENTION.search(computing[0]):
         return False
     made_of = frontier.parents(row, saved=True)
     return bool(made_of) and all(_type_eps(a, each) > EPS32 for each in (row, *made_of))
@@ -207,13 +210,13 @@ def _absolute(measure: Measure, norm_b: float) -> float:
 
 
 def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float, str]:
-    """The norm to which the error is relative, and a note where it is not the tensor's own.
+    """The norm to which the error is relative, and a note where that is not the tensor's own norm.
 
     A tensor whose terms cancel, or that is a sum, is judged against the norm of its parents.
     """
     a, kind = frontier.alignment.a, _kind(frontier, row)
     if kind in UPDATES:
-        # The difference of two parameters has their rounding, not its own.
+        # The difference of two parameters has the rounding of the parameters.
         of = [*frontier.parents(row), *_updates(frontier, row)]
         size = _norm(a, (one for one in of if _kind(frontier, one) in ("value", "updated")))
         return max(norm, size), "judged against the parameter's size" if kind == "delta" else ""
@@ -221,7 +224,7 @@ def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float
         return norm, ""  # its parents are gradients, whose norms may carry a loss scale
     parents = _norm(a, frontier.parents(row))
     if _is_sum(a, row) and parents > norm:
-        # A sum's rounding is as large as what it sums, however much of that cancels.
+        # The rounding of a sum is as large as that of its terms, however much of them cancels.
         note = "its terms cancel; judged against them" if norm < CANCELLED * eps * parents else ""
         return parents, note
     if norm < CANCELLED * eps * parents:
@@ -230,7 +233,7 @@ def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float
 
 
 def _summed(table: Table, row: int) -> float:
-    """The norm of the terms of a record that the comparison summed of several; 0.0 of any other."""
+    """The norm of the terms of a record that the comparison summed from several, else 0.0."""
     return 0.0 if table.summed is None else float(table.summed[row])
 
 
@@ -246,16 +249,16 @@ def _norm(table: Table, rows: Iterable[int]) -> float:
 
 
 def _growth(frontier: Frontier, row: int, ops: tuple[str, ...]) -> float:
-    """How many times the rounding of one operation that of a row's stretch may be."""
+    """How many times the rounding of one operation the rounding of a row's operations may be."""
     count = max(len(ops), HIDDEN_OPERATIONS) if compiled(ops) else max(len(ops), 1)
     return math.sqrt(count) * math.sqrt(max(_terms(frontier, row) / LONG_SUM, 1.0))
 
 
 def _terms(frontier: Frontier, row: int) -> float:
-    """An estimate of the number of terms that each element sums, as far as shapes tell."""
+    """An estimate of the number of terms that each element sums, from the shapes of the parents."""
     a = frontier.alignment.a
     shape = a.shapes[a.shape[row]]
-    size = max((int(a.figures["numel"][one]) for one in frontier.parents(row)), default=0)
+    size = max((int(a.figures["numel"][parent]) for parent in frontier.parents(row)), default=0)
     gradient = a.tensors[a.tensor[row]].kind in ("grad", "pass_grad")
     own = shape[0] if gradient and shape else math.prod(shape)
     return float(size / max(own, 1))
@@ -265,28 +268,28 @@ def _computed_in(*pair: tuple[Table, int]) -> float:
     """The eps of the precision in which the float32 tensors of a pair were really computed.
 
     Low precision in one tensor alone does not count in a run that does not train in low precision:
-    nobody chose it, and it is the very difference that is to be judged.
+    nobody chose that precision, and it may be the very fault that is to be found.
     """
-    found = [_kept_bits(table, row) for table, row in pair]
-    shown = [all(found) or _is_low(table, row) for table, row in pair]
-    return max(eps for eps, counts in zip((*found, 0.0), (*shown, True), strict=True) if counts)
+    kept_bits = [_kept_bits(table, row) for table, row in pair]
+    shown = [all(kept_bits) or _is_low(table, row) for table, row in pair]
+    return max(eps for eps, counts in zip((*kept_bits, 0.0), (*shown, True), strict=True) if counts)
 
 
 def _is_low(table: Table, row: int) -> bool:
     """Whether a run trains in a type coarser than float32, by autocast or with such parameters.
 
-    A run that does not tell what autocast does counts where it holds any tensor of such a type.
+    A run that does not state what autocast does counts where it holds any tensor of such a type.
     """
     low = [(dtypes.dtype(name).eps or 0.0) > EPS32 for name in table.dtypes]
     if not any(low) or AUTOCAST not in _header(table, row):
         return any(low)
-    learnt = np.array([one.kind in LEARNT for one in table.tensors], bool)[table.tensor]
-    told = bool(_header(table, row)[AUTOCAST] or not learnt.any())
-    return told or bool(np.array(low)[table.dtype[learnt]].any())
+    learnt = np.array([tensor.kind in LEARNT for tensor in table.tensors], bool)[table.tensor]
+    in_low = bool(_header(table, row)[AUTOCAST] or not learnt.any())
+    return in_low or bool(np.array(low)[table.dtype[learnt]].any())
 
 
 def _kept_bits(table: Table, row: int) -> float:
-    """The eps of the bits that a float32 tensor uses; 0 where it uses all of them.
+    """The eps of the bits that a float32 tensor uses; 0 where it uses all bits.
 
     Under autocast a float32 gradient is the result of a low-precision kernel, cast up: its lower
     bits are all zero.
@@ -311,9 +314,10 @@ def _kept_bits(table: Table, row: int) -> float:
 def _of_parents(frontier: Frontier, row: int) -> float:
     """The coarsest eps of a row's parents, where an intermediate result had their type; else 0.
 
-    It had where it was cast on the way, or where a parameter's gradient adds up those of several
-    uses: each was rounded, their sum no longer shows it. A cast of a parent itself to a wider type
-    rounds nothing, as in layer norm under autocast.
+    An intermediate result had the type of the parents where it was cast later. And where a
+    parameter's gradient is the sum of the gradients of several uses, each of these was rounded, and
+    their sum does not show that any more. A cast of a parent itself to a wider type rounds nothing,
+    as in layer norm under autocast.
     """
     a = frontier.alignment.a
     # Operations stand in the order of backward: the cast of a parent is the last of a value's
@@ -323,15 +327,16 @@ def _of_parents(frontier: Frontier, row: int) -> float:
     between = [op for ops in links for op in (ops[:-1] if beside else ops[1:])]
     if not any(op.startswith(CAST) for op in between):
         return _of_uses(frontier, row)
-    names = {a.dtypes[a.dtype[one]] for one in frontier.parents(row)}
+    names = {a.dtypes[a.dtype[parent]] for parent in frontier.parents(row)}
     return max((dtypes.dtype(name).eps or 0.0 for name in names), default=0.0)
 
 
 def _of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:
-    """The eps of a value's only parent, where B computes in its type before it widens; else 0.
+    """The eps of a value's only parent, where B computes in its type before a cast; else 0.
 
-    Operations stand in the order of backward, so that what follows a cast here came before it. Of
-    several parents, the operations alone do not tell which one they belong to.
+    Operations stand in the order of backward, so that operations behind a cast in the list ran
+    before the cast. With several parents, the list does not show to which parent an operation
+    belongs.
     """
     parents = frontier.parents(row)
     if _kind(frontier, row) != "value" or len(parents) != 1:
@@ -345,31 +350,33 @@ def _of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:
 def _widened(frontier: Frontier, row: int) -> float:
     """The coarsest eps of the parents of a value that several operations widened without a cast.
 
-    torch widens a low-precision operand that meets a wider one; what came before it was of low
-    precision. A single operation widens its operands before it computes.
+    torch widens a low-precision operand that meets a wider operand; the operations before that ran
+    in low precision. A single operation widens its operands before it computes.
     """
     a = frontier.alignment.a
     if _kind(frontier, row) != "value":
         return 0.0
-    named = {a.tensors[a.tensor[one]].name: _type_eps(a, one) for one in frontier.parents(row)}
-    found = [
+    named = {
+        a.tensors[a.tensor[parent]].name: _type_eps(a, parent) for parent in frontier.parents(row)
+    }
+    sizes_found = [
         named.get(link.name, 0.0)
         for link in frontier.ancestry(row).parents
         if not link.saved and not any(op.startswith(CAST) for op in link.ops)
-        # Of two operations that compute, the first one is narrow.
+        # Of two operations that compute, the first computes in the narrow type.
         if sum(not VIEW.search(op) for op in link.ops) > 1
     ]
-    return max((eps for eps in found if eps > _type_eps(a, row)), default=0.0)
+    return max((eps for eps in sizes_found if eps > _type_eps(a, row)), default=0.0)
 
 
 def _of_uses(frontier: Frontier, row: int) -> float:
-    """The eps of the gradients of which a parameter that is used several times got its own."""
+    """The eps of the gradients whose sum is the gradient of a parameter with several uses."""
     a = frontier.alignment.a
     if _kind(frontier, row) not in ("grad", "pass_grad"):
         return 0.0
-    found = frontier.ancestry(row).parents
-    links = [link for link in found if not link.saved and link.kind == "grad"]
-    rows = [one for one in frontier.parents(row) if _kind(frontier, one) == "grad"]
+    parents = frontier.ancestry(row).parents
+    links = [link for link in parents if not link.saved and link.kind == "grad"]
+    rows = [parent for parent in frontier.parents(row) if _kind(frontier, parent) == "grad"]
     least = min((_type_eps(a, one) for one in rows), default=0.0)
     return least if len(links) > 1 and least > _type_eps(a, row) else 0.0
 
@@ -379,7 +386,7 @@ def _type_eps(table: Table, row: int) -> float:
 
 
 def _of_autocast(header: Mapping[str, Any], ops: Sequence[str]) -> float:
-    """The eps of autocast's type where a stretch casts and multiplies, as autocast does; else 0."""
+    """The eps of autocast's type where operations cast and multiply, as under autocast; else 0."""
     names = str(header.get(AUTOCAST) or "").split("|")
     low = [dtypes.DTYPES[name].eps or 0.0 for name in names if name in dtypes.DTYPES]
     casts = any(op.startswith(CAST) for op in ops)
@@ -393,18 +400,18 @@ def _multiplies(op: str) -> bool:
 def _of_hardware(header: Mapping[str, Any], ops: Iterable[str]) -> float:
     """The eps to which tensor cores or kernels may round their inputs; 0 where they may not."""
     precision = str(header.get(MATMUL_PRECISION))
-    # The machine's accelerator says nothing of tensors that stayed in the memory of its CPU.
+    # The machine's accelerator does not matter for tensors that stayed in the memory of its CPU.
     accelerated = header.get(DEVICES, header.get(DEVICE, "cpu")) != "cpu"
     # Programs for GPUs ask for "high" wherever they run; on a CPU it changes nothing.
     matmul = {"high": FLOAT16 if accelerated else 0.0, "medium": BFLOAT16}.get(precision, 0.0)
     tf32 = accelerated and header.get("torch.cudnn.allow_tf32")
-    found = 0.0
+    eps = 0.0
     for op in ops:
         if MATMUL.search(op):
-            found = max(found, matmul)
+            eps = max(eps, matmul)
         elif CONVOLUTION.search(op) and tf32:
-            found = max(found, FLOAT16)
-    return found
+            eps = max(eps, FLOAT16)
+    return eps
 
 
 def _header(table: Table, row: int) -> Mapping[str, Any]:

@@ -2,8 +2,8 @@
 
 Optimizers like Adam divide each element of a gradient by its own size. Where a gradient is zero but
 for rounding, an element's update is a whole step in a direction that rounding chose. An example is
-the bias of attention's keys, a third of `in_proj_bias`, which the softmax takes out again: 1 eps in
-that bias's gradient became 82,000 eps in the updated parameter.
+the bias of attention's keys, a third of `in_proj_bias`, on which the softmax does not depend: 1 eps
+in that bias's gradient became 82,000 eps in the updated parameter.
 """
 
 from __future__ import annotations
@@ -28,22 +28,26 @@ parameter."""
 def steady_error(frontier: Frontier, row: int, row_b: int) -> float:
     """‖b − a‖₂ / ‖a‖₂ of an updated parameter, over the elements whose gradients agree to `STEADY`.
 
-    row, row_b: of the parameter after the step, in A's table and B's. nan where the values of the
-    parameter or of its gradient were not kept; 0.0 where no element's gradients agree.
+    row, row_b: the rows of the parameter after the step, in A's table and in B's. nan where the
+    values of the parameter or of its gradient were not kept; 0.0 where the gradients agree in no
+    element.
     """
     a, b = frontier.alignment.a, frontier.alignment.b
-    gradients = [one for one in frontier.parents(row) if a.tensors[a.tensor[one]].kind == "grad"]
+    gradients = [
+        parent for parent in frontier.parents(row) if a.tensors[a.tensor[parent]].kind == "grad"
+    ]
     if not gradients:
         return float("nan")
     at = int(np.searchsorted(frontier.alignment.a_row, gradients[-1]))
     if at == len(frontier.alignment) or frontier.alignment.a_row[at] != gradients[-1]:
         return float("nan")
     pairs = ((gradients[-1], int(frontier.alignment.b_row[at])), (row, row_b))
-    if not all(a.kept[one] and b.kept[two] for one, two in pairs):
+    if not all(a.kept[in_a] and b.kept[in_b] for in_a, in_b in pairs):
         return float("nan")
     try:
         (g_a, g_b), (p_a, p_b) = (
-            (read(a, one).astype(np.float64), read(b, two).astype(np.float64)) for one, two in pairs
+            (read(a, in_a).astype(np.float64), read(b, in_b).astype(np.float64))
+            for in_a, in_b in pairs
         )
     except StoreError:
         return float("nan")

@@ -1,8 +1,8 @@
-"""Sparse gradients that hold the same numbers, stored otherwise.
+"""Sparse gradients that hold equal numbers, stored differently.
 
-Where the sums at all indices are the same in both runs, or differ as sums of the same terms in
-another order do, the two records say nothing of the training: coalescing does so, and a compiler
-that adds up the gradients of two lookups.
+Where the sums at all indices are equal in both runs, or differ as sums of equal terms in another
+order do, the difference between the two records does not matter to the training. Coalescing makes
+such differences, and so does a compiler that adds up the gradients of two lookups.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ EPS32 = 2.0**-23
 def stored_otherwise(alignment: Alignment, pairs: Array) -> Array:
     """Which of these pairs are parts of sparse tensors that differ in their storage alone."""
     a = alignment.a
-    found: list[int] = []
+    of_stored: list[int] = []
     for pair, row in zip(pairs.tolist(), alignment.a_row[pairs].tolist(), strict=True):
         if not a.tensors[a.tensor[row]].name.endswith(INDICES):
             continue
-        beside = row_of_values(a, row)
-        if beside is not None and _is_same(alignment, pair):
-            found += [pair, int(np.searchsorted(alignment.a_row, beside))]
-    return np.isin(pairs, found)
+        row_of_sums = row_of_values(a, row)
+        if row_of_sums is not None and _is_same(alignment, pair):
+            of_stored += [pair, int(np.searchsorted(alignment.a_row, row_of_sums))]
+    return np.isin(pairs, of_stored)
 
 
 def _is_same(alignment: Alignment, pair: int) -> bool:
     try:
-        one = summed(alignment.a, int(alignment.a_row[pair]))
-        two = summed(alignment.b, int(alignment.b_row[pair]))
+        sums_a = summed(alignment.a, int(alignment.a_row[pair]))
+        sums_b = summed(alignment.b, int(alignment.b_row[pair]))
     except StoreError:
         return False
-    if one is None or two is None or not np.array_equal(one.indices, two.indices):
+    if sums_a is None or sums_b is None or not np.array_equal(sums_a.indices, sums_b.indices):
         return False
-    if one.sums.shape != two.sums.shape:
+    if sums_a.sums.shape != sums_b.sums.shape:
         return False
-    apart = float(np.linalg.norm(one.sums - two.sums))
-    return apart <= TOLERANCE * EPS32 * float(np.linalg.norm(one.sizes))
+    apart = float(np.linalg.norm(sums_a.sums - sums_b.sums))
+    return apart <= TOLERANCE * EPS32 * float(np.linalg.norm(sums_a.sizes))

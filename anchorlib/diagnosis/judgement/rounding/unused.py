@@ -1,8 +1,8 @@
-"""Values that differ only in elements on which no loss depends, as what stands at padded places.
+"""Values that differ only in elements on which no loss depends, as elements at padded places.
 
-The gradient of these elements is zero in both runs. That counts only where it holds of all that
-differs: no gradient, update or optimizer's state does, and no value without a gradient, which could
-be what an evaluation or a buffer is computed from.
+The gradient of these elements is zero in both runs. That excuses the difference only where it holds
+for everything that differs: no gradient, update or state of an optimizer may differ, and no value
+without a gradient, from which an evaluation or a buffer could be computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_ELEMENTS = 1 << 22
 
 
 def unused(alignment: Alignment, measures: Measures) -> bool:
-    """Whether all measured pairs differ in elements alone on which nothing depends."""
+    """Whether all measured pairs differ only in elements on which no loss depends."""
     a = alignment.a
     rows = alignment.a_row[measures.pair]
     kinds = np.array([tensor.kind for tensor in a.tensors] or [""])[a.tensor[rows]]
@@ -46,10 +46,15 @@ def _is_unused(a: Table, b: Table, row: int, partner: int, gradient: int) -> boo
         sides = values(a, row), values(b, partner), values(a, gradient)
     except StoreError:
         return False
-    one, two, slope = sides
-    if one is None or two is None or slope is None or not len(one) == len(two) == len(slope):
+    value_a, value_b, slope = sides
+    if (
+        value_a is None
+        or value_b is None
+        or slope is None
+        or not len(value_a) == len(value_b) == len(slope)
+    ):
         return False
-    return not (slope[one != two] != 0).any()
+    return not (slope[value_a != value_b] != 0).any()
 
 
 def _site(table: Table, row: int) -> Site:

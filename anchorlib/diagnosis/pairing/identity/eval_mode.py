@@ -3,8 +3,11 @@
 Records of a watched root whose `training` is False have the phase "eval". Where one run has a
 tensor at a step in that phase alone, and the other run has it in training alone, the two are
 records of one forward. The first run must train in that step too, in other records: a step of mere
-evaluation is no such thing. A run may also be in eval mode in one pass of a step alone: then the
-two are records of one forward if they belong to the same pass of training.
+evaluation is paired with no training. A run may also be in eval mode in one pass of a step alone:
+then the two are records of one forward if they belong to the same pass of training. Where a model
+is called several times in a step, in training, without gradients and in eval mode, some forwards of
+a tensor may still lack a partner. These are paired in turn, if one run made all of them in eval
+mode, the other run made none of them in eval mode, and both runs have equally many.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ def modes(
     """
     rows = phases[0][tables[0].phase], phases[1][tables[1].phase]
     passes = tables[0].pass_index, tables[1].pass_index
-    told = zip((*tables[0].phases, *tables[1].phases), np.concatenate(phases), strict=True)
-    numbers = {name: int(number) for name, number in told}
+    numbered = zip((*tables[0].phases, *tables[1].phases), np.concatenate(phases), strict=True)
+    numbers = {name: int(number) for name, number in numbered}
     if EVAL not in numbers or TRAIN not in numbers:
         return Modes(rows, passes)
     steps = tables[0].step + offset, tables[1].step
@@ -65,17 +68,65 @@ def modes(
     by_pass = _packed([[*where[n], own[n]] for n in (0, 1)])
     some = _moved(tables, by_pass, trains, evals)
     moved = [whole[n] | some[n] for n in (0, 1)]
+    columns = [
+        (
+            np.where(moved[n], numbers[TRAIN], rows[n]),
+            np.where(some[n] & ~whole[n], own[n], passes[n]),
+        )
+        for n in (0, 1)
+    ]
+    for run, other in ((0, 1), (1, 0)):
+        turns = _in_turn(tables, where, columns, trains, run)
+        for row, partner in turns.items():
+            for mine, theirs in zip(columns[run], columns[other], strict=True):
+                mine[row] = theirs[partner]
+        moved[run][list(turns)] = True
     return Modes(
-        (
-            np.where(moved[0], numbers[TRAIN], rows[0]),
-            np.where(moved[1], numbers[TRAIN], rows[1]),
-        ),
-        (
-            np.where(some[0] & ~whole[0], own[0], passes[0]),
-            np.where(some[1] & ~whole[1], own[1], passes[1]),
-        ),
+        (columns[0][0], columns[1][0]),
+        (columns[0][1], columns[1][1]),
         (_first(tables[0], moved[0]), _first(tables[1], moved[1])),
     )
+
+
+def _in_turn(
+    tables: tuple[Table, Table],
+    where: Sequence[Sequence[Array]],
+    columns: Sequence[tuple[Array, Array]],
+    trains: tuple[Array, Array],
+    evaluated: int,
+) -> dict[int, int]:
+    """Forwards of a run in eval mode, each with the other run's forward in its turn.
+
+    where, columns: series and step, phase and pass of each row of A, and of B. trains: whether
+    each row was made in training. evaluated: the number of the run that is in eval mode.
+    """
+    places = _packed([[*where[n], tables[n].call, *columns[n]] for n in (0, 1)])
+    groups = _packed([[*where[n], tables[n].call] for n in (0, 1)])
+    left: list[Array] = []
+    for n in (0, 1):
+        table = tables[n]
+        evals = np.array([phase == EVAL for phase in table.phases], bool)[table.phase]
+        values = np.array([tensor.kind == "value" for tensor in table.tensors], bool)[table.tensor]
+        rows = np.flatnonzero(
+            values & ~np.isin(places[n], places[1 - n]) & (evals == (n == evaluated))
+        )
+        left.append(rows[np.lexsort((table.order[rows], groups[n][rows]))])
+    mine, theirs = left[evaluated], left[1 - evaluated]
+    mine = mine[_trains(tables[evaluated], trains[evaluated])[mine]]
+    trained = np.unique(groups[1 - evaluated][theirs[trains[1 - evaluated][theirs]]])
+    if not len(mine) or not len(trained):
+        return {}
+    counts = [
+        np.unique(groups[n][rows], return_counts=True)
+        for n, rows in ((evaluated, mine), (1 - evaluated, theirs))
+    ]
+    as_many = dict(zip(*(each.tolist() for each in counts[1]), strict=True))
+    pairs = zip(*(each.tolist() for each in counts[0]), strict=True)
+    equally_many = [group for group, count in pairs if as_many.get(group) == count]
+    in_turn = np.intersect1d(np.array(equally_many, np.int64), trained)
+    mine = mine[np.isin(groups[evaluated][mine], in_turn)]
+    theirs = theirs[np.isin(groups[1 - evaluated][theirs], in_turn)]
+    return dict(zip(mine.tolist(), theirs.tolist(), strict=True))
 
 
 def _packed(where: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
@@ -92,26 +143,27 @@ def _moved(
     evals: tuple[Array, Array],
 ) -> list[Array]:
     """Of each row of A, and of B, whether it is a forward that the other run made in training."""
-    found = []
-    for one, other in ((0, 1), (1, 0)):
-        move = evals[one] & np.isin(places[one], places[other][trains[other]])
-        move &= ~np.isin(places[one], places[one][trains[one]])
-        move &= ~np.isin(places[one], places[other][evals[other]])
-        found.append(move & _trains(tables[one], trains[one]))
-    return found
+    moved = []
+    for run, other in ((0, 1), (1, 0)):
+        move = evals[run] & np.isin(places[run], places[other][trains[other]])
+        move &= ~np.isin(places[run], places[run][trains[run]])
+        move &= ~np.isin(places[run], places[other][evals[other]])
+        moved.append(move & _trains(tables[run], trains[run]))
+    return moved
 
 
 def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
-    """Of each row its pass; of one in eval mode, the pass of training in which it was recorded.
+    """The pass of each row; for a row in eval mode, the pass of training in which it was recorded.
 
-    That is the pass of the next record of training in its step, as of the loss that is made of it.
+    That is the pass of the next record of training in the step, as of the loss that is computed
+    from the row's tensor.
     """
-    found = table.pass_index.copy()
-    rank = np.array([one.rank for one in table.tensors] or [0])[table.tensor]
-    kinds = np.array([one.kind in ("value", "pass_grad") for one in table.tensors] or [False])
+    passes = table.pass_index.copy()
+    rank = np.array([tensor.rank for tensor in table.tensors] or [0])[table.tensor]
+    kinds = np.array([tensor.kind in ("value", "pass_grad") for tensor in table.tensors] or [False])
     marks = np.flatnonzero(trains & kinds[table.tensor])
     if not len(marks) or not evals.any():
-        return found
+        return passes
     for step in np.unique(table.step[evals]).tolist():
         for one in np.unique(rank[evals & (table.step == step)]).tolist():
             near = marks[(table.step[marks] == step) & (rank[marks] == one)]
@@ -119,15 +171,15 @@ def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
             rows = np.flatnonzero(evals & (table.step == step) & (rank == one))
             if len(near):
                 at = np.searchsorted(table.order[near], table.order[rows])
-                found[rows] = table.pass_index[near[np.minimum(at, len(near) - 1)]]
-    return found
+                passes[rows] = table.pass_index[near[np.minimum(at, len(near) - 1)]]
+    return passes
 
 
 def _trains(table: Table, in_training: Array) -> Array:
-    """Whether the step of each row is one of training: with gradients, or records of that phase."""
-    values = np.array([one.kind == "value" for one in table.tensors], bool)[table.tensor]
-    found: Array = np.isin(table.step, table.step[in_training | ~values])
-    return found
+    """Whether each row belongs to a step of training: one with gradients, or training records."""
+    values = np.array([tensor.kind == "value" for tensor in table.tensors], bool)[table.tensor]
+    in_training_step: Array = np.isin(table.step, table.step[in_training | ~values])
+    return in_training_step
 
 
 def _first(table: Table, rows: Array) -> int | None:

@@ -21,7 +21,7 @@ class Identities:
     """The keys of two tables' rows; within a table each key occurs once.
 
     row_a, row_b: the rows that have a key, ascending. Where a run holds one observation in two
-        modes, one record has the key, that with values first, and the other has none.
+        modes, one record has the key, preferably a record with values, and the other has none.
     key_a, key_b: the keys of these rows.
     eval_since: the step, in the run's own count, from which A, and B, ran in eval mode while the
         other trained; None where it never did.
@@ -30,10 +30,10 @@ class Identities:
     def __init__(self, a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> None:
         series_a, series_b = series_codes(a, b, to_b)
         phase_a, phase_b = shared_codes(a.phases, b.phases)
-        told = modes((a, b), (series_a, series_b), (phase_a, phase_b), offset)
-        self.eval_since = told.since
-        rows_a, rows_b = told.phases
-        pass_a, pass_b = told.passes
+        paired_modes = modes((a, b), (series_a, series_b), (phase_a, phase_b), offset)
+        self.eval_since = paired_modes.since
+        rows_a, rows_b = paired_modes.phases
+        pass_a, pass_b = paired_modes.passes
         columns_a = [series_a[a.tensor], rows_a, a.step + offset, pass_a, a.call]
         columns_b = [series_b[b.tensor], rows_b, b.step, pass_b, b.call]
         again = [repeats(table) for table in (a, b)]
@@ -46,19 +46,25 @@ class Identities:
 def series_codes(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
     """A number for each tensor of A, and of B; those with equal numbers are one series.
 
-    They have the same rank, kind and `mode_class`, and names that are matched.
+    Tensors of one series have equal ranks, kinds and `mode_class`, and names that are matched.
     """
     known: dict[Hashable, int] = {}
-    found: tuple[list[int], list[int]] = ([], [])
-    for one in a.tensors:
+    codes: tuple[list[int], list[int]] = ([], [])
+    for tensor in a.tensors:
         # A name of A without a match is not the name of B that is spelt alike.
-        name = to_b.get(one.name)
-        key = (one.rank, one.kind, mode_class(one.mode), name, one.name if name is None else "")
-        found[0].append(known.setdefault(key, len(known)))
-    for one in b.tensors:
-        key = (one.rank, one.kind, mode_class(one.mode), one.name, "")
-        found[1].append(known.setdefault(key, len(known)))
-    return np.array(found[0], np.int64), np.array(found[1], np.int64)
+        name = to_b.get(tensor.name)
+        key = (
+            tensor.rank,
+            tensor.kind,
+            mode_class(tensor.mode),
+            name,
+            tensor.name if name is None else "",
+        )
+        codes[0].append(known.setdefault(key, len(known)))
+    for tensor in b.tensors:
+        key = (tensor.rank, tensor.kind, mode_class(tensor.mode), tensor.name, "")
+        codes[1].append(known.setdefault(key, len(known)))
+    return np.array(codes[0], np.int64), np.array(codes[1], np.int64)
 
 
 def mode_class(mode: str) -> str:
@@ -69,32 +75,34 @@ def mode_class(mode: str) -> str:
 def shared_codes(a: Any, b: Any) -> tuple[Array, Array]:
     """Numbers for the values of two lists; exactly equal values have equal numbers."""
     known: dict[Hashable, int] = {}
-    one, two = ([known.setdefault(value, len(known)) for value in values] for values in (a, b))
-    return np.array(one, np.int64), np.array(two, np.int64)
+    codes_a, codes_b = (
+        [known.setdefault(value, len(known)) for value in values] for values in (a, b)
+    )
+    return np.array(codes_a, np.int64), np.array(codes_b, np.int64)
 
 
 def same_bits(a: Table, b: Table, a_row: Array, b_row: Array) -> Array:
     """Whether dtype, shape and digest of each of these pairs of rows are equal."""
     dtype_a, dtype_b = shared_codes(a.dtypes, b.dtypes)
     shape_a, shape_b = shared_codes(a.shapes, b.shapes)
-    same: Array = (a.digest[a_row] == b.digest[b_row]).all(axis=1)
-    same &= dtype_a[a.dtype[a_row]] == dtype_b[b.dtype[b_row]]
-    same &= shape_a[a.shape[a_row]] == shape_b[b.shape[b_row]]
-    return same
+    equal: Array = (a.digest[a_row] == b.digest[b_row]).all(axis=1)
+    equal &= dtype_a[a.dtype[a_row]] == dtype_b[b.dtype[b_row]]
+    equal &= shape_a[a.shape[a_row]] == shape_b[b.shape[b_row]]
+    return equal
 
 
 def repeats(table: Table) -> Array:
-    """For each row, how many rows before it have the same tensor, phase, step, pass and call."""
+    """For each row, how many rows before it have its tensor, phase, step, pass and call."""
     places = (getattr(table, name) for name in PLACE)
     return occurrences(packed([table.tensor, table.phase, *places]))
 
 
 def _chosen(table: Table, keys: Array) -> tuple[Array, Array]:
     """One row for each key, ascending, and their keys."""
-    # Where two modes both kept the values, or neither did, the first mode by name is taken: order
-    # of arrival must not decide.
-    modes = sorted({one.mode for one in table.tensors})
-    preferred = np.array([modes.index(one.mode) for one in table.tensors], np.int64)
+    # Where two modes both kept the values, or neither did, the mode that comes first by name is
+    # taken: the order of arrival must not decide.
+    modes = sorted({tensor.mode for tensor in table.tensors})
+    preferred = np.array([modes.index(tensor.mode) for tensor in table.tensors], np.int64)
     order = np.lexsort((preferred[table.tensor], ~table.kept.astype(bool), keys))
     first = np.ones(len(keys), bool)
     first[1:] = keys[order][1:] != keys[order][:-1]

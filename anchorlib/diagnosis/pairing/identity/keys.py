@@ -15,9 +15,9 @@ LIMIT = 1 << 62
 
 def packed(columns: Sequence[Array]) -> Array:
     """One int64 for each row; two rows have equal numbers exactly where all columns are equal."""
-    found = np.zeros(len(columns[0]), np.int64)
-    if not len(found):
-        return found
+    keys = np.zeros(len(columns[0]), np.int64)
+    if not len(keys):
+        return keys
     size = 1
     for one in columns:
         column = one
@@ -28,11 +28,11 @@ def packed(columns: Sequence[Array]) -> Array:
             column, low = _numbered(column), 0
             span = int(column.max()) + 1
         if span * size >= LIMIT:
-            found = _numbered(found)
-            size = int(found.max()) + 1
-        found = found * span + (column - low)
+            keys = _numbered(keys)
+            size = int(keys.max()) + 1
+        keys = keys * span + (column - low)
         size *= span
-    return found
+    return keys
 
 
 def joined(a: Array, b: Array) -> tuple[Array, Array]:
@@ -46,15 +46,15 @@ def joined(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def occurrences(keys: Array) -> Array:
-    """For each row, how many rows before it have the same key."""
+    """For each row, how many rows before it have its key."""
     order = np.argsort(keys, kind="stable")
     ascending = keys[order]
     begins = np.ones(len(keys), bool)
     begins[1:] = ascending[1:] != ascending[:-1]
     starts = np.flatnonzero(begins)
-    found = np.empty(len(keys), np.int64)
-    found[order] = np.arange(len(keys)) - starts[np.cumsum(begins) - 1]
-    return found
+    counts = np.empty(len(keys), np.int64)
+    counts[order] = np.arange(len(keys)) - starts[np.cumsum(begins) - 1]
+    return counts
 
 
 def _numbered(column: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The offset between the step numbers of two runs, told by digests.
+"""The offset between the step numbers of two runs, found by equal digests.
 
 A run that resumes from a checkpoint may count its steps anew. Its batches, parameters and other
 records then have the bits that the other run's records have at another step.
@@ -23,25 +23,25 @@ from anchorlib.diagnosis.pairing.tables import Table
 __all__ = ["step_offset"]
 
 Array = np.ndarray[Any, Any]
-ENOUGH = 200_000  # records of a run that are looked at
+ENOUGH = 200_000  # the most records of a run that are examined
 CLEAR = 3
 """Steps that must agree on an offset before runs that have coordinates in common are shifted."""
 
 
 def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) -> int:
-    """What to add to A's steps to get B's; 0 unless the digests clearly tell another offset.
+    """What to add to A's steps to get B's; 0 unless the digests clearly show another offset.
 
     plain: the identities of both runs' records, with steps as they are.
 
-    An offset counts a vote for each step of A at which a record has the bits of B's record so many
+    An offset gets one vote for each step of A at which a record has the bits of B's record so many
     steps later. Runs without common coordinates take the offset with most votes; 0 in a tie.
-    Runs with common coordinates keep 0 where most records are equal there, or where any that
-    occurs at one step alone is. Otherwise an offset must have at least CLEAR votes, half of the
-    steps that it makes common, and twice the votes of any other.
+    Runs with common coordinates keep 0 where most records at equal steps are equal, or where any
+    record is whose bits occur at one step alone. Otherwise an offset must have at least CLEAR
+    votes, half of the steps that it makes common, and twice the votes of any other offset.
     """
-    one, two = joined(plain.key_a, plain.key_b)
-    common = len(one)
-    equal = same_bits(a, b, plain.row_a[one], plain.row_b[two])
+    places_a, places_b = joined(plain.key_a, plain.key_b)
+    common = len(places_a)
+    equal = same_bits(a, b, plain.row_a[places_a], plain.row_b[places_b])
     if 2 * np.count_nonzero(equal) > common:
         return 0
     step_a, step_b = _equal_bits(a, b, to_b)
@@ -58,9 +58,9 @@ def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) 
 
 
 def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
-    """The steps, in A and in B, of records with equal bits and equal coordinates but for the step.
+    """The steps, in A and in B, of records with equal bits and equal coordinates except the step.
 
-    Only bits that occur at one step alone of their run are paired: constants do not tell steps.
+    Only bits that occur at a single step of their run are paired: constants do not identify a step.
     """
     rows = [_telling(table) for table in (a, b)]
     series, phases = series_codes(a, b, to_b), shared_codes(a.phases, b.phases)
@@ -79,10 +79,10 @@ def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Arr
 
 
 def _telling(table: Table) -> Array:
-    """The rows to look at: those of the tensors recorded first, as inputs are.
+    """The rows to look at: those of the tensors that were recorded first, as inputs are.
 
-    They are at most ENOUGH, unless the first tensor alone has more. Single numbers and constants
-    are left out: a counter tells its own count, not the step of the run.
+    There are at most ENOUGH rows, unless the first tensor alone has more. Single numbers and
+    constants are left out: the value of a counter shows its own count, not the step of the run.
     """
     figures = table.figures
     rows = np.flatnonzero((figures["numel"] > 1) & (figures["min"] < figures["max"]))
@@ -92,8 +92,8 @@ def _telling(table: Table) -> Array:
     order = np.argsort(first, kind="stable")
     # Tensors of the lowest rank come first and may fill it: all ranks count their steps alike.
     many = max(int(np.searchsorted(np.cumsum(count[order]), ENOUGH)), 1)
-    found: Array = rows[np.isin(table.tensor[rows], tensors[order[:many]])]
-    return found
+    chosen: Array = rows[np.isin(table.tensor[rows], tensors[order[:many]])]
+    return chosen
 
 
 def _at_one_step(keys: Array, steps: Array) -> tuple[Array, Array]:
@@ -101,16 +101,16 @@ def _at_one_step(keys: Array, steps: Array) -> tuple[Array, Array]:
     if not len(keys):
         return keys, steps
     order = np.lexsort((steps, keys))
-    found, starts = np.unique(keys[order], return_index=True)
+    distinct, starts = np.unique(keys[order], return_index=True)
     ends = np.append(starts[1:], len(keys)) - 1
     first, last = steps[order][starts], steps[order][ends]
-    return found[first == last], first[first == last]
+    return distinct[first == last], first[first == last]
 
 
 def _votes(step_a: Array, step_b: Array) -> tuple[Array, Array]:
     """The offsets between equal records, and how many of A's steps have a record at each offset."""
     if not len(step_a):
         return step_a, step_a
-    told = np.unique(np.stack([step_b - step_a, step_a]), axis=1)
-    offsets, votes = np.unique(told[0], return_counts=True)
+    differences = np.unique(np.stack([step_b - step_a, step_a]), axis=1)
+    offsets, votes = np.unique(differences[0], return_counts=True)
     return offsets, votes

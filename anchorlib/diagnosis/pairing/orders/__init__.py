@@ -1,5 +1,7 @@
 """Samples that one run has in another order within a batch.
 
+order         where one run has each of the other run's samples
+drifted       finds the other order from nearly equal rows, where rounding has changed the bits
 permutations  finds the other order by the bits of the samples
 arrangement   the run with its samples put into the order of the other run
 """

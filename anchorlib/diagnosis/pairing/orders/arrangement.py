@@ -1,9 +1,13 @@
 """A run whose samples are put into the order in which the other run has them.
 
 A record that follows the samples has an axis as long as the batch, or a multiple of that where a
-module flattens samples and positions. Values tell which axis it is, and whether a record follows
-the samples at all: B's record is moved along each such axis, and the move that brings it nearest to
-A's record is taken, if it brings it clearly nearer.
+module flattens samples and positions. Which axis follows the samples, and whether any axis does, is
+decided by values: B's record is reordered along each such axis, and the move after which B's record
+is nearest to A's record is taken, if that is clearly nearer than without a move.
+
+Samples may be alike in the record from which the order was read: an edge from one node to another
+is as long as the edge back. The first later record in which such samples differ settles their
+order.
 """
 
 from __future__ import annotations
@@ -14,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.identity import same_bits
-from anchorlib.diagnosis.pairing.orders.permutations import Orders, orders, pass_of
+from anchorlib.diagnosis.pairing.orders.order import Order, Orders, pass_of, wide
+from anchorlib.diagnosis.pairing.orders.permutations import orders
 from anchorlib.diagnosis.pairing.splits import halves_of, parameters_of
 from anchorlib.diagnosis.pairing.tables import Table, whole
 from anchorlib.errors import StoreError
@@ -44,17 +48,19 @@ class Move(NamedTuple):
 
     def of(self, values: Array) -> Array:
         """The values in the new order, flat."""
-        seen = values.reshape(self.split)
-        found: Array = np.ascontiguousarray(seen.take(self.order, axis=self.axis)).reshape(-1)
-        return found
+        in_samples = values.reshape(self.split)
+        reordered: Array = np.ascontiguousarray(
+            in_samples.take(self.order, axis=self.axis)
+        ).reshape(-1)
+        return reordered
 
 
 def arranged(alignment: Alignment) -> Alignment:
-    """The alignment with B's samples in A's order; unchanged where no other order is found."""
-    told = orders(alignment)
-    if not told:
+    """The alignment with B's samples in A's order; unchanged where the orders do not differ."""
+    orders_found = orders(alignment)
+    if not orders_found:
         return alignment
-    moves = _moves(alignment, told)
+    moves = _moves(alignment, orders_found)
     if not moves:
         return alignment
     b = _moved(alignment.b, moves)
@@ -63,7 +69,7 @@ def arranged(alignment: Alignment) -> Alignment:
     return replace(alignment, b=b, equal=equal, reordered=steps[0])
 
 
-def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
+def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
     """The move of each row of B that follows the samples."""
     a, b = alignment.a, alignment.b
     parameters = parameters_of(a)
@@ -72,20 +78,21 @@ def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
     )
     pairs = alignment.differing
     pairs = pairs[whose[a.tensor[alignment.a_row[pairs]]]]
+    known = dict(orders_of)
     moves: dict[int, Move] = {}
     values: dict[Hashable, Move] = {}
     for pair in pairs[np.argsort(a.order[alignment.a_row[pairs]], kind="stable")].tolist():
         row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
-        order = told.get(pass_of(a, row_a))
+        order = known.get(pass_of(a, row_a))
         if order is None or not (a.kept[row_a] and b.kept[row_b]):
             continue
         try:
-            move = _nearest(a, row_a, b, row_b, order)
+            move, known[pass_of(a, row_a)] = _nearest(a, row_a, b, row_b, order)
         except StoreError:
             continue
         tensor = a.tensors[a.tensor[row_a]]
         place = (pass_of(a, row_a), tensor.name, int(a.call[row_a]), int(b.shape[row_b]))
-        # A gradient that differs too much to tell its order has the order of its value.
+        # Where a gradient differs too much to show its order, it has the order of its value.
         if move is None and tensor.kind == "grad":
             move = values.get(place)
         if move is not None:
@@ -94,27 +101,48 @@ def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
     return moves
 
 
-def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Array) -> Move | None:
-    """The move that brings B's record clearly nearer to A's; None where no move does.
+def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[Move | None, Order]:
+    """The move that brings B's record clearly nearer to A's, and the order as it is known then.
 
-    None also for records of different shape or dtype, or with too many elements.
-    Raises StoreError where a record cannot be read.
+    The move is None where no move does that, and for records of different shape or dtype, or with
+    too many elements. Raises StoreError where a record cannot be read.
     """
     shape = a.shapes[a.shape[row_a]]
-    tried = list(_tried(shape, order))
-    same = (
+    tried = list(_tried(shape, order.places))
+    of_one_form = (
         shape == b.shapes[b.shape[row_b]] and a.dtypes[a.dtype[row_a]] == b.dtypes[b.dtype[row_b]]
     )
-    if not tried or not same or a.figures["numel"][row_a] > MOST_ELEMENTS:
-        return None
+    if not tried or not of_one_form or a.figures["numel"][row_a] > MOST_ELEMENTS:
+        return None, order
     kind = a.dtypes[a.dtype[row_a]]
     raw = whole(b, row_b)
-    one, two = _wide(whole(a, row_a), kind), _wide(raw, kind)
+    values_a, values_b = wide(whole(a, row_a), kind), wide(raw, kind)
     with np.errstate(all="ignore"):
-        own = _apart(one, two.reshape(-1))
-        distances = [_apart(one, move.of(two)) for move in tried]
-    best = int(np.argmin(distances))
-    return tried[best] if distances[best] < CLEARLY * own else None
+        own = _apart(values_a, values_b.reshape(-1))
+        distances = [_apart(values_a, move.of(values_b)) for move in tried]
+        best = int(np.argmin(distances))
+        known = _settled(order, tried[best], values_a, values_b) if distances[best] else order
+        if known is not order:
+            settled = tried[best]._replace(order=known.places)
+            distance = _apart(values_a, settled.of(values_b))
+            if distance < CLEARLY * min(own, distances[best]):
+                return settled, known
+    return tried[best] if distances[best] < CLEARLY * own else None, order
+
+
+def _settled(order: Order, move: Move, values_a: Array, values_b: Array) -> Order:
+    """The order, with the places of alike samples settled by a record, if there are such samples.
+
+    Only a record whose samples have an axis of their own can settle them.
+    """
+    count = len(order.places)
+    if len(np.unique(order.alike)) == count or move.split[move.axis] != count:
+        return order
+    rows = (
+        np.moveaxis(each.reshape(move.split), move.axis, 0).reshape(count, -1)
+        for each in (values_a, values_b)
+    )
+    return order.settled(*rows)
 
 
 def _tried(shape: tuple[int, ...], order: Array) -> Iterator[Move]:
@@ -132,16 +160,9 @@ def _tried(shape: tuple[int, ...], order: Array) -> Iterator[Move]:
             yield Move(axis + 1, order, (*shape[:axis], times, count, *shape[axis + 1 :]))
 
 
-def _wide(raw: Array, kind: str) -> Array:
-    values = dtypes.decode(np.ascontiguousarray(raw), kind)
-    wide = np.complex128 if dtypes.dtype(kind).family == "complex" else np.float64
-    found: Array = values.astype(wide)
-    return found
-
-
-def _apart(one: Array, two: Array) -> float:
+def _apart(left: Array, right: Array) -> float:
     """The distance of two arrays, over the elements whose difference is finite."""
-    apart = np.abs(one.reshape(-1) - two)
+    apart = np.abs(left.reshape(-1) - right)
     return float(np.linalg.norm(apart[np.isfinite(apart)]))
 
 
@@ -176,10 +197,10 @@ def _stacker(b: Table, moves: Mapping[int, Move]) -> Callable[[Array], Array] | 
         return None
 
     def stack(rows: Array) -> Array:
-        found = np.array(inner(rows))
+        stacked = np.array(inner(rows))
         for at, row in enumerate(rows.tolist()):
             if (move := moves.get(row)) is not None:
-                found[at] = move.of(found[at])
-        return found
+                stacked[at] = move.of(stacked[at])
+        return stacked
 
     return stack

@@ -1,35 +1,37 @@
-"""Samples that one run has in another order within a batch, told by the bits of their rows.
+"""Samples that one run has in another order within a batch, recognised by the bits of their rows.
 
-A batch in another order is the same batch: results of single samples are equal, and sums over
+A batch in another order holds the same samples: results of single samples are equal, and sums over
 samples differ by the order of addition alone. The order is read from the first value of each pass
-that has the same rows in both runs, in another order. Figures that no order changes (extremes,
-counts, nearly the norm) choose the values whose rows are worth reading.
+that has equal rows in both runs at different places. Figures that do not depend on the order
+(extremes, counts, nearly the norm) choose the values whose rows are worth reading. Once rounding
+has moved the parameters, the rows that a model computes are not equal any more. In later passes the
+order is read from nearly equal rows, of the values that gave the order before (`drifted`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.orders.drifted import drifted
+from anchorlib.diagnosis.pairing.orders.order import Order, Orders, call_of, pass_of
 from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import Table, row_digests
 from anchorlib.errors import StoreError
 
-__all__ = ["Orders", "orders", "pass_of"]
+__all__ = ["orders"]
 
 Array = np.ndarray[Any, Any]
-Orders = Mapping[Hashable, Array]
-"""For each pass (`pass_of` of A): the place in B of each of A's samples."""
 UNORDERED = ("zero", "nan", "inf", "subnormal", "min", "max")
-NEAR = 1e-9  # of the norm: by so much the order of addition may change it
+NEAR = 1e-9  # share of the norm by which the order of addition may change the norm
 TRIED = 3  # values that are tried in a pass, and passes before the search is given up
 MOST = 1 << 16  # samples of a batch
-ELEMENTS = 4  # that a sample has at least
-SURE = 16  # rows of fewer elements, held together by several values, from which an order is told
+ELEMENTS = 4  # the fewest elements of a sample whose bits identify it
+SURE = 16  # the fewest rows from which several values with small rows together give an order
 _DROPPING = re.compile(r"Dropout\w*\((?!p=0(\.0)?[,)])|DropoutBackward|dropout(_p)?=0?\.\d*[1-9]")
 
 
@@ -39,45 +41,41 @@ def orders(alignment: Alignment) -> Orders:
     Dropout masks are drawn by place, so a sample at another place has another mask, and no order
     makes the runs equal.
     """
-    told: dict[Hashable, Array] = {}
+    orders_of_passes: dict[Hashable, Order] = {}
+    telling: set[tuple[int, int]] = set()
     failed = 0
     for key, pairs in _candidates(alignment):
-        if not (told or failed) and _drops(alignment.a, alignment.b):
+        if not (orders_of_passes or failed) and _drops(alignment.a, alignment.b):
             return {}
-        told_by = ((p, one) for p in pairs if (one := _order(alignment, p)) is not None)
-        pair, order = next(told_by, (-1, None))
+        by_one_value = (
+            (p, order_of_pair) for p in pairs if (order_of_pair := _order(alignment, p)) is not None
+        )
+        pair, order = next(by_one_value, (-1, None))
         if order is None:
             pair, order = pairs[0], _joint_order(alignment, pairs)
-        if order is not None and not _made_so(alignment, pair, len(order)):
-            told[key] = order
+        if order is not None and not _made_so(alignment, pair, len(order.places)):
+            orders_of_passes[key] = order
+            telling.add(call_of(alignment.a, int(alignment.a_row[pair])))
         else:
             failed += 1
-        if failed >= TRIED and not told:
+        if failed >= TRIED and not orders_of_passes:
             return {}
-    return told
-
-
-def pass_of(table: Table, row: int) -> Hashable:
-    """The rank, phase, step and pass of a row."""
-    rank = table.tensors[table.tensor[row]].rank
-    return (
-        rank,
-        table.phases[table.phase[row]],
-        int(table.step[row]),
-        int(table.pass_index[row]),
-    )
+    return dict(drifted(alignment, telling, orders_of_passes)) | orders_of_passes
 
 
 def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
-    """For each pass, the first TRIED pairs that may have the same elements in another order.
+    """For each pass, the first TRIED pairs that may have equal elements in another order.
 
-    They are differing values, no parameters, with stored values and equal unordered figures.
+    These are pairs of differing values, not of parameters, with stored values and with equal
+    figures where the figures do not depend on the order.
     """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing
     parameters = parameters_of(a)
     values = np.array(
-        [one.kind == "value" and one.name not in parameters for one in a.tensors] or [False], bool
+        [tensor.kind == "value" and tensor.name not in parameters for tensor in a.tensors]
+        or [False],
+        bool,
     )
     pairs = pairs[values[a.tensor[alignment.a_row[pairs]]]]
     one, two = alignment.a_row[pairs], alignment.b_row[pairs]
@@ -95,34 +93,35 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
     yield from passes.items()
 
 
-def _order(alignment: Alignment, pair: int) -> Array | None:
+def _order(alignment: Alignment, pair: int) -> Order | None:
     """The place in B of each of A's rows, along the first or second axis; None without an order.
 
-    Both records must have the same rows, in another order, more than half of them distinct.
+    Both records must have equal rows at different places, more than half of them distinct.
     """
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
     shape = a.shapes[a.shape[row_a]]
     if shape != b.shapes[b.shape[row_b]] or a.dtypes[a.dtype[row_a]] != b.dtypes[b.dtype[row_b]]:
         return None
-    # Rows of one or two elements, as class indices, do not tell samples: ELEMENTS are needed.
+    # Rows of one or two elements, as class indices, do not identify a sample.
     for axis, size in enumerate(shape[: max(len(shape) - 1, 0)][:2]):
         if not 1 < size <= MOST or a.figures["numel"][row_a] < ELEMENTS * size:
             continue
         try:
-            one, two = row_digests(a, row_a, axis), row_digests(b, row_b, axis)
+            digests_a, digests_b = row_digests(a, row_a, axis), row_digests(b, row_b, axis)
         except StoreError:
             return None
-        if (found := _places(one, two)) is not None:
-            return found
+        if (order := _places(digests_a, digests_b)) is not None:
+            return order
     return None
 
 
-def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Array | None:
-    """The place in B of each of A's rows, told by values of few elements a row; else None.
+def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Order | None:
+    """The place in B of each of A's rows, found by several values with few elements in a row.
 
-    These are the two ends of edges, or a user and an item: integers that are as many, each of which
-    says little. Together they name their row. More than half of the rows must be distinct.
+    Such values are the two ends of edges, or a user and an item: integer tensors with as many rows.
+    One of them alone does not identify a row; all of them together do. None unless more than half
+    of the rows are distinct.
     """
     a = alignment.a
     sides: tuple[list[list[bytes]], list[list[bytes]]] = ([], [])
@@ -155,32 +154,41 @@ def _long_axis(alignment: Alignment, pair: int) -> int | None:
     return axis if kind.startswith("int") and SURE <= shape[axis] <= MOST else None
 
 
-def _places(one: list[bytes], two: list[bytes]) -> Array | None:
-    """For each row of A its place in B; None unless both have the same rows, most distinct.
+def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Order | None:
+    """For each row of A its place in B; None unless both have equal rows, most of them distinct.
 
-    Equal rows keep their order: the first of them in A is the first of them in B.
+    Equal rows keep their order at first: the first of them in A is the first of them in B.
     """
-    places: dict[bytes, list[int]] = {}
-    for place, row in enumerate(two):
-        places.setdefault(row, []).append(place)
-    if sorted(one) != sorted(two) or 2 * len(places) <= len(two) or one == two:
+    places_b: dict[bytes, list[int]] = {}
+    for place, row in enumerate(rows_b):
+        places_b.setdefault(row, []).append(place)
+    if sorted(rows_a) != sorted(rows_b) or 2 * len(places_b) <= len(rows_b) or rows_a == rows_b:
         return None
-    return np.array([places[row].pop(0) for row in one], np.int64)
+    numbers = {row: number for number, row in enumerate(places_b)}
+    return Order(
+        np.array([places_b[row].pop(0) for row in rows_a], np.int64),
+        np.array([numbers[row] for row in rows_a], np.int64),
+    )
 
 
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
-    """Whether the operation made this order, not the batch.
+    """Whether an operation of the model made this order, so that the batch itself is not reordered.
 
-    Then a parent's value of the same pass, with an axis as long, has equal bits in both runs.
+    Then the value of a parent, of this pass and with an axis of this length, has equal bits in both
+    runs.
     """
     a, row = alignment.a, int(alignment.a_row[pair])
     tensor = a.tensors[a.tensor[row]]
     own = (tensor.name, a.phases[a.phase[row]], int(a.call[row]))
-    told = [one for one in a.edges.get(tensor.rank, ()) if (one.name, one.phase, one.call) == own]
+    statements = [
+        one for one in a.edges.get(tensor.rank, ()) if (one.name, one.phase, one.call) == own
+    ]
     # A module may be given a batch in one pass, and another module's result in the next one.
-    of_pass = [one for one in told if one.pass_index == a.pass_index[row]]
-    told = of_pass or told
-    parents = {parent.name for one in told for parent in one.parents if parent.call is not None}
+    of_pass = [one for one in statements if one.pass_index == a.pass_index[row]]
+    statements = of_pass or statements
+    parents = {
+        parent.name for one in statements for parent in one.parents if parent.call is not None
+    }
     before = alignment.a_row[alignment.equal]
     before = before[(a.step[before] == a.step[row]) & (a.order[before] < a.order[row])]
     return any(
@@ -195,14 +203,14 @@ def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
 
 
 def _drops(*tables: Table) -> bool:
-    """Whether descriptions of modules, or the operations of edges, tell of dropout."""
+    """Whether the runs use dropout, by the descriptions of their modules and by operations."""
     return any(_DROPPING.search(text) for table in tables for text in _texts(table))
 
 
 def _texts(table: Table) -> Iterator[str]:
     for header in table.header.values():
         yield from (text for text in header.values() if isinstance(text, str))
-    for told in table.edges.values():
-        for edges in told:
+    for statements in table.edges.values():
+        for edges in statements:
             yield from edges.ops
             yield from edges.arguments or ()

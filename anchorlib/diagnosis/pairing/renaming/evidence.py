@@ -1,4 +1,4 @@
-"""What names are matched by, beside their spelling: shapes, and the operations that made them."""
+"""What names are matched by besides their spelling: shapes, and the operations that made them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["made_by", "named"]
 
 def made_by(table: Table) -> Made:
     """For each name the operations that made it, where they are known one by one."""
-    found: dict[str, tuple[str, ...]] = {}
-    for told in table.edges.values():
-        for edges in told:
+    operations: dict[str, tuple[str, ...]] = {}
+    for statements in table.edges.values():
+        for edges in statements:
             if not edges.missing and not compiled(edges.ops):
-                found.setdefault(edges.name, edges.ops)
-    return found
+                operations.setdefault(edges.name, edges.ops)
+    return operations
 
 
 def named(table: Table) -> Shapes:
@@ -26,10 +26,10 @@ def named(table: Table) -> Shapes:
     first = np.full(len(table.tensors), -1)
     # Backwards, so that what is written last is the first record.
     first[table.tensor[::-1]] = np.arange(len(table))[::-1]
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {}
     for number in np.argsort(first, kind="stable").tolist():
         if first[number] >= 0:
             tensor = table.tensors[number]
             shape = table.shapes[table.shape[first[number]]]
-            found.setdefault(tensor.name, {}).setdefault(tensor.kind, shape)
-    return found
+            shapes.setdefault(tensor.name, {}).setdefault(tensor.kind, shape)
+    return shapes

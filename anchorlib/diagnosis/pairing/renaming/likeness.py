@@ -13,16 +13,17 @@ from anchorlib.diagnosis.pairing.tables import Table
 __all__ = ["match_bits", "match_figures"]
 
 STEPPED, MANY = ("updated", "delta"), 64
-"""Records of these kinds, and of `opt.*`, tell a name only with at least so many elements. Adam's
-first step has one size everywhere, and two small tensors may well have the same signs."""
+"""Records of these kinds, and of `opt.*`, identify a name only where they have at least MANY
+elements. The first step of Adam has one size everywhere, so that only signs differ, and two small
+tensors may well have equal signs."""
 LIKE = 0.02  # of the larger norm: by how much the norms of like records may differ
 
 
 class _Record(NamedTuple):
     """One record of a free name at a run's first step.
 
-    place: the rank, kind, phase, pass, call, dtype and shape. telling: whether the values can tell
-    one tensor from another.
+    place: the rank, kind, phase, pass, call, dtype and shape. telling: whether the values can
+    distinguish the tensor from other tensors.
     """
 
     name: str
@@ -33,17 +34,17 @@ class _Record(NamedTuple):
 
 
 def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
-    """Matches free names that have a record with equal bits at the same place of the first step.
+    """Matches free names that have a record with equal bits at equal places of the first step.
 
-    Bits tell a name only if no other free name has them at that place, and if they are neither one
-    repeated number nor a single 0, 1 or -1.
+    Bits identify a name only if no other free name has them at that place, and if they are neither
+    one repeated number nor a single 0, 1 or -1.
     offset: what to add to A's steps to get B's.
     """
-    told = [_by_bits(records) for records in _first_records(naming, a, b, offset)]
+    by_bits = [_by_bits(records) for records in _first_records(naming, a, b, offset)]
     pairs = [
-        (next(iter(one)), next(iter(told[1][bits])))
-        for bits, one in told[0].items()
-        if len(one) == 1 and len(told[1].get(bits, ())) == 1
+        (next(iter(names)), next(iter(by_bits[1][bits])))
+        for bits, names in by_bits[0].items()
+        if len(names) == 1 and len(by_bits[1].get(bits, ())) == 1
     ]
     naming.match_all(pairs, "digest")
 
@@ -51,42 +52,44 @@ def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
 def match_figures(naming: Naming, a: Table, b: Table, offset: int) -> None:
     """Guesses matches of free names of equal kinds and shapes, whose norms are within a fiftieth.
 
-    The norms are those of the first step. Names are matched only where neither fits a third name.
+    The norms are those of the first step. Two names are matched only where neither name has such
+    norms in common with a third.
     """
     sides = []
     for records in _first_records(naming, a, b, offset):
         norms: dict[str, dict[Hashable, float]] = {}
-        for one in records:
-            if one.telling:
-                norms.setdefault(one.name, {})[one.place] = one.l2
+        for record in records:
+            if record.telling:
+                norms.setdefault(record.name, {})[record.place] = record.l2
         sides.append(norms)
     alike: dict[Hashable, list[str]] = {}
     for name in sides[1]:
         alike.setdefault(tuple(sorted(naming.b[name].items())), []).append(name)
     pairs = [
-        (one, two)
-        for one in sides[0]
-        for two in alike.get(tuple(sorted(naming.a[one].items())), ())
-        if _like(sides[0][one], sides[1][two])
+        (name_a, name_b)
+        for name_a in sides[0]
+        for name_b in alike.get(tuple(sorted(naming.a[name_a].items())), ())
+        if _like(sides[0][name_a], sides[1][name_b])
     ]
     naming.match_all(pairs, "guess")
 
 
-def _like(one: dict[Hashable, float], two: dict[Hashable, float]) -> bool:
+def _like(norms_a: dict[Hashable, float], norms_b: dict[Hashable, float]) -> bool:
     """Whether two names have records at common places, and like norms at all of these."""
-    shared = one.keys() & two.keys()
+    shared = norms_a.keys() & norms_b.keys()
     return bool(shared) and all(
-        abs(one[place] - two[place]) <= LIKE * max(one[place], two[place]) for place in shared
+        abs(norms_a[place] - norms_b[place]) <= LIKE * max(norms_a[place], norms_b[place])
+        for place in shared
     )
 
 
 def _by_bits(records: Iterator[_Record]) -> dict[Hashable, set[str]]:
     """The names that have each (place, digest) of the telling records."""
-    found: dict[Hashable, set[str]] = {}
-    for one in records:
-        if one.telling:
-            found.setdefault((one.place, one.digest), set()).add(one.name)
-    return found
+    names: dict[Hashable, set[str]] = {}
+    for record in records:
+        if record.telling:
+            names.setdefault((record.place, record.digest), set()).add(record.name)
+    return names
 
 
 def _first_records(
@@ -110,15 +113,15 @@ def _records(table: Table, names: set[str], step: int) -> Iterator[_Record]:
     free = np.array([one.name in names for one in table.tensors], bool)
     for row in np.flatnonzero((table.step == step) & free[table.tensor]).tolist():
         tensor = table.tensors[int(table.tensor[row])]
-        figure = {name: table.figures[name][row].item() for name in ("min", "max", "l2")}
+        extremes = {name: table.figures[name][row].item() for name in ("min", "max", "l2")}
         place = (
             *(tensor.rank, tensor.kind, table.phases[int(table.phase[row])]),
             *(int(table.pass_index[row]), int(table.call[row])),
             *(table.dtypes[int(table.dtype[row])], table.shapes[int(table.shape[row])]),
         )
         high, low = table.digest[row].tolist()
-        single = table.figures["numel"][row] == 1 and figure["l2"] not in (0.0, 1.0)
-        telling = bool(single or figure["min"] < figure["max"])
+        single = table.figures["numel"][row] == 1 and extremes["l2"] not in (0.0, 1.0)
+        telling = bool(single or extremes["min"] < extremes["max"])
         if tensor.kind in STEPPED or tensor.kind.startswith("opt."):
             telling &= bool(table.figures["numel"][row] >= MANY)
-        yield _Record(tensor.name, place, (high, low), telling, figure["l2"])
+        yield _Record(tensor.name, place, (high, low), telling, extremes["l2"])

@@ -10,40 +10,40 @@ from anchorlib.diagnosis.pairing.renaming.names import Shapes
 from anchorlib.diagnosis.pairing.tables import Table
 from anchorlib.record import Edges
 
-__all__ = ["Beside", "NameGraph", "Node", "colours", "graph_of", "kinds_of"]
+__all__ = ["NameGraph", "NameNode", "Neighbour", "colours", "graph_of", "kinds_of"]
 
-Way = Literal["parent", "parameter", "child", "user"]
+Kinship = Literal["parent", "parameter", "child", "user"]
 
 
-class Beside(NamedTuple):
+class Neighbour(NamedTuple):
     """One neighbour of a node.
 
-    way: what the neighbour is to the node. A "child" is computed from the node; a "user" is
-        computed from the node as its parameter.
+    kinship: what the neighbour is to the node. A "child" is computed from the node; a "user" is
+        computed from the node, which is one of its parameters.
     number: the place of the parent among the child's parents, or of the parameter among the user's
         parameters.
     name: the neighbour's.
     """
 
-    way: Way
+    kinship: Kinship
     number: int
     name: str
 
 
 @dataclass(slots=True)
-class Node:
+class NameNode:
     """One name.
 
     parameter: whether other names are computed from this one as a parameter.
     ops: the operations that made the tensor, sorted. holds: the shapes of the parameters that it
         is computed from, sorted.
-    beside: the neighbours; a dict in place of an ordered set.
+    neighbours: a dict in place of an ordered set.
     """
 
     parameter: bool = False
     ops: tuple[str, ...] = ()
     holds: tuple[tuple[int, ...], ...] = ()
-    beside: dict[Beside, None] = field(default_factory=dict)
+    neighbours: dict[Neighbour, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -54,55 +54,57 @@ class NameGraph:
         last member's output. Second names are no nodes.
     """
 
-    nodes: dict[str, Node]
+    nodes: dict[str, NameNode]
     again: dict[str, str]
 
 
 def graph_of(table: Table, shapes: Shapes) -> NameGraph:
     """The graph that the edges of a run give for the names that it recorded."""
-    told = [edges for rank in sorted(table.edges) for edges in table.edges[rank]]
-    again = _again(told, shapes)
-    nodes = {name: Node() for name in shapes if name not in again}
-    for edges in told:
+    statements = [edges for rank in sorted(table.edges) for edges in table.edges[rank]]
+    again = _again(statements, shapes)
+    nodes = {name: NameNode() for name in shapes if name not in again}
+    for edges in statements:
         if edges.name in nodes:
             _add(nodes, edges, again)
     for node in nodes.values():
-        held = (one.name for one in node.beside if one.way == "parameter")
+        held = (neighbour.name for neighbour in node.neighbours if neighbour.kinship == "parameter")
         node.holds = tuple(sorted(_shape(shapes[name]) for name in held))
-    return NameGraph({name: node for name, node in nodes.items() if node.beside or node.ops}, again)
+    return NameGraph(
+        {name: node for name, node in nodes.items() if node.neighbours or node.ops}, again
+    )
 
 
-def _again(told: Iterable[Edges], shapes: Shapes) -> dict[str, str]:
+def _again(statements: Iterable[Edges], shapes: Shapes) -> dict[str, str]:
     """The second names of tensors -> their first names: one parent, and no operation between."""
-    found: dict[str, str] = {}
-    for edges in told:
-        if edges.name not in shapes or edges.name in found:
+    first_names: dict[str, str] = {}
+    for edges in statements:
+        if edges.name not in shapes or edges.name in first_names:
             continue
         if not edges.ops and len(edges.parents) == 1 and not edges.missing:
             above = edges.parents[0].name
-            above = found.get(above, above)
+            above = first_names.get(above, above)
             if above in shapes and above != edges.name:
-                found[edges.name] = above
-    return found
+                first_names[edges.name] = above
+    return first_names
 
 
-def _add(nodes: dict[str, Node], edges: Edges, again: Mapping[str, str]) -> None:
+def _add(nodes: dict[str, NameNode], edges: Edges, again: Mapping[str, str]) -> None:
     """Adds the operations of a child, and the child and its parents as each other's neighbours."""
     node = nodes[edges.name]
     node.ops = node.ops or tuple(sorted(edges.ops))
     counts = {"parent": 0, "parameter": 0}
     for parent in edges.parents:
-        way: Way = "parameter" if parent.call is None else "parent"
-        number = counts[way]
-        counts[way] += 1
+        kinship: Kinship = "parameter" if parent.call is None else "parent"
+        number = counts[kinship]
+        counts[kinship] += 1
         name = again.get(parent.name, parent.name)
         if name not in nodes or name == edges.name:
             continue
-        node.beside.setdefault(Beside(way, number, name))
+        node.neighbours.setdefault(Neighbour(kinship, number, name))
         other = nodes[name]
-        other.parameter |= way == "parameter"
-        back: Way = "user" if way == "parameter" else "child"
-        other.beside.setdefault(Beside(back, number, edges.name))
+        other.parameter |= kinship == "parameter"
+        back: Kinship = "user" if kinship == "parameter" else "child"
+        other.neighbours.setdefault(Neighbour(back, number, edges.name))
 
 
 def _shape(kinds: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
@@ -116,7 +118,10 @@ def kinds_of(shapes: Shapes, name: str) -> Hashable:
 
 
 def colours(
-    graph: NameGraph, first: Callable[[str, Node], Hashable], known: Mapping[str, str], depth: int
+    graph: NameGraph,
+    first: Callable[[str, NameNode], Hashable],
+    known: Mapping[str, str],
+    depth: int,
 ) -> list[dict[str, Hashable]]:
     """The colours of all names, without neighbours, then with those up to 1, 2, … `depth` away.
 
@@ -125,24 +130,24 @@ def colours(
     first: the colour of a name without its neighbours. known: matched names -> B's names, which are
     their colours at every depth.
     """
-    found: list[dict[str, Hashable]] = [
+    rounds: list[dict[str, Hashable]] = [
         {
             name: ("=", known[name]) if name in known else first(name, node)
             for name, node in graph.nodes.items()
         }
     ]
     for _ in range(depth):
-        last = found[-1]
-        found.append(
+        last = rounds[-1]
+        rounds.append(
             {
                 name: last[name] if name in known else hash((last[name], _around(node, last)))
                 for name, node in graph.nodes.items()
             }
         )
-    return found
+    return rounds
 
 
-def _around(node: Node, found: Mapping[str, Hashable]) -> Hashable:
-    """The neighbours' colours, without their numbers: a port may order operands otherwise."""
-    near = {(one.way, one.name) for one in node.beside}
-    return tuple(sorted((way, hash(found[name])) for way, name in near))
+def _around(node: NameNode, colour_of: Mapping[str, Hashable]) -> Hashable:
+    """The neighbours' colours, without their numbers: another program may reorder operands."""
+    near = {(neighbour.kinship, neighbour.name) for neighbour in node.neighbours}
+    return tuple(sorted((kinship, hash(colour_of[name])) for kinship, name in near))

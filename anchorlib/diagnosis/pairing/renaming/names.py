@@ -2,9 +2,9 @@
 
 The user's map comes first; then equal names, names that differ by the segments of wrappers, and
 names that have a prefix in one run. Free names are then matched by `likeness` (equal bits) and
-`positions` (the same place among the operations). Equal names of tensors that cannot be the same
-come after these: the `0` of a model is not the `0` of `Sequential(model)`, which is the whole
-model; its `0.0` is. At last comes a guess (`likeness`).
+`positions` (equal places among the operations). Equal names of tensors with different shapes or
+operations are matched after that: the `0` of a model is not the `0` of `Sequential(model)`, which
+is the whole model, but its `0.0`. At last comes a guess (`likeness`).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def by_name(
     names: Mapping[str, str],
     made: tuple[Made, Made] = ({}, {}),
 ) -> Naming:
-    """The two runs' names, matched as far as the user's map and their spelling tell.
+    """The two runs' names, matched as far as the user's map and the spelling of names allow.
 
     Equal names stay free where shapes or operations show two different tensors.
     names: the user's map, A's name -> B's.
@@ -112,11 +112,11 @@ def by_name(
     return naming
 
 
-def _made(name: str, one: Made, two: Made) -> bool:
+def _made(name: str, made_a: Made, made_b: Made) -> bool:
     """Whether a name's operations are unknown in a run, equal in both, or have one in common."""
-    if name not in one or name not in two:
+    if name not in made_a or name not in made_b:
         return True
-    return one[name] == two[name] or bool(set(one[name]) & set(two[name]))
+    return made_a[name] == made_b[name] or bool(set(made_a[name]) & set(made_b[name]))
 
 
 def _match_wrapped(naming: Naming) -> None:
@@ -146,9 +146,9 @@ def _prefix(
 ) -> list[tuple[str, str]]:
     """The pairs (name in `long`, name in `short`) that differ by the most frequent prefix.
 
-    Empty where another prefix has more than half as many of the same names, or where the prefix
+    Empty where another prefix fits more than half as many of these names, or where the prefix
     has a single pair though `short` has more names. A prefix that both runs use for more names than
-    it would pair is none of one run alone: a model and its average are recorded in both.
+    it would pair belongs to both runs, as where a model and its average are recorded in both.
     turned: whether `long` holds B's names.
     """
     ends = {_bare(name): name for name in short}
@@ -168,16 +168,16 @@ def _prefix(
     best = ranked[0]
     wanted = {other for _, other in best}
     rivals = (len(wanted & {other for _, other in votes}) for votes in ranked[1:])
-    # A student and a teacher of equal shapes: nothing tells which of them `short` names.
+    # With a student and a teacher of equal shapes, it is not known which of them `short` names.
     contested = max(rivals, default=0) * 2 > len(best)
     seldom = len(best) < 2 and len(best) < len(short)
     return [] if contested or seldom else best
 
 
 def _in_both(naming: Naming, prefix: str) -> int:
-    """How many names with this prefix are matched with the same name of the other run."""
-    same = (a for a, b in naming.to_b.items() if a == b)
-    return sum(_bare(name).startswith(f"{prefix}.") for name in same)
+    """How many names with this prefix are matched with an equal name of the other run."""
+    equal = (a for a, b in naming.to_b.items() if a == b)
+    return sum(_bare(name).startswith(f"{prefix}.") for name in equal)
 
 
 def _bare(name: str) -> str:

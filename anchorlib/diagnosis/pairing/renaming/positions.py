@@ -21,7 +21,7 @@ BEGINNINGS = 200  # searches for names to spread from; each looks at all names
 
 
 def match_positions(naming: Naming, a: Table, b: Table) -> None:
-    """Matches free names that stand at the same place of the two runs' graphs of operations.
+    """Matches free names that stand at equal places of the two runs' graphs of operations.
 
     A name without edges has no place there: it is matched only as the member of a matched module.
     """
@@ -49,33 +49,33 @@ def _match(spreading: Spreading) -> None:
 def _same_tensors(naming: Naming, a: NameGraph, b: NameGraph) -> None:
     """Matches the free second names of matched tensors, in order.
 
-    A tensor must have as many of them in both runs.
+    A tensor must have equally many second names in both runs.
     """
     taken = set(naming.to_b.values())
     own = _free(a, naming.to_b)
     others = _free(b, taken)
     for whole, names in own.items():
-        twos = others.get(naming.to_b.get(whole, ""), [])
-        if len(twos) == len(names):
-            for one, two in zip(names, twos, strict=True):
-                if naming.alike(one, two):
-                    naming.match(one, two, HOW)
+        names_b = others.get(naming.to_b.get(whole, ""), [])
+        if len(names_b) == len(names):
+            for name_a, name_b in zip(names, names_b, strict=True):
+                if naming.alike(name_a, name_b):
+                    naming.match(name_a, name_b, HOW)
 
 
 def _free(graph: NameGraph, taken: Mapping[str, str] | set[str]) -> dict[str, list[str]]:
     """The free second names of each tensor, by its first name."""
-    found: dict[str, list[str]] = {}
+    second_names: dict[str, list[str]] = {}
     for name, whole in graph.again.items():
         if name not in taken:
-            found.setdefault(whole, []).append(name)
-    return found
+            second_names.setdefault(whole, []).append(name)
+    return second_names
 
 
 def _members(naming: Naming) -> None:
     """Matches members of equal names of matched modules: buffers, which autograd does not know."""
     free = set(naming.left_b)
-    for one in naming.left_a:
-        whole, _, own = one.rpartition(".")
-        two = f"{naming.to_b.get(whole, '')}.{own}"
-        if two in free and naming.alike(one, two):
-            naming.match(one, two, HOW)
+    for name_a in naming.left_a:
+        whole, _, own = name_a.rpartition(".")
+        name_b = f"{naming.to_b.get(whole, '')}.{own}"
+        if name_b in free and naming.alike(name_a, name_b):
+            naming.match(name_a, name_b, HOW)

@@ -1,8 +1,8 @@
 """Matches that spread from matched names to their neighbours in the graphs.
 
-Two free names are a candidate where each is the same kind of neighbour of a matched pair. Every
-such pair gives the candidate votes, and the best candidate without a rival is matched. So a
-difference in one place of a graph costs the names beside it some votes, and does not prevent
+Two free names are a candidate where both are neighbours of a matched pair, of equal kinship. Every
+such matched pair gives the candidate votes, and the best candidate without a rival is matched. So a
+difference in one place of a graph costs the names around it some votes, and does not prevent
 matches farther on.
 """
 
@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from anchorlib.diagnosis.pairing.renaming.beginnings import Side
-from anchorlib.diagnosis.pairing.renaming.name_graph import NameGraph, Node, colours, kinds_of
+from anchorlib.diagnosis.pairing.renaming.beginnings import RunNames
+from anchorlib.diagnosis.pairing.renaming.name_graph import NameGraph, NameNode, colours, kinds_of
 from anchorlib.diagnosis.pairing.renaming.names import Naming, Shapes
 
 __all__ = ["HOW", "Spreading"]
@@ -24,7 +24,7 @@ MOSTLY = 0.6
 """The share of the possible votes that a candidate needs where its operations may differ."""
 CROWD = 4096  # candidates of one matched pair; a pair with more of them gives no votes
 SAME, OTHER = 2.0, 1.0
-"""Votes of a matched pair whose operands stand at the same place, and at different places."""
+"""Votes of a matched pair whose operands stand at equal places, and at different places."""
 
 
 @dataclass(slots=True)
@@ -61,11 +61,11 @@ class Spreading:
         Where matched names are second names of tensors, as of a container's output, the first names
         of these tensors are matched too, if they fit.
         """
-        for one, two in list(self.naming.to_b.items()):
-            x, y = self.a.again.get(one, ""), self.b.again.get(two, "")
-            if x in self.free_a and y in self.free_b and self._fit(x, y):
-                self.take(x, y)
-            self._propose(one, two)
+        for name_a, name_b in list(self.naming.to_b.items()):
+            first_a, first_b = self.a.again.get(name_a, ""), self.b.again.get(name_b, "")
+            if first_a in self.free_a and first_b in self.free_b and self._fit(first_a, first_b):
+                self.take(first_a, first_b)
+            self._propose(name_a, name_b)
 
     def take(self, one: str, two: str) -> None:
         """Matches two free names, and gives their votes to their neighbours."""
@@ -73,16 +73,16 @@ class Spreading:
         del self.free_a[one], self.free_b[two]
         self._propose(one, two)
 
-    def sides(self) -> tuple[Side, Side]:
+    def sides(self) -> tuple[RunNames, RunNames]:
         """The two runs as `beginnings` takes them, with the matches so far."""
         known = {two: two for two in self.naming.to_b.values()}
         return (
-            Side(self.a, self.naming.a, self.naming.to_b, self.free_a),
-            Side(self.b, self.naming.b, known, self.free_b),
+            RunNames(self.a, self.naming.a, self.naming.to_b, self.free_a),
+            RunNames(self.b, self.naming.b, known, self.free_b),
         )
 
     def _propose(self, one: str, two: str) -> None:
-        """Gives votes of a matched pair to each pair of their free neighbours of the same way."""
+        """Gives votes of a matched pair to each pair of their free neighbours of equal kinship."""
         if one not in self.a.nodes or two not in self.b.nodes:
             return
         near_a, near_b = (
@@ -94,14 +94,14 @@ class Spreading:
         )
         if len(near_a) * len(near_b) > CROWD:
             return
-        for (way, x), numbers in near_a.items():
+        for (kinship, x), numbers in near_a.items():
             for (other, y), places in near_b.items():
-                if way == other and self._fit(x, y):
+                if kinship == other and self._fit(x, y):
                     vote = OTHER if numbers.isdisjoint(places) else SAME
                     self.votes[x, y] = self.votes.get((x, y), self._alike(x, y)) + vote
 
     def _fit(self, one: str, two: str) -> bool:
-        """Whether two names may be the same tensor; see `strict`."""
+        """Whether two names may be names of one tensor; see `strict`."""
         x, y = self.a.nodes[one], self.b.nodes[two]
         if x.parameter != y.parameter or not self.naming.alike(one, two):
             return False
@@ -151,22 +151,25 @@ class Spreading:
             {name: sorted(votes)[-2:] for name, votes in side.items() if len(votes) > 1}
             for side in ranked
         ]
-        found: dict[tuple[str, str], float] = {}
+        shares: dict[tuple[str, str], float] = {}
         for pair, votes in self.votes.items():
             if all(
                 name not in side or (side[name][0] < votes == side[name][1])
                 for name, side in zip(pair, rivals, strict=True)
             ):
-                found[pair] = self._share(pair, votes)
-        most = max(found.values(), default=0.0)
+                shares[pair] = self._share(pair, votes)
+        most = max(shares.values(), default=0.0)
         if not self.strict and most < MOSTLY:
             return []
-        return [pair for pair, share in found.items() if share >= most]
+        return [pair for pair, share in shares.items() if share >= most]
 
     def _share(self, pair: tuple[str, str], votes: float) -> float:
         """The votes of a candidate, relative to those that all its neighbours could give."""
         sides = (self.a.nodes[pair[0]], self.b.nodes[pair[1]])
-        most = max(len({(one.way, one.name) for one in node.beside}) for node in sides)
+        most = max(
+            len({(neighbour.kinship, neighbour.name) for neighbour in node.neighbours})
+            for node in sides
+        )
         return votes / (SAME * max(most, 1))
 
     def _first_of_ties(self) -> list[tuple[str, str]]:
@@ -183,19 +186,21 @@ class Spreading:
 
     def _tied(self, name: str, side: int) -> list[str]:
         """The other names that have the most votes with this name, in order of execution."""
-        found = {pair[1 - side]: votes for pair, votes in self.votes.items() if pair[side] == name}
-        most = max(found.values())
+        votes_of = {pair[1 - side]: vote for pair, vote in self.votes.items() if pair[side] == name}
+        most = max(votes_of.values())
         order = self.free_a if side else self.free_b
-        return sorted((two for two, votes in found.items() if votes == most), key=order.__getitem__)
+        return sorted(
+            (two for two, vote in votes_of.items() if vote == most), key=order.__getitem__
+        )
 
 
-def _near(node: Node, free: Mapping[str, int]) -> dict[tuple[str, str], set[int]]:
-    """The free neighbours of a node, as (way, name), with their places among the operands."""
-    found: dict[tuple[str, str], set[int]] = {}
-    for one in node.beside:
-        if one.name in free:
-            found.setdefault((one.way, one.name), set()).add(one.number)
-    return found
+def _near(node: NameNode, free: Mapping[str, int]) -> dict[tuple[str, str], set[int]]:
+    """The free neighbours of a node, as (kinship, name), with their places among the operands."""
+    neighbours: dict[tuple[str, str], set[int]] = {}
+    for neighbour in node.neighbours:
+        if neighbour.name in free:
+            neighbours.setdefault((neighbour.kinship, neighbour.name), set()).add(neighbour.number)
+    return neighbours
 
 
 def _around(graph: NameGraph, shapes: Shapes) -> list[dict[str, Hashable]]:

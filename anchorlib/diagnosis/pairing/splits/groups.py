@@ -2,8 +2,9 @@
 
 Tensors that follow the batch are concatenated along the axis on which the parts are smaller. Sums
 over the batch (a parameter's gradient of a pass) are added up. Tensors of which every part holds a
-replica are taken once. Losses are means or sums of parts, whichever is nearer to the other run's.
-Other groups are left out. Of a group without a record in the other run, the first row is taken.
+replica are taken once. Losses are means or sums of parts, whichever is nearer to the other run's
+loss. Other groups are left out. A group without a record in the other run is represented by its
+first row.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from anchorlib.diagnosis.pairing.identity import mode_class, repeats
 from anchorlib.diagnosis.pairing.splits.splits import Split
 from anchorlib.diagnosis.pairing.tables import Table, Tensor
 
-__all__ = ["Group", "Groups", "Key", "grouped", "members", "parameters_of"]
+__all__ = ["Key", "RowGroup", "RowGroups", "grouped", "members", "parameters_of"]
 
 PLACEMENTS, PARTIAL = ":placements", 2
 """The suffix of the record of a DTensor's placements, and the number there, in the first column,
 for a dimension of the mesh along which each rank holds a summand."""
-Way = Literal["first", "concatenated", "summed", "left out"]
+Combining = Literal["first", "concatenated", "summed", "left out"]
 Key = tuple[Hashable, ...]
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """Rows that make up one record.
 
     partner: the other run's row of that record, -1 where it has none.
-    way: how rows become one; "first" takes the first row for all.
+    combined: how rows become one record; "first" takes the first row for all.
     axis: along which parts are concatenated.
     gradient: whether the rows are gradients that carry the scale of their own part's loss.
     factor: by which the sum or concatenation is multiplied.
@@ -39,14 +40,14 @@ class Group(NamedTuple):
 
     rows: tuple[int, ...]
     partner: int
-    way: Way
+    combined: Combining
     axis: int = 0
     gradient: bool = False
     factor: float = 1.0
 
 
 @dataclass(slots=True)
-class Groups:
+class RowGroups:
     """The groups of a run, in the order of their first rows.
 
     replicas: pairs of rows of ranks that should hold equal values and do not.
@@ -54,7 +55,7 @@ class Groups:
     others: how many groups of a pass have other shapes, or lack parts, and are left out.
     """
 
-    found: list[Group] = field(default_factory=list)
+    listed: list[RowGroup] = field(default_factory=list)
     replicas: list[tuple[int, int]] = field(default_factory=list)
 
     parts: int = 0
@@ -73,7 +74,7 @@ def grouped(
     names: Mapping[str, str],
     offset: int,
     factors: Sequence[float],
-) -> Groups:
+) -> RowGroups:
     """The groups of the finer run's records.
 
     names: the finer run's names -> the other's. offset: what to add to its steps to get the
@@ -97,15 +98,15 @@ def members(
     entry is the mode's text.
     names: this run's names -> the other's. offset: what to add to its steps to get the other's.
     """
-    found: dict[Key, list[int]] = {}
+    rows_of_record: dict[Key, list[int]] = {}
     for row, key in enumerate(_keys(table)):
         rank, name, kind, phase, step, pass_index, *rest = key
         own = (
             *(split.ranks[rank], names.get(name, name), kind, phase, step + offset),
             *(split.pass_of(phase, pass_index), *rest),
         )
-        found.setdefault(own, []).append(row)
-    return found
+        rows_of_record.setdefault(own, []).append(row)
+    return rows_of_record
 
 
 def _keys(table: Table) -> Iterator[Any]:
@@ -114,35 +115,44 @@ def _keys(table: Table) -> Iterator[Any]:
     lists = zip(*(column.tolist() for column in columns), strict=True)
     whose = zip(table.tensor.tolist(), table.phase.tolist(), strict=True)
     for (number, phase), (step, pass_index, call, again) in zip(whose, lists, strict=True):
-        one = table.tensors[number]
-        place = (one.rank, one.name, one.kind, table.phases[phase], step, pass_index, call, again)
-        yield (*place, mode_class(one.mode), one.mode)
+        tensor = table.tensors[number]
+        place = (
+            tensor.rank,
+            tensor.name,
+            tensor.kind,
+            table.phases[phase],
+            step,
+            pass_index,
+            call,
+            again,
+        )
+        yield (*place, mode_class(tensor.mode), tensor.mode)
 
 
 def parameters_of(table: Table) -> set[str]:
-    """The names of a run's parameters, as kinds of their records, or edges, tell."""
-    found = {
+    """The names of a run's parameters, recognised by the kinds of their records, or by edges."""
+    names = {
         tensor.name
         for tensor in table.tensors
         if tensor.kind in ("pass_grad", "updated", "delta") or tensor.kind.startswith("opt.")
     }
-    for told in table.edges.values():
-        found |= {one.name for edges in told for one in edges.parents if one.call is None}
-    return found
+    for statements in table.edges.values():
+        names |= {p.name for edges in statements for p in edges.parents if p.call is None}
+    return names
 
 
 def _partial(table: Table) -> set[tuple[str, str]]:
     """The names and kinds of DTensors whose ranks hold summands, by their last placements."""
-    found = set()
+    partial = set()
     for number, tensor in enumerate(table.tensors):
         name, mark, _ = tensor.name.rpartition(PLACEMENTS)
         if not mark:
             continue
         row = int(np.flatnonzero(table.tensor == number)[-1])
-        told = np.concatenate(list(table.read(row, 1 << 16))).reshape(-1, 2)
-        if (told[:, 0] == PARTIAL).any():
-            found.add((name, tensor.kind))
-    return found
+        placements = np.concatenate(list(table.read(row, 1 << 16))).reshape(-1, 2)
+        if (placements[:, 0] == PARTIAL).any():
+            partial.add((name, tensor.kind))
+    return partial
 
 
 @dataclass(slots=True)
@@ -159,23 +169,23 @@ class _Grouping:
     factors: Sequence[float]
     parameters: set[str]
     partial: set[tuple[str, str]]
-    groups: Groups = field(default_factory=Groups)
+    groups: RowGroups = field(default_factory=RowGroups)
 
     def add(self, rows: list[int], partner: int) -> None:
         """Adds the group of these rows; records of placements are skipped."""
         tensor = self.fine.tensors[self.fine.tensor[rows[0]]]
         if tensor.name.endswith(PLACEMENTS):
             return
-        group = Group(tuple(rows), partner, "first")
+        group = RowGroup(tuple(rows), partner, "first")
         if len(rows) > 1 and partner >= 0:
             whole = tensor.name in self.parameters and tensor.kind != "pass_grad"
             group = self._whole(group) if whole else self._part(group, tensor)
-        self.groups.found.append(group)
+        self.groups.listed.append(group)
 
-    def _whole(self, group: Group) -> Group:
+    def _whole(self, group: RowGroup) -> RowGroup:
         """The group of a tensor that a step has once, as a parameter: shards, or replicas."""
         if (axis := self._axis(group)) is not None:
-            return self._kept(group._replace(way="concatenated", axis=axis))
+            return self._kept(group._replace(combined="concatenated", axis=axis))
         digests = self.fine.digest[list(group.rows)]
         other = np.flatnonzero((digests != digests[0]).any(axis=1))
         ranks = {self.fine.tensors[self.fine.tensor[row]].rank for row in group.rows}
@@ -186,27 +196,27 @@ class _Grouping:
             return group._replace(rows=(row,))
         return group
 
-    def _part(self, group: Group, tensor: Tensor) -> Group:
+    def _part(self, group: RowGroup, tensor: Tensor) -> RowGroup:
         """The group of a tensor that each pass has: parts of a batch, summands, or replicas."""
         axis = self._axis(group)
         if axis is not None:
             # Shards of a parameter's gradient are reduced already: no part's scale is left in them.
             gradient = tensor.kind != "value" and tensor.name not in self.parameters
-            return self._kept(group._replace(way="concatenated", axis=axis, gradient=gradient))
+            return self._kept(group._replace(combined="concatenated", axis=axis, gradient=gradient))
         if not self._complete(group):
             self.groups.others += 1
-            return group._replace(way="left out")
+            return group._replace(combined="left out")
         if (tensor.name, tensor.kind) in self.partial:
-            return self._kept(group._replace(way="summed"))
+            return self._kept(group._replace(combined="summed"))
         if not self._target(group):
             return self._number(group)
         if self._is_replica(group):
             return group
         if tensor.kind == "value":
-            return group._replace(way="left out")
-        return self._kept(group._replace(way="summed", gradient=True))
+            return group._replace(combined="left out")
+        return self._kept(group._replace(combined="summed", gradient=True))
 
-    def _complete(self, group: Group) -> bool:
+    def _complete(self, group: RowGroup) -> bool:
         """Whether each part has a record, of the shape of the other run's record."""
         fine, rows = self.fine, list(group.rows)
         phase = fine.phases[fine.phase[rows[0]]]
@@ -215,7 +225,7 @@ class _Grouping:
         alike &= fine.shapes[fine.shape[rows[0]]] == self._target(group)
         return alike and len(rows) == self.split.together * passes
 
-    def _is_replica(self, group: Group) -> bool:
+    def _is_replica(self, group: RowGroup) -> bool:
         """Whether all parts have equal bits, and are replicas of the whole rather than summands.
 
         They are where one part's norm is as near to the other run's as the norm of their sum.
@@ -226,7 +236,7 @@ class _Grouping:
         own, goal = fine.figures["l2"][rows[0]], self.coarse.figures["l2"][group.partner]
         return bool(abs(own - goal) <= abs(len(rows) * own - goal))
 
-    def _number(self, group: Group) -> Group:
+    def _number(self, group: RowGroup) -> RowGroup:
         """The group of a scalar: the sum of parts, times the factor that comes nearest to the goal.
 
         Parts that all have the other run's bits are replicas.
@@ -237,22 +247,22 @@ class _Grouping:
         total = float(self.fine.figures["sum"][rows].sum())
         goal = float(self.coarse.figures["sum"][group.partner])
         factor = min(self.factors, key=lambda one: abs(total * one - goal))
-        return self._kept(group._replace(way="summed", factor=factor))
+        return self._kept(group._replace(combined="summed", factor=factor))
 
-    def _kept(self, group: Group) -> Group:
+    def _kept(self, group: RowGroup) -> RowGroup:
         """The group; left out unless its rows have values, of one dtype and one loss scale."""
         rows = list(group.rows)
         kept = self.fine.kept[rows].astype(bool).all()
         kept &= (self.fine.dtype[rows] == self.fine.dtype[rows[0]]).all()
         kept &= (self.fine.scale[rows] == self.fine.scale[rows[0]]).all()
-        return group if kept else group._replace(way="left out")
+        return group if kept else group._replace(combined="left out")
 
-    def _target(self, group: Group) -> tuple[int, ...]:
+    def _target(self, group: RowGroup) -> tuple[int, ...]:
         """The shape of the other run's record."""
-        found: tuple[int, ...] = self.coarse.shapes[self.coarse.shape[group.partner]]
-        return found
+        shape: tuple[int, ...] = self.coarse.shapes[self.coarse.shape[group.partner]]
+        return shape
 
-    def _axis(self, group: Group) -> int | None:
+    def _axis(self, group: RowGroup) -> int | None:
         """The axis along which the parts add up to the other run's shape; None where none does.
 
         Groups that have such an axis are counted in `parts`.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing.splits.groups import Group
+from anchorlib.diagnosis.pairing.splits.groups import RowGroup
 from anchorlib.diagnosis.pairing.tables import Table, whole
 from anchorlib.errors import StoreError
 from anchorlib.summary import digest
@@ -34,7 +34,9 @@ def summable(dtype: str) -> bool:
     return dtype == BFLOAT16 or (kind.storage == kind.decoded and kind.family != "bool")
 
 
-def intact(table: Table, group: Group, layout: str = "block", held: Held = NOTHING) -> Array | None:
+def intact(
+    table: Table, group: RowGroup, layout: str = "block", held: Held = NOTHING
+) -> Array | None:
     """The array that `joined` gives; None where a part cannot be read or is not as recorded."""
     try:
         return joined(table, group, layout, held)
@@ -42,7 +44,7 @@ def intact(table: Table, group: Group, layout: str = "block", held: Held = NOTHI
         return None
 
 
-def joined(table: Table, group: Group, layout: str = "block", held: Held = NOTHING) -> Array:
+def joined(table: Table, group: RowGroup, layout: str = "block", held: Held = NOTHING) -> Array:
     """The raw storage of the record that a group's rows make up, flat.
 
     held: the values of rows that were read already.
@@ -53,21 +55,21 @@ def joined(table: Table, group: Group, layout: str = "block", held: Held = NOTHI
     """
     name = table.dtypes[table.dtype[group.rows[0]]]
     parts = [_whole(table, row, held) for row in group.rows]
-    if group.way == "concatenated":
-        found = _together(parts, group.axis, layout).reshape(-1)
+    if group.combined == "concatenated":
+        values = _together(parts, group.axis, layout).reshape(-1)
         scaled = group.factor != 1.0
-        return _encoded(_times(_wide(found, name), group.factor), name) if scaled else found
+        return _encoded(_times(_wide(values, name), group.factor), name) if scaled else values
     total = sum((_wide(part, name) for part in parts[1:]), start=_wide(parts[0], name))
     return _encoded(_times(np.asarray(total), group.factor), name).reshape(-1)
 
 
-def together(table: Table, groups: Iterable[Group]) -> Iterator[tuple[Group, Held]]:
+def together(table: Table, groups: Iterable[RowGroup]) -> Iterator[tuple[RowGroup, Held]]:
     """Each group, with those values of its rows that were read together with other small records.
 
     The groups come in the order of their tensors, not in the order given.
     """
     numel = table.figures["numel"]
-    some: list[Group] = []
+    some: list[RowGroup] = []
     elements = 0
     for group in sorted(groups, key=lambda one: int(table.tensor[one.rows[0]])):
         some.append(group)
@@ -80,24 +82,24 @@ def together(table: Table, groups: Iterable[Group]) -> Iterator[tuple[Group, Hel
     yield from ((one, held) for one in some)
 
 
-def _held(table: Table, groups: Iterable[Group]) -> Held:
+def _held(table: Table, groups: Iterable[RowGroup]) -> Held:
     """The values of the rows that `table.stack` can read at once; others are left to `joined`."""
     alike: dict[tuple[int, int], list[int]] = {}
     for row in (row for group in groups for row in group.rows):
         key = (int(table.dtype[row]), int(table.figures["numel"][row]))
         alike.setdefault(key, []).append(row)
-    found: dict[int, Array] = {}
+    values: dict[int, Array] = {}
     for (_, numel), rows in alike.items():
         if table.stack is None or not numel or numel * len(rows) > 2 * MUCH:
             continue
-        with suppress(StoreError):  # `joined` reads each alone then, and tells the damaged
-            found.update(zip(rows, table.stack(np.array(rows, np.int64)), strict=True))
-    return found
+        with suppress(StoreError):  # `joined` then reads each record alone, and finds the damaged
+            values.update(zip(rows, table.stack(np.array(rows, np.int64)), strict=True))
+    return values
 
 
-def norm_of_parts(table: Table, group: Group) -> float:
+def norm_of_parts(table: Table, group: RowGroup) -> float:
     """The size of a sum's terms, of which much may cancel: their root sum square; 0 if no sum."""
-    if group.way != "summed":
+    if group.combined != "summed":
         return 0.0
     norms = table.figures["l2"][list(group.rows)]
     return float(np.sqrt(np.square(norms).sum())) * group.factor
@@ -151,6 +153,6 @@ def _encoded(values: Array, name: str) -> Array:
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
 
 
-def halves_of(one: bytes) -> tuple[int, int]:
+def halves_of(whole: bytes) -> tuple[int, int]:
     """A digest as `Table.digest` holds it: the high half, then the low one."""
-    return int.from_bytes(one[:8]), int.from_bytes(one[8:])
+    return int.from_bytes(whole[:8]), int.from_bytes(whole[8:])

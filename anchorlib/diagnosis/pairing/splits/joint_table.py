@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.pairing.splits.groups import Group
+from anchorlib.diagnosis.pairing.splits.groups import RowGroup
 from anchorlib.diagnosis.pairing.splits.joined_values import (
     halves_of,
     intact,
@@ -23,7 +23,7 @@ from anchorlib.diagnosis.pairing.splits.joined_values import (
 from anchorlib.diagnosis.pairing.splits.splits import Split
 from anchorlib.diagnosis.pairing.tables import Table, Tensor
 from anchorlib.record import Edges
-from anchorlib.summary import Summary, summarise
+from anchorlib.summary import ArraySummary, summarise
 
 __all__ = ["JointTable"]
 
@@ -44,7 +44,7 @@ class JointTable:
     """
 
     def __init__(
-        self, fine: Table, coarse: Table, split: Split, groups: Sequence[Group], layout: str
+        self, fine: Table, coarse: Table, split: Split, groups: Sequence[RowGroup], layout: str
     ) -> None:
         self.fine, self.coarse, self.split, self.layout = fine, coarse, split, layout
         self.damaged: list[int] = []
@@ -63,7 +63,7 @@ class JointTable:
         Groups with damaged values are left out; see `damaged`.
         """
         fine = self.fine
-        told = self._told()
+        summaries = self._summaries()
         if self.damaged:
             self._keep(~np.isin(self.first, self.damaged))
         first = self.first
@@ -72,13 +72,13 @@ class JointTable:
         shapes = {shape: number for number, shape in enumerate(fine.shapes)}
         summed = np.zeros(len(first))
         for number, group in enumerate(self.groups):
-            if group.way == "first":
+            if group.combined == "first":
                 continue
             shape = self.coarse.shapes[int(self.coarse.shape[group.partner])]
             columns["shape"][number] = shapes.setdefault(shape, len(shapes))
-            columns["digest"][number] = halves_of(told[group.rows[0]].digest)
+            columns["digest"][number] = halves_of(summaries[group.rows[0]].digest)
             for name in FIGURES:
-                figures[name][number] = getattr(told[group.rows[0]], name)
+                figures[name][number] = getattr(summaries[group.rows[0]], name)
             figures["numel"][number] = int(np.prod(shape, dtype=np.int64))
             summed[number] = norm_of_parts(fine, group)
         columns["pass_index"] = np.array([self._pass(row) for row in first.tolist()], np.int64)
@@ -97,18 +97,18 @@ class JointTable:
             **columns,
         )
 
-    def _told(self) -> dict[int, Summary]:
+    def _summaries(self) -> dict[int, ArraySummary]:
         """The summary of each concatenated or summed record, by its first row; fills `damaged`."""
-        found = {}
-        joint = (group for group in self.groups if group.way != "first")
+        summaries = {}
+        joint = (group for group in self.groups if group.combined != "first")
         for group, held in together(self.fine, joint):
             row = group.rows[0]
             raw = intact(self.fine, group, self.layout, held)
             if raw is None:
                 self.damaged.append(row)
             else:
-                found[row] = summarise(raw, self.fine.dtypes[self.fine.dtype[row]])
-        return found
+                summaries[row] = summarise(raw, self.fine.dtypes[self.fine.dtype[row]])
+        return summaries
 
     def _keep(self, whole: Array) -> None:
         """Keeps only the groups that `whole` marks."""
@@ -118,12 +118,12 @@ class JointTable:
     def _tensors(self) -> tuple[Array, list[Tensor]]:
         """The tensor code of each row, and the tensors: those of merged ranks are one tensor."""
         known: dict[Tensor, int] = {}
-        found = []
+        codes = []
         for row in self.first.tolist():
             tensor = self.fine.tensors[self.fine.tensor[row]]
             joint = tensor._replace(rank=self.split.ranks[tensor.rank])
-            found.append(known.setdefault(joint, len(known)))
-        return np.array(found, np.int64), list(known)
+            codes.append(known.setdefault(joint, len(known)))
+        return np.array(codes, np.int64), list(known)
 
     def _pass(self, row: int) -> int:
         fine = self.fine
@@ -135,7 +135,7 @@ class JointTable:
     def _reader(self) -> Callable[[int, int], Iterator[Array]]:
         def read(row: int, nbytes: int) -> Iterator[Array]:
             group = self.groups[row]
-            if group.way == "first":
+            if group.combined == "first":
                 yield from self.fine.read(group.rows[0], nbytes)
                 return
             raw = self._raw(row)
@@ -151,34 +151,34 @@ class JointTable:
             return None
 
         def stack(rows: Array) -> Array:
-            found = [self.groups[row] for row in rows.tolist()]
-            if all(group.way == "first" for group in found):
-                return inner(np.array([group.rows[0] for group in found], np.int64))
+            groups = [self.groups[row] for row in rows.tolist()]
+            if all(group.combined == "first" for group in groups):
+                return inner(np.array([group.rows[0] for group in groups], np.int64))
             return np.stack([np.concatenate(list(self._whole(row))) for row in rows.tolist()])
 
         return stack
 
     def _whole(self, row: int) -> Iterator[Array]:
         group = self.groups[row]
-        if group.way == "first":
+        if group.combined == "first":
             return self.fine.read(group.rows[0], READ)
         return iter([self._raw(row)])
 
 
-def _first_of(told: Mapping[int, Any], split: Split) -> dict[int, Any]:
+def _first_of(by_rank: Mapping[int, Any], split: Split) -> dict[int, Any]:
     """For each merged rank, the entry of the lowest of its ranks that has an entry."""
-    found: dict[int, Any] = {}
-    for rank in sorted(told):
-        found.setdefault(split.ranks.get(rank, rank), told[rank])
-    return found
+    firsts: dict[int, Any] = {}
+    for rank in sorted(by_rank):
+        firsts.setdefault(split.ranks.get(rank, rank), by_rank[rank])
+    return firsts
 
 
 def _edges(fine: Table, split: Split) -> dict[int, list[Edges]]:
     """The edges of each merged rank: those of its lowest rank, in the first of merged passes."""
-    told = _first_of(fine.edges, split)
+    lowest = _first_of(fine.edges, split)
     return {
-        rank: [_told(one, split) for one in edges if _is_first(one, split)]
-        for rank, edges in told.items()
+        rank: [_renumbered(statement, split) for statement in edges if _is_first(statement, split)]
+        for rank, edges in lowest.items()
     }
 
 
@@ -186,7 +186,7 @@ def _is_first(edges: Edges, split: Split) -> bool:
     return edges.phase not in split.phases or edges.pass_index % split.passes == 0
 
 
-def _told(edges: Edges, split: Split) -> Edges:
+def _renumbered(edges: Edges, split: Split) -> Edges:
     """The edges with the numbers of the merged passes."""
     phase = edges.phase
     parents = tuple(

@@ -38,7 +38,7 @@ class Meeting(NamedTuple):
 class _Whole(NamedTuple):
     """One merged record of the split to which both runs are brought.
 
-    rows: the rows of its parts in A, and in B. shape: of the merged record. axis: along which the
+    rows: the rows of its parts in A, and in B. shape: its own shape. axis: the axis along which the
     parts are concatenated; None where they are not.
     """
 
@@ -48,21 +48,23 @@ class _Whole(NamedTuple):
 
 
 def met(a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> Meeting | None:
-    """Both runs at a common split; None where no split shows that they do the same work.
+    """Both runs at a common split; None where no split shows that their samples are equal.
 
     to_b: A's names -> B's, where they differ. offset: what to add to A's steps to get B's.
     """
-    to_a = {two: one for one, two in to_b.items()}
-    for one, two in meetings(a, b):
-        wholes = _wholes((a, b), (one, two), to_b, offset)
+    to_a = {name_b: name_a for name_a, name_b in to_b.items()}
+    for split_a, split_b in meetings(a, b):
+        wholes = _wholes((a, b), (split_a, split_b), to_b, offset)
         if not _same_samples(a, b, wholes):
             continue
-        first = merged(a, _outline(a, one, wholes), one, {}, 0, (1 / one.together,))
+        first = merged(a, _outline(a, split_a, wholes), split_a, {}, 0, (1 / split_a.together,))
         if first is None:
             continue
         # Relative to the mean over A's ranks: B's own means, over A's sums or means of parts.
-        factors = sorted({x / (y * one.together) for x in two.factors for y in one.factors})
-        second = merged(b, first[0], two, to_a, -offset, factors)
+        factors = sorted(
+            {x / (y * split_a.together) for x in split_b.factors for y in split_a.factors}
+        )
+        second = merged(b, first[0], split_b, to_a, -offset, factors)
         if second is not None:
             return Meeting(first[0], second[0], (first[1], second[1]))
     return None
@@ -77,17 +79,17 @@ def _wholes(
     others: dict[Key, list[int]] = {
         key[:-1]: rows for key, rows in members(b, splits[1], {}, 0).items()
     }
-    found = []
+    wholes = []
     for key, rows in members(a, splits[0], to_b, offset).items():
         partners = others.get(key[:-1])
         if partners is None:
             continue
         tensor = a.tensors[a.tensor[rows[0]]]
         alike = tensor.kind == "pass_grad" or tensor.name in parameters
-        told = _whole(tables, (rows, partners), alike=alike)
-        if told is not None:
-            found.append(told)
-    return found
+        whole = _whole(tables, (rows, partners), alike=alike)
+        if whole is not None:
+            wholes.append(whole)
+    return wholes
 
 
 def _whole(
@@ -119,7 +121,7 @@ def _whole(
 
 
 def _same_parts(a: Table, rows: tuple[list[int], list[int]], shape: Shape) -> bool:
-    """Whether parts of one shape are each the whole, or something that is summed."""
+    """Whether parts of one shape are replicas of the whole record, or its summands."""
     if len(rows[0]) != len(rows[1]) or int(np.prod(shape)) == 1:
         return True
     return bool((a.digest[rows[0]] == a.digest[rows[0][0]]).all())
@@ -127,14 +129,14 @@ def _same_parts(a: Table, rows: tuple[list[int], list[int]], shape: Shape) -> bo
 
 def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
     """A table of the merged records of A: their shapes and coordinates, without values."""
-    told = list(wholes)
-    first = np.array([one.rows[0][0] for one in told], np.int64)
-    shapes = {shape: number for number, shape in enumerate(dict.fromkeys(w.shape for w in told))}
-    tensors = [one._replace(rank=split.ranks[one.rank]) for one in a.tensors]
+    records = list(wholes)
+    first = np.array([record.rows[0][0] for record in records], np.int64)
+    shapes = {shape: number for number, shape in enumerate(dict.fromkeys(w.shape for w in records))}
+    tensors = [tensor._replace(rank=split.ranks[tensor.rank]) for tensor in a.tensors]
     known = {one: number for number, one in enumerate(dict.fromkeys(tensors))}
     figures = {name: column[first] for name, column in a.figures.items()}
     figures["sum"] = np.array(
-        [a.figures["sum"][list(one.rows[0])].sum() / split.together for one in told]
+        [a.figures["sum"][list(record.rows[0])].sum() / split.together for record in records]
     )
     columns = ("step", "call", "attempt", "order", "count", "scale", "dtype", "digest", "phase")
     passes = [split.pass_of(a.phases[a.phase[row]], int(a.pass_index[row])) for row in first]
@@ -143,7 +145,7 @@ def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
         tensors=list(known),
         shapes=list(shapes),
         tensor=np.array([known[tensors[code]] for code in a.tensor[first].tolist()], np.int64),
-        shape=np.array([shapes[one.shape] for one in told], np.int64),
+        shape=np.array([shapes[record.shape] for record in records], np.int64),
         pass_index=np.array(passes, np.int64),
         kept=np.zeros(len(first), a.kept.dtype),
         figures=figures,
@@ -153,12 +155,12 @@ def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
 
 
 def _same_samples(a: Table, b: Table, wholes: Iterable[_Whole]) -> bool:
-    """Whether one of the first concatenated values has the same rows in both runs."""
-    some = [one for one in wholes if one.axis is not None and _telling(a, b, one)]
-    for one in sorted(some, key=lambda told: int(a.order[told.rows[0][0]]))[:LOOKED_AT]:
+    """Whether one of the first concatenated values has equal rows in both runs."""
+    some = [record for record in wholes if record.axis is not None and _telling(a, b, record)]
+    for record in sorted(some, key=lambda record: int(a.order[record.rows[0][0]]))[:LOOKED_AT]:
         rows = [
-            sorted(_rows(table, own, one.axis or 0))
-            for table, own in zip((a, b), one.rows, strict=True)
+            sorted(_rows(table, own, record.axis or 0))
+            for table, own in zip((a, b), record.rows, strict=True)
         ]
         if rows[0] == rows[1] and len(set(rows[0])) > FEW:
             return True

@@ -2,7 +2,7 @@
 
 The loss of a part may be the mean over the part, or the part's share of the whole batch's mean. So
 gradients of the parts are scaled by the factor that brings them nearest to the other run's. Later
-results of accumulation or reduction are not scaled: they tell whether the training used the factor.
+results of accumulation or reduction are not scaled: they show whether the training used the factor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing.splits.groups import Group, Groups, grouped
+from anchorlib.diagnosis.pairing.splits.groups import RowGroup, RowGroups, grouped
 from anchorlib.diagnosis.pairing.splits.joined_values import (
     LAYOUTS,
     halves_of,
@@ -75,15 +75,15 @@ def merged(
     groups = grouped(fine, coarse, split, names, offset, factors or split.factors)
     if not groups.split:
         return None
-    for number, group in enumerate(groups.found):
-        if group.way == "summed" and not summable(fine.dtypes[fine.dtype[group.rows[0]]]):
-            groups.found[number] = group._replace(way="left out")
+    for number, group in enumerate(groups.listed):
+        if group.combined == "summed" and not summable(fine.dtypes[fine.dtype[group.rows[0]]]):
+            groups.listed[number] = group._replace(combined="left out")
     factor = _scale(fine, coarse, groups, factors or split.factors)
     layout = _layout(fine, coarse, groups)
     kept = [
         group._replace(factor=group.factor * factor) if group.gradient else group
-        for group in groups.found
-        if group.way != "left out"
+        for group in groups.listed
+        if group.combined != "left out"
     ]
     single = len({tensor.rank for tensor in coarse.tensors}) == 1
     single &= split.passes == 1 or not coarse.pass_index.any()
@@ -98,15 +98,17 @@ def merged(
     return table, Merged(split.side, split.passes, split.together, single, lines, damaged)
 
 
-def _scale(fine: Table, coarse: Table, groups: Groups, factors: Sequence[float]) -> float:
+def _scale(fine: Table, coarse: Table, groups: RowGroups, factors: Sequence[float]) -> float:
     """The factor for gradients of the parts that brings them nearest to the other run's.
 
     It depends on whether a part's loss is a mean over the part, or a share of the batch's mean.
     """
     ratios = []
-    for group in [one for one in groups.found if one.gradient and one.way != "left out"][:SAMPLE]:
+    for group in [one for one in groups.listed if one.gradient and one.combined != "left out"][
+        :SAMPLE
+    ]:
         norm = float(np.sqrt(np.square(fine.figures["l2"][list(group.rows)]).sum()))
-        if group.way == "summed":
+        if group.combined == "summed":
             norm = _norm(fine, group)
         other = float(coarse.figures["l2"][group.partner])
         if norm > 0 and other > 0 and np.isfinite(norm / other):
@@ -117,7 +119,7 @@ def _scale(fine: Table, coarse: Table, groups: Groups, factors: Sequence[float])
     return min(factors, key=lambda one: abs(np.log(ratio * one)))
 
 
-def _norm(table: Table, group: Group) -> float:
+def _norm(table: Table, group: RowGroup) -> float:
     """The norm of the sum of the parts; 0 where it is not known."""
     raw = intact(table, group)
     if raw is None:
@@ -126,12 +128,12 @@ def _norm(table: Table, group: Group) -> float:
     return float(np.linalg.norm(values.astype(np.complex128)))
 
 
-def _layout(fine: Table, coarse: Table, groups: Groups) -> str:
+def _layout(fine: Table, coarse: Table, groups: RowGroups) -> str:
     """How the batch was dealt out to the parts: the layout that gives most values of the other."""
     some = [
         group
-        for group in groups.found
-        if group.way == "concatenated" and not group.gradient and fine.kept[group.rows[0]]
+        for group in groups.listed
+        if group.combined == "concatenated" and not group.gradient and fine.kept[group.rows[0]]
     ][:LOOKED_AT]
     hits = dict.fromkeys(LAYOUTS, 0)
     for group in some:
@@ -142,11 +144,11 @@ def _layout(fine: Table, coarse: Table, groups: Groups) -> str:
     return max(LAYOUTS, key=lambda layout: hits[layout])
 
 
-def _lines(fine: Table, groups: Groups, factor: float) -> Iterator[str]:
+def _lines(fine: Table, groups: RowGroups, factor: float) -> Iterator[str]:
     run = escape(fine.run)
     if factor != 1.0:
         yield f"gradients of the parts of {run} are taken times {factor:.6g}, as means of parts are"
-    left = [group for group in groups.found if group.way == "left out"]
+    left = [group for group in groups.listed if group.combined == "left out"]
     if left:
         names = dict.fromkeys(_name(fine, group.rows[0]) for group in left)
         more = ", …" * (len(names) > SHOWN)

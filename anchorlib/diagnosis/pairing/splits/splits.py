@@ -17,7 +17,7 @@ STEPWISE = ("updated", "delta")  # kinds that a step has once, whatever its pass
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A way in which passes, or ranks, or both, of the finer run make up those of the other.
+    """How passes, or ranks, or both, of the finer run make up those of the other run.
 
     side: the finer run, "a" or "b". ranks: the finer run's ranks -> the other's.
     phases: the phases whose passes are split. passes: how many passes there make up one.
@@ -50,8 +50,8 @@ class Split:
 
 
 def splits(a: Table, b: Table) -> list[Split]:
-    """The splits that the numbers of passes and ranks allow; shapes then tell which one holds."""
-    found = []
+    """The splits that the numbers of passes and ranks allow; shapes then decide which one holds."""
+    allowed = []
     counts = [_passes(table) for table in (a, b)]
     ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
     for fine, coarse, side in ((1, 0, "b"), (0, 1, "a")):
@@ -65,9 +65,9 @@ def splits(a: Table, b: Table) -> list[Split]:
         if not together or together * max(passes, 1) == 1:
             continue
         joined = {rank: ranks[coarse][n // together] for n, rank in enumerate(ranks[fine])}
-        phases = frozenset(phase for phase, one in times.items() if one == passes > 1)
-        found.append(Split(side, joined, phases, max(passes, 1)))
-    return found
+        phases = frozenset(phase for phase, ratio in times.items() if ratio == passes > 1)
+        allowed.append(Split(side, joined, phases, max(passes, 1)))
+    return allowed
 
 
 def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
@@ -82,16 +82,18 @@ def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
     )
     if alike or not ranks[0] or not ranks[1]:
         return []
-    found: list[tuple[Split, Split]] = []
+    pairs: list[tuple[Split, Split]] = []
     for left in (gcd(len(ranks[0]), len(ranks[1])), 1):
         for shares in (True, False):
             joined = [_joined(own, ranks[0][:left]) for own in ranks]
             times = [_brought(passes[n], passes[1 - n], shares=shares) for n in range(2)]
             both = zip("ab", joined, times, strict=True)
-            one, two = (Split(side, own, *told) for side, own, told in both)
-            if one.parts > 1 and two.parts > 1 and (one, two) not in found:
-                found.append((one, two))
-    return found
+            split_a, split_b = (
+                Split(side, own, *phases_and_passes) for side, own, phases_and_passes in both
+            )
+            if split_a.parts > 1 and split_b.parts > 1 and (split_a, split_b) not in pairs:
+                pairs.append((split_a, split_b))
+    return pairs
 
 
 def _joined(ranks: list[int], names: list[int]) -> dict[int, int]:
@@ -113,7 +115,7 @@ def _brought(
         if phase in others
     }
     most = max(times.values(), default=1)
-    return frozenset(phase for phase, one in times.items() if one == most > 1), most
+    return frozenset(phase for phase, ratio in times.items() if ratio == most > 1), most
 
 
 def _times(fine: int, coarse: int) -> int:
@@ -124,7 +126,7 @@ def _times(fine: int, coarse: int) -> int:
 def _passes(table: Table) -> dict[str, int]:
     """How many passes most steps of each phase have."""
     kinds = np.array([tensor.kind not in STEPWISE for tensor in table.tensors], bool)
-    found = {}
+    counts = {}
     for number, phase in enumerate(table.phases):
         rows = np.flatnonzero((table.phase == number) & kinds[table.tensor])
         if not len(rows):
@@ -132,5 +134,5 @@ def _passes(table: Table) -> dict[str, int]:
         steps, which = np.unique(table.step[rows], return_inverse=True)
         last = np.zeros(len(steps), np.int64)
         np.maximum.at(last, which.reshape(-1), table.pass_index[rows])
-        found[phase] = int(np.median(last)) + 1
-    return found
+        counts[phase] = int(np.median(last)) + 1
+    return counts

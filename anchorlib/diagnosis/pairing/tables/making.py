@@ -66,14 +66,14 @@ def with_own_digests(table: Table, run: Run) -> Table:
     """The table with the digests of those ranks for which others stand; their rows are read now."""
     if not table.standing:
         return table
-    found, ranks = np.array(table.digest), np.array([one.rank for one in table.tensors])
-    chosen = {(one.name, one.kind) for one in table.tensors}
+    digests, ranks = np.array(table.digest), np.array([tensor.rank for tensor in table.tensors])
+    chosen = {(tensor.name, tensor.kind) for tensor in table.tensors}
     for rank in table.standing:
         reader, rows = run.rows(rank)
-        taken = [(one.name, one.kind) in chosen for one in reader.catalogue.series]
+        taken = [(tensor.name, tensor.kind) in chosen for tensor in reader.catalogue.series]
         rows = rows[np.array(taken, bool)[reader.series_ids[rows]]]
-        found[ranks[table.tensor] == rank] = _digests(reader, rows)
-    return replace(table, digest=found, standing=NOBODY)
+        digests[ranks[table.tensor] == rank] = _digests(reader, rows)
+    return replace(table, digest=digests, standing=NOBODY)
 
 
 def _state(run: Run) -> State:
@@ -88,7 +88,7 @@ def _chosen(
     """The (name, kind) pairs that the selectors name; None where they name all."""
     if tuple(selectors) in ((), ("*",)):
         return None
-    pairs = [(one.name, one.kind) for reader in readers for one in reader.catalogue.series]
+    pairs = [(entry.name, entry.kind) for reader in readers for entry in reader.catalogue.series]
     chosen: set[tuple[str, str]] = set()
     for selector in selectors:
         named = select([selector], pairs, where=f" in {run.name}")
@@ -123,7 +123,7 @@ class _Making:
         """Adds the columns of one rank, in the rows of the chosen tensors."""
         catalogue = reader.catalogue
         series = catalogue.series[:]
-        taken = np.array([_is_wanted((one.name, one.kind), chosen) for one in series], bool)
+        taken = np.array([_is_wanted((entry.name, entry.kind), chosen) for entry in series], bool)
         owner = reader.series_ids[rows]
         if not taken.all():
             rows, owner = rows[taken[owner]], owner[taken[owner]]
@@ -178,13 +178,15 @@ class _Making:
         figures = (*COUNTS, "numel", *SUMS)
         columns = {name: self._column(name) for name in (*names, *figures, "row", "reader")}
         readers = [reader for reader, _ in self.readers]
-        told = sorted([(one.rank, one) for one in readers] + [*self.stood.items()], key=_rank)
+        of_ranks = sorted(
+            [(reader.rank, reader) for reader in readers] + [*self.stood.items()], key=_rank
+        )
         values = StoredValues(readers, columns.pop("reader"), columns.pop("row"))
 
-        def stack(some: Array) -> Array:
-            first = int(some[0])
+        def stack(chosen: Array) -> Array:
+            first = int(chosen[0])
             storage = dtypes.dtype(table.dtypes[table.dtype[first]]).storage
-            return values.stack(some, int(table.figures["numel"][first]), storage)
+            return values.stack(chosen, int(table.figures["numel"][first]), storage)
 
         table = Table(
             run=run,
@@ -193,8 +195,8 @@ class _Making:
             dtypes=list(self.dtypes),
             shapes=list(self.shapes),
             figures={name: columns.pop(name) for name in figures},
-            edges={rank: list(one.catalogue.edges.values()) for rank, one in told},
-            header={rank: _header(one) for rank, one in told},
+            edges={rank: list(one.catalogue.edges.values()) for rank, one in of_ranks},
+            header={rank: _header(one) for rank, one in of_ranks},
             gaps=gaps,
             gaps_from=gaps_from,
             read=values.read,
@@ -223,8 +225,8 @@ def _taken(column: Array, rows: Array, dtype: type[np.int64] | type[np.float64])
     The reader's own array, not a copy, where they are all its rows and the dtype is its own.
     """
     every = len(rows) == len(column) and bool((rows == np.arange(len(rows))).all())
-    found: Array = (column if every else column[rows]).astype(dtype, copy=False)
-    return found
+    taken: Array = (column if every else column[rows]).astype(dtype, copy=False)
+    return taken
 
 
 def _spared(column: Array) -> Array:
@@ -239,12 +241,12 @@ def _code(known: dict[Any, int], value: Any) -> int:
 
 
 def _coded(codes: Sequence[int], which: Array) -> Array:
-    found: Array = np.array(codes, np.int64)[which]
-    return found
+    entries: Array = np.array(codes, np.int64)[which]
+    return entries
 
 
-def _rank(told: tuple[int, RankReader]) -> int:
-    return told[0]
+def _rank(ranked: tuple[int, RankReader]) -> int:
+    return ranked[0]
 
 
 def _header(reader: RankReader) -> dict[str, Any]:

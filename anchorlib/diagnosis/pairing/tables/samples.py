@@ -1,4 +1,4 @@
-"""Digests of the samples of a batch: of the slices of a record along one axis."""
+"""Digests of the samples of a batch, which are the slices of a record along one of its axes."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def whole(table: Table, row: int) -> Array:
     storage = dtypes.dtype(table.dtypes[table.dtype[row]]).storage
     size = max(int(np.prod(shape, dtype=np.int64)) * storage.itemsize, 1)
     blocks = list(table.read(row, size))
-    found: Array = np.concatenate(blocks) if blocks else np.empty(0, storage)
-    return found.reshape(shape)
+    raw: Array = np.concatenate(blocks) if blocks else np.empty(0, storage)
+    return raw.reshape(shape)

@@ -31,26 +31,26 @@ class StoredValues:
         """See `Table.read`."""
         return self.readers[int(self.owner[row])].raw_blocks(int(self.rows[row]), nbytes)
 
-    def stack(self, some: Array, size: int, storage: np.dtype[Any]) -> Array:
-        """The raw storage of some records of one size and dtype: (len(some), size)."""
-        found = np.empty((len(some), size), storage)
-        for number in np.unique(self.owner[some]):
-            places = np.flatnonzero(self.owner[some] == number)
+    def stack(self, records: Array, size: int, storage: np.dtype[Any]) -> Array:
+        """The raw storage of these records, all of one size and dtype: (len(records), size)."""
+        stacked = np.empty((len(records), size), storage)
+        for number in np.unique(self.owner[records]):
+            places = np.flatnonzero(self.owner[records] == number)
             part = np.empty((len(places), size), storage)
-            self.readers[int(number)].flat_stack(self.rows[some[places]], part)
-            found[places] = part
-        return found
+            self.readers[int(number)].flat_stack(self.rows[records[places]], part)
+            stacked[places] = part
+        return stacked
 
-    def far(self, some: Array) -> FarValues:
+    def far(self, records: Array) -> FarValues:
         """These records' values, for another process. Raises UnsupportedError as `pin_of` does."""
-        numbers, owner = np.unique(self.owner[some], return_inverse=True)
+        numbers, owner = np.unique(self.owner[records], return_inverse=True)
         pins = tuple(pin_of(self.readers[number]) for number in numbers.tolist())
-        return FarValues(pins, packed_rows(owner.reshape(-1)), packed_rows(self.rows[some]))
+        return FarValues(pins, packed_rows(owner.reshape(-1)), packed_rows(self.rows[records]))
 
 
 @dataclass(frozen=True, slots=True)
 class FarValues:
-    """Stored values by the names and numbers of their rows, from which any process can open them.
+    """`StoredValues` without open files: plain values, from which any process can open them.
 
     pins: the ranks. owner, rows: those of `StoredValues`, packed by `packed_rows`.
     """

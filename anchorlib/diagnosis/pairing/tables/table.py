@@ -43,7 +43,7 @@ class Table:
     digest: (n, 2) uint64, the high and the low half of xxh3-128 over the raw bytes.
     kept: whether the record's values are stored.
     figures: zero nan inf subnormal numel (int64) and min max sum l2 (float64), by name.
-    edges: the edges of each rank, which tell how its values were computed.
+    edges: the edges of each rank, which state how its values were computed.
     header: for each rank the header of its last attempt, as the descriptions of its modules.
     gaps: how many observations were not recorded, or without values, by (name, kind).
     read: yields the raw storage of one record with stored values, in C order. Takes the row, and
@@ -54,7 +54,7 @@ class Table:
     flags: the flags (`anchorlib.record.Flag`) of each record; None where none are known.
     summed: the norm of the terms of each record that the comparison summed of several, 0 for any
         other; None where it summed none.
-    state: of the run: "closed"; "died" where it was left open by a process that died; "open" where
+    state: the run's: "closed"; "died" where a process that died left the run open; "open" where
         a process still writes it, or where that is not known.
     standing: ranks that were not read -> the rank whose figures and digests they have here.
     """

@@ -775,6 +775,7 @@ def test_an_observed_model_computes_the_same_with_lineage():
 # -- to the reader
 
 
+@pytest.mark.slow
 def test_the_same_edges_are_read_embedded_and_collected(tmp_path):
     def train(store):
         torch.manual_seed(0)

@@ -95,6 +95,7 @@ def run_processes(cache: Path) -> list[dict]:
     return [json.loads(line) for line in said.splitlines()]
 
 
+@pytest.mark.long
 def test_each_process_has_the_same_graph():
     # Processes that are forked would share what the import of anchorlib chose, and hashes.
     graphs = {run_script(sys.executable, TRACED, PYTHONHASHSEED=seed) for seed in "12"}

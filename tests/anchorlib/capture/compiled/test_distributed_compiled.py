@@ -79,6 +79,7 @@ def run_of(store, script):
     return run, anchorlib.open_run("plain", store)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "script", [DDP, pytest.param(FSDP, marks=pytest.mark.long)], ids=["DDP", "FSDP"]
 )

@@ -80,7 +80,7 @@ def trained(make, backend, observe):
     ("make", "backend"),
     [
         (of_all_kinds, "aot_eager"),
-        (perceptron, "inductor"),
+        pytest.param(perceptron, "inductor", marks=pytest.mark.long),
         pytest.param(of_all_kinds, "inductor", marks=pytest.mark.long),
     ],
     ids=lambda one: getattr(one, "__name__", one),

@@ -63,8 +63,10 @@ ALSO_SHUFFLED = ["mm", "mm", "small", "big", "mm", "mm", "mm", "small"]
     ("kinds", "mode"),
     [
         (ALSO_SHUFFLED, "all"),
-        (SHUFFLED, ["summary", "every_n:2"]),
-        *(pytest.param(SHUFFLED, m, marks=pytest.mark.long) for m in ("all", "final", EveryN(3))),
+        *(
+            pytest.param(SHUFFLED, mode, marks=pytest.mark.long)
+            for mode in (["summary", "every_n:2"], "all", "final", EveryN(3))
+        ),
     ],
     ids=str,
 )

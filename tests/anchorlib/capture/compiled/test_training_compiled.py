@@ -193,6 +193,7 @@ def test_a_compiled_model_trains_and_is_recorded_like_the_model_itself(train, ba
     assert_same(record(train, lambda model: torch.compile(model, backend=backend)), truth)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "train",
     [pytest.param(sharpness_aware, marks=pytest.mark.long), scaled],

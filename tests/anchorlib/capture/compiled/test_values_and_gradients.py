@@ -209,6 +209,7 @@ def test_compiled_code_records_what_eager_code_does(function, backend):
     assert_compiled_as_eager(function, backend)
 
 
+@pytest.mark.long
 def test_inductor_records_what_eager_code_does():
     assert_compiled_as_eager(together(FUNCTIONS), "inductor")
 

@@ -81,6 +81,7 @@ def test_a_critics_steps_are_inside_its_generators_once_that_is_known():
     assert third[0] == second[0] + 1
 
 
+@pytest.mark.slow
 @given(st.text("ABC", max_size=30), st.sampled_from(["", "A", "C"]))
 def test_whoever_steps_alone_for_longer_than_before_ends_a_step_each(before, watched):
     alone = "A" * (len(before) + 6)

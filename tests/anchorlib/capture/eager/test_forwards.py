@@ -114,6 +114,7 @@ def assert_changes_nothing(watch, quiet, **how):
     assert {coordinates.phase for _, _, _, coordinates, _ in added} == {"no_grad"}
 
 
+@pytest.mark.slow
 @QUIET
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("watch", [with_optimizer, without_optimizer, not_at_all])
@@ -252,6 +253,7 @@ def test_each_forward_of_a_watched_root_that_is_trained_is_a_pass_of_its_own():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_another_model_beside_the_training_takes_none_of_its_coordinates(times):
     """A teacher, or an average of weights, that was left in training mode."""

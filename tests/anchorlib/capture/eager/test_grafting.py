@@ -89,6 +89,7 @@ def made_by(place: str) -> set[str]:
     return {place, str(int(place) + 1)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(checked=1, tested=6, wide=12))
 def test_every_fault_shows_in_one_rerun_and_nothing_else_does(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
@@ -122,6 +123,7 @@ def test_an_optimizer_that_steps_otherwise_is_found_behind_a_fault_of_the_model(
     assert not any(one.place.kind == "updated" for one in plain.origins)
 
 
+@pytest.mark.slow
 def test_a_rerun_that_differs_in_nothing_is_identical_and_was_handed_everything(
     tmp_path: Path,
 ) -> None:

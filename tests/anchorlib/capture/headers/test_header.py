@@ -68,6 +68,7 @@ def train(*, compiled=None, dtype=None, scaler=None):
     optimizer.step() if scaler is None else scaler.step(optimizer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "learned"),
     [

@@ -67,18 +67,21 @@ def test_a_schedule_that_parts_is_said_with_its_step(tmp_path):
     assert "history.optimizer.lr" not in found.config_diff
 
 
+@pytest.mark.slow
 def test_other_random_numbers_are_said_with_their_step(tmp_path):
     found = compared(tmp_path, draws=lambda step: 3 if step == 2 else 0)
     assert found.first.place.step == 2
     assert "B drew other random numbers from step 2 on" in found.sentence
 
 
+@pytest.mark.slow
 def test_equal_draws_and_equal_schedules_are_not_mentioned(tmp_path):
     found = compared(tmp_path)
     assert found.verdict == "identical"
     assert not found.config_diff
 
 
+@pytest.mark.slow
 def test_other_seeds_are_settings_and_no_other_draws(tmp_path):
     trained(tmp_path, "a")
     seed, torch.manual_seed = torch.manual_seed, lambda _seed: seed(1)

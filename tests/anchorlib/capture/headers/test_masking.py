@@ -118,6 +118,7 @@ def test_a_token_of_a_known_form_is_masked_wherever_it_stands(token, form):
     assert "***" in masked([form.format(token)])[0]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(names(BENIGN), st.one_of(WORDS, NUMBERS)), max_size=6), st.booleans())
 def test_what_is_no_secret_stays_readable(options, equals):
     typed = ["python", "-m", "pkg.train", "grpc://node:50051/run1", "git@github.com:x/y.git"]
@@ -183,6 +184,7 @@ def test_any_text_can_be_masked_and_masking_again_changes_nothing(text):
     assert masked_text(once) == once
 
 
+@pytest.mark.slow
 def test_a_long_argument_is_masked_in_one_go():
     for text in ("a" * 10**6, "=" * 10**5, "a=" * 10**5, "://" * 10**4, "bearer " * 10**4):
         masked_text(text)

@@ -95,6 +95,7 @@ def trained(folder, name: str, eps: float) -> None:
         model(torch.randn(16, 8)).sum().backward()
 
 
+@pytest.mark.slow
 def test_compare_says_what_the_module_of_an_origin_was_made_with(tmp_path):
     trained(tmp_path, "a", 1e-5)
     trained(tmp_path, "b", 0.1)
@@ -130,6 +131,7 @@ def test_a_module_that_is_no_origin_is_named_where_it_was_made_otherwise(tmp_pat
     assert "the modules were made otherwise (norm: LayerNorm eps 1e-05 | 0.01)" in found.sentence
 
 
+@pytest.mark.slow
 def test_modules_of_one_run_alone_are_told_by_the_digest_of_the_tree(tmp_path):
     for name, drop in (("a", False), ("again", False), ("b", True)):
         torch.manual_seed(0)

@@ -147,6 +147,7 @@ DTYPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)], ids=str)
 def test_every_dtype_and_shape_comes_through_bit_for_bit(dtype, shape):
@@ -261,6 +262,7 @@ def test_several_modes_may_be_given_as_a_list():
     assert [a.item() for a in run.arrays("x", mode="sum:window=run")] == [3.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "value", "times", "total", "wide"),
     [
@@ -349,6 +351,7 @@ def test_passes_are_counted_though_no_gradient_is_recorded():
     assert run.at("h") == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_alive():
     w = torch.ones(3, requires_grad=True)
     with recording():

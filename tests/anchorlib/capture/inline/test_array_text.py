@@ -134,6 +134,7 @@ def test_a_number_without_dimensions_has_no_brackets():
     assert printed(np.array(1.5)) == "1.500"
 
 
+@pytest.mark.slow
 @given(arrays, formats)
 def test_every_array_has_a_text_with_each_element_that_is_shown(array, options):
     form = PrintFormat(**options)
@@ -145,6 +146,7 @@ def test_every_array_has_a_text_with_each_element_that_is_shown(array, options):
     assert sum(bool(text.strip()) for text in texts) == np.prod(shown, dtype=int)
 
 
+@pytest.mark.slow
 @given(arrays, formats)
 def test_no_line_is_too_long_unless_it_holds_one_element(array, options):
     width = PrintFormat(**options).max_line_width
@@ -153,6 +155,7 @@ def test_no_line_is_too_long_unless_it_holds_one_element(array, options):
         assert width == 0 or len(line) <= width or len(elements) <= 1
 
 
+@pytest.mark.slow
 @given(hnp.arrays("f4", st.integers(1, 8), elements=finite), st.integers(1, 9))
 def test_the_largest_magnitude_keeps_its_digits(array, digits):
     for float_format in ("auto", "fixed", "scientific"):
@@ -163,6 +166,7 @@ def test_the_largest_magnitude_keeps_its_digits(array, digits):
         assert error <= 0.5001 * float(largest) * 10.0 ** (1 - digits)
 
 
+@pytest.mark.slow
 @given(hnp.arrays("f4", st.integers(1, 8), elements=finite), st.integers(1, 9))
 def test_auto_never_shows_a_nonzero_as_zero(array, digits):
     text = printed(array, digits=digits, max_line_width=0)
@@ -170,6 +174,7 @@ def test_auto_never_shows_a_nonzero_as_zero(array, digits):
     assert [value == 0 for value in read] == [value == 0 for value in array]
 
 
+@pytest.mark.slow
 @given(hnp.arrays(st.sampled_from(["f2", "f4", "f8"]), st.integers(1, 8)))
 def test_no_digits_lose_nothing(array):
     text = printed(array, digits=0, max_line_width=0)

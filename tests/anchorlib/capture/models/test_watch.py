@@ -355,6 +355,7 @@ def test_further_outputs_and_inputs_have_names():
     ]
 
 
+@pytest.mark.slow
 def test_a_further_output_may_be_asked_for_before_it_is_known(caplog):
     model = nn.Sequential(nn.LSTM(3, 4))
     with recording() as run:
@@ -421,6 +422,7 @@ def test_poptorch_spellings_are_understood(net):
     }
 
 
+@pytest.mark.slow
 def test_what_the_program_lets_go_of_a_watched_model_is_let_go_and_its_names_are_free():
     def once(session):
         model = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
@@ -436,6 +438,7 @@ def test_what_the_program_lets_go_of_a_watched_model_is_let_go_and_its_names_are
     assert [step for step, *_ in run.at("0.weight", "grad")] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_selector_that_nothing_came_to_match_is_told_of_a_model_that_is_gone_too(caplog):
     def once(session):
         model = nn.Linear(3, 2)
@@ -753,6 +756,7 @@ def calls_to_watch(optimizers):
     return calls
 
 
+@pytest.mark.slow
 def test_a_model_with_an_optimizer_a_parameter_is_watched_in_time_that_grows_with_their_number():
     few, some, many = map(calls_to_watch, (20, 40, 80))
     assert many - some <= 2.2 * (some - few)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,6 +105,7 @@ def test_state_that_holds_no_numbers_is_counted_and_takes_nothing_else_with_it()
     }
 
 
+@pytest.mark.slow
 @given(st.floats() | st.integers() | st.booleans() | st.complex_numbers())
 @settings(max_examples=examples(30))
 def test_any_number_in_optimizer_state_comes_back_as_it_was(number):

@@ -52,6 +52,7 @@ def test_a_step_is_weighed_by_phase_when_the_first_has_ended(told):
     ]
 
 
+@pytest.mark.slow
 def test_a_phase_that_comes_later_is_told_of_when_it_comes(told):
     with recording(steps=range(9)) as run:
         for step in range(4):
@@ -85,6 +86,7 @@ def test_the_first_step_that_has_records_is_weighed(told):
     assert [line.partition(" on")[0] for _, line in told()] == ["1.0 MB in 1 record (train)"]
 
 
+@pytest.mark.slow
 def test_an_open_window_is_weighed_when_it_is_emitted(told):
     with recording(mode=Final(2)) as run:
         megabytes(65, mode=All)

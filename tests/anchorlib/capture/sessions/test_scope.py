@@ -77,6 +77,7 @@ def trained(start=None, watch=None, *, reentrant=None):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [None, False, True])
 @pytest.mark.parametrize("only", ONLY, ids=str)
 def test_a_session_records_in_its_scope_what_it_records_without_one(only, reentrant):
@@ -247,6 +248,7 @@ def test_the_environment_names_phases_and_an_argument_beats_it(monkeypatch):
 RANGES = st.builds(range, st.integers(0, 12), st.integers(0, 12), st.integers(1, 3)).filter(bool)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(st.lists(RANGES, min_size=1, max_size=3), st.lists(RANGES, min_size=1, max_size=3))
 def test_a_scope_within_another_has_what_both_have(some, others):

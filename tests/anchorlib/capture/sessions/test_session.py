@@ -423,6 +423,7 @@ def test_what_was_skipped_is_a_gap_in_the_store(store):
     assert session.counters.gaps == 1
 
 
+@pytest.mark.slow
 def test_a_step_that_weighs_much_is_told_once(store, caplog):
     with anchorlib.start("run1", store=store, mode=Final("run")) as session:
         anchorlib.anchor(torch.zeros(17_000_000), "x", All)
@@ -622,6 +623,7 @@ def test_forked_data_loader_workers_record_nothing_and_do_not_hang(store):
     assert json.loads(done.stdout) == ["outside"]
 
 
+@pytest.mark.slow
 def test_importing_anchorlib_imports_no_torch_zarr_or_grpc():
     done = run_script(
         """

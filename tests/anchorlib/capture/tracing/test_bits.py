@@ -19,7 +19,10 @@ def assert_lines(ops):
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
 @pytest.mark.parametrize(
     "situation",
-    [pytest.param(name, marks=[pytest.mark.long] * (", bfloat16" in name)) for name in SITUATIONS],
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (", bfloat16" in name or name == "aot_eager"))
+        for name in SITUATIONS
+    ],
 )
 def test_a_traced_training_has_the_bits_of_an_untraced_one(situation):
     plain, _, _ = train(situation, traced=False)

@@ -44,7 +44,7 @@ assert not torch._C._len_torch_dispatch_stack()
 """
 
 
-@pytest.mark.parametrize("wrapped", WRAPPED)
+@pytest.mark.parametrize("wrapped", ["ddp", pytest.param("fsdp2", marks=pytest.mark.long)])
 def test_a_traced_rank_has_the_bits_of_an_untraced_one(tmp_path, wrapped):
     run = run_ranks(SCRIPT.replace("    WRAP", "    " + WRAPPED[wrapped].strip()), tmp_path)
     for rank in (0, 1):

@@ -27,6 +27,7 @@ VIEWS = (
 )
 
 
+@pytest.mark.slow
 @given(steps=st.lists(st.tuples(st.sampled_from(range(len(VIEWS))), st.booleans()), max_size=20))
 def test_a_digest_is_that_of_the_values_now_whatever_was_seen_before(steps):
     x = torch.arange(24.0).view(4, 6)
@@ -39,6 +40,7 @@ def test_a_digest_is_that_of_the_values_now_whatever_was_seen_before(steps):
         assert digester.digest(view) == xxhash.xxh3_128_digest(told.numpy().tobytes())
 
 
+@pytest.mark.slow
 @given(
     shape=st.lists(st.integers(1, 5), min_size=1, max_size=4),
     dtype=st.sampled_from([torch.bool, torch.int16, torch.bfloat16, torch.float32, torch.float64]),

@@ -246,6 +246,7 @@ def training(store, name, act, values, **options):
             optimizer.step()
 
 
+@pytest.mark.slow
 def test_a_comparison_is_the_same_whichever_runs_have_kept_values(tmp_path):
     training(tmp_path, "plain", nn.Tanh, ())
     training(tmp_path, "kept", nn.Tanh, ["*", "nothing"])
@@ -267,6 +268,7 @@ def test_a_comparison_is_the_same_whichever_runs_have_kept_values(tmp_path):
     assert narrowed["counts"]["matched"] == 5, "those that are asked for by name are compared"
 
 
+@pytest.mark.slow
 def test_kept_values_reach_a_collector_and_readers_as_other_records_do(tmp_path):
     with Collector(tmp_path, bind="127.0.0.1:0") as collector:
         store = f"grpc://{collector.address}"

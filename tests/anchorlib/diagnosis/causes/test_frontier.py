@@ -387,6 +387,7 @@ def test_no_gradient_comes_back_to_what_was_detached():
     assert found.origins[1].parents == ("v@grad",)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 40), st.sets(st.integers(0, 40), min_size=1))
 def test_the_first_record_of_a_rank_that_differs_is_always_an_origin(first, rest):
     run = two_players()
@@ -424,6 +425,7 @@ def worlds(draw):
     return run, differs, truth
 
 
+@pytest.mark.slow
 @given(worlds())
 def test_origins_are_exactly_the_planted_differences_that_no_parent_explains(world):
     run, differs, truth = world
@@ -433,6 +435,7 @@ def test_origins_are_exactly_the_planted_differences_that_no_parent_explains(wor
     assert {a.tensors[a.tensor[row]].name for row in found.origins} == truth
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(50))
 @given(worlds())
 def test_swapping_the_runs_keeps_place_classes_and_verdict(world):
@@ -442,6 +445,7 @@ def test_swapping_the_runs_keeps_place_classes_and_verdict(world):
     assert (one.verdict, one.first, told(one)) == (two.verdict, two.first, told(two))
 
 
+@pytest.mark.slow
 @given(worlds())
 def test_a_run_is_identical_to_itself(world):
     run, _, _ = world

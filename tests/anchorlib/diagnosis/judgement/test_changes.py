@@ -13,6 +13,7 @@ from torch.nn import functional
 import anchorlib
 
 Formula = Callable[[torch.Tensor], torch.Tensor]
+TABLE = torch.linspace(-1, 2, 128).view(16, 8).sin()
 
 
 class Net(nn.Module):
@@ -88,6 +89,18 @@ def squared(x):
             lambda x: x / (x.square().sum() + 1e-5).sqrt(),
             lambda x: x / (x.square().sum() + 10).sqrt(),
             "all that autograd keeps is equal: it does not keep what Add adds",
+        ),
+        (
+            lambda x: x * 0 + TABLE,
+            lambda x: x * 0 + TABLE.flip(0),
+            "all that autograd keeps is equal: it does not keep what Add adds, "
+            "B has A's elements, arranged otherwise",
+        ),
+        (
+            lambda x: x * 0 + TABLE,
+            lambda x: x * 0 + TABLE * torch.linspace(0.2, 0.9, 16)[:, None],
+            "all that autograd keeps is equal: it does not keep what Add adds, "
+            "each row of B is A's times a factor of its own",
         ),
         (
             lambda x: x.view(4, 4, 8).transpose(0, 1).reshape(16, 8) * 2,

@@ -71,6 +71,7 @@ def trained(  # a training is told by these
             optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "shape", "watched"),
     [
@@ -91,6 +92,7 @@ def test_another_form_of_one_computation_is_no_alarm(
     assert found.verdict == "suspect"
 
 
+@pytest.mark.slow
 def test_an_update_that_leaps_where_gradients_are_steady_is_an_alarm(tmp_path):
     """The same two programs, but the second one's optimizer is told another eps."""
     for run, form, eps in (("a", "torch's", 1e-8), ("b", "by hand", 1e-3)):
@@ -123,6 +125,7 @@ def scaled(
             scaler.update()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scales", [(1024.0, 2.0**21), (2.0**21, 1024.0)], ids=["B", "A"])
 def test_a_loss_scale_too_large_for_the_gradients_is_no_alarm(tmp_path, scales):
     for run, scale in zip("ab", scales, strict=True):
@@ -272,6 +275,7 @@ class Repeating(nn.Module):
         return self.out(z)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("threads", "factor"), [(2, 1.0), (1, 1.1)], ids=["threads", "a factor"])
 def test_a_gradient_of_several_uses_has_the_precision_of_each(tmp_path, threads, factor):
     for run in "ab":
@@ -383,6 +387,7 @@ def decided(store: Any, run: str, model: nn.Module) -> None:
             optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decision", DECISIONS)
 @pytest.mark.parametrize(
     ("turns", "spoils", "verdict"),

@@ -71,6 +71,7 @@ def test_another_number_is_no_rounding_where_a_norm_takes_it_out_again(tmp_path)
     assert found.verdict == "unexpected"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{"eps": 1e-5}, {"weight_decay": 0.3}])
 def test_an_optimizer_that_was_told_otherwise_is_an_origin_behind_rounding(tmp_path, changed):
     found = compared(tmp_path, turned=True, **changed)
@@ -116,6 +117,7 @@ def test_one_number_of_one_operation_is_another_formula(a, b, other):
     assert other_number(one, two) is other
 
 
+@pytest.mark.slow
 def test_another_number_behind_rounding_is_an_origin_of_its_own(tmp_path):
     found = compared(tmp_path, turned=True, late=1.00001)
     assert [(one.place.name, one.cls) for one in found.origins] == [

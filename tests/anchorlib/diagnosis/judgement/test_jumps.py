@@ -48,6 +48,7 @@ def leap(errors: list[float], **options: str) -> Any:
     return leaping(alignment)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([0.0, 1e-9, 1e-6, 3e-5, 2e-3, 0.5, 20.0]), max_size=8))
 def test_a_leap_is_the_first_record_a_thousand_times_what_stands_before_it(errors):
     wanted = None
@@ -120,6 +121,7 @@ def trained(folder, name: str, *, beta: float = 0.999, scale: float = 1.0) -> No
             optimizer.step()
 
 
+@pytest.mark.slow
 def test_a_group_takes_the_class_of_its_worst_member(tmp_path):
     """Another beta moves the first update by rounding alone: the bias correction hides it."""
     trained(tmp_path, "a")
@@ -130,6 +132,7 @@ def test_a_group_takes_the_class_of_its_worst_member(tmp_path):
     assert found.origins[0].cls == "not_rounding"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.0039, 1.1])
 def test_a_scale_that_a_norm_hides_is_no_rounding(tmp_path, scale):
     trained(tmp_path, "a")

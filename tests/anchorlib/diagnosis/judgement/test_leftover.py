@@ -33,6 +33,7 @@ def compared(folder, tensors="*", **of_b):
     return anchorlib.compare("a", "b", store=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tensors", ["*", ["*@grad", "*@value", "*@updated"]])
 def test_a_gradient_of_the_step_before_is_said_to_be_left_over(tmp_path, tensors):
     found = compared(tmp_path, tensors, cleared=lambda step: step != 2)
@@ -66,6 +67,7 @@ def test_a_gradient_that_is_not_the_sum_of_its_passes_is_asked_about(tmp_path):
     assert said in found.sentence
 
 
+@pytest.mark.slow
 def test_clipping_is_no_gradient_that_was_left_over(tmp_path):
     found = compared(tmp_path, clip=0.5)
     assert CLEARED not in found.sentence
@@ -90,6 +92,7 @@ def test_elements_that_were_cut_off_are_said_to_be_clipped_and_at_what(tmp_path)
     assert CLEARED not in found.sentence
 
 
+@pytest.mark.slow
 def test_what_another_optimizers_pass_left_over_is_told_too(tmp_path):
     def trained_with(name: str, cleared: bool) -> None:
         torch.manual_seed(0)
@@ -114,6 +117,7 @@ def test_what_another_optimizers_pass_left_over_is_told_too(tmp_path):
     assert f"{CLEARED} B takes A's gradient and its own of the step before" in found.sentence
 
 
+@pytest.mark.slow
 def test_a_remainder_is_told_though_both_runs_clip_and_no_pass_was_recorded(tmp_path):
     """Three factors of clipping stand between the two gradients and what was left over."""
     for name, cleared in (("a", lambda _: True), ("b", lambda step: step != 2)):

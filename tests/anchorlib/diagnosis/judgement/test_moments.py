@@ -53,6 +53,7 @@ def judged(
 FACTOR = 1 + 2.0**-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [lambda x: x * FACTOR, lambda x: x + 2.0**-9], ids=["factor", "shift"]
 )
@@ -66,6 +67,7 @@ def test_a_factor_or_a_shift_that_a_batch_norm_cancels_is_named_where_its_moment
     assert "the norm hides" in named[0].why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [1, 2])
 def test_the_same_convolution_rounded_elsewhere_is_no_factor(tmp_path, passes):
     """Adam moves the convolution's bias by rounding alone: a large shift, in the next step."""
@@ -74,6 +76,7 @@ def test_the_same_convolution_rounded_elsewhere_is_no_factor(tmp_path, passes):
     assert {one.cls for one in found.origins} == {"rounding"}, found.sentence
 
 
+@pytest.mark.slow
 def test_a_fault_behind_the_norm_is_named_there_and_not_at_its_moments(tmp_path):
     found = judged(tmp_path, lambda x: x * 3 / 3, beside=lambda x: x * FACTOR)
     assert found.verdict == "unexpected"
@@ -81,6 +84,7 @@ def test_a_fault_behind_the_norm_is_named_there_and_not_at_its_moments(tmp_path)
     assert [one.place.name for one in named][:1] != ["bn.running_mean"], found.sentence
 
 
+@pytest.mark.slow
 def test_a_factor_that_came_in_with_the_data_is_not_hidden_by_the_norm(tmp_path):
     found = judged(tmp_path, given=lambda x: x * FACTOR)
     assert found.verdict == "suspect", found.sentence

@@ -60,6 +60,7 @@ def compared(
     return anchorlib.compare("a", "b", store=store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evaluated", [False, True])
 def test_a_mask_that_is_gone_is_a_fault_though_nothing_says_what_the_model_was_given(
     tmp_path, evaluated
@@ -87,6 +88,7 @@ def test_a_cast_to_half_is_a_fault_on_a_cpu_though_products_on_gpus_may_be_less_
     assert found.origins[0].place.name == "head"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("high_precision")
 @pytest.mark.parametrize(("devices", "cls"), [("cpu", "not_rounding"), ("cpu|cuda", "rounding")])
 def test_a_gpu_of_the_machine_says_nothing_of_tensors_that_lie_elsewhere(tmp_path, devices, cls):
@@ -99,12 +101,14 @@ def test_a_gpu_of_the_machine_says_nothing_of_tensors_that_lie_elsewhere(tmp_pat
     assert found.origins[0].cls == cls, found
 
 
+@pytest.mark.slow
 def test_other_betas_are_named_where_an_update_first_shows_in_what_is_computed_from_it(tmp_path):
     found = compared(tmp_path, betas=(0.8, 0.999))
     assert (found.verdict, found.first.place.step) == ("unexpected", 2)
     assert "AdamW betas [0.9, 0.999] | [0.8, 0.999]" in found.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("modes", "said"), [((False, True), True), ((True, True), False)])
 def test_a_missing_eval_is_asked_about(tmp_path, modes, said):
     found = compared(tmp_path, evaluated=True, modes=modes)
@@ -153,6 +157,7 @@ def accumulated(store: Any, run: str, factor: float, moves: float) -> None:
             optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "moves", "verdict"),
     [(1.5, (0.0, 0.0), "unexpected"), (1.0, (0.1, 0.1 + 1e-6), "suspect")],
@@ -189,6 +194,7 @@ def test_a_second_pass_behind_another_optimizers_step_may_have_moved_by_what_nob
     assert found.origins[0].cls == "window_start", found.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "fault"),
     [({"betas": (0.9, 0.99)}, True), ({"eps": 1e-3}, True), ({"fused": True}, False)],

@@ -42,6 +42,7 @@ def trained(store: Any, run: str, table: Tensor) -> None:
 ALPHA = 1 - torch.linspace(0.001, 0.1, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -68,6 +69,7 @@ def test_how_a_table_follows_from_the_others_is_told(tmp_path, change, said):
     assert said in found.sentence
 
 
+@pytest.mark.slow
 def test_a_table_that_follows_by_no_formula_is_said_to_follow_by_none(tmp_path):
     for run, end in (("a", 0.1), ("b", 0.3)):
         trained(tmp_path, run, (1 - torch.linspace(0.001, end, 20)) ** 2)

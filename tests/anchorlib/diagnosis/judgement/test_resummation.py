@@ -150,7 +150,7 @@ def trained(folder: Any, run: str, threads: int, *options: str, perturb: str = "
     subprocess.run(command, check=True, env=environment, capture_output=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_convolution_before_batch_norm_by_two_threads_for_one_only_rounds(tmp_path):
     """Its weight's gradient is 8 to 30 eps apart: 32,768 terms that cancel."""
     trained(tmp_path, "a", 1)

@@ -63,6 +63,7 @@ def compared(once, **changes):
     return anchorlib.compare(once(Training()), once(replace(Training(), **changes)))
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_coalesced_is_no_difference_of_values(once):
     found = compared(once, stored="coalesced")
     assert found.counts.differing

@@ -53,6 +53,7 @@ def test_values_on_which_no_loss_depends_are_no_fault(tmp_path):
     assert "in elements alone on which no loss depends" in found.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", ["by the loss", "detached"])
 def test_values_that_something_else_reads_are_a_fault(tmp_path, read):
     found = compared(tmp_path, read)

@@ -44,6 +44,7 @@ def compared(folder: Any, made: Any, **options: Any) -> Any:
     return anchorlib.compare("a", "b", store=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "options"),
     [

@@ -191,6 +191,7 @@ def test_a_live_run_is_a_table_of_what_was_committed(tmp_path: Path) -> None:
     assert found.only_b.tolist() == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_collectors_run_is_the_same_table(shapely: tuple[Path, list[Record]]) -> None:
     store, _ = shapely
     with Collector(store, bind="127.0.0.1:0") as collector:
@@ -207,6 +208,7 @@ def test_a_column_of_one_value_is_held_once(tmp_path):
     assert found.figures["nan"].strides == (0,)
 
 
+@pytest.mark.slow
 def test_differing_values_are_read_in_the_order_they_lie_in(tmp_path):
     """Records of many tensors lie mixed in the chunk files: a read for each would be thousands."""
     for run, off in (("a", 0.0), ("b", 1e-7)):

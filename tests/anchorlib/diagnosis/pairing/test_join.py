@@ -71,11 +71,13 @@ def content(of: Table, row: int) -> tuple[Any, ...]:
     return of.dtypes[of.dtype[row]], of.shapes[of.shape[row]], tuple(of.digest[row].tolist())
 
 
+@pytest.mark.slow
 @given(records(), records())
 def test_joining_columns_is_joining_dictionaries(a: list[Record], b: list[Record]) -> None:
     check(align(table(a), table(b)))
 
 
+@pytest.mark.slow
 @given(records())
 def test_a_run_is_equal_to_itself(made: list[Record]) -> None:
     found = align(table(made), table(made))
@@ -86,6 +88,7 @@ def test_a_run_is_equal_to_itself(made: list[Record]) -> None:
     assert (found.step_offset, found.renamed) == (0, ())
 
 
+@pytest.mark.slow
 @given(records(), records(), st.randoms(use_true_random=False))
 def test_order_of_arrival_decides_nothing(a: list[Record], b: list[Record], random: Any) -> None:
     # A series of several records at one place has but its order to tell them apart.
@@ -160,6 +163,31 @@ def test_a_pass_in_eval_mode_is_the_pass_of_training_that_the_other_run_made() -
     more = [*a, again(a[2], phase="eval", pass_index=0, order=100)]
     found = align(table(a), table(more))
     assert (len(found), len(found.only_b), found.eval_since) == (len(a), 1, (None, None))
+
+
+def test_several_forwards_of_a_step_in_eval_mode_are_taken_in_turn() -> None:
+    """One acts in eval mode, one trains, one values what comes after without gradients."""
+    phases = ("eval", "train", "no_grad")
+    a, b = [], []
+    for step in range(2):
+        for turn, phase in enumerate(phases):
+            (one,) = run(["x"], [step], seed=turn, kind="value")
+            a.append(again(one, phase=phase, order=len(a)))
+            b.append(again(a[-1], phase="eval", pass_index=turn))
+        (one,) = run(["loss"], [step], kind="value")
+        a.append(again(one, order=len(a)))
+        b.append(a[-1])
+    for one, two, since in ((a, b, (None, 0)), (b, a, (0, None))):
+        found = align(table(one), table(two))
+        assert (len(found), bool(found.equal.all()), found.eval_since) == (len(a), True, since)
+    # One forward more, or none that the other run made in training: nothing tells the turns.
+    fewer = [one for one in b if (one.step, one.pass_index) != (1, 2)]
+    found = align(table(a), table(fewer))
+    assert (len(found.only_a), len(found.only_b), found.eval_since) == (2, 1, (None, 0))
+    idle = [one for one in a if one.phase != "no_grad"]
+    acting = [*idle, *(again(a[2], phase="eval", pass_index=1, step=n, order=90) for n in (0, 1))]
+    found = align(table(a), table(acting))
+    assert (len(found.only_a), len(found.only_b), found.eval_since) == (2, 2, (None, None))
 
 
 def test_an_evaluation_where_nothing_is_trained_stays_by_itself() -> None:

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing.splits.groups import Group
+from anchorlib.diagnosis.pairing.splits.groups import RowGroup
 from anchorlib.diagnosis.pairing.splits.joined_values import joined
 from tests.anchorlib.diagnosis.tables import table
 from tests.anchorlib.store.records import record
@@ -21,7 +21,7 @@ def summed(parts, dtype, factor=1.0):
         record(f"x{number}", 0, part, kind="grad", dtype=dtype, order=number)
         for number, part in enumerate(parts)
     ]
-    group = Group(tuple(range(len(parts))), -1, "summed", factor=factor)
+    group = RowGroup(tuple(range(len(parts))), -1, "summed", factor=factor)
     return joined(table(records), group)
 
 
@@ -35,6 +35,7 @@ NEAR = st.integers(0x3000, 0x4300)
 HELD = (NEAR | st.integers(0, 0x40)).map(lambda bits: np.array([bits], "<u2"))
 
 
+@pytest.mark.slow
 @given(HELD, HELD, HELD)
 def test_a_sum_of_bfloat16_is_the_number_of_bfloat16_that_is_nearest(one, two, three):
     found = summed([one, two, three], "bfloat16")

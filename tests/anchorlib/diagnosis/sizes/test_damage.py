@@ -60,6 +60,7 @@ def test_damaged_values_are_named_and_the_rest_is_compared(damaged):
     assert found.counts.differing == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [("b", "changed")], indirect=True)
 def test_the_command_names_the_record_and_exits_with_3(damaged):
     done = anchor("compare", "a", "b", "--store", damaged, "--json")

@@ -197,11 +197,13 @@ def as_float(value: Fraction) -> float:
         return math.inf
 
 
+@pytest.mark.slow
 @given(pairs())
 def test_a_measure_says_what_exact_arithmetic_says(pair: tuple[Any, Any]) -> None:
     check(*pair, measured(*pair))
 
 
+@pytest.mark.slow
 @given(pairs(other=True))
 @example(((np.array(1.4e-45, "<f4"), "float32"), (np.array(5.4266571e-166), "float64")))
 def test_two_dtypes_are_measured_by_their_values_in_eps_of_the_coarser(
@@ -210,6 +212,7 @@ def test_two_dtypes_are_measured_by_their_values_in_eps_of_the_coarser(
     check(*pair, measured(*pair))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(50))
 @given(st.lists(pairs(st.sampled_from(["float32", "bfloat16", "complex64"])), max_size=6))
 def test_reading_in_blocks_equals_reading_whole_and_one_by_one(many: list[Any]) -> None:
@@ -246,6 +249,7 @@ def test_shapes_that_differ_are_not_measured() -> None:
     assert math.isnan(found.share_differing)
 
 
+@pytest.mark.slow
 @example((_doubles(5e-324, -5e-324), _doubles(5e-324, 5e-324)))
 @example((_doubles(5e-324, 5e-324), _doubles(1e-300, 0.0)))
 @given(pairs(dtype_names("float")))
@@ -284,6 +288,7 @@ def test_of_no_pairs_there_are_no_measures() -> None:
         assert len(measure(align(side, side), np.empty(0, np.int64))) == 0
 
 
+@pytest.mark.slow
 @given(pairs(), pairs(other=True), st.booleans())
 def test_ulps_are_the_numbers_between(one: Any, other: Any, mixed: bool) -> None:
     a, b = other if mixed else one

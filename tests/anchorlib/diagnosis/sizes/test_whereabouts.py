@@ -38,6 +38,7 @@ ARRAYS = npst.arrays(
 )
 
 
+@pytest.mark.slow
 @given(ARRAYS, st.data())
 def test_exactly_the_elements_with_other_bits_differ(values, data):
     other = values.copy()

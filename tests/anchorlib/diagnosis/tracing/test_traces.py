@@ -78,6 +78,7 @@ def last_line(function):
     return first + len(lines) - 1
 
 
+@pytest.mark.slow
 def test_what_ran_otherwise_is_told_without_being_asked(parted):
     told = parted("plain", "decomposed").to_dict()["ops"]
     assert list(told) == ["matched", "only_a", "only_b", "differences"]

@@ -129,6 +129,7 @@ def test_a_bit_of_the_labels_that_xarray_reads_is_found(store, name):
     assert faults(store) == [15]
 
 
+@pytest.mark.slow
 def test_every_bit_of_the_catalogue_counts(store):
     path = rank(store) / "catalog/c.0"
     size = len(path.read_bytes().rstrip(b"\0"))

@@ -112,6 +112,7 @@ def test_who_waits_for_room_cannot_ask_for_the_twentieth(
             put(writer, blocks(1))
 
 
+@pytest.mark.slow
 def test_totals_that_grow_for_ever_take_little_of_the_catalogue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

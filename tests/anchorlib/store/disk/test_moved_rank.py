@@ -61,6 +61,7 @@ def test_a_run_that_is_moved_before_its_end_is_told_of_at_the_end(tmp_path, capl
     assert not (tmp_path / "run1.zarr").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_put_back_goes_on(tmp_path, capsys):
     run, moved = tmp_path / "run1.zarr", tmp_path / "run2.zarr"
     with anchorlib.start("run1", store=tmp_path) as session:

@@ -92,6 +92,7 @@ def test_stacks_gaps_edges_and_attempts_of_format_1_read_as_ever(old: Path) -> N
     assert len(set(shapes)) == 13
 
 
+@pytest.mark.slow
 def test_format_1_fits_its_checksums_and_a_flipped_bit_does_not(old: Path, tmp_path: Path) -> None:
     for rank in (0, 1, 3):
         location = LocalLocation(old / "run1.zarr")

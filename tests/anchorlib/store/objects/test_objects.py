@@ -71,6 +71,7 @@ def upload(root: Path, place: str = PLACE) -> None:
             shelf.put(key, path.read_bytes())
 
 
+@pytest.mark.slow
 def test_an_object_is_read_as_a_file_is(filled: Location) -> None:
     for key, data in FILES.items():
         assert filled.get(key) == data
@@ -115,6 +116,7 @@ def test_a_run_reads_the_same_from_an_object_store(line: Line, tmp_path: Path) -
         open_run("s3://anchors/elsewhere/run1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trouble", ["503", pytest.param("stall", marks=pytest.mark.slow), "cut", "lost"]
 )
@@ -135,6 +137,7 @@ def test_a_store_in_trouble_gives_one_line_and_no_wrong_answer(
     assert len(line.asked) <= 12  # and asks no store to death
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["503", "cut", "lost"])
 def test_trouble_that_passes_is_not_noticed(line: Line, filled: Location, trouble: str) -> None:
     left = [trouble]
@@ -210,6 +213,7 @@ def test_a_url_that_names_no_bucket_is_refused(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_credentials_are_shown_nowhere(
     line: Line, filled: Location, caplog: pytest.LogCaptureFixture
 ) -> None:

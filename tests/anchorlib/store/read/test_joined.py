@@ -78,6 +78,7 @@ def test_whichever_way_a_session_went_it_is_read_whole(life):
         assert len(reader.catalogue.attempts) == bool(wanted or life)
 
 
+@pytest.mark.slow
 def test_a_rank_in_parts_that_grows_is_found_by_those_who_opened_it_before(tmp_path):
     def pinned() -> Pin:
         return pin_of(open_run("run1", tmp_path).rows(0)[0])

@@ -120,6 +120,7 @@ def test_whenever_it_is_killed_a_run_is_whole_or_not_there(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 5])
 def test_a_run_that_is_written_is_neither_removed_nor_renamed(store: Path, rank: int) -> None:
     with Writer.open(store, "run1", rank, resume=True):
@@ -151,6 +152,7 @@ def test_a_run_that_is_written_under_a_second_name_stays(store: Path) -> None:
         remove_run(store, "run1")
 
 
+@pytest.mark.slow
 def test_no_writer_comes_between_the_look_and_the_removal(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +181,7 @@ def test_no_writer_comes_between_the_look_and_the_removal(
     assert anchor("verify", "run1", "--store", store).code == 0
 
 
+@pytest.mark.slow
 def test_who_waited_for_the_lock_of_a_run_that_was_removed_takes_a_fresh_one(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ def answers(run: Path) -> object:
     return values, found.tensors(), found.histogram("*@grad"), found.gaps()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tensors_of_all_sizes_are_the_same(live: Path, sealed: Path) -> None:
     assert_same_run(live, sealed)
     assert damages(sealed) == []

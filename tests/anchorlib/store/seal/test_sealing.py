@@ -48,6 +48,7 @@ def records(draw: st.DrawFn, order: int) -> Record:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25))
 @given(attempts())
 def test_a_sealed_rank_answers_as_the_live_one(parts: list[list[Record]]) -> None:

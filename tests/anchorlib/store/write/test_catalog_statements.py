@@ -45,6 +45,7 @@ TOLD = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(30))
 @given(TOLD, st.sampled_from([(4, 1 << 20), (8, 0), (8, 700), (8, 1500)]))
 def test_the_totals_that_are_stored_add_up_to_those_that_were_told(told, bounds):

@@ -60,7 +60,7 @@ def check_foreign(run: Path, committed: int) -> None:
                     assert node.shape[0] <= committed
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_kill_9_loses_nothing_that_was_acknowledged(seed: int, tmp_path: Path) -> None:
     random.seed(seed)
     acknowledged = 0

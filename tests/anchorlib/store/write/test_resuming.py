@@ -206,6 +206,7 @@ def test_a_dead_writer_holds_nothing(tmp_path: Path) -> None:
     Writer.open(tmp_path, "run1", 0, resume=True).close()
 
 
+@pytest.mark.slow
 def test_a_forked_child_does_not_keep_the_rank(tmp_path: Path) -> None:
     code = """
 import os, sys, pathlib, time

@@ -26,6 +26,7 @@ FEW = settings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_comes_back_bit_for_bit(dtype: str, tmp_path: Path) -> None:
     shapes = [(3, 5), (), (0,), (2, 0, 3), (1, 1), (300_000,)]
@@ -38,6 +39,7 @@ def test_every_dtype_comes_back_bit_for_bit(dtype: str, tmp_path: Path) -> None:
     assert_holds(reader(tmp_path), records)
 
 
+@pytest.mark.slow
 @FEW
 @given(data=st.data(), dtype=st.sampled_from(list(DTYPES)))
 def test_arrays_of_all_sorts_come_back(
@@ -56,6 +58,7 @@ def test_records_that_are_not_contiguous_are_stored_by_value(tmp_path: Path) -> 
     assert reader(tmp_path).raw(0).tolist() == raw.tolist()
 
 
+@pytest.mark.slow
 def test_twenty_shapes_of_one_tensor_come_back_each_as_it_was(tmp_path: Path) -> None:
     records = [
         record("x", step, filled("float32", (1 + step % 20, 3), seed=step)) for step in range(60)
@@ -66,6 +69,7 @@ def test_twenty_shapes_of_one_tensor_come_back_each_as_it_was(tmp_path: Path) ->
     assert_holds(reader(tmp_path), records)
 
 
+@pytest.mark.slow
 def test_shapes_of_several_ranks_and_dtypes_share_one_series(tmp_path: Path) -> None:
     shapes = [(n,) for n in range(12)] + [(n, 2) for n in range(12)] + [()] * 2
     records = [
@@ -108,6 +112,7 @@ def test_values_that_the_queue_dropped_leave_their_rows_between_others(tmp_path:
     assert_holds(reader(tmp_path), records)
 
 
+@pytest.mark.slow
 @FEW
 @given(
     names=st.lists(

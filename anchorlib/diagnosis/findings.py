@@ -1,0 +1,65 @@
+"""What the sections, counts and tables of an answer read of a comparison.
+
+`Comparison` has methods that show it. The functions that these methods call take the protocol
+`Findings`, so that they need not import the class that imports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from anchorlib.diagnosis.judgement import Growth, Losses, Origin
+    from anchorlib.diagnosis.pairing import Alignment, Counts, Place, Renaming
+    from anchorlib.diagnosis.rank_spans import Ranks
+    from anchorlib.operations import OpAlignment
+
+__all__ = ["Findings", "FirstDifference"]
+
+
+class FirstDifference(Protocol):
+    """The members of `Divergence` that an answer shows."""
+
+    @property
+    def place(self) -> Place: ...
+    @property
+    def identical_before(self) -> int: ...
+
+
+class Findings(Protocol):
+    """The members of `Comparison` that an answer shows."""
+
+    @property
+    def a(self) -> str: ...
+    @property
+    def b(self) -> str: ...
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def sentence(self) -> str: ...
+    @property
+    def counts(self) -> Counts: ...
+    @property
+    def first(self) -> FirstDifference | None: ...
+    @property
+    def origins(self) -> Sequence[Origin]: ...
+    @property
+    def config_diff(self) -> Mapping[str, tuple[Any, Any]]: ...
+    @property
+    def growth(self) -> Sequence[Growth]: ...
+    @property
+    def losses(self) -> Losses | None: ...
+    @property
+    def renamed(self) -> Sequence[Renaming]: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
+    @property
+    def reference(self) -> str | None: ...
+    @property
+    def ops(self) -> OpAlignment | None: ...
+    @property
+    def alignment(self) -> Alignment | None: ...
+    @property
+    def ranks(self) -> Ranks | None: ...
+    def columns(self) -> Iterator[dict[str, list[Any]]]: ...

@@ -1,0 +1,217 @@
+"""Modules that the runs call differently for equal work: in a loop, on other rows, in other turns.
+
+    torch.cat([wide(row) for row in x.split(1)])    wide(x)            as often, or at once
+    message(h)[sources]                             message(h[sources])
+    critic(fake), critic(real)                      critic(real), critic(fake)
+    one.backward(); other.backward()                (one + other).backward()
+
+The records of such calls have different shapes, or stand for different samples. They are two
+quantities, so that their difference is no fault. Whether the work is equal shows in its results: in
+the first step that differs, each gradient that an optimizer reads, each update, and all values
+behind those calls are equal but for rounding. Where one of these results is not, or has no record
+in both runs, nothing is excused. Records that are computed from excused records are judged as if
+one run had no record of their parents.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing import Alignment, Table, parameters_of
+from anchorlib.diagnosis.sizes import Measures
+from anchorlib.names import escape, join
+
+__all__ = ["Cuts", "cuts"]
+
+Array = np.ndarray[Any, Any]
+LIMIT = 32.0
+"""The error in eps that several roundings in a row may make in a value or a gradient. Faults make
+larger errors."""
+SHARE = 0.01
+"""The share of the largest norm of its kind against which a smaller gradient is judged: a gradient
+may consist of rounding alone, as that of a bias before a norm, and is no sign of a fault then."""
+TAKEN = ("grad", "updated")
+"""Kinds of records that an optimizer reads, and that it makes, of each parameter."""
+_OUTPUT = re.compile(r":\d+(\.\d+)*$")
+_ROOT = re.compile(r"(^|\.)(input|output)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """The pairs that differ because the two runs call modules differently for equal work.
+
+    rows: A's rows of these pairs. modules: the names of the modules.
+    """
+
+    rows: Array
+    modules: tuple[str, ...] = ()
+
+    def without(self, alignment: Alignment) -> Alignment:
+        """The alignment with these pairs counted as equal."""
+        return replace(alignment, equal=alignment.equal | np.isin(alignment.a_row, self.rows))
+
+    def lines(self) -> list[str]:
+        """For people: which modules were not compared, as one sentence."""
+        if not len(self.rows):
+            return []
+        shown = ", ".join(map(escape, self.modules[:3])) + ", …" * (len(self.modules) > 3)
+        return [
+            f"the runs call {shown} otherwise for the same work: {len(self.rows):,} records of "
+            "those calls are not compared, and what is learned from them is the same but for "
+            "rounding"
+        ]
+
+
+def cuts(alignment: Alignment, measures: Measures) -> Cuts:
+    """The pairs of modules that the runs call differently, where all that is learned is equal."""
+    none = Cuts(np.empty(0, np.int64))
+    rows = alignment.a_row[measures.pair]
+    if not len(rows) or alignment.merged or alignment.reordered is not None:
+        return none
+    step = alignment.a.step[rows].min()
+    first = _Step(alignment, measures, int(step))
+    modules = first.called_otherwise()
+    if not modules or not first.same_learning(modules):
+        return none
+    within = first.within(modules)[alignment.a.tensor[rows]]
+    return Cuts(rows[within], tuple(sorted(filter(None, modules))))
+
+
+class _Step:
+    """The first step in which the two runs differ."""
+
+    def __init__(self, alignment: Alignment, measures: Measures, step: int) -> None:
+        self._alignment, self._measures = alignment, measures
+        a, b = alignment.a, alignment.b
+        self._rows = alignment.a_row[measures.pair]
+        self._here = np.flatnonzero(a.step[self._rows] == step)
+        self._steps = step, step + alignment.step_offset
+        self._learnt = parameters_of(a)
+        self._partner = dict(
+            zip(
+                a.tensor[alignment.a_row].tolist(),
+                b.tensor[alignment.b_row].tolist(),
+                strict=True,
+            )
+        )
+
+    def within(self, modules: set[str]) -> Array:
+        """For each tensor of A, whether calls of these modules make it; False for parameters."""
+        return np.array(
+            [
+                (tensor.kind == "pass_grad" and "" in modules)
+                or (
+                    tensor.kind in ("value", "grad")
+                    and tensor.name not in self._learnt
+                    and (
+                        _module(tensor.name) in modules or join(tensor.name, tensor.kind) in modules
+                    )
+                )
+                for tensor in self._alignment.a.tensors
+            ]
+            or [False],
+            bool,
+        )
+
+    def called_otherwise(self) -> set[str]:
+        """The modules whose calls differ in shape, number or turn, and "" where passes differ."""
+        a, rows = self._alignment.a, self._rows[self._here]
+        shapes = self._measures["measured"][self._here] == "shape"
+        modules: set[str] = set()
+        passes = self._passes(a, self._steps[0]) != self._passes(self._alignment.b, self._steps[1])
+        for number in np.unique(a.tensor[rows]).tolist():
+            tensor, own = a.tensors[number], a.tensor[rows] == number
+            if tensor.kind not in ("value", "grad") or tensor.name in self._learnt:
+                continue
+            phases = {a.phases[one] for one in a.phase[rows[own]].tolist()}
+            calls_a, calls_b = self._calls(number, phases)
+            if calls_a == calls_b or calls_a.total() != calls_b.total() or shapes[own].any():
+                modules.add(_module(tensor.name))
+            elif passes and (tensor.kind == "grad" or a.figures["numel"][rows[own]].max() == 1):
+                modules.add(join(tensor.name, tensor.kind))
+        return modules | ({""} if passes and modules else set())
+
+    def _calls(self, number: int, phases: set[str]) -> tuple[Counter[bytes], Counter[bytes]]:
+        """The bits of all calls of a tensor in the step and these phases, in A and in B."""
+        sides = (self._alignment.a, self._alignment.b)
+        bits_of_calls = []
+        for table, own, step in zip(
+            sides, (number, self._partner[number]), self._steps, strict=True
+        ):
+            known = np.array([phase in phases for phase in table.phases], bool)[table.phase]
+            which = np.flatnonzero((table.tensor == own) & (table.step == step) & known)
+            bits_of_calls.append(Counter(bits.tobytes() for bits in table.digest[which]))
+        return bits_of_calls[0], bits_of_calls[1]
+
+    def _passes(self, table: Table, step: int) -> int:
+        """How many backward passes reach parameters in a step."""
+        kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
+        return len(np.unique(table.pass_index[kinds[table.tensor] & (table.step == step)]))
+
+    def same_learning(self, modules: set[str]) -> bool:
+        """Whether all gradients, updates and other values are equal but for rounding."""
+        alignment, a = self._alignment, self._alignment.a
+        if self._lack_partners() or not self._same_amount(modules):
+            return False
+        rows, here = self._rows[self._here], self._here
+        kinds = np.array([one.kind for one in a.tensors])[a.tensor]
+        judged = ~self.within(modules)[a.tensor[rows]] & (kinds[rows] != "delta")
+        if (self._measures["nonfinite"][here][judged] > 0).any():
+            return False
+        error = (self._measures["error_eps"] * self._measures["norm"])[here][judged]
+        own = a.figures["l2"][rows[judged]]
+        limit = np.empty(len(error))
+        matched = alignment.a_row[a.step[alignment.a_row] == self._steps[0]]
+        for kind in np.unique(kinds[rows[judged]]).tolist():
+            largest = float(a.figures["l2"][matched[kinds[matched] == kind]].max(initial=0.0))
+            which = kinds[rows[judged]] == kind
+            share = 0.0 if kind == "value" else SHARE * largest
+            limit[which] = LIMIT * np.maximum(own[which], share)
+        return bool((error <= limit).all())  # false for an error that is not known
+
+    def _lack_partners(self) -> bool:
+        """Whether one run alone has a gradient or an update in the step, or neither has any."""
+        alignment = self._alignment
+        for table, only, step in (
+            (alignment.a, alignment.only_a, self._steps[0]),
+            (alignment.b, alignment.only_b, self._steps[1]),
+        ):
+            taken = np.array(
+                [tensor.kind in TAKEN and tensor.name in self._learnt for tensor in table.tensors]
+                or [False],
+                bool,
+            )[table.tensor]
+            if (taken[only] & (table.step[only] == step)).any():
+                return True
+            if not (taken & (table.step == step)).any():
+                return True
+        return False
+
+    def _same_amount(self, modules: set[str]) -> bool:
+        """Whether each model gives equally many elements in both runs, over all its calls."""
+        for number, tensor in enumerate(self._alignment.a.tensors):
+            root = _ROOT.search(_module(tensor.name)) and tensor.kind == "value"
+            if not root or _module(tensor.name) not in modules or number not in self._partner:
+                continue
+            sides = (self._alignment.a, self._alignment.b)
+            own = (number, self._partner[number])
+            totals = {
+                int(
+                    table.figures["numel"][
+                        (table.tensor == number_of_run) & (table.step == step)
+                    ].sum()
+                )
+                for table, number_of_run, step in zip(sides, own, self._steps, strict=True)
+            }
+            if len(totals) > 1:
+                return False
+        return True
+
+
+def _module(name: str) -> str:
+    return _OUTPUT.sub("", name)

@@ -1,0 +1,68 @@
+"""Samples in another order, in passes where rounding has changed every record that has the order.
+
+A model may make its samples itself, as the edges of a graph, so that no input of a pass has their
+order. The records that it computes from the samples are equal in the first pass, and nearly equal
+once the parameters of the two runs have drifted apart by rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.orders.order import Order, Orders, call_of, pass_of, wide
+from anchorlib.diagnosis.pairing.tables import whole
+from anchorlib.errors import StoreError
+
+__all__ = ["drifted"]
+
+NEAR = 1e-3
+"""The share of a record's spread by which paired rows may differ. Rows that drifted apart by
+rounding differ by less; rows of other data differ by more, even when they are paired by rank."""
+MOST_SAMPLES = 1 << 16
+MOST_ELEMENTS = 1 << 22
+
+
+def drifted(
+    alignment: Alignment, telling: Collection[tuple[int, int]], known: Orders
+) -> Iterator[tuple[Hashable, Order]]:
+    """The orders of further passes, from the values that gave the order of another pass.
+
+    telling: the tensor and the call (`call_of`) of each of these values. known: the orders of
+    passes that were found already.
+    """
+    a = alignment.a
+    tensors = [tensor for tensor, _ in telling]
+    pairs = alignment.differing
+    for pair in pairs[np.isin(a.tensor[alignment.a_row[pairs]], tensors)].tolist():
+        row = int(alignment.a_row[pair])
+        if pass_of(a, row) not in known and call_of(a, row) in telling:
+            order = _near_order(alignment, pair)
+            if order is not None:
+                yield pass_of(a, row), order
+
+
+def _near_order(alignment: Alignment, pair: int) -> Order | None:
+    """The place in B of each of A's rows along the first axis, where rows are nearly equal."""
+    a, b = alignment.a, alignment.b
+    row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
+    shape = a.shapes[a.shape[row_a]]
+    kind = a.dtypes[a.dtype[row_a]]
+    of_one_form = shape == b.shapes[b.shape[row_b]] and kind == b.dtypes[b.dtype[row_b]]
+    count = shape[0] if shape else 0
+    elements = int(a.figures["numel"][row_a])
+    kept = a.kept[row_a] and b.kept[row_b]
+    if not (of_one_form and kept and 1 < count <= MOST_SAMPLES and elements <= MOST_ELEMENTS):
+        return None
+    try:
+        sides = (wide(whole(a, row_a), kind), wide(whole(b, row_b), kind))
+    except StoreError:
+        return None
+    rows_a, rows_b = (side.reshape(count, -1) for side in sides)
+    unknown = Order(np.arange(count), np.zeros(count, np.int64))
+    order = unknown.settled(rows_a, rows_b)
+    apart = np.linalg.norm(rows_b[order.places] - rows_a)
+    near = apart <= NEAR * np.linalg.norm(rows_a - rows_a.mean(axis=0))
+    return order if near and apart < np.linalg.norm(rows_b - rows_a) else None

@@ -1,0 +1,78 @@
+"""The order of the samples of a pass: where one run has each of the other run's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing.tables import Table
+
+__all__ = ["Order", "Orders", "call_of", "pass_of", "wide"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Order(NamedTuple):
+    """Where B has each of A's samples.
+
+    places: the place in B of each of A's samples.
+    alike: a number for each of A's samples. Samples with one number have equal rows, but for
+        rounding, in the records from which the order was read, so that their places among
+        themselves are not known.
+    """
+
+    places: Array
+    alike: Array
+
+    def settled(self, rows_a: Array, rows_b: Array) -> Order:
+        """The order, with the places of alike samples settled by the rows of one more record.
+
+        rows_a, rows_b: A's and B's record, (samples, elements), each in its own order. Among alike
+        samples A's and B's rows are paired by rank along one random direction: rows that are nearly
+        equal in both runs have nearly equal places along it.
+        """
+        direction = np.random.default_rng(0).standard_normal(rows_a.shape[1])
+        # Not a matrix product: that may round equal rows differently, depending on their places.
+        mine, other = (
+            (np.nan_to_num(rows) * direction).sum(axis=1) for rows in (rows_a, rows_b[self.places])
+        )
+        by_rank, theirs = np.lexsort((mine, self.alike)), np.lexsort((other, self.alike))
+        mine, other, groups = mine[by_rank], other[theirs], self.alike[by_rank]
+        # Samples that are nearer to one another than A's and B's rows are remain alike.
+        apart = np.diff(mine) > 2 * np.abs(mine - other).max(initial=0.0)
+        ends = apart | (np.diff(groups) != 0)
+        places, alike = np.empty_like(self.places), np.empty_like(self.alike)
+        places[by_rank] = self.places[theirs]
+        alike[by_rank] = np.concatenate((np.zeros(1, np.int64), np.cumsum(ends)))
+        return Order(places, alike)
+
+
+Orders = Mapping[Hashable, Order]
+"""The order of each pass, by `pass_of` of A."""
+
+
+def pass_of(table: Table, row: int) -> Hashable:
+    """The rank, phase, step and pass of a row."""
+    rank = table.tensors[table.tensor[row]].rank
+    return (
+        rank,
+        table.phases[table.phase[row]],
+        int(table.step[row]),
+        int(table.pass_index[row]),
+    )
+
+
+def call_of(table: Table, row: int) -> tuple[int, int]:
+    """The tensor and the call of a row, by which a value is found again in other passes."""
+    return int(table.tensor[row]), int(table.call[row])
+
+
+def wide(raw: Array, kind: str) -> Array:
+    """Values of an element type in double precision, in the shape of `raw`."""
+    values = dtypes.decode(np.ascontiguousarray(raw), kind)
+    wider = np.complex128 if dtypes.dtype(kind).family == "complex" else np.float64
+    widened: Array = values.astype(wider)
+    return widened

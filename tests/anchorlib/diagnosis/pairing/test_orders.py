@@ -1,0 +1,140 @@
+"""Samples that a model deals itself, and samples that one record alone does not tell apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+import anchorlib
+from anchorlib.diagnosis.pairing.orders.order import Order
+from tests.diagnosis.training import perturbed
+from tests.once import Once
+
+NODES, WIDE = 24, 8
+SAID = "B has the samples of a batch in another order"
+
+
+@dataclass(frozen=True)
+class Training:
+    """Messages between near nodes, scored by both ends; an edge is as long as the edge back.
+
+    turned: whether edges come in the opposite order. sign: of the score. at: where messages are
+    added up. moved: from which step on lengths are a tenth longer.
+    """
+
+    turned: bool = False
+    sign: float = 1.0
+    at: str = "targets"
+    moved: int = 99
+    steps: int = 5
+
+
+class Net(nn.Module):
+    def __init__(self, how: Training) -> None:
+        super().__init__()
+        self.how, self.step = how, 0
+        self.enter, self.edge = nn.Linear(6, WIDE), nn.Linear(1, WIDE)
+        self.score, self.act, self.head = nn.Linear(2 * WIDE, 1), nn.Tanh(), nn.Linear(WIDE, 1)
+
+    def forward(self, x):
+        how = self.how
+        square = (x[:, None] - x).square().sum(-1).detach()
+        near = square.topk(5, largest=False).indices[:, 1:]
+        sources, targets = torch.arange(NODES).repeat_interleave(4), near.flatten()
+        if how.turned:
+            sources, targets = sources.flip(0), targets.flip(0)
+        lengths = square[sources, targets][:, None] * (1.1 if self.step >= how.moved else 1)
+        self.step += 1
+        h = self.enter(x)
+        message = self.edge(lengths)
+        score = self.act(self.score(torch.cat((h[sources], h[targets]), 1))) * how.sign
+        at = targets if how.at == "targets" else sources
+        return self.head(torch.zeros_like(h).index_add(0, at, score * message * h[sources]))
+
+
+def train(how: Training, name: str, store) -> None:
+    torch.manual_seed(0)
+    model = Net(how)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+    draw = torch.Generator().manual_seed(3)
+    with anchorlib.start(name, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(how.steps):
+            optimizer.zero_grad()
+            x = torch.randn(NODES, 6, generator=draw)
+            loss = functional.mse_loss(model(x)[:, 0], x.sum(1))
+            anchorlib.anchor(loss, "loss").backward()
+            optimizer.step()
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    return Once(train, tmp_path_factory.mktemp("runs"))
+
+
+PLAIN = Training()
+
+
+def test_edges_that_a_model_turns_are_the_same_edges(once):
+    found = anchorlib.compare(once(PLAIN), once(replace(PLAIN, turned=True)))
+    assert {one.cls for one in found.origins} == {"rounding"}, found
+    assert SAID in found.sentence
+
+
+def test_noise_covers_edges_that_a_model_turns_and_no_fault_behind_rounding(tmp_path):
+    train(PLAIN, "a", tmp_path)
+    train(replace(PLAIN, turned=True), "turned", tmp_path)
+    train(replace(PLAIN, turned=True, moved=3), "moved", tmp_path)
+    for number in (1, 2, 3):
+        with perturbed(f"{number}:float32"):
+            train(PLAIN, "a", tmp_path)
+    noise = [f"a-noise{number}" for number in (1, 2, 3)]
+    compared = partial(anchorlib.compare, "a", store=tmp_path, noise=noise)
+    assert compared("turned").verdict == "expected"
+    found = compared("moved")
+    assert found.verdict == "unexpected"
+    assert (found.leaves_noise.place.name, found.leaves_noise.place.step) == ("edge", 3)
+
+
+@pytest.mark.parametrize("fault", [{"sign": -1.0}, {"at": "sources"}])
+def test_a_fault_behind_edges_that_a_model_turns_is_named(fault, once):
+    found = anchorlib.compare(once(PLAIN), once(replace(PLAIN, turned=True, **fault)))
+    bad = [one.place for one in found.origins if one.cls == "not_rounding"]
+    assert found.verdict == "unexpected", found
+    assert (bad[0].name, bad[0].step) == ("head", 0)
+
+
+@given(
+    rows=st.lists(st.integers(0, 5), min_size=2, max_size=20),
+    later=st.permutations(range(20)),
+    order=st.permutations(range(20)),
+    drift=st.sampled_from([0.0, 1e-6]),
+)
+def test_alike_samples_are_told_apart_by_the_first_record_in_which_they_differ(
+    rows, later, order, drift
+):
+    count = len(rows)
+    places = np.array([one for one in order if one < count])  # of A's samples, in B
+    noise = np.random.default_rng(1).uniform(-drift, drift, (2, count, 1))
+
+    def of_b(values, number):
+        made = np.empty_like(values)
+        made[places] = values + noise[number]
+        return made
+
+    first = np.array(rows, float)[:, None]
+    second = np.array([one for one in later if one < count], float)[:, None]
+    unknown = Order(np.arange(count), np.zeros(count, np.int64))
+    told = unknown.settled(first, of_b(first, 0))
+    assert np.abs(of_b(first, 0)[told.places] - first).max() <= drift
+    assert len(np.unique(told.alike)) == len(set(rows))
+    settled = told.settled(second, of_b(second, 1))
+    assert settled.places.tolist() == places.tolist()
