@@ -24,6 +24,8 @@ OperandForm: TypeAlias = tuple[str, str, tuple[int, ...], tuple[int, ...], bool]
 FLOAT: Final = "\0"
 """Stands in the text of the arguments in place of a number, which the row holds."""
 
+# `json.dumps` would note each tuple while it looks for circles, which forms do not have.
+_encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _OPS: Final = 256  # operations of one block at most
 _OPERANDS: Final = 1024  # operands of one block at most, unless a single operation has more
 _MANY: Final = 1 << 14  # operations whose structures are kept from one trace to the next
@@ -151,8 +153,9 @@ def _row(step: int, first: int, key: str, block: Sequence[TracedOp]) -> dict[str
 def _form_fields(form: OpForm) -> dict[str, Any]:
     """A form as JSON, without its empty fields."""
     fields = zip(OpForm._fields, form, strict=True)
-    return {name: value for name, value in fields if value not in ((), "", None)}
+    # Of what counts as false only numbers say something: `view`, and the numbers that begin at 0.
+    return {name: value for name, value in fields if value or isinstance(value, int)}
 
 
 def _hash_of(forms: tuple[OpForm, ...]) -> str:
-    return xxhash.xxh3_128_hexdigest(json.dumps(forms, separators=(",", ":")).encode())
+    return xxhash.xxh3_128_hexdigest(_encode(forms).encode())
