@@ -24,8 +24,11 @@ OperandForm: TypeAlias = tuple[str, str, tuple[int, ...], tuple[int, ...], bool]
 FLOAT: Final = "\0"
 """Stands in the text of the arguments in place of a number, which the row holds."""
 
+# `json.dumps` would note each tuple while it looks for circles, which forms do not have.
+_encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _OPS: Final = 256  # operations of one block at most
 _OPERANDS: Final = 1024  # operands of one block at most, unless a single operation has more
+_MANY: Final = 1 << 14  # operations whose structures are kept from one trace to the next
 
 
 class OpForm(NamedTuple):
@@ -66,41 +69,64 @@ class TracedOp(NamedTuple):
 
 
 class OpLog:
-    """Makes the entries of a rank's steps; it states no structure twice."""
+    """Makes the entries of a rank's steps.
+
+    It states no structure twice until `restate` is called.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[OpForm, ...], str] = {}
+        self._keys: dict[tuple[OpForm, ...], str] = {}
+        self._stated: set[str] = set()
+        self._forms: list[OpForm] = []
+        self._blocks: list[tuple[tuple[OpForm, ...], str]] = []
+
+    def restate(self) -> None:
+        """Another trace begins: it states each of its structures again.
+
+        A sink that failed may have lost what an earlier trace stated.
+        """
+        self._stated.clear()
+        if sum(map(len, self._keys)) > _MANY:
+            self._keys.clear()
 
     def entries(self, step: int, ops: Sequence[TracedOp]) -> Iterator[Entry]:
         """The entries that state the operations of one step, in their order."""
+        forms = [one.form for one in ops]
+        if forms != self._forms:  # a step mostly runs what the step before it ran
+            self._blocks = [(block, self._key(block)) for block in _blocks(forms)]
+            self._forms = forms
         first = 0
-        for block in _blocks(ops):
-            forms = tuple(one.form for one in block)
-            key = self._known.get(forms)
-            if key is None:
-                forms_as_json = [_form_fields(form) for form in forms]
-                key = self._known[forms] = _hash_of(forms)
-                yield {"structure": key, "ops": forms_as_json}
-            yield {"row": _row(step, first, key, block)}
-            first += len(block)
+        for block, key in self._blocks:
+            if key not in self._stated:
+                self._stated.add(key)
+                yield {"structure": key, "ops": [_form_fields(form) for form in block]}
+            end = first + len(block)
+            yield {"row": _row(step, first, key, ops[first:end])}
+            first = end
+
+    def _key(self, block: tuple[OpForm, ...]) -> str:
+        """The hash of a structure, computed once."""
+        key = self._keys.get(block)
+        if key is None:
+            key = self._keys[block] = _hash_of(block)
+        return key
 
 
-def _blocks(ops: Sequence[TracedOp]) -> Iterator[list[TracedOp]]:
-    block: list[TracedOp] = []
+def _blocks(forms: Iterable[OpForm]) -> Iterator[tuple[OpForm, ...]]:
+    block: list[OpForm] = []
     operands, before = 0, ""
-    for one in ops:
-        form = one.form
+    for form in forms:
         size = len(form.inputs) + len(form.outputs)
         group = _group(form)
         ends = block and group != before
         if ends or len(block) == _OPS or (block and operands + size > _OPERANDS):
-            yield block
+            yield tuple(block)
             block, operands = [], 0
         before = group
-        block.append(one)
+        block.append(form)
         operands += size
     if block:
-        yield block
+        yield tuple(block)
 
 
 def _group(form: OpForm) -> str:
@@ -112,7 +138,7 @@ def _group(form: OpForm) -> str:
     return form.stage if form.stage in ("forward", "optimizer") else "backward"
 
 
-def _row(step: int, first: int, key: str, block: Iterable[TracedOp]) -> dict[str, Any]:
+def _row(step: int, first: int, key: str, block: Sequence[TracedOp]) -> dict[str, Any]:
     passes = [one.pass_index for one in block]
     return {
         "step": step,
@@ -127,8 +153,9 @@ def _row(step: int, first: int, key: str, block: Iterable[TracedOp]) -> dict[str
 def _form_fields(form: OpForm) -> dict[str, Any]:
     """A form as JSON, without its empty fields."""
     fields = zip(OpForm._fields, form, strict=True)
-    return {name: value for name, value in fields if value not in ((), "", None)}
+    # Of what counts as false only numbers say something: `view`, and the numbers that begin at 0.
+    return {name: value for name, value in fields if value or isinstance(value, int)}
 
 
 def _hash_of(forms: tuple[OpForm, ...]) -> str:
-    return xxhash.xxh3_128_hexdigest(json.dumps(forms, separators=(",", ":")).encode())
+    return xxhash.xxh3_128_hexdigest(_encode(forms).encode())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from itertools import repeat
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -22,8 +23,8 @@ from anchorlib.capture.tracing.inductor import Kernels, Running
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts, facts_of
 from anchorlib.capture.tracing.sights import Sight, Sights
-from anchorlib.capture.tracing.storage_makers import storage_keys
-from anchorlib.capture.tracing.value_digests import Digester, Near
+from anchorlib.capture.tracing.storage_makers import storage_key, storage_keys
+from anchorlib.capture.tracing.value_digests import Near
 from anchorlib.operations import OperandForm, OpForm, TracedOp
 from anchorlib.torch_private import DispatchMode, Overload, current_node, graph_task, is_tracing
 
@@ -34,6 +35,13 @@ _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 
 _WITHOUT_VALUES: Final = frozenset({"FakeTensor", "FunctionalTensor"})
 """Classes that a mode of torch's serves, which lies below ours and is not asked if we decline."""
+
+_ALL: Final = repeat(True)
+_NONE: Final = repeat(False)
+# A named tuple's own constructor is a function in Python, which takes several times as long.
+_new: Final[Any] = tuple.__new__
+_OWNING: Final = ("accumulate", "optimizer")
+"""Stages whose operations make memory that belongs to the module of their parameter."""
 
 
 class Begun(NamedTuple):
@@ -71,7 +79,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         self._sights = sights
         self._inputs, self._outputs = digests == "both", digests != "none"
         self._on_gap, self._on_fault = on_gap, on_fault
-        self._kernels = kernels
+        self._kernels, self._executions = kernels, kernels.executions
         self._lock = threading.Lock()
 
     @classmethod
@@ -95,7 +103,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
             if any(kind.__name__ in _WITHOUT_VALUES for kind in types):
                 return func(*args, **kwargs)  # the mode that makes these comes next
             return NotImplemented  # the operations that the class runs inside come back here
-        running = self._kernels.running
+        running = self._kernels.running if self._executions else None
         if running is not None:
             return self._inside(running, func, args, kwargs)
         try:
@@ -169,79 +177,71 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
             sight = sights.see(facts, place, node, tensors, keys)
             makers = sights.makers.of(keys)
             pass_index = sights.pass_index
-        known = sights.are_written(makers) if self._inputs else [False] * len(makers)
-        near: Near | None = {} if facts.view and not facts.writes else None
-        inputs, digests = _forms(arguments.names, tensors, known, sights.digester, near)
+        wanted = sights.are_written(makers) if self._inputs else _NONE
+        near: Near | None = {} if facts.shares else None
+        inputs, digests = sights.digester.operands(arguments.names, tensors, wanted, near)
         source = "eager" if place.graph is None else "graph"
-        return Begun(facts, sight, arguments, pass_index, inputs, digests, makers, source, near)
+        fields = facts, sight, arguments, pass_index, inputs, digests, makers, source, near
+        begun: Begun = _new(Begun, fields)
+        return begun
 
     def _note(self, begun: Begun, out: Any) -> None:
-        facts, sight, arguments = begun.facts, begun.sight, begun.arguments
+        facts, sight, arguments, pass_index, inputs, digests, makers, source, near = begun
         made = [out] if isinstance(out, torch.Tensor) else list(tensors_in(out))
         names = ["out"] * len(made)
         mutates: tuple[int, ...] = ()
         writes = facts.written(arguments.text)
         if writes:
-            mutates = tuple(arguments.places(writes))
+            mutates = arguments.places(writes)
             for place in mutates:  # a fused operation does not return what it writes
                 x = arguments.tensors[place]
                 if x is not out and not any(x is one for one in made):
                     names.append(arguments.names[place])
                     made.append(x)
-        known = [self._outputs and not facts.blank] * len(made)
-        outputs, digests = _forms(names, made, known, self._sights.digester, begun.near)
-        digests = begun.digests + digests
+        sights = self._sights
+        wanted = _ALL if self._outputs and not facts.blank else _NONE
+        outputs, made_digests = sights.digester.operands(names, made, wanted, near)
         with self._lock:
-            sights = self._sights
             index = len(sights.ops)
-            form = OpForm(
+            fields = (
                 facts.name,
                 sight.stage,
                 sight.module,
                 sight.seq,
                 sight.node,
                 sight.where,
-                begun.inputs,
+                inputs,
                 outputs,
                 arguments.text,
-                tuple([None if maker is None else index - maker for maker in begun.makers]),
+                tuple([None if maker is None else index - maker for maker in makers]),
                 mutates,
                 facts.view,
-                begun.source,
+                source,
                 sight.origin,
+                None,
             )
-            sights.add(TracedOp(form, begun.pass_index, digests, tuple(arguments.floats)), facts)
-            owned = sight.module if sight.stage in ("accumulate", "optimizer") else ""
-            for name, x in zip(names, made, strict=True):
-                if not facts.view or name != "out":
-                    sights.makers.made(x, index)
-                if owned:
-                    sights.names.own(x, owned)
+            traced = (
+                _new(OpForm, fields),
+                pass_index,
+                digests + made_digests,
+                tuple(arguments.floats),
+            )
+            sights.add(_new(TracedOp, traced), facts)
+            self._note_memory(sight, names, made, index, view=facts.view)
 
-
-def _forms(
-    names: list[str],
-    tensors: list[torch.Tensor],
-    known: list[bool],
-    digester: Digester,
-    near: Near | None,
-) -> tuple[tuple[OperandForm, ...], bytes]:
-    """The name, dtype, shape and strides of each tensor, and the digests of their values, joined.
-
-    known: for each tensor, whether a digest is wanted and its memory has been written.
-    """
-    forms = list[OperandForm]()
-    digests = b""
-    layouts = digester.layouts
-    for name, x, wanted in zip(names, tensors, known, strict=True):
-        layout = layouts.of(x)
-        digest = digester.digest(x, near, layout) if wanted else None
-        if digest is None:
-            forms.append(layout.unknown[name])
-        else:
-            forms.append(layout.known[name])
-            digests += digest
-    return tuple(forms), digests
+    def _note_memory(
+        self, sight: Sight, names: list[str], made: list[torch.Tensor], index: int, *, view: bool
+    ) -> None:
+        """Note whose memory operation number `index` has made or written."""
+        sights = self._sights
+        owned = sight.module if sight.stage in _OWNING else ""
+        for name, x in zip(names, made, strict=True):
+            if not view or name != "out":
+                key = sights.makers.made(x, index)
+            elif owned:
+                key = storage_key(x)
+            if owned:
+                sights.names.own(key, owned)
 
 
 natively(OpMode.__torch_dispatch__)

@@ -110,14 +110,15 @@ class Running:
 class Kernels:
     """The graphs of Inductor's that were read, and those that run now, by thread.
 
-    compilations: ids of the compilations that the graphs come from.
+    compilations: ids of the compilations that the graphs come from. executions: those under way, by
+    thread.
     """
 
     def __init__(self, digests: Digests, keeping: Keeping | None = None) -> None:
         self._keeping = keeping
         self._graphs: dict[GraphKey, CompilerGraph] = {}
         self.compilations: set[str] = set()
-        self._running: dict[int, Running] = {}
+        self.executions: dict[int, Running] = {}
         self._inputs, self._outputs = digests == "both", digests != "none"
 
     def read(self, key: GraphKey, graph: CompilerGraph) -> None:
@@ -132,7 +133,7 @@ class Kernels:
     @property
     def running(self) -> Running | None:
         """The execution under way on this thread; None where no graph runs."""
-        return self._running.get(get_ident()) if self._running else None
+        return self.executions.get(get_ident())
 
     def begin(self, key: GraphKey, given: list[Any], sights: Sights) -> Running:
         """A graph begins to run; given: its inputs."""
@@ -147,7 +148,7 @@ class Kernels:
                     running.see(NodeOutput(name), x)
                 if name in written:
                     running.written[name] = x
-        self._running[get_ident()] = running
+        self.executions[get_ident()] = running
         return running
 
     def _kept(self, graph: CompilerGraph, sights: Sights) -> Collection[NodeOutput]:
@@ -158,7 +159,7 @@ class Kernels:
 
     def leave(self) -> None:
         """The graph that ran on this thread has returned or failed."""
-        self._running.pop(get_ident(), None)
+        self.executions.pop(get_ident(), None)
 
     def note(self, running: Running, returned: Any, sights: Sights, node: Any) -> None:
         """Append the operations of a graph that has returned to those of the step.

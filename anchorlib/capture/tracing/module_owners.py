@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
 from torch import nn
 
 from anchorlib.capture.tracing.storage_makers import storage_key
@@ -49,11 +48,13 @@ class Names:
         self._owners.clear()
         for parts in self._held[1::2]:
             for parameter in parts.values():  # type: ignore[attr-defined]
-                self.own(parameter, self._parameters[id(parameter)])
+                self.own(storage_key(parameter), self._parameters[id(parameter)])
 
-    def own(self, x: torch.Tensor, module: str) -> None:
-        """Let `module` own the memory of `x` (a gradient, optimizer state) until the step ends."""
-        key = storage_key(x)
+    def own(self, key: int | None, module: str) -> None:
+        """Let `module` own a storage (of a gradient, of optimizer state) until the step ends.
+
+        key: as `storage_key` gives it.
+        """
         if key is not None:
             self._owners[key] = module
 
@@ -62,7 +63,11 @@ class Names:
 
         keys: as `storage_keys` gives them.
         """
-        owned = self._owners
-        owners = {owned[key] for key in keys if key in owned}
-        owners.discard("")
-        return owners.pop() if len(owners) == 1 else ""
+        owned, owner = self._owners, ""
+        for key in keys:
+            module = owned.get(key)
+            if module and module != owner:
+                if owner:
+                    return ""
+                owner = module
+        return owner

@@ -40,13 +40,14 @@ class OperandLayout:
     """Element type, shape and strides of a tensor; no strides where it has none (sparse tensors).
 
     known, unknown: the forms of operands that have a digest, and of those that have none.
-    nbytes: size of the values. memory_at: gives the memory from the first to the last value, by the
-    address of the first; None where a tensor of this layout is not read there.
+    nbytes: size of the values. span: size of the memory from the first to the last value.
+    memory_at: gives that memory, by the address of the first value; None where a tensor of this
+    layout is not read there.
     gathering: how the values are put in order; None where that memory holds them so, and nothing
     else.
     """
 
-    __slots__ = ("gathering", "known", "memory_at", "nbytes", "unknown")
+    __slots__ = ("gathering", "known", "memory_at", "nbytes", "span", "unknown")
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class OperandLayout:
         self.known = _Forms(parts, has_digest=True)
         self.unknown = _Forms(parts, has_digest=False)
         self.nbytes = prod(shape) * dtype.itemsize
+        self.span = span
         self.gathering: Gathering | None = None
         self.memory_at: _Memory | None = (ctypes.c_char * span).from_address if span else None
 
@@ -76,11 +78,12 @@ class Layouts:
 
     def of(self, x: torch.Tensor) -> OperandLayout:
         """The layout of `x`."""
-        if x.is_nested:
-            return OperandLayout(x.dtype, ())  # one of torch.strided has no shape to ask for
-        if x.layout is not _STRIDED:
-            return OperandLayout(x.dtype, tuple(x.shape))
-        key = (x.dtype, x.shape, x.stride())
+        try:
+            if x.layout is not _STRIDED:
+                return OperandLayout(x.dtype, () if x.is_nested else tuple(x.shape))
+            key = (x.dtype, x.shape, x.stride())
+        except RuntimeError:  # a nested tensor, which may be strided, has no shape to ask for
+            return OperandLayout(x.dtype, ())
         return self._known.get(key) or self._new(key, x)
 
     def _new(self, key: _Key, x: torch.Tensor) -> OperandLayout:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
 from anchorlib.torch_private import schema_of
@@ -21,6 +20,7 @@ UNMARKED = {
     "aten::batch_norm_gather_stats_with_counts": _STATISTICS,
 }
 """Arguments that operations write though their schemas do not say so: where `training`, if any."""
+_UNMARKED_VIEWS = ("aten::_unsafe_view", "aten::_reshape_alias")
 _SILENT = ("profiler::", "prim::", "_c10d_functional::wait_tensor")
 
 
@@ -38,6 +38,7 @@ class OpFacts(NamedTuple):
     defaults: the arguments that have a default other than None.
     writes: names of the arguments that it writes. trained: of those that it writes as well unless
     it is told `training=False`. in_place: whether it is named as one that writes what it is given.
+    shares: whether what it returns mostly lies in memory that it was given and does not write.
     silent: whether it computes no values.
     blank: whether the memory that it returns has not been written yet (`empty`).
     """
@@ -49,6 +50,7 @@ class OpFacts(NamedTuple):
     trained: frozenset[str]
     in_place: bool
     view: bool
+    shares: bool
     silent: bool
     blank: bool
 
@@ -57,9 +59,20 @@ class OpFacts(NamedTuple):
         return self.trained if self.trained and "training=False" not in settings else self.writes
 
 
-@cache
+_known: dict[int, tuple[Any, OpFacts]] = {}
+
+
 def facts_of(overload: Any) -> OpFacts:
     """The facts in the schema of an overload."""
+    # By identity: the hash of an overload is a function in Python. While it is kept here, no other
+    # overload can get its id.
+    known = _known.get(id(overload))
+    if known is None:
+        known = _known[id(overload)] = overload, _new_facts(overload)
+    return known[1]
+
+
+def _new_facts(overload: Any) -> OpFacts:
     schema = schema_of(overload)
     written = [
         a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write
@@ -74,6 +87,7 @@ def facts_of(overload: Any) -> OpFacts:
         frozenset(UNMARKED.get(schema.name, ())),
         bool(written) and base.endswith("_"),
         view,
+        (view or schema.name in _UNMARKED_VIEWS) and not written,
         schema.name.startswith(_SILENT),
         schema.name.startswith(BLANK),
     )

@@ -8,6 +8,7 @@ from anchorlib.capture.counting import Clock
 from anchorlib.capture.naming import Parts
 from anchorlib.capture.recording import Recorder
 from anchorlib.capture.tracing.kept_values import Keeping
+from anchorlib.capture.tracing.repeats import Repeats
 from anchorlib.capture.tracing.request import Digests, TraceSteps, check_digests, trace_steps
 from anchorlib.capture.tracing.tracer import Tracer
 from anchorlib.capture.tracing.value_selection import WantedValues, check_values
@@ -31,6 +32,7 @@ class SessionTraces:
         self._recorder = recorder
         self._parts = parts
         self._tracer: Tracer | None = None
+        self._repeats = Repeats()
 
     def ask(
         self,
@@ -65,7 +67,8 @@ class SessionTraces:
         tell_moved(AffectedPrograms.TRACED)
         say, missed = self._say, self._recorder.miss_operations
         keep = self._keeping(values) if values else None
-        tracer = Tracer(steps, digests, say, missed, compiled=compiled, keep=keep)
+        repeats = self._repeats
+        tracer = Tracer(steps, digests, say, missed, compiled=compiled, keep=keep, repeats=repeats)
         for parts in self._parts():
             tracer.know(parts)
         self._tracer = tracer

@@ -9,7 +9,9 @@ compiled   the graph's node tells stage, module and line; one autograd node stan
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import repeat
 from types import FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
@@ -33,6 +35,7 @@ __all__ = ["Sight", "Sights"]
 
 _NO_SEQUENCE: Final = 1 << 63  # AccumulateGrad nodes have numbers from here on
 Keys: TypeAlias = list[int | None]
+_ALL: Final = repeat(True)
 _COPY: Final = "aten.clone.default"
 _SUMS: Final = {"aten.add.Tensor", "aten.add_.Tensor"}
 
@@ -57,9 +60,9 @@ class Sights:
     """
 
     names: Names
+    digester: Digester
     ops: list[TracedOp] = field(default_factory=list)
     makers: Makers = field(default_factory=Makers)
-    digester: Digester = field(default_factory=Digester)
     pass_index: int = 0
     graphs: WeakSet[fx.Graph] = field(default_factory=WeakSet)
     _forwards: ForwardSites = field(default_factory=ForwardSites)
@@ -103,10 +106,10 @@ class Sights:
         """Whether the operation `maker` made memory and nothing has written that memory since."""
         return maker in self._blank
 
-    def are_written(self, makers: list[int | None]) -> list[bool]:
+    def are_written(self, makers: list[int | None]) -> Iterable[bool]:
         """For each of these operations whether the memory that it made has been written."""
         blank = self._blank
-        return [maker not in blank for maker in makers]
+        return _ALL if blank.isdisjoint(makers) else [maker not in blank for maker in makers]
 
     def see(
         self,

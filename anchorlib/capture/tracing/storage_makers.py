@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import torch
 
@@ -10,6 +11,9 @@ from anchorlib.torch_private import MemoryRef, StorageRef
 from anchorlib.torch_private import storage_key as _key
 
 __all__ = ["Makers", "storage_key", "storage_keys"]
+
+
+_untyped_storage: Final = torch.Tensor.untyped_storage
 
 
 class Makers:
@@ -26,19 +30,19 @@ class Makers:
 
     def of(self, keys: Iterable[int | None]) -> list[int | None]:
         """The maker of each of these storages, by the keys that `storage_keys` gives."""
-        made = self._made
-        return [made.get(key) for key in keys]
+        return list(map(self._made.get, keys))
 
-    def made(self, x: torch.Tensor, by: int) -> None:
-        """Note that operation number `by` made or wrote the memory of `x`."""
+    def made(self, x: torch.Tensor, by: int) -> int | None:
+        """Note that operation number `by` made or wrote the memory of `x`; return its key."""
         storage = _storage(x)
         if storage is None:
-            return
+            return None
         key = _key(storage)
         if key not in self._held:
             # While the storage is held, no other storage can get its address.
             self._held[key] = MemoryRef(storage)
         self._made[key] = by
+        return key
 
     def forget(self) -> None:
         """Drop the storages of the step that has ended."""
@@ -49,7 +53,7 @@ class Makers:
 def storage_keys(tensors: Sequence[torch.Tensor]) -> list[int | None]:
     """Identifies the storage of each tensor, as `storage_key` does."""
     try:
-        return [_key(x.untyped_storage()) for x in tensors]
+        return list(map(_key, map(_untyped_storage, tensors)))
     except (NotImplementedError, RuntimeError):  # one of them has no storage
         return [storage_key(x) for x in tensors]
 

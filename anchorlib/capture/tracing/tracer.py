@@ -18,12 +18,14 @@ from anchorlib.capture.tracing.graph_doors import Doors, GraphKey
 from anchorlib.capture.tracing.inductor import Kernels
 from anchorlib.capture.tracing.kept_values import Keeping
 from anchorlib.capture.tracing.module_owners import Names
+from anchorlib.capture.tracing.repeats import Repeats
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.sights import Sights
 from anchorlib.capture.tracing.unseen_graphs import Unseen, signature
+from anchorlib.capture.tracing.value_digests import Digester
 from anchorlib.capture.tracing.values_mode import ValuesMode
 from anchorlib.names import quoted
-from anchorlib.operations import Entry, OpLog, TracedOp, gap_entry
+from anchorlib.operations import Entry, TracedOp, gap_entry
 from anchorlib.torch_private import count_compiled, dispatch_mode_at, dispatch_modes
 
 __all__ = ["Tracer"]
@@ -45,10 +47,10 @@ class Tracer:
     say: takes entries of the operations' log. missed: takes the reason of each gap.
     compiled: whether compiled graphs are read, and stated as a gap where they cannot be read.
     keep: makes what records the values of operations, of a function that states gaps; None where
-    no values were asked for.
+    no values were asked for. repeats: what earlier traces of the session have left.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the objects that it connects
         self,
         steps: range,
         digests: Digests,
@@ -57,13 +59,15 @@ class Tracer:
         *,
         compiled: bool = True,
         keep: Callable[[Callable[[str], None]], Keeping] | None = None,
+        repeats: Repeats,
     ) -> None:
         self.steps = steps
         self._digests = digests
         self._say, self._missed = say, missed
         self._names = Names()
-        self._sights = Sights(self._names)
-        self._log = OpLog()
+        self._sights = Sights(self._names, Digester(repeats.layouts))
+        self._log = repeats.log
+        self._log.restate()
         self._mode: OpMode | None = None
         self._thread = 0
         self._step = -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import torch
@@ -11,6 +12,7 @@ from xxhash import xxh3_128_digest
 from anchorlib.capture.tensors import PLAIN, is_plain, plain, quick_place
 from anchorlib.capture.tracing.gathering import CopyMemory, Gathering
 from anchorlib.capture.tracing.operand_layouts import Layouts, OperandLayout
+from anchorlib.operations import OperandForm
 from anchorlib.torch_private import data_address, function_modes
 
 __all__ = ["Digester", "Near", "digest_of"]
@@ -29,8 +31,8 @@ class Digester:
     layouts: those of the tensors whose digests were taken.
     """
 
-    def __init__(self) -> None:
-        self.layouts = Layouts()
+    def __init__(self, layouts: Layouts | None = None) -> None:
+        self.layouts = layouts or Layouts()
         self._ordered: dict[tuple[bytes, OperandLayout], bytes] = {}
         self._copies = CopyMemory()
 
@@ -39,39 +41,65 @@ class Digester:
         self._ordered.clear()
         self.layouts.forget()
 
+    def operands(
+        self,
+        names: Iterable[str],
+        tensors: Iterable[torch.Tensor],
+        wanted: Iterable[bool],
+        near: Near | None = None,
+    ) -> tuple[tuple[OperandForm, ...], bytes]:
+        """The form of each tensor, and the digests of their values, joined.
+
+        wanted: for each tensor, whether a digest is wanted and its memory has been written.
+        near: as for `digest`.
+        """
+        forms: list[OperandForm] = []  # `list[OperandForm]()` takes most of a microsecond
+        digests = b""
+        layout_of = self.layouts.of
+        for name, x, is_wanted in zip(names, tensors, wanted, strict=False):
+            layout = layout_of(x)
+            digest = self.digest(x, near, layout) if is_wanted else None
+            if digest is None:
+                forms.append(layout.unknown[name])
+            else:
+                forms.append(layout.known[name])
+                digests += digest
+        return tuple(forms), digests
+
     def digest(
         self, x: torch.Tensor, near: Near | None = None, layout: OperandLayout | None = None
     ) -> bytes | None:
         """xxh3-128 of the values of `x`; None where `x` has no values that a record could keep.
 
-        near: a cache for one view operation, whose input and output mostly share their memory.
+        near: a cache for one operation, whose input and output mostly share their memory.
         layout: that of `x`, if it is known already.
         """
         layout = layout or self.layouts.of(x)
-        memory_at = layout.memory_at
+        memory_at, gathering = layout.memory_at, layout.gathering
         address = 0 if memory_at is None else _address(x)
         if memory_at is None or not address:
             return digest_of(x)
-        if layout.gathering is not None:
-            return self._scattered(memory_at(address), layout, layout.gathering)
-        if near is None:
+        if near is None and gathering is None:
             return xxh3_128_digest(memory_at(address))
-        key = address, layout.nbytes
-        digest = near.get(key)
+        digest = None if near is None else near.get((address, layout.span))
         if digest is None:
-            digest = near[key] = xxh3_128_digest(memory_at(address))
-        return digest
+            digest = xxh3_128_digest(memory_at(address))
+            if near is not None:
+                near[address, layout.span] = digest
+        if gathering is None:
+            return digest
+        ordered = self._ordered.get((digest, layout))
+        if ordered is None:
+            ordered = self._in_order(memory_at(address), layout, gathering)
+            self._ordered[digest, layout] = ordered
+        return ordered
 
-    def _scattered(self, memory: Any, layout: OperandLayout, gathering: Gathering) -> bytes:
+    def _in_order(self, memory: Any, layout: OperandLayout, gathering: Gathering) -> bytes:
         """The digest of an array whose values do not lie one after another in its `memory`."""
-        key = xxh3_128_digest(memory), layout
-        digest = self._ordered.get(key)
-        if digest is None:
-            with self._copies.lock:
-                values = self._copies.of(layout.nbytes)
-                gathering.read(memory, values)
-                digest = self._ordered[key] = xxh3_128_digest(values.data)
-        return digest
+        with self._copies.lock:
+            values = self._copies.of(layout.nbytes)
+            gathering.read(memory, values)
+            return xxh3_128_digest(values.data)
 
 
 def digest_of(x: torch.Tensor) -> bytes | None:

@@ -119,6 +119,27 @@ def test_one_more_operation_changes_no_structure_of_another_stage():
     assert [next(iter(entry)) for entry in after] == ["structure", "row", "row"]
 
 
+def test_a_step_that_runs_something_else_once_has_the_structures_of_each_of_its_steps():
+    usual = [simple("aten.sin.default"), simple("aten.cos.default", stage="backward")]
+    other = [simple("aten.sin.default"), simple("aten.tan.default", stage="backward")]
+    steps = [usual, usual, other, usual, usual[:1], usual]
+    log = OpLog()
+    entries = [entry for step, ops in enumerate(steps) for entry in log.entries(step, ops)]
+    assert sum("structure" in entry for entry in entries) == 3
+    ran = [(step, op.form.op) for step, ops in enumerate(steps) for op in ops]
+    assert [(op.step, op.op) for op in read_entries(entries)] == ran
+
+
+def test_another_trace_states_its_structures_again_for_what_it_told_may_be_lost():
+    ops = [simple("aten.sin.default"), simple("aten.cos.default", stage="backward")]
+    log = OpLog()
+    first = list(log.entries(0, ops))
+    log.restate()
+    again = list(log.entries(0, ops))
+    assert again == first == list(OpLog().entries(0, ops))
+    assert ["structure" in entry for entry in again] == [True, False] * 2
+
+
 def test_no_block_is_larger_than_a_message():
     operand = ("out", "float32", (4,), (1,), True)
     wide = simple("aten.wide.default", outputs=(operand,) * 600)._replace(digests=bytes(9600))

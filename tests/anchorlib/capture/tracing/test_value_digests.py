@@ -76,6 +76,10 @@ def test_what_a_view_takes_and_makes_in_one_memory_is_read_once():
     assert digester.digest(x.view(4, 6), near) == first
     assert digester.digest(x[:6], near) != first
     assert len(near) == 2
+    turned = x.view(4, 6).t()  # the same memory, whose values are read in another order
+    told = xxhash.xxh3_128_digest(turned.contiguous().numpy().tobytes())
+    assert digester.digest(turned, near) == told != first
+    assert len(near) == 2
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 5])
