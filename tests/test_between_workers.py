@@ -26,7 +26,7 @@ def asked(place: Path) -> bytes:
 def test_the_first_process_makes_it_and_the_others_read_it(tmp_path):
     with multiprocessing.get_context("fork").Pool(3) as pool:
         assert pool.map(asked, [tmp_path] * 9) == [b"value"] * 9
-        # A process that inherits a handler of SIGTERM would outlive the pool's own way of ending it.
+        # The pool ends its processes by SIGTERM, which one that inherits a handler of it outlives.
         pool.close()
         pool.join()
     assert asked(tmp_path) == b"value"
