@@ -7,7 +7,7 @@ import queue
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Self
 
 from anchor_cli.exits import ExitCode
 
@@ -21,17 +21,25 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class Signals:
-    """Takes signals from its construction on; `wait` returns when the collector is to end.
+    """Takes signals inside a `with` block; `wait` returns when the collector is to end.
 
-    A second SIGTERM or Ctrl-C ends the process at once.
+    A second SIGTERM or Ctrl-C ends the process at once. Behind the block whoever handled the
+    signals before handles them again: a process that called the command may go on.
     """
 
     def __init__(self) -> None:
         # The handler only queues the signal's number: it may interrupt code that holds a lock.
         self._came: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._ending = False
-        for number in (*_END, _AGAIN):
-            signal.signal(number, self._take)
+
+    def __enter__(self) -> Self:
+        self._before = {one: signal.signal(one, self._take) for one in (*_END, _AGAIN)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one, handler in self._before.items():
+            # None stands for a handler that was not Python's, which cannot be put back.
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
 
     def wait(self, on_again: Callable[[], None]) -> None:
         """Calls `on_again` for each SIGHUP until the first SIGTERM or Ctrl-C."""
