@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import signal
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Self
@@ -15,9 +17,7 @@ __all__ = ["Signals"]
 
 _END: Final = (signal.SIGTERM, signal.SIGINT)
 _AGAIN: Final = signal.SIGHUP
-# The system may deliver a signal to a thread of gRPC, which does not wake the main thread. Python
-# runs handlers in the main thread alone, so that thread wakes up this often.
-_LOOK_SECONDS: Final = 1.0
+_WAKING_BYTES: Final = 4096
 
 
 class Signals:
@@ -33,6 +33,13 @@ class Signals:
         self._ending = False
 
     def __enter__(self) -> Self:
+        # The system may deliver a signal to a thread of gRPC, which does not wake the main thread,
+        # and Python runs handlers in the main thread alone. So it waits for a socket, into which
+        # Python writes a byte whichever thread a signal came to.
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._fd_before = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         self._before = {one: signal.signal(one, self._take) for one in (*_END, _AGAIN)}
         return self
 
@@ -40,14 +47,21 @@ class Signals:
         for one, handler in self._before.items():
             # None stands for a handler that was not Python's, which cannot be put back.
             signal.signal(one, signal.SIG_DFL if handler is None else handler)
+        signal.set_wakeup_fd(self._fd_before)
+        self._woken.close()
+        self._waker.close()
 
     def wait(self, on_again: Callable[[], None]) -> None:
         """Calls `on_again` for each SIGHUP until the first SIGTERM or Ctrl-C."""
         while True:
+            select.select([self._woken], [], [])
+            with suppress(BlockingIOError):
+                self._woken.recv(_WAKING_BYTES)  # before the queue: what comes later wakes again
             with suppress(queue.Empty):
-                if self._came.get(timeout=_LOOK_SECONDS) != _AGAIN:
-                    return
-                on_again()
+                while True:
+                    if self._came.get_nowait() != _AGAIN:
+                        return
+                    on_again()
 
     def _take(self, number: int, frame: object) -> None:  # noqa: ARG002  # as signal calls it
         if number in _END:

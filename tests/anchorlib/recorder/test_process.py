@@ -75,16 +75,7 @@ def trained(store, count, death):
     return subprocess.run([warm_python(), "-c", code, store, str(count)], check=False).returncode
 
 
-# To the recorder an abort and a segmentation fault are what SIGKILL is: the end of a process.
-@pytest.mark.parametrize(
-    "death",
-    [
-        pytest.param(
-            death, marks=[pytest.mark.long] * (death in ("aborted", "a segmentation fault"))
-        )
-        for death in DEATHS
-    ],
-)
+@pytest.mark.parametrize("death", DEATHS)
 def test_all_that_a_trainer_anchored_outlives_it(store, death):
     assert trained(store, 3000, death) != 0
     until(lambda: not is_locked(lock_path(store, "run1", 0)))
