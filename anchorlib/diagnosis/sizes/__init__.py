@@ -4,6 +4,7 @@ from anchorlib.diagnosis.sizes.convolutions import Geometry, convolutions, geome
 from anchorlib.diagnosis.sizes.damage import Seals
 from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.diagnosis.sizes.measures import Measure, Measures
+from anchorlib.diagnosis.sizes.steady import steady_elements_apart
 from anchorlib.diagnosis.sizes.sums import ReferenceSum, Task, plain_sums, products, shifted
 from anchorlib.diagnosis.sizes.ulps import max_ulp
 from anchorlib.diagnosis.sizes.whereabouts import EQUAL, NONFINITE, apart, read, where, whereabouts
@@ -26,6 +27,7 @@ __all__ = [
     "products",
     "read",
     "shifted",
+    "steady_elements_apart",
     "where",
     "whereabouts",
 ]

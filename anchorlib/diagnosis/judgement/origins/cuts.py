@@ -5,6 +5,10 @@
     critic(fake), critic(real)                      critic(real), critic(fake)
     one.backward(); other.backward()                (one + other).backward()
 
+Where the runs deal a batch in another order or in other parts, that is known, and what is computed
+of the samples is compared with its own. Packed sequences alone cannot be: of other samples, their
+rows are mixed otherwise.
+
 The records of such calls have different shapes, or stand for different samples. They are two
 quantities, so that their difference is no fault. Whether the work is equal shows in its results: in
 the first step that differs, each gradient that an optimizer reads, each update, and all values
@@ -23,8 +27,10 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib import dtypes
+from anchorlib.diagnosis.judgement.origins.packed import packed_sequences
 from anchorlib.diagnosis.pairing import Alignment, Table, parameters_of
-from anchorlib.diagnosis.sizes import Measures
+from anchorlib.diagnosis.sizes import Measures, steady_elements_apart
 from anchorlib.names import escape, join
 
 __all__ = ["Cuts", "cuts"]
@@ -72,11 +78,12 @@ def cuts(alignment: Alignment, measures: Measures) -> Cuts:
     """The pairs of modules that the runs call differently, where all that is learned is equal."""
     none = Cuts(np.empty(0, np.int64))
     rows = alignment.a_row[measures.pair]
-    if not len(rows) or alignment.merged or alignment.reordered is not None:
+    if not len(rows):
         return none
     step = alignment.a.step[rows].min()
     first = _FirstStep(alignment, measures, int(step))
-    modules = first.called_otherwise()
+    dealt = bool(alignment.merged) or alignment.reordered is not None
+    modules = first.packed() if dealt else first.called_otherwise()
     if not modules or not first.same_learning(modules):
         return none
     within = first.within(modules)[alignment.a.tensor[rows]]
@@ -136,6 +143,11 @@ class _FirstStep:
                 modules.add(join(tensor.name, tensor.kind))
         return modules | ({""} if passes and modules else set())
 
+    def packed(self) -> set[str]:
+        """The records of packed sequences, whose rows stand for other samples in the other run."""
+        known = packed_sequences(self._alignment.a, self._steps[0])
+        return known | packed_sequences(self._alignment.b, self._steps[1])
+
     def _calls(self, number: int, phases: set[str]) -> tuple[Counter[bytes], Counter[bytes]]:
         """The bits of all calls of a tensor in the step and these phases, in A and in B."""
         sides = (self._alignment.a, self._alignment.b)
@@ -171,7 +183,27 @@ class _FirstStep:
             which = kinds[rows[judged]] == kind
             share = 0.0 if kind == "value" else SHARE * largest
             limit[which] = LIMIT * np.maximum(own[which], share)
-        return bool((error <= limit).all())  # false for an error that is not known
+        beyond = np.flatnonzero(~(error <= limit))  # with errors that are not known
+        pairs = self._measures.pair[here][judged][beyond]
+        return all(self._is_shaken(pair) for pair in pairs.tolist())
+
+    def _is_shaken(self, pair: int) -> bool:
+        """Whether an update differs only in elements whose gradient is rounding in both runs."""
+        a = self._alignment.a
+        row, row_b = int(self._alignment.a_row[pair]), int(self._alignment.b_row[pair])
+        tensor = a.tensors[a.tensor[row]]
+        if tensor.kind != "updated":
+            return False
+        gradients = [
+            other
+            for number, of in enumerate(a.tensors)
+            if (of.name, of.rank, of.kind) == (tensor.name, tensor.rank, "grad")
+            for other in self._rows_of[0].get(number, ())
+        ]
+        if len(gradients) != 1:
+            return False
+        steady = steady_elements_apart(self._alignment, gradients[0], row, row_b)
+        return steady <= LIMIT * float(dtypes.dtype(a.dtypes[a.dtype[row]]).eps or 0.0)
 
     def _lack_partners(self) -> bool:
         """Whether one run alone has a gradient or an update in the step, or neither has any."""

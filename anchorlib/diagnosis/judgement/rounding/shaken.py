@@ -1,61 +1,23 @@
-"""Elements of a parameter whose gradient is rounding alone, and what an optimizer makes of them.
-
-Optimizers like Adam divide each element of a gradient by its own size. Where a gradient is zero but
-for rounding, an element's update is a whole step in a direction that rounding chose. An example is
-the bias of attention's keys, a third of `in_proj_bias`, on which the softmax does not depend: 1 eps
-in that bias's gradient became 82,000 eps in the updated parameter.
-"""
+"""Elements of a parameter whose gradient is rounding alone, and what an optimizer makes of them."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.sizes import read
-from anchorlib.errors import StoreError
+from anchorlib.diagnosis.sizes import steady_elements_apart
 
 __all__ = ["steady_error"]
 
-Array = np.ndarray[Any, Any]
-STEADY = 2.0**-12
-"""How far apart the two gradients of an element may be, relative to their size. In the updated
-parameter such a difference is a small fraction of a step; leaps begin at a thousand eps of the
-parameter."""
-
 
 def steady_error(frontier: Frontier, row: int, row_b: int) -> float:
-    """‖b − a‖₂ / ‖a‖₂ of an updated parameter, over the elements whose gradients agree to `STEADY`.
+    """How far an updated parameter is apart in the elements whose gradients agree.
 
-    row, row_b: the rows of the parameter after the step, in A's table and in B's. nan where the
-    values of the parameter or of its gradient were not kept; 0.0 where the gradients agree in no
-    element.
+    row, row_b: the rows of the parameter after the step, in A's table and in B's. nan where its
+    gradient, or the values of either, were not kept; see `steady_elements_apart`.
     """
-    a, b = frontier.alignment.a, frontier.alignment.b
+    a = frontier.alignment.a
     gradients = [
         parent for parent in frontier.parents(row) if a.tensors[a.tensor[parent]].kind == "grad"
     ]
     if not gradients:
         return float("nan")
-    at = int(np.searchsorted(frontier.alignment.a_row, gradients[-1]))
-    if at == len(frontier.alignment) or frontier.alignment.a_row[at] != gradients[-1]:
-        return float("nan")
-    pairs = ((gradients[-1], int(frontier.alignment.b_row[at])), (row, row_b))
-    if not all(a.kept[in_a] and b.kept[in_b] for in_a, in_b in pairs):
-        return float("nan")
-    try:
-        (g_a, g_b), (p_a, p_b) = (
-            (read(a, in_a).astype(np.float64), read(b, in_b).astype(np.float64))
-            for in_a, in_b in pairs
-        )
-    except StoreError:
-        return float("nan")
-    if not g_a.shape == g_b.shape == p_a.shape == p_b.shape:
-        return float("nan")
-    return _relative(p_a, p_b, np.abs(g_b - g_a) <= STEADY * np.maximum(np.abs(g_a), np.abs(g_b)))
-
-
-def _relative(a: Array, b: Array, of: Array) -> float:
-    off, norm = float(np.linalg.norm((b - a)[of])), float(np.linalg.norm(a[of]))
-    return off / norm if norm else float("inf") if off else 0.0
+    return steady_elements_apart(frontier.alignment, gradients[-1], row, row_b)
