@@ -96,8 +96,8 @@ def test_a_trainer_beyond_a_limit_says_which_once_and_loses_nothing(
     streams: list[Pusher] = []
     sizes = range(1, 41) if limit == "max_run_inodes" else [64 << 10] * 12
     if limit == "max_rate":
-        value = '"1MB"'
-        monkeypatch.setattr("anchor_server.limits._BURST_SECONDS", 0.1)
+        value = '"4MB"'
+        monkeypatch.setattr("anchor_server.limits._BURST_SECONDS", 0.025)
     records = [record(step, size) for step, size in enumerate(sizes)]
     serving, token = served_with(tmp_path, limit, value, own=True)
     monkeypatch.setenv("ANCHOR_TOKEN", token)
