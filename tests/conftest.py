@@ -50,6 +50,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # only to see whether the compiler knows what the processor has.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
+# To start Inductor's pool of compilers takes longer than the little that the tests compile. Its
+# cache is in the temporary folder of the run, so that its processes compile a kernel, and ten
+# seconds of C++ headers, once between them.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 # A process for each of some thousand sessions would take most of the time; those that are about
 # recorder processes ask for them.
 os.environ["ANCHOR_RECORDER"] = "thread"
@@ -64,14 +69,17 @@ def _what_a_long_process_pays_often() -> Iterator[None]:
     """Ask git for the commit once, not for each of thousands of sessions, and compile no scans.
 
     A process compiles them when it has summarised half a gigabyte, which all tests together do:
-    those about compiled scans take `tests.scans`, or lower the limit.
+    those about compiled scans take `tests.scans`, or lower the limit. Who waits for them, as
+    `anchor doctor` does, is given those that the processes of this run compiled once between them.
     """
     from anchorlib.capture.headers import header
     from anchorlib.summary import compiled
+    from tests.scans import loaded_scans
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(header, "_git_commit", functools.cache(header._git_commit))
         patch.setattr(compiled, "WORTH", 1 << 62)
+        patch.setattr(compiled.SCANS, "load", lambda: loaded_scans().load())
         yield
 
 

@@ -12,7 +12,7 @@ from tests.between_workers import made_once
 @functools.cache
 def loaded_scans() -> compiled.Scans:
     """The scans as a process has them that waited for the compiler."""
-    code = made_once("kernels.o", lambda: Compiling().code(wait=True))
+    code = made_once("kernels.o", lambda: Compiling(awaited=True).code(wait=True))
     scans = compiled.Scans()
     scans._ready, scans.pieces = compiled._linked(code)
     return scans

@@ -76,6 +76,7 @@ class OpLog:
 
     def __init__(self) -> None:
         self._keys: dict[tuple[OpForm, ...], str] = {}
+        self._statements: dict[str, Entry] = {}
         self._stated: set[str] = set()
         self._forms: list[OpForm] = []
         self._blocks: list[tuple[tuple[OpForm, ...], str]] = []
@@ -88,6 +89,7 @@ class OpLog:
         self._stated.clear()
         if sum(map(len, self._keys)) > _MANY:
             self._keys.clear()
+            self._statements.clear()
 
     def entries(self, step: int, ops: Sequence[TracedOp]) -> Iterator[Entry]:
         """The entries that state the operations of one step, in their order."""
@@ -99,10 +101,18 @@ class OpLog:
         for block, key in self._blocks:
             if key not in self._stated:
                 self._stated.add(key)
-                yield {"structure": key, "ops": [_form_fields(form) for form in block]}
+                yield self._statement(block, key)
             end = first + len(block)
             yield {"row": _row(step, first, key, ops[first:end])}
             first = end
+
+    def _statement(self, block: tuple[OpForm, ...], key: str) -> Entry:
+        """The entry of a structure, made once: each trace states it."""
+        statement = self._statements.get(key)
+        if statement is None:
+            ops = [_form_fields(form) for form in block]
+            statement = self._statements[key] = {"structure": key, "ops": ops}
+        return statement
 
     def _key(self, block: tuple[OpForm, ...]) -> str:
         """The hash of a structure, computed once."""

@@ -3,7 +3,8 @@
     WORTH bytes scanned ─▶ a child compiles, and compares with numpy ─▶ linked: one call an array
 
 Callers use numpy instead until then, without the extra `fast`, and where anything goes wrong.
-Nobody waits for the child, which takes about three seconds at low priority; linking takes 30 ms.
+No recording waits for the child, which takes about three seconds at low priority; linking takes 30
+ms. Where somebody waits (`Scans.load`, as `anchor doctor` does) the child has their priority.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ class Scans:
     def _go_on(self, *, wait: bool) -> None:
         try:
             if self._compiling is None:
-                self._compiling = Compiling()
+                self._compiling = Compiling(awaited=wait)
             code = self._compiling.code(wait=wait)
             if code is not None:
                 self._ready, self.pieces = _linked(code)

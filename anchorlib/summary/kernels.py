@@ -328,8 +328,8 @@ def machine_code(functions: dict[str, Any]) -> bytes:
 
 
 def main() -> None:
-    """Print the object file, after a comparison with numpy; runs at low priority."""
-    if hasattr(os, "nice"):
+    """Print the object file, after a comparison with numpy; at low priority unless `awaited`."""
+    if hasattr(os, "nice") and "awaited" not in sys.argv:
         os.nice(10)
     single = Bits.of(np.float32, np.uint32, np.int32, 23)
     double = Bits.of(np.float64, np.uint64, np.int64, 52)

@@ -25,14 +25,17 @@ SEAL = 32
 
 
 class Compiling:
-    """A running process that compiles `kernels`; it prints an object file of 14 kB."""
+    """A running process that compiles `kernels`; it prints an object file of 14 kB.
 
-    def __init__(self) -> None:
+    awaited: somebody waits for it, so that it runs at the priority of its parent, not at a low one.
+    """
+
+    def __init__(self, *, awaited: bool = False) -> None:
         if find_spec("numba") is None:
             raise ModuleNotFoundError("numba is not installed")
         self._owner = os.getpid()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", str(SCRIPT)],
+            [sys.executable, "-P", "-W", "ignore", str(SCRIPT), *["awaited"] * awaited],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,  # the pipe holds the whole file, which is read after its end
             stderr=subprocess.PIPE,

@@ -92,6 +92,17 @@ def test_a_port_in_use_is_wrong_usage_in_one_line(tmp_path):
     assert done.stderr.startswith(f"anchor: cannot listen on 127.0.0.1:{port}")
 
 
+def test_a_collector_that_has_ended_leaves_signals_to_who_handled_them_before(tmp_path):
+    """A process that called it and goes on would pass its handlers on to all that it forks."""
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        bind = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = anchor("serve", "--store", tmp_path, "--bind", bind)
+    assert (done.code, f"cannot listen on {bind}" in done.err) == (2, True)
+    after = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    assert after == before
+
+
 def test_a_token_is_asked_for_and_not_shown(tmp_path, monkeypatch):
     make_run(tmp_path, [record()])
     token = tmp_path / "token"
@@ -172,7 +183,8 @@ def test_a_second_signal_ends_it_at_once():
     # Also where a thread would be waited for.
     code = (
         "import os, signal, threading\nfrom anchor_cli.collector.signals import Signals\n"
-        "signals = Signals()\nos.kill(os.getpid(), signal.SIGTERM)\nsignals.wait(None)\n"
+        "signals = Signals().__enter__()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\nsignals.wait(None)\n"
         "threading.Thread(target=threading.Event().wait).start()\n"
         "os.kill(os.getpid(), signal.SIGTERM)\nthreading.Event().wait()\n"
     )
@@ -185,7 +197,8 @@ def test_a_second_signal_ends_it_at_once():
 def test_a_signal_that_another_thread_is_given_ends_it_too():
     code = (
         "import os, signal, threading\nfrom anchor_cli.collector.signals import Signals\n"
-        "signals = Signals()\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        "signals = Signals().__enter__()\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
         "def other():\n"
         "    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])\n"
         "    threading.Event().wait(0.5)\n"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import signal
+import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Self
 
 from anchor_cli.exits import ExitCode
 
@@ -15,31 +17,51 @@ __all__ = ["Signals"]
 
 _END: Final = (signal.SIGTERM, signal.SIGINT)
 _AGAIN: Final = signal.SIGHUP
-# The system may deliver a signal to a thread of gRPC, which does not wake the main thread. Python
-# runs handlers in the main thread alone, so that thread wakes up this often.
-_LOOK_SECONDS: Final = 1.0
+_WAKING_BYTES: Final = 4096
 
 
 class Signals:
-    """Takes signals from its construction on; `wait` returns when the collector is to end.
+    """Takes signals inside a `with` block; `wait` returns when the collector is to end.
 
-    A second SIGTERM or Ctrl-C ends the process at once.
+    A second SIGTERM or Ctrl-C ends the process at once. Behind the block whoever handled the
+    signals before handles them again: a process that called the command may go on.
     """
 
     def __init__(self) -> None:
         # The handler only queues the signal's number: it may interrupt code that holds a lock.
         self._came: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._ending = False
-        for number in (*_END, _AGAIN):
-            signal.signal(number, self._take)
+
+    def __enter__(self) -> Self:
+        # The system may deliver a signal to a thread of gRPC, which does not wake the main thread,
+        # and Python runs handlers in the main thread alone. So it waits for a socket, into which
+        # Python writes a byte whichever thread a signal came to.
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._fd_before = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        self._before = {one: signal.signal(one, self._take) for one in (*_END, _AGAIN)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one, handler in self._before.items():
+            # None stands for a handler that was not Python's, which cannot be put back.
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
+        signal.set_wakeup_fd(self._fd_before)
+        self._woken.close()
+        self._waker.close()
 
     def wait(self, on_again: Callable[[], None]) -> None:
         """Calls `on_again` for each SIGHUP until the first SIGTERM or Ctrl-C."""
         while True:
+            select.select([self._woken], [], [])
+            with suppress(BlockingIOError):
+                self._woken.recv(_WAKING_BYTES)  # before the queue: what comes later wakes again
             with suppress(queue.Empty):
-                if self._came.get(timeout=_LOOK_SECONDS) != _AGAIN:
-                    return
-                on_again()
+                while True:
+                    if self._came.get_nowait() != _AGAIN:
+                        return
+                    on_again()
 
     def _take(self, number: int, frame: object) -> None:  # noqa: ARG002  # as signal calls it
         if number in _END:

@@ -260,7 +260,8 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
     if check:
         allow_files(max_streams)
         return _say_problems(plan, as_json=as_json)
-    return _collect(plan, Signals(), as_json=as_json)
+    with Signals() as signals:
+        return _collect(plan, signals, as_json=as_json)
 
 
 def _say_problems(plan: CollectorPlan, *, as_json: bool) -> ExitCode:

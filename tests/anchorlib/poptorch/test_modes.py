@@ -223,14 +223,20 @@ def test_counting_begins_anew_in_each_call():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int32])
-def test_sums_are_exact_where_the_dtype_can_hold_them(dtype):
-    """PopART sums 1 in half to 2048 at most; here 3000 of them are 3000, if that can be said."""
-    options = poptorch.Options().deviceIterations(3000).outputMode(SUM)
+@pytest.mark.parametrize(
+    ("dtype", "count"),
+    [(torch.float16, 3000), (torch.bfloat16, 300), (torch.float32, 300), (torch.int32, 300)],
+)
+def test_sums_are_exact_where_the_dtype_can_hold_them(dtype, count):
+    """PopART sums 1 in half to 2048 at most; here 3000 of them are 3000, if that can be said.
+
+    In bfloat16 a sum that is rounded each time stands still at 256.
+    """
+    options = poptorch.Options().deviceIterations(count).outputMode(SUM)
     options.anchorTensor("s", "add")
     model = poptorch.inferenceModel(Identity(), options)
-    ones = torch.ones(3000, dtype=dtype)
-    expected = torch.tensor([3000.0]).to(dtype)
+    ones = torch.ones(count, dtype=dtype)
+    expected = torch.tensor([float(count)]).to(dtype)
     assert torch.equal(model(ones), expected)
     assert torch.equal(model.getAnchoredTensor("s"), expected)
     model.destroy()

@@ -200,7 +200,7 @@ def test_no_process_to_be_had_leaves_numpy():
             *("start = zero\n", "start = zero + 1\n", "adds in another order than numpy"),
             marks=pytest.mark.long,
         ),
-        ("os.nice(10)", "os.abort()", "nothing was compiled"),
+        ("    single = ", "    os.abort()\n    single = ", "nothing was compiled"),
         ("kept += 1\n", "kept += len(str(start))\n", "ValueError: it needs"),
     ],
 )
