@@ -15,6 +15,7 @@ import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.identity import Identities, joined, same_bits, step_offset
+from anchorlib.diagnosis.pairing.loss_scales import with_loss_scale
 from anchorlib.diagnosis.pairing.orders import arranged
 from anchorlib.diagnosis.pairing.renaming import (
     by_name,
@@ -38,7 +39,7 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
     names: A's name -> B's, where they are known to differ. Names that a run does not have are
         ignored; where several names of A are given one name of B, the last of them holds.
     """
-    return arranged(_put_together(a, b, names))
+    return with_loss_scale(arranged(_put_together(a, b, names)))
 
 
 def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:

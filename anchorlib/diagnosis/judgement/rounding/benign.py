@@ -1,7 +1,8 @@
 """Differences of bits that are no difference of values, recognised by their nature, not their size.
 
 sign   zeros with different signs, or NaNs with different bits
-scale  gradients that are equal once each is divided by the loss scale that its record states
+scale  gradients that are equal once each is divided by the loss scale that its record states, or
+       that the optimizer's gradients show to be gone
 dtype  equal values in two element types, after both are rounded to the coarser type
 sparse a sparse gradient that is stored differently, with equal sums at all indices
 unused values of elements on which no loss depends (`unused`)
@@ -30,7 +31,7 @@ Array = np.ndarray[Any, Any]
 SIGN, SCALE, DTYPE, SPARSE, UNUSED = "sign", "scale", "dtype", "sparse", "unused"
 _WORDS = {
     SIGN: "in the sign of zero alone",
-    SCALE: "by the loss scale alone that both state",
+    SCALE: "by the loss scale alone",
     DTYPE: "in their element type alone",
     SPARSE: "in how a sparse gradient is stored alone",
     UNUSED: "in elements alone on which no loss depends: their gradient is zero in both runs",
