@@ -19,6 +19,7 @@ from anchorlib.diagnosis.pairing.alignment import Alignment, Counts, Renaming
 from anchorlib.diagnosis.pairing.edges import compiled, statements
 from anchorlib.diagnosis.pairing.identity import packed, shared_codes
 from anchorlib.diagnosis.pairing.join import align
+from anchorlib.diagnosis.pairing.orders import near_order
 from anchorlib.diagnosis.pairing.selected import aligned_runs
 from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import (
@@ -47,6 +48,7 @@ __all__ = [
     "align",
     "aligned_runs",
     "compiled",
+    "near_order",
     "packed",
     "parameters_of",
     "place_at",

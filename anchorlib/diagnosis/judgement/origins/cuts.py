@@ -1,9 +1,11 @@
-"""Modules that the runs call differently for equal work: in a loop, on other rows, in other turns.
+"""Modules that the runs call or use differently for equal work: in a loop, on other rows, in turn.
 
     torch.cat([wide(row) for row in x.split(1)])    wide(x)            as often, or at once
     message(h)[sources]                             message(h[sources])
     critic(fake), critic(real)                      critic(real), critic(fake)
     one.backward(); other.backward()                (one + other).backward()
+    expert(x[chosen])                               expert(x[chosen.flip(0)])
+    probabilities / probabilities.sum()             logits.softmax(-1)
 
 Where the runs deal a batch in another order or in other parts, that is known, and what is computed
 of the samples is compared with its own. Packed sequences alone cannot be: of other samples, their
@@ -28,7 +30,9 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.diagnosis.judgement.origins.other_uses import used_otherwise
 from anchorlib.diagnosis.judgement.origins.packed import packed_sequences
+from anchorlib.diagnosis.judgement.origins.row_order import in_another_order
 from anchorlib.diagnosis.pairing import Alignment, Table, parameters_of
 from anchorlib.diagnosis.sizes import Measures, steady_elements_apart
 from anchorlib.names import escape, join
@@ -68,9 +72,8 @@ class Cuts:
             return []
         shown = ", ".join(map(escape, self.modules[:3])) + ", …" * (len(self.modules) > 3)
         return [
-            f"the runs call {shown} otherwise for the same work: {len(self.rows):,} records of "
-            "those calls are not compared, and what is learned from them is the same but for "
-            "rounding"
+            f"the runs call or use {shown} otherwise for the same work: {len(self.rows):,} records "
+            "of that are not compared, and what is learned from them is the same but for rounding"
         ]
 
 
@@ -100,6 +103,9 @@ class _FirstStep:
         self._here = np.flatnonzero(a.step[self._rows] == step)
         self._steps = step, step + alignment.step_offset
         self._learnt = parameters_of(a)
+        self._followed = {
+            (tensor.name, tensor.rank) for tensor in a.tensors if tensor.kind == "grad"
+        }
         _, first = np.unique(a.tensor[alignment.a_row], return_index=True)
         paired = a.tensor[alignment.a_row[first]], b.tensor[alignment.b_row[first]]
         self._partner = dict(zip(*(numbers.tolist() for numbers in paired), strict=True))
@@ -126,7 +132,10 @@ class _FirstStep:
         )
 
     def called_otherwise(self) -> set[str]:
-        """The modules whose calls differ in shape, number or turn, and "" where passes differ."""
+        """The modules whose calls differ in shape, number, turn or the order of their rows.
+
+        Besides, the gradients of values that the runs use otherwise, and "" where passes differ.
+        """
         a, rows = self._alignment.a, self._rows[self._here]
         shapes = self._measures["measured"][self._here] == "shape"
         modules: set[str] = set()
@@ -141,12 +150,48 @@ class _FirstStep:
                 modules.add(_module(tensor.name))
             elif passes and (tensor.kind == "grad" or a.figures["numel"][rows[own]].max() == 1):
                 modules.add(join(tensor.name, tensor.kind))
+            elif self._in_another_order(number, own):
+                modules.add(_module(tensor.name))
+        modules |= {join(name, "grad") for name in self._used_otherwise(modules)}
         return modules | ({""} if passes and modules else set())
 
     def packed(self) -> set[str]:
         """The records of packed sequences, whose rows stand for other samples in the other run."""
         known = packed_sequences(self._alignment.a, self._steps[0])
         return known | packed_sequences(self._alignment.b, self._steps[1])
+
+    def _in_another_order(self, number: int, own: Array) -> bool:
+        """Whether records of a tensor hold the same rows in another order, and gradients follow."""
+        name, rank = (self._alignment.a.tensors[number][at] for at in (0, 3))
+        if (name, rank) not in self._followed:
+            return False
+        places = self._here[own]
+        return all(
+            in_another_order(
+                self._alignment, int(self._measures.pair[place]), self._measures.at(place)
+            )
+            for place in places.tolist()
+        )
+
+    def _used_otherwise(self, modules: set[str]) -> set[str]:
+        """The values that the runs use otherwise, and whose gradients differ beyond rounding."""
+        a, here = self._alignment.a, self._here
+        within = self.within(modules)
+        far: defaultdict[int, set[str]] = defaultdict(set)
+        for number, error in zip(
+            a.tensor[self._rows[here]].tolist(),
+            self._measures["error_eps"][here].tolist(),
+            strict=True,
+        ):
+            tensor = a.tensors[number]
+            gradient = tensor.kind == "grad" and tensor.name not in self._learnt
+            if gradient and not within[number] and not error <= LIMIT:
+                far[tensor.rank].add(tensor.name)
+        return {
+            name
+            for rank, names in far.items()
+            for name in used_otherwise(self._alignment, rank, names)
+        }
 
     def _calls(self, number: int, phases: set[str]) -> tuple[Counter[bytes], Counter[bytes]]:
         """The bits of all calls of a tensor in the step and these phases, in A and in B."""

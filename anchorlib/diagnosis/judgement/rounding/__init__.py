@@ -2,6 +2,7 @@
 
 severity      the error of one operation in eps of its dtype, and how large it may be
 conditioning  how many times a normalisation enlarges the rounding of its input
+logarithms    how far a logarithm rounds where it is near zero
 probabilities how far a loss of probabilities may be from that loss of logits
 resummation   a record computed once more in float64 from its recorded inputs
 benign        differences of bits that are no difference of values

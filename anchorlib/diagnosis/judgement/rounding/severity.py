@@ -20,6 +20,7 @@ from anchorlib import dtypes
 from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.rounding.conditioning import conditioning
+from anchorlib.diagnosis.judgement.rounding.logarithms import size_of_logarithms
 from anchorlib.diagnosis.judgement.rounding.probabilities import of_probabilities
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
@@ -212,7 +213,8 @@ def _absolute(measure: Measure, norm_b: float) -> float:
 def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float, str]:
     """The norm to which the error is relative, and a note where that is not the tensor's own norm.
 
-    A tensor whose terms cancel, or that is a sum, is judged against the norm of its parents.
+    A tensor whose terms cancel, or that is a sum, is judged against the norm of its parents, and a
+    logarithm near zero as if it were of size 1.
     """
     a, kind = frontier.alignment.a, _kind(frontier, row)
     if kind in UPDATES:
@@ -231,6 +233,9 @@ def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float
         return parents, note
     if norm < CANCELLED * eps * parents:
         return parents, "its terms cancel; judged against them"
+    of_logarithms = size_of_logarithms(frontier, row)
+    if of_logarithms > norm:
+        return of_logarithms, "logarithms near zero; judged as of size 1"
     return norm, ""
 
 

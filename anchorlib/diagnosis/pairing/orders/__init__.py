@@ -7,7 +7,9 @@ arrangement   the run with its samples put into the order of the other run
 """
 
 from anchorlib.diagnosis.pairing.orders.arrangement import arranged
+from anchorlib.diagnosis.pairing.orders.drifted import near_order
 
 __all__ = [
     "arranged",
+    "near_order",
 ]

@@ -16,7 +16,7 @@ from anchorlib.diagnosis.pairing.orders.order import Order, Orders, call_of, pas
 from anchorlib.diagnosis.pairing.tables import whole
 from anchorlib.errors import StoreError
 
-__all__ = ["drifted"]
+__all__ = ["drifted", "near_order"]
 
 NEAR = 1e-3
 """The share of a record's spread by which paired rows may differ. Rows that drifted apart by
@@ -39,12 +39,12 @@ def drifted(
     for pair in pairs[np.isin(a.tensor[alignment.a_row[pairs]], tensors)].tolist():
         row = int(alignment.a_row[pair])
         if pass_of(a, row) not in known and call_of(a, row) in telling:
-            order = _near_order(alignment, pair)
+            order = near_order(alignment, pair)
             if order is not None:
                 yield pass_of(a, row), order
 
 
-def _near_order(alignment: Alignment, pair: int) -> Order | None:
+def near_order(alignment: Alignment, pair: int) -> Order | None:
     """The place in B of each of A's rows along the first axis, where rows are nearly equal."""
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])

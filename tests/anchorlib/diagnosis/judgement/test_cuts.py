@@ -20,15 +20,18 @@ BATCH, WIDE = 12, 16
 class Training:
     """A layer of messages along edges, and two heads with a loss each.
 
-    calls: how the layer is called: at "once", for each "row", or for the rows of "edges". turn:
-    which head's rows come first. backward: of "both" losses at once, or of "each".
+    calls: how the layer is called: at "once", for each "row", for the rows of "edges", or at once
+    with rows "turned". weighs: of what weights are made, "probabilities" or "logits". turn: which
+    head's rows come first. backward: of "both" losses at once, or of "each".
     everything: what is recorded; else by default.
     fault: what is wrong besides: the "sign" of messages, a "lost" half of their gradient, a row
-    that is "left" out, a "scale" of the first loss, the "width" of an unused probe; or the sign of
-    messages is wrong from the second step on, "late".
+    that is "left" out, logits that are "cut" off from what made them, a "scale" of the first
+    loss, the "width" of an unused probe; or the sign of messages is wrong from the second step
+    on, "late".
     """
 
     calls: str = "once"
+    weighs: str = "probabilities"
     turn: str = "first"
     backward: str = "both"
     everything: bool = True
@@ -40,14 +43,18 @@ class Net(nn.Module):
         super().__init__()
         self.how, self.step = how, 0
         self.enter, self.message = nn.Linear(6, WIDE), nn.Linear(WIDE, WIDE)
-        self.head = nn.Linear(WIDE, 3)
+        self.gate = nn.Linear(WIDE, 8)
+        self.head = nn.Linear(WIDE, 12)
         self.probe = nn.Linear(WIDE, 5 if how.fault == "width" else 4)
 
     def forward(self, x, sources):
         how, h = self.how, self.enter(x).tanh()
+        h = h * self.weights(h)
         rows = h[:-1] if how.fault == "left" else h
         if how.calls == "once":
             told = self.message(h)[sources]
+        elif how.calls == "turned":
+            told = self.message(rows.flip(0)).flip(0)[sources]
         elif how.calls == "row":
             told = torch.cat([self.message(row) for row in rows.split(1)])
             told = functional.pad(told, (0, 0, 0, len(h) - len(told)))[sources]
@@ -63,6 +70,17 @@ class Net(nn.Module):
             return self.head(halves[0]), self.head(halves[1])
         last = self.head(halves[1])
         return self.head(halves[0]), last
+
+    def weights(self, h):
+        """How much each row counts: the first of two probabilities, which have the sum 1."""
+        logits = self.gate(h)
+        probabilities = anchorlib.anchor(logits.softmax(-1), "probabilities")
+        self.evenness = probabilities.square().mean()
+        if self.how.weighs == "logits":
+            of = logits.detach() if self.how.fault == "cut" else logits
+            return of[:, :2].softmax(-1)[:, :1]
+        two = probabilities[:, :2]
+        return (two / two.sum(-1, keepdim=True))[:, :1]
 
 
 def train(how: Training, name: str, store) -> None:
@@ -80,7 +98,7 @@ def train(how: Training, name: str, store) -> None:
             one, two = model(x, sources)
             labels = torch.randint(0, 3, (BATCH // 2,), generator=draw)
             first = functional.cross_entropy(one, labels) * (2 if how.fault == "scale" else 1)
-            second = two.square().mean()
+            second = two.square().mean() + model.evenness
             if how.backward == "both":
                 anchorlib.anchor(first + second, "loss").backward()
             else:
@@ -95,7 +113,14 @@ def once(tmp_path_factory):
 
 
 PLAIN, SPARING = Training(), Training(everything=False)
-OTHERWISE = [{"calls": "row"}, {"calls": "edges"}, {"turn": "last"}, {"backward": "each"}]
+OTHERWISE = [
+    {"calls": "row"},
+    {"calls": "edges"},
+    {"calls": "turned"},
+    {"weighs": "logits"},
+    {"turn": "last"},
+    {"backward": "each"},
+]
 
 
 @pytest.mark.parametrize("one", [PLAIN, SPARING], ids=["everything", "by default"])
@@ -125,6 +150,7 @@ FAULTS = ["sign", "lost", "scale", "width"]
 BESIDE = [
     *((changes, fault) for changes in OTHERWISE for fault in FAULTS),
     ({"calls": "row"}, "left"),
+    ({"weighs": "logits"}, "cut"),
 ]
 """Faults beside other calls. By default, nothing is recorded of what a probe learns."""
 

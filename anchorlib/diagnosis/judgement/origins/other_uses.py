@@ -1,0 +1,69 @@
+"""Values that the runs use differently for one result, so that their gradients need not be equal.
+
+    chosen = probabilities.topk(2).values               chosen = logits.topk(2).values
+    weights = chosen / chosen.sum(-1, keepdim=True)     weights = chosen.softmax(-1)
+
+A gradient is taken along the ways on which a value is used. Where one run computes a result from a
+value and the other run computes it from what this value was made of, both gradients of the value
+are right, and they need not be near. They meet again in the gradient of what both runs use.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+from anchorlib.diagnosis.pairing import Alignment
+from anchorlib.record import Edges
+
+__all__ = ["used_otherwise"]
+
+Uses = Mapping[str, Mapping[str, frozenset[tuple[str, ...]]]]
+"""For each value, what is computed from it, with the operations of each statement of that."""
+
+
+def used_otherwise(alignment: Alignment, rank: int, names: Collection[str]) -> set[str]:
+    """Those of the values of A whose gradients are other quantities in B.
+
+    names: the values of A with gradients that differ beyond rounding. The first such values are
+    those from which other values are computed in B, and those that share a result with a value they
+    are made into while that result is computed otherwise. The gradients of what these are made of
+    are other quantities too, as far as they are among `names`.
+    """
+    a, b = alignment.a.edges.get(rank, ()), alignment.b.edges.get(rank, ())
+    renamed = {renaming.b: renaming.a for renaming in alignment.renamed}
+    mine, other = _uses(a, {}), _uses(b, renamed)
+    chosen = {
+        name
+        for name in names
+        if name in mine
+        and name in other
+        and (set(mine[name]) != set(other[name]) or _splits(name, mine, other))
+    }
+    waiting = list(chosen)
+    while waiting:
+        made = waiting.pop()
+        before = {name for name in names if made in mine.get(name, ()) and name not in chosen}
+        chosen |= before
+        waiting += before
+    return chosen
+
+
+def _uses(statements: Collection[Edges], renamed: Mapping[str, str]) -> Uses:
+    uses: defaultdict[str, defaultdict[str, set[tuple[str, ...]]]]
+    uses = defaultdict(lambda: defaultdict(set))
+    for edges in statements:
+        for parent in edges.parents:
+            if parent.call is not None:
+                name = renamed.get(parent.name, parent.name)
+                uses[name][renamed.get(edges.name, edges.name)].add(edges.ops)
+    return {name: {made: frozenset(ops) for made, ops in own.items()} for name, own in uses.items()}
+
+
+def _splits(name: str, mine: Uses, other: Uses) -> bool:
+    """Whether a result of this value and of what it was made of is computed otherwise in B."""
+    made_of = [parent for parent, own in mine.items() if name in own]
+    return any(
+        mine[name][made] != other[name][made] and any(made in mine[parent] for parent in made_of)
+        for made in mine[name]
+    )

@@ -1,0 +1,92 @@
+"""Logarithms near zero consist of rounding; a fault that moves them is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import anchorlib
+
+Tensor = torch.Tensor
+PIXELS = 16
+
+
+def slogdet(w: Tensor) -> Tensor:
+    return torch.linalg.slogdet(w)[1] * PIXELS
+
+
+def of_triangle(w: Tensor) -> Tensor:
+    return torch.linalg.qr(w)[1].diagonal().abs().log().sum() * PIXELS
+
+
+def in_float64(w: Tensor) -> Tensor:
+    return torch.linalg.slogdet(w.double())[1].to(w.dtype) * PIXELS
+
+
+def divided(w: Tensor) -> Tensor:
+    return torch.linalg.det(w).abs().log() / (1 / PIXELS)
+
+
+def scaled(w: Tensor) -> Tensor:
+    return torch.linalg.slogdet(w * (1 + 1e-5))[1] * PIXELS
+
+
+def shifted(w: Tensor) -> Tensor:
+    return (torch.linalg.slogdet(w)[1] + 1e-5) * PIXELS
+
+
+def small(w: Tensor) -> Tensor:
+    return torch.linalg.slogdet(w)[1] * 1e-6
+
+
+def small_and_shifted(w: Tensor) -> Tensor:
+    return (torch.linalg.slogdet(w)[1] + 1e-5) * 1e-6
+
+
+class Invertible(nn.Module):
+    """An invertible layer that was just made: its matrix is orthogonal."""
+
+    def __init__(self, form: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.form = form
+        self.weight = nn.Parameter(torch.linalg.qr(torch.randn(4, 4))[0])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x @ self.weight, self.form(self.weight)
+
+
+def train(store, run: str, form: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Invertible(form))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, optimizer=optimizer)
+        x = torch.randn(8, 4)
+        z, volume = model(x)
+        loss = z.square().sum(1).mean() / 2 - volume
+        anchorlib.anchor(loss, "loss").backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("form", [of_triangle, in_float64, divided])
+def test_another_form_of_a_logarithm_near_zero_is_rounding(tmp_path, form):
+    for run, one in (("a", slogdet), ("b", form), ("c", slogdet)):
+        train(tmp_path, run, one)
+    for pair in (("a", "b"), ("b", "c")):
+        found = anchorlib.compare(*pair, store=tmp_path)
+        assert found.verdict == "suspect", found
+        assert {one.cls for one in found.origins} == {"rounding"}
+
+
+@pytest.mark.parametrize(
+    ("form", "fault"), [(slogdet, scaled), (slogdet, shifted), (small, small_and_shifted)]
+)
+def test_a_fault_in_a_logarithm_near_zero_is_one(tmp_path, form, fault):
+    train(tmp_path, "a", form)
+    train(tmp_path, "b", fault)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected", found
+    assert found.origins[0].place.name.endswith(":1")
