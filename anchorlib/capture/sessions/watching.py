@@ -98,7 +98,8 @@ class Watches:
             self._choices.append(choice)
         self._observer.guarded(lambda: self._tell_modules(parts))
         forget_compiled_code()
-        self._observer.lineage.know(parts)
+        # The watch keeps its parts as long as the model lives; those made here end with this call.
+        self._observer.lineage.know(watch.parts)
 
     def forget(self, root: nn.Module) -> None:
         """Stop watching `root`; another model may then have its names."""

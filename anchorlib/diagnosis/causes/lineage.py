@@ -181,7 +181,9 @@ class StepLineage:
         """What the record of `name` and `kind` at one pass and call was computed from."""
         site = (name, pass_index, call)
         search = Search()
-        if name in self._parameters and site not in self._edges:
+        # Compiled code may hide from autograd what an optimizer updates.
+        updates = kind in ("updated", "delta") or kind.startswith("opt.")
+        if updates or (name in self._parameters and site not in self._edges):
             self._parameter(name, kind, pass_index, call, search)
         elif kind == "value":
             self._above(site, (), search)

@@ -588,6 +588,17 @@ def test_marks_of_a_session_that_is_over_mean_nothing():
     assert told(run, "new").missing == ("a leaf that is not anchored",)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_parameters_of_a_model_that_is_watched_again_are_still_parents(times):
+    model = nn.Linear(2, 2)
+    with recording() as run:
+        for _ in range(times):
+            run.session.watch(model, tensors="*", optimizer=None)
+            gc.collect()
+        model(torch.ones(1, 2)).sum().backward()
+    assert {"weight", "bias"} <= truth(run, "output").keys()
+
+
 # -- once per place
 
 

@@ -372,8 +372,17 @@ def test_whatever_is_unrecorded_parents_are_the_nearest_that_are(kept):
             assert found[0].ops == tuple(f"T{n}Backward" for n in range(number + 1, below[0] + 1))
 
 
-@pytest.mark.parametrize("kind", ["pass_grad", "updated", "opt.exp_avg"])
-def test_parameters_that_nothing_was_made_of_have_unknown_parents(kind):
+def test_a_parameter_that_nothing_was_made_of_has_unknown_gradients_of_passes():
     edges = chain("a", "b")
-    found = Lineage(edges).step(everything(edges)).parents("fc.weight", kind)
+    found = Lineage(edges).step(everything(edges)).parents("fc.weight", "pass_grad")
     assert found.missing == ("no anchored tensor is known that was made of fc.weight",)
+
+
+@pytest.mark.parametrize("kind", ["updated", "delta", "opt.exp_avg"])
+def test_an_update_follows_from_its_gradient_though_autograd_knows_nothing_of_the_parameter(kind):
+    edges = chain("a", "b")
+    kinds = ("value", "grad", kind)
+    there = [*everything(edges), *(("fc.weight", one, 0, 0) for one in kinds)]
+    found = Lineage(edges).step(dict.fromkeys(there, (2,))).parents("fc.weight", kind)
+    assert {"value", "grad"} <= {link.kind for link in found.parents if not link.steps_back}
+    assert found.complete
