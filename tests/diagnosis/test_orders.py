@@ -104,7 +104,10 @@ def test_of_records_without_values_no_order_is_known(tmp_path):
 
 
 def judged_twice(run, store, turned):
-    """A critic that is given a batch in one pass, and what another module made in the next one."""
+    """A critic that is given a batch in one pass, and what another module made in the next one.
+
+    There each sample has a target of its own, so that samples in another order are a fault.
+    """
     torch.manual_seed(0)
     made, judge = nn.Linear(4, 8), nn.Linear(8, 8)
     optimizer = torch.optim.SGD([*made.parameters(), *judge.parameters()], lr=0.1)
@@ -120,7 +123,8 @@ def judged_twice(run, store, turned):
             anchorlib.anchor(judge(x).square().mean(), "loss").backward()
             fake = made(z)
             fake = fake.flip(0) if turned == "fake" else fake
-            anchorlib.anchor((judge(fake) - 1).square().mean(), "loss").backward()
+            targets = torch.linspace(-1, 1, 16)[:, None]
+            anchorlib.anchor((judge(fake) - targets).square().mean(), "loss").backward()
             optimizer.step()
 
 
