@@ -207,6 +207,7 @@ class Edges:
     other edges are stated for that place. The first edges of an (attempt, name, phase, call) also
     hold for places without edges of their own: see `anchorlib.diagnosis.causes.Lineage`.
 
+    shape: that of the value, without sizes that are no numbers, as a nested tensor's ragged one.
     parents: the nearest anchored tensors and parameters that autograd follows; after them those
         that it does not follow, as far as they are known: arguments that a module was given without
         a graph, and detached tensors. The latter are inputs of no operation.

@@ -17,7 +17,7 @@ from anchorlib.errors import AnchorError, StoreError
 from anchorlib.modes import parse_mode
 from anchorlib.names import check_name, escape, is_kind
 from anchorlib.record import UNKNOWN, Edges, Gap
-from anchorlib.store import check_series
+from anchorlib.store import check_series, check_stated
 
 __all__ = ["Admission", "check_edges", "statable"]
 
@@ -70,7 +70,12 @@ class Admission:
 
 
 def check_edges(edges: Edges) -> Edges:
-    """`edges`, checked. Raises InvalidNameError or StoreError where no store has room for them."""
+    """`edges`, checked. Raises InvalidNameError or StoreError where no store has room for them.
+
+    Beside the bounds of a message they are checked by the rules of the store's reader, to which one
+    malformed line is damage of the whole catalogue.
+    """
+    check_stated(edges)
     for name in (edges.name, edges.phase, *(parent.name for parent in edges.parents)):
         check_name(name)
     if not all(abs(number) <= _MOST for number in (edges.step, edges.pass_index, edges.call)):
@@ -88,9 +93,17 @@ def statable(gap: Gap) -> Gap:
         gap.kind if is_kind(gap.kind) and _name(gap.kind) == gap.kind else "value",
         _mode(gap.mode),
         gap.reason.encode(errors="backslashreplace").decode(),
-        gap.count,
-        *(min(max(step, -_MOST), _MOST) for step in (gap.first_step, gap.last_step)),
+        _number(gap.count, 0),
+        *(_number(step, -_MOST) for step in (gap.first_step, gap.last_step)),
     )
+
+
+def _number(value: int, least: int) -> int:
+    """The whole number that is nearest to `value` and fits; 0 where `value` is none."""
+    try:
+        return min(max(int(value), least), _MOST)
+    except Exception:  # noqa: BLE001  # torch raises its own errors for a symbol
+        return 0
 
 
 def _name(name: str) -> str:

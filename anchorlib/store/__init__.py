@@ -38,7 +38,7 @@ from anchorlib.store.disk import (
     waiting_removals,
 )
 from anchorlib.store.format import INDEX as RUN_INDEX
-from anchorlib.store.format import Part, SeriesEntry, run_directory
+from anchorlib.store.format import Part, SeriesEntry, check_stated, run_directory
 from anchorlib.store.locations import (
     CollectorLocation,
     LocalLocation,
@@ -149,6 +149,7 @@ __all__ = [
     "as_zarr",
     "asked",
     "check_series",
+    "check_stated",
     "check_writable",
     "common_shape",
     "disk_bytes",

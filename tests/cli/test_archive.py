@@ -84,6 +84,7 @@ def test_the_command_repeated_sends_nothing(store: Path, tmp_path: Path) -> None
         (("run1", "--to", "ftp://host/x"), 2, "ftp://host/x is no archive"),
         (("run1", "--to", "s3://key:secret@bucket/x"), 2, "holds no credentials"),
         (("run1", "--to", S3, "--keep-local", "some"), 2, "write all, none, a size as 500GB"),
+        (("run1", "--to", S3, "--keep-local", "5"), 2, "write all, none, a size as 500GB"),
         (("run1", "--to", "s3://nowhere/x"), 4, "there is no bucket nowhere"),
     ],
 )

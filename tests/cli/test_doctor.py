@@ -240,12 +240,15 @@ def test_health_is_0_while_a_collector_serves_and_4_else(tmp_path):
         done = anchor("doctor", "--health", place, "--json")
         assert (done.code, done.json["state"]) == (0, "SERVING")
         assert anchor("doctor", "--health", place).out.startswith(f"{place} serves")
+        assert anchor("doctor", "--health", collector.address).out.startswith(f"{place} serves")
         assert anchor("doctor", "run1", "--health", place).code == 2
         collector._health.say(serving=False)
         done = anchor("doctor", "--health", place)
         assert (done.code, done.out) == (4, "")
         assert "says NOT_SERVING" in done.err
     assert anchor("doctor", "--health", place).code == 4
+    assert anchor("doctor", "--health", collector.address).code == 4
+    assert anchor("doctor", "--health", "127.0.0.1:0").code == 2
     assert (
         anchor("doctor", "--health", "nonsense").code == anchor("doctor", "--health", "").code == 2
     )

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from anchor_server import serve
+from anchorlib.record import Edges
 from anchorlib.store import LocalLocation, RankReader, Writer, list_runs, stored_records
+from anchorlib.store.format import edges_line, encode
 from anchorlib.store.format.layout import LABELS
 from tests.cli.made import Outcome, anchor, make_run, record
 from tests.security.hostile import (
@@ -159,6 +161,21 @@ def test_a_line_of_the_catalogue_costs_the_rows_that_spoke_of_it(
         "phase": set(truth),
     }
     assert lost == costs.get(key, set())
+
+
+def test_a_line_that_fits_its_checksum_and_is_malformed_costs_no_row(tmp_path: Path) -> None:
+    """Earlier versions wrote a symbol of torch as a size, of which no reader made sense."""
+    make_run(tmp_path, [record("fc1", step=step) for step in range(3)], "bad")
+    truth = told_of(tmp_path / "bad.zarr")
+    catalogue = tmp_path / "bad.zarr/rank0/catalog/c.0"
+    line = edges_line(Edges("fc1", "train", 0, 0, (2, 4)))
+    line["edges"]["shape"] = [2, "j1"]
+    data = catalogue.read_bytes()
+    catalogue.write_bytes((data.rstrip(b"\0") + encode(line)).ljust(len(data), b"\0"))
+    assert anchor("names", "bad", "--store", tmp_path).code != 0
+    left, lost = check(tmp_path, "edges", truth)
+    assert (left, lost) == (truth, 0)
+    assert anchor("names", "mended", "--store", tmp_path).code == 0
 
 
 @pytest.mark.parametrize("lost", ["catalog", "records", "records/seq"])

@@ -166,7 +166,7 @@ def test_what_has_gone_before_a_refusal_is_told(
             return found
 
         monkeypatch.setattr(KeeperClient, "remove", once)
-        done = anchor("gc", "--max-size", "1", "--json", "--store", place)
+        done = anchor("gc", "--max-size", "1B", "--json", "--store", place)
         assert (done.code, [one["run"] for one in done.json["removed"]]) == (4, ["run2"])
     assert names(store) == ["run1"]
 
@@ -266,7 +266,7 @@ def test_a_run_is_only_in_its_archive_where_no_collector_has_files_of_it(
 def test_what_a_collector_would_refuse_is_removed_and_renamed_nowhere(
     stores: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, archived: bool
 ) -> None:
-    commands = [["rm", "run0"], ["mv", "run0", "new"], ["gc", "--max-size", "1"]]
+    commands = [["rm", "run0"], ["mv", "run0", "new"], ["gc", "--max-size", "1B"]]
     if archived:  # what the collector refuses is then to forget the run
         leave(stores[2], tmp_path / "archive")
         del commands[1:]
@@ -330,7 +330,7 @@ def test_a_run_that_leaves_for_its_archive_while_it_is_removed_or_renamed_is_tol
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [["rm", "run0"], ["gc", "--max-size", "1"]])
+@pytest.mark.parametrize("command", [["rm", "run0"], ["gc", "--max-size", "1B"]])
 def test_a_removal_that_a_collector_does_not_end_says_what_is_gone_and_ends_when_repeated(
     stores: list[Path], monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
@@ -478,12 +478,12 @@ def test_gc_by_age_says_first_what_would_go(
 def test_gc_by_size_removes_the_oldest_until_the_rest_fits(store: Path, place: str) -> None:
     sizes = {
         one["run"]: one["disk"]
-        for one in anchor("gc", "--max-size", "1", "--dry-run", "--json", "--store", place).json[
+        for one in anchor("gc", "--max-size", "1B", "--dry-run", "--json", "--store", place).json[
             "removed"
         ]
     }
     most = sizes["run1"] + sizes["run2"]
-    done = anchor("gc", "--max-size", most, "--store", place, "--json")
+    done = anchor("gc", "--max-size", f"{most}B", "--store", place, "--json")
     assert [one["run"] for one in done.json["removed"]] == ["run0"]
     assert done.json["freed"] > 0
     assert names(store) == ["run1", "run2"]
@@ -516,7 +516,10 @@ def test_gc_leaves_what_it_cannot_read_and_what_was_never_closed(store: Path, pl
         (["--older-than", "9" * 400 + "d"], "is no time"),
         (["--older-than", "99999999d"], "is no time"),
         (["--max-size", "big"], "--max-size"),
-        (["--max-size", "9" * 400], "is no size"),
+        (["--max-size", "9" * 400 + "B"], "is no size"),
+        (["--max-size", "5"], "write 5GB, or B"),
+        (["--max-size", " 0 "], "write 0GB, or B"),
+        (["--max-size", "5XB"], "is no size"),
         (["--keep-last", "-1"], "keep-last"),
     ],
 )

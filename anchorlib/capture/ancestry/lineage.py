@@ -27,6 +27,7 @@ from anchorlib.capture.ancestry.walk import Ancestry, Given, Walk
 from anchorlib.capture.counting import At
 from anchorlib.capture.naming import Parts
 from anchorlib.capture.recording import Plan
+from anchorlib.capture.tensors import known_sizes
 from anchorlib.names import escape
 from anchorlib.record import BUFFER, Edges
 from anchorlib.torch_private import is_wrapped
@@ -77,8 +78,10 @@ class LineageTracker:
         given: the module whose output `x` is, with its arguments. Raises nothing.
         """
         try:
-            here = (at[1:], x.shape if shape is None else shape)
-            known = plan.sites.get(here) == self._generation
+            if shape is None and not x.is_nested:
+                shape = x.shape
+            here = None if shape is None else (at[1:], shape)
+            known = here is not None and plan.sites.get(here) == self._generation
             if not (known or self._visit(plan, x, at, here, given, grad=grad)):
                 return
             self.marks.mark(x, node, plan.name, at)
@@ -96,17 +99,22 @@ class LineageTracker:
         plan: Plan,
         x: torch.Tensor,
         at: At,
-        here: Here,
+        here: Here | None,
         given: Given | None,
         *,
         grad: bool,
     ) -> bool:
-        """Walk from a site that may have new edges; returns whether `x` is to be marked."""
+        """Walk from a site that may have new edges; returns whether `x` is to be marked.
+
+        here: where `plan` remembers the site; None for a nested tensor, each of which has a size of
+        its own, so that remembering them all would never end.
+        """
         _step, pass_index, call, phase = at
-        site = (plan.name, phase, pass_index, call, tuple(x.shape))
+        site = (plan.name, phase, pass_index, call, known_sizes(x))
         seen = self._seen.get(site)
         if seen is not None and seen[0] == self._generation:
-            plan.sites[here] = self._generation
+            if here is not None:
+                plan.sites[here] = self._generation
             return True
         follows = grad and bool(plan.streams("grad", phase))
         if is_wrapped(x) or not (follows or plan.streams("value", phase)):

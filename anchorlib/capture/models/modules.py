@@ -28,7 +28,14 @@ from anchorlib.capture.own_hooks import (
     hang_on_sharded,
 )
 from anchorlib.capture.recording import NO_NOTE, Plan, Stream
-from anchorlib.capture.tensors import plain, plain_inside, skip_reason, tensor_parts, undisturbed
+from anchorlib.capture.tensors import (
+    known_sizes,
+    plain,
+    plain_inside,
+    skip_reason,
+    tensor_parts,
+    undisturbed,
+)
 from anchorlib.errors import UnsupportedError
 from anchorlib.modes import Mode
 from anchorlib.summary import as_storage, digest
@@ -276,7 +283,7 @@ class ModelWatch:
             return
         self._values[name, at.phase] = now
         if name in self.parts.buffers:
-            self._observer.lineage.see_buffer(name, at, tuple(tensor.shape))
+            self._observer.lineage.see_buffer(name, at, known_sizes(tensor))
         self._observer.recorder.observe(streams, at, tensor)
         if self._observer.graft is not None:
             self._observer.graft.in_place(name, "value", at, tensor, NO_NOTE)

@@ -3,6 +3,7 @@
 from anchorlib.capture.tensors.autograd_nodes import node_name
 from anchorlib.capture.tensors.cuda import CudaCopier
 from anchorlib.capture.tensors.inner_tensors import (
+    known_sizes,
     placements,
     plain_inside,
     stands_for_a_tensor,
@@ -34,6 +35,7 @@ __all__ = [
     "dtype_name",
     "is_for_many",
     "is_plain",
+    "known_sizes",
     "node_name",
     "placements",
     "plain",

@@ -4,6 +4,7 @@
     sparse CSR, BSR         crow_indices, col_indices, values
     sparse CSC, BSC         ccol_indices, row_indices, values
     nested (jagged)         offsets, values
+    nested (strided)        sizes, values              (a row of sizes and the elements of each one)
     DTensor                 its local shard, without any collective; `NAME:placements` is recorded
                             whenever it changes: a row (kind, dimension) for each mesh dimension,
                             kind 0 replicated, 1 sharded along that dimension, 2 partial; then a
@@ -28,7 +29,7 @@ from anchorlib.torch_private import (
     sparse_parts,
 )
 
-__all__ = ["placements", "plain_inside", "stands_for_a_tensor", "tensor_parts"]
+__all__ = ["known_sizes", "placements", "plain_inside", "stands_for_a_tensor", "tensor_parts"]
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -60,11 +61,31 @@ def placements(x: Any) -> tuple[tuple[int, int], ...]:
     return (*rows, *((-1, size) for size in x.shape))
 
 
+def known_sizes(x: torch.Tensor) -> tuple[int, ...]:
+    """The shape of `x` without the sizes that are no numbers.
+
+    Those are symbolic ones, as the ragged one of a nested tensor, and those in which the tensors in
+    a strided nested one differ.
+    """
+    if not (x.is_nested and x.layout is torch.strided):
+        return tuple(size for size in x.shape if type(size) is int)
+    shapes = [tuple(one.shape) for one in x.detach().unbind()]
+    alike = [sizes[0] for sizes in zip(*shapes, strict=True) if len(set(sizes)) == 1]
+    return (len(shapes), *alike)
+
+
 def tensor_parts(x: torch.Tensor) -> dict[str, torch.Tensor] | None:
     """The plain tensors that a sparse or nested tensor consists of; None for any other tensor."""
     if x.is_nested and x.layout is torch.jagged:
         offsets: torch.Tensor = x.offsets()  # type: ignore[attr-defined]  # NestedTensor's
         return {"offsets": offsets.detach(), "values": x.values().detach()}
+    if x.is_nested:
+        each = x.detach().unbind()
+        flat = [one.reshape(-1) for one in each]
+        return {
+            "sizes": torch.tensor([one.shape for one in each], dtype=torch.int64, device="cpu"),
+            "values": torch.cat(flat) if flat else torch.empty(0, dtype=x.dtype, device=x.device),
+        }
     if x.layout is torch.sparse_coo:
         return sparse_parts(x.detach())  # indices() would coalesce
     indices = _COMPRESSED.get(x.layout)

@@ -45,7 +45,7 @@ class Storages:
         if len(self._marks) >= self._prune_at:
             self._marks = {n: m for n, m in self._marks.items() if not m.storage.expired()}
             self._prune_at = 2 * len(self._marks) + _PRUNE_AT
-        if x.layout is not torch.strided:  # a sparse tensor has no storage
+        if not _has_geometry(x):
             return
         storage = MemoryRef(x.untyped_storage())
         mark = _Mark(storage, version(x), _geometry(x), owner, x.requires_grad)
@@ -53,7 +53,7 @@ class Storages:
 
     def owner(self, x: torch.Tensor) -> tuple[Any, str] | None:
         """The anchored tensor whose memory `x` has, and how `x` differs from it ("" if not)."""
-        if x.layout is not torch.strided:
+        if not _has_geometry(x):
             return None
         storage = x.untyped_storage()
         mark = self._marks.get(storage_key(storage))
@@ -66,6 +66,11 @@ class Storages:
     def clear(self) -> None:
         """Forget all anchored tensors."""
         self._marks.clear()
+
+
+def _has_geometry(x: torch.Tensor) -> bool:
+    """Whether `x` has a storage, which sparse tensors lack, and a shape, which nested ones lack."""
+    return x.layout is torch.strided and not x.is_nested
 
 
 def _geometry(x: torch.Tensor) -> tuple[Any, ...]:

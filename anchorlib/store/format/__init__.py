@@ -18,7 +18,7 @@ from anchorlib.store.format.chunk_sizes import (
     rows_per_chunk,
     shape_rows,
 )
-from anchorlib.store.format.edges import edges_key, edges_line
+from anchorlib.store.format.edges import check_stated, edges_key, edges_line
 from anchorlib.store.format.fields import (
     check_depth,
     flag,
@@ -96,6 +96,7 @@ __all__ = [
     "array_json",
     "attempt_line",
     "check_depth",
+    "check_stated",
     "chunk_key",
     "chunk_number",
     "claim_key",

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anchorlib.errors import StoreError
 from anchorlib.record import Edges, Parent
 from anchorlib.store.format.fields import flag, items, mapping, step, text, texts, whole
 
-__all__ = ["EdgesKey", "edges_key", "edges_line", "read_edges"]
+__all__ = ["EdgesKey", "check_stated", "edges_key", "edges_line", "read_edges"]
 
 EdgesKey = tuple[int, str, str, int, int, tuple[int, ...], int]
 
@@ -83,6 +84,19 @@ def read_edges(entry: Mapping[str, Any]) -> Edges:
         attempt=whole(entry["attempt"]),
         arguments=arguments,
     )
+
+
+def check_stated(edges: Edges) -> Edges:
+    """`edges`, which `read_edges` will take from the line that is written of them.
+
+    Raises StoreError for a statement that readers would take for damage: of a size that is a symbol
+    of torch, say.
+    """
+    try:
+        read_edges(edges_line(edges))
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"its lineage is malformed: {error}") from None
+    return edges
 
 
 def _parent(

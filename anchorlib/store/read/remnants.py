@@ -229,9 +229,14 @@ class Remnants:
 
     def _array_lines(self, scratch: Catalogue, others: Sequence[bytes]) -> Iterator[bytes]:
         """The lines in `others`, and a new line for each form whose catalogue line was lost."""
+        malformed = 0
         for line in others:
             if applied := self._applied(scratch, line):
                 yield applied
+            else:
+                malformed += 1
+        if malformed:
+            self.problems.append(f"malformed lines of the catalogue: {malformed}")
         for form in (*scratch.forms,):
             if form.array is None and self._has_values(form.group):
                 yield self._applied(scratch, encode({"array": form.id, "rows": form.begun().rows}))

@@ -17,6 +17,7 @@ from anchorlib.store.format import (
     Attempt,
     Catalogue,
     attempt_line,
+    check_stated,
     edges_key,
     edges_line,
     encode,
@@ -78,8 +79,8 @@ class Statements:
         return fresh
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """States lineage that was not stated before."""
-        mine = [replace(one, attempt=self._attempt) for one in edges]
+        """States lineage that was not stated before. Raises StoreError where one is malformed."""
+        mine = [replace(check_stated(one), attempt=self._attempt) for one in edges]
         fresh = {key: one for one in mine if (key := hash(edges_key(one))) not in self._edges}
         lines = {key: encode(edges_line(one)) for key, one in fresh.items()}
         # `max_bytes` leaves out values alone: lineage is still written beyond it.

@@ -3,6 +3,7 @@
 from anchor_cli.arguments.amounts import (
     parse_age,
     parse_keep,
+    parse_most,
     parse_rate,
     parse_seconds,
     parse_size,
@@ -50,6 +51,7 @@ __all__ = [
     "not_empty",
     "parse_age",
     "parse_keep",
+    "parse_most",
     "parse_rate",
     "parse_seconds",
     "parse_size",

@@ -11,11 +11,12 @@ from anchorlib.names import escape
 if TYPE_CHECKING:
     from anchorlib.archive import Keep
 
-__all__ = ["parse_age", "parse_keep", "parse_rate", "parse_seconds", "parse_size"]
+__all__ = ["parse_age", "parse_keep", "parse_most", "parse_rate", "parse_seconds", "parse_size"]
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST: Final = 36_525 * _UNITS["d"]
 _TIME: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]?)\s*")
+_BARE: Final = re.compile(r"\s*\d+(?:\.\d+)?\s*")
 
 
 def parse_seconds(text: str, option: str) -> float:
@@ -49,6 +50,18 @@ def parse_size(text: str, option: str) -> int:
     return parse_bytes(text, option)
 
 
+def parse_most(text: str, option: str) -> int:
+    """A size with its unit, beyond which runs are removed: `500GB`, `0B`. Raises OptionError.
+
+    A command that removes by size must not guess the unit: `5`, meant as `5TB` and read as bytes,
+    would remove everything.
+    """
+    if _BARE.fullmatch(text):
+        number = escape(text.strip()[:80])
+        raise OptionError(f"{option} {number} has no unit: write {number}GB, or B, KB, MB or TB")
+    return parse_size(text, option)
+
+
 def parse_keep(text: str, option: str) -> Keep:
     """Which archived runs stay here: `all`, `none`, a size or a time. Raises OptionError."""
     from anchorlib.archive import Keep
@@ -58,7 +71,7 @@ def parse_keep(text: str, option: str) -> Keep:
     if _TIME.fullmatch(text) and text[-1:].isalpha():
         return Keep(seconds=parse_seconds(text, option))
     try:
-        return Keep(most=parse_size(text, option))
+        return Keep(most=parse_most(text, option))
     except OptionError:
         raise OptionError(
             f"{option} {escape(text[:80])!r}: write all, none, a size as 500GB, or a time as 30d"

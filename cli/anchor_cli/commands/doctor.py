@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +48,8 @@ def examine(
         typer.Option(
             "--health",
             metavar="ADDRESS",
-            help="Only ask this collector whether it serves, as a health probe does.",
+            help="Only ask this collector (HOST:PORT, or grpc[s]://HOST:PORT) whether it serves, as "
+            "a health probe does.",
             show_default=False,
             callback=not_empty,
         ),
@@ -82,13 +84,17 @@ def examine(
 
 
 def _health(address: str, run: str | None, *, as_json: bool) -> int:
-    """Asks the health service of a collector; raises CollectorError where it does not serve."""
+    """Asks the health service of a collector; raises CollectorError where it does not serve.
+
+    address: a URL, or HOST:PORT as `anchor serve` says it, which means a collector without TLS.
+    """
     from anchorlib.errors import CollectorError, OptionError
     from anchorlib.wire import ask_health, parse_address
 
     if run is not None:
         raise OptionError("--health only asks a collector: leave RUN out")
-    where = parse_address(address)
+    bare = re.fullmatch(r"[^/]+:\d+", address)
+    where = parse_address(f"grpc://{address}" if bare else address)
     state, seconds = ask_health(where)
     if state != "SERVING":
         raise CollectorError(f"{where} says {state}: it starts, or it stops; ask again")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from anchor_cli.arguments import JsonOption, StoreOption, examples, parse_age, parse_size
+from anchor_cli.arguments import JsonOption, StoreOption, examples, parse_age, parse_most
 from anchor_cli.commands.rm import note_unfinished
 from anchor_cli.exits import ExitCode
 from anchor_cli.terminal import (
@@ -211,7 +211,7 @@ def _limits(older_than: str | None, keep_last: int | None, max_size: str | None)
     before = None
     if older_than is not None:
         before = time.time_ns() - int(parse_age(older_than, "--older-than") * 1e9)
-    most = None if max_size is None else parse_size(max_size, "--max-size")
+    most = None if max_size is None else parse_most(max_size, "--max-size")
     return RetentionLimits(before, keep_last, most)
 
 

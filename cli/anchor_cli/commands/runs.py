@@ -93,7 +93,7 @@ def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) ->
     The column steps counts the steps that have records: an evaluation after the last step of the
     optimizer is recorded as a step of its own, and steps that were left out do not count. The
     column bytes counts the run's values. What a run takes on disk, with rows and labels, is the
-    column disk of `anchor gc --max-size 1 --dry-run`.
+    column disk of `anchor gc --max-size 0B --dry-run`.
     """
     from anchorlib.errors import AnchorError, CollectorError
     from anchorlib.store import LocalLocation, SeveralCollectors, list_runs, locate_store

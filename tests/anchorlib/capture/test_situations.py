@@ -14,6 +14,7 @@ from torch import nn
 
 import anchorlib
 from anchorlib.record import Flag
+from anchorlib.store import LocalLocation, RankReader
 from tests.recording import recording
 
 
@@ -274,6 +275,43 @@ def test_compressed_and_nested_tensors_are_recorded_as_their_parts():
     ]
     assert run.records("nested:values")[0].shape == (6, 3)
     assert run.arrays("nested:offsets")[0].tolist() == [0, 2, 6]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("transposed", [False, True])
+def test_strided_nested_tensors_are_recorded_as_sizes_and_values(transposed, caplog):
+    leaf = torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(4, 3)], requires_grad=True)
+    x = leaf.transpose(1, 2) if transposed else leaf * 2
+    with recording() as run:
+        anchorlib.anchor(x, "x")
+        anchorlib.anchor(torch.nested.nested_tensor([]), "empty")
+        sum(one.sum() for one in x.unbind()).backward()
+    sizes = [[3, 2], [3, 4]] if transposed else [[2, 3], [4, 3]]
+    assert run.arrays("x:sizes")[0].tolist() == sizes
+    assert run.arrays("x:values")[0].tolist() == [1.0 if transposed else 2.0] * 6 + [0.0] * 12
+    assert run.arrays("x:sizes", "grad")[0].tolist() == sizes
+    assert run.arrays("x:values", "grad")[0].tolist() == [1.0] * 18
+    assert run.arrays("empty:values")[0].tolist() == []
+    assert (run.session.counters.gaps, run.session.counters.skipped, caplog.text) == (0, {}, "")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_a_run_with_nested_tensors_is_read_with_its_lineage(layout, tmp_path, caplog):
+    linear = nn.Linear(4, 4)
+    with anchorlib.start("run1", store=tmp_path) as session:
+        session.watch(linear)
+        for rows in range(2, 6):
+            batch = [torch.ones(2, 4), torch.ones(rows, 4)]
+            y = linear(torch.nested.nested_tensor(batch, layout=layout))
+            anchorlib.anchor(y, "y")
+            sum(one.sum() for one in y.unbind()).backward()
+    reader = RankReader(LocalLocation(tmp_path / "run1.zarr"), 0)
+    stated = {one.name: one for one in reader.catalogue.edges.values()}
+    assert [parent.name for parent in stated["y"].parents] == ["output"]
+    assert {parent.name for parent in stated["output"].parents} >= {"weight", "bias"}
+    assert not [one for one in caplog.messages if "not known" in one or "not kept" in one]
+    assert len(anchorlib.open_run("run1", tmp_path)["y:values@value"]) == 4
 
 
 def test_fake_tensors_and_traced_code_are_skipped_and_counted():

@@ -39,7 +39,7 @@ def test_edges_that_are_told_again_are_kept_once_and_the_first_counts(tmp_path):
     with Writer.open(tmp_path, "run1", 0, writer_id=b"w" * 16) as writer:
         writer.edges([EDGES])
         size = writer._catalog.end
-        writer.edges([EDGES, replace(EDGES, parents=())])
+        writer.edges([EDGES, replace(EDGES, grad=True)])
         assert writer._catalog.end == size
         writer.abandon()
     with Writer.open(tmp_path, "run1", 0, writer_id=b"w" * 16) as writer:  # a new stream of it
