@@ -48,8 +48,8 @@ def examine(
         typer.Option(
             "--health",
             metavar="ADDRESS",
-            help="Only ask this collector (HOST:PORT, or grpc[s]://HOST:PORT) whether it serves, as "
-            "a health probe does.",
+            help="Only ask this collector whether it serves, as a health probe does: HOST:PORT, "
+            "or grpcs://HOST:PORT for TLS.",
             show_default=False,
             callback=not_empty,
         ),
