@@ -16,6 +16,7 @@ from anchorlib.diagnosis.causes.histories import (
     HistoryParting,
     drawn_otherwise,
     partings,
+    partings_of,
     settings,
 )
 from anchorlib.diagnosis.causes.lineage import Lineage
@@ -48,6 +49,7 @@ __all__ = [
     "other_values",
     "overflows",
     "partings",
+    "partings_of",
     "plain",
     "settings",
     "skips",

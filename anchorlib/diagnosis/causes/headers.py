@@ -69,7 +69,7 @@ MODULE = "module."
 def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
     """The entries that differ, by name: (A's, B's), None where a run does not have the entry.
 
-    The headers are those of the lowest rank that both runs have.
+    The headers are those of the lowest rank that both runs have; schedules are told of every rank.
     """
     a, b = alignment.a.header, alignment.b.header
     common = sorted(set(a) & set(b))
@@ -84,9 +84,11 @@ def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
         and header_a.get(name) != header_b.get(name)
         and (not name.startswith(MODULE) or (name in header_a and name in header_b))
     }
+    lowest = common[0] if common else 0
     for part in partings(alignment):
         if part.name not in entries:
-            entries[f"{part.name} from step {part.step}"] = (part.a, part.b)
+            there = f" on rank {part.rank}" if part.rank != lowest else ""
+            entries[f"{part.name}{there} from step {part.step}"] = (part.a, part.b)
     return entries | _trees(header_a, header_b)
 
 

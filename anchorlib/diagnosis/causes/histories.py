@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from anchorlib.diagnosis.pairing import Alignment
 
-__all__ = ["HISTORY", "HistoryParting", "drawn_otherwise", "partings", "settings"]
+__all__ = ["HISTORY", "HistoryParting", "drawn_otherwise", "partings", "partings_of", "settings"]
 
 HISTORY = "history."
 """The prefix of header entries that are histories."""
@@ -26,23 +26,39 @@ Points = Sequence[tuple[int, Any]]
 
 
 class HistoryParting(NamedTuple):
-    """The first step, as A counts steps, at which two histories differ, and both their values."""
+    """The first step, as A counts steps, at which two histories differ, and both their values.
+
+    rank: whose histories these are.
+    """
 
     name: str
     step: int
     a: Any
     b: Any
+    rank: int = 0
 
 
 def partings(alignment: Alignment) -> list[HistoryParting]:
-    """Where the schedules of the optimizers part, in the order of A's header."""
-    header_a, header_b = _headers(alignment)
+    """Where the schedules of the optimizers part, in the order of A's header.
+
+    Each schedule is told of the lowest rank on which it parts.
+    """
+    known: dict[str, HistoryParting] = {}
+    for rank in _ranks(alignment):
+        for parting in partings_of(alignment, rank):
+            known.setdefault(parting.name, parting)
+    return list(known.values())
+
+
+def partings_of(alignment: Alignment, rank: int) -> list[HistoryParting]:
+    """Where the schedules of the optimizers part on one rank, in the order of A's header there."""
+    header_a, header_b = (table.header.get(rank, {}) for table in (alignment.a, alignment.b))
     partings_found = []
     for key in header_a:
         if key.startswith(HISTORY) and key in header_b and not key.startswith(HISTORY + RANDOM):
             parting = _parting(header_a[key], header_b[key], alignment.step_offset)
             if parting is not None:
-                partings_found.append(HistoryParting(key.removeprefix(HISTORY), *parting))
+                partings_found.append(HistoryParting(key.removeprefix(HISTORY), *parting, rank))
     return partings_found
 
 
@@ -76,9 +92,14 @@ def drawn_otherwise(alignment: Alignment) -> int | None:
 
 def _headers(alignment: Alignment) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The headers of the lowest rank that both runs have."""
+    common = _ranks(alignment)
     a, b = alignment.a.header, alignment.b.header
-    common = sorted(set(a) & set(b))
     return (a[common[0]], b[common[0]]) if common else ({}, {})
+
+
+def _ranks(alignment: Alignment) -> list[int]:
+    """The ranks that both runs have, ascending."""
+    return sorted(alignment.a.header.keys() & alignment.b.header.keys())
 
 
 def _parting(a: Any, b: Any, offset: int) -> tuple[int, Any, Any] | None:

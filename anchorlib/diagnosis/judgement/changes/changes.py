@@ -30,7 +30,7 @@ from anchorlib.diagnosis.causes import (
     made_otherwise,
     module_key,
     other_values,
-    partings,
+    partings_of,
 )
 from anchorlib.diagnosis.judgement.changes.absences import (
     absences,
@@ -110,12 +110,11 @@ class Changes:
     _lineages: dict[tuple[int, int], Lineage] = field(default_factory=dict)
     _names: dict[str, str] = field(init=False)
     _known: tuple[set[str], set[str]] = field(init=False)
-    _partings: list[HistoryParting] = field(init=False)
+    _partings: dict[int, list[HistoryParting]] = field(default_factory=dict)  # by rank
 
     def __post_init__(self) -> None:
         alignment = self.frontier.alignment
         self._names = {renaming.a: renaming.b for renaming in alignment.renamed}
-        self._partings = partings(alignment)
         a, b = _names_of(alignment.a), _names_of(alignment.b)
         self._known = ({self._names.get(name, name) for name in a}, b)
 
@@ -473,7 +472,10 @@ class Changes:
             if name.startswith("optimizer") and header_a[name] != header_b.get(name, header_a[name])
         }
         differing |= _switched(header_a, header_b)
-        differing |= {parting.name: parting for parting in self._partings if parting.step <= step}
+        if tensor.rank not in self._partings:
+            self._partings[tensor.rank] = partings_of(alignment, tensor.rank)
+        schedules = self._partings[tensor.rank]
+        differing |= {parting.name: parting for parting in schedules if parting.step <= step}
         return [_setting(parting, header_a) for parting in differing.values()][:SHOWN]
 
     def _in_values(self, row: int, measure: Measure) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anchorlib.diagnosis.causes import drawn_otherwise, partings
+from anchorlib.diagnosis.causes import drawn_otherwise, partings, partings_of
 
 
 def history(points: Any, until: int) -> dict[str, Any]:
@@ -36,8 +36,17 @@ def aligned(a: Any, b: Any, *, key: str = "history.optimizer.lr", offset: int = 
 )
 def test_histories_part_at_the_first_step_that_both_know_and_say_otherwise(a, b, found):
     told = partings(aligned(a, b))
-    assert [one[1:] for one in told] == ([] if found is None else [found])
+    assert [one[1:4] for one in told] == ([] if found is None else [found])
     assert all(one.name == "optimizer.lr" for one in told)
+
+
+def test_a_schedule_that_parts_on_a_later_rank_alone_is_told_of_that_rank():
+    key, fine, wrong = "history.optimizer.lr", history([[0, 0.1]], 9), history([[0, 0.11]], 9)
+    one, two = (SimpleNamespace(header={0: {key: fine}, 1: {key: told}}) for told in (fine, wrong))
+    both = SimpleNamespace(a=one, b=two, step_offset=0)
+    assert [tuple(parting) for parting in partings(both)] == [("optimizer.lr", 0, 0.1, 0.11, 1)]
+    assert partings_of(both, 0) == []
+    assert partings_of(both, 1) == partings(both)
 
 
 def test_steps_are_counted_as_a_counts_them():
