@@ -25,6 +25,9 @@ __all__ = ["RowChecks"]
 
 Array = np.ndarray[Any, Any]
 _PART: Final = 4096  # rows compared at a time
+_AHEAD: Final = 1024
+"""So many rows are compared where fewer are asked for: to compare a few, most of the time goes into
+opening the files of all columns, and whoever reads one series often reads the next one."""
 
 
 class RowChecks:
@@ -40,10 +43,23 @@ class RowChecks:
         """As `unfit`, but rows that were found to fit before are not read again."""
         if len(self._fit) < self._reader.committed:
             self._fit = np.pad(self._fit, (0, self._reader.committed - len(self._fit)))
-        unfit = self.unfit(rows[~self._fit[rows]])
-        if not unfit:
-            self._fit[rows] = True
-        return unfit
+        asked = rows[~self._fit[rows]]
+        if not len(asked):
+            return []
+        judged = asked if len(asked) >= _AHEAD else self._with_next(asked)
+        try:
+            unfit = self.unfit(judged)
+        except StoreError:  # of a row that nobody has asked for, perhaps
+            judged, unfit = asked, self.unfit(asked)
+        self._fit[judged] = True
+        self._fit[unfit] = False
+        return np.intersect1d(unfit, asked).astype(np.int64).tolist()
+
+    def _with_next(self, rows: Array) -> Array:
+        """These rows, and those after the first of them that were not found to fit before."""
+        first = int(rows.min())
+        fresh = np.flatnonzero(~self._fit[first : first + _AHEAD]) + first
+        return np.union1d(rows, fresh)
 
     def unfit(self, rows: Array) -> list[int]:
         """The rows among these that do not fit their checksum; rows without one are skipped.

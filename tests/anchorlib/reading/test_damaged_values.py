@@ -13,6 +13,7 @@ import anchorlib
 from anchor_server import serve
 from anchorlib import DamagedError, StoreError, ValuesNotKeptError
 from anchorlib.store import Writer
+from anchorlib.store.stored.rows import StoredRows
 from tests.anchorlib.store.records import record
 from tests.cli.made import anchor
 from tests.writing import put
@@ -203,6 +204,32 @@ def test_columns_are_compared_with_their_checksums_where_that_is_asked(store):
     rest = series.where(steps=[0, 1, 2, 4, 5])
     sound = [float(one.raw.max()) for one in RECORDS if one.name == "large" and one.step != 3]
     assert rest.columns.checked()["max"].tolist() == sound
+
+
+def test_series_of_few_records_are_checked_together_and_one_at_fault_is_no_other_s_fault(
+    tmp_path, monkeypatch
+):
+    records = [
+        record(f"t{n}", step, np.array([n, step], "<f4")) for step in (0, 1) for n in range(99)
+    ]
+    with Writer.open(tmp_path, "run1", 0) as writer:
+        put(writer, [replace(one, order=order) for order, one in enumerate(records)])
+    flip(column(tmp_path, "max"), 8 * 50)
+    picked, pick = [], StoredRows.pick
+
+    def counted(self, rows):
+        picked.append(len(rows))
+        return pick(self, rows)
+
+    monkeypatch.setattr(StoredRows, "pick", counted)
+    run = anchorlib.open_run("run1", tmp_path)
+    for n in range(99):
+        if n == 50:
+            with pytest.raises(DamagedError, match="t50@grad at step 0"):
+                run[f"t{n}@grad"].columns.checked()
+        else:
+            assert run[f"t{n}@grad"].columns.checked()["l2"].tolist() == [n, np.hypot(n, 1)]
+    assert len(picked) < 99
 
 
 def test_figures_are_of_what_was_recorded_whatever_became_of_the_values(store):
