@@ -31,10 +31,11 @@ CODE = re.compile(r" +# exit code (\d+)$")
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a console block, and the exit code that the page shows for it."""
+    """One command of a console block, with the exit code and the words that the page shows."""
 
     text: str
     code: int
+    said: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,11 @@ class Block:
 def _command(text: str, said: str = "") -> Command:
     """What ends with a verdict that is not expected ends with 1, as `anchor compare` does."""
     if found := CODE.search(text):
-        return Command(text[: found.start()], int(found[1]))
+        return Command(text[: found.start()], int(found[1]), said)
     failed = text.startswith("anchor compare") and re.search(
         r"^(SUSPECT|UNEXPECTED) ", said, re.MULTILINE
     )
-    return Command(text, int(bool(failed)))
+    return Command(text, int(bool(failed)), said)
 
 
 def blocks(page: str) -> list[Block]:

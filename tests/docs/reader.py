@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from anchorlib.capture.sessions.active import active_session
 from tests.docs.blocks import Block, Command
 from tests.warm import warm_python
 
-__all__ = ["Reader", "reading_in"]
+__all__ = ["Reader", "check_said", "reading_in"]
 
 LIMIT = 240
 SERVED = "127.0.0.1:50051"
@@ -47,7 +47,11 @@ def free_address() -> str:
 
 @dataclass
 class Reader:
-    """Follows the blocks of one page."""
+    """Follows the blocks of one page.
+
+    heard: gives what the last command said, to be compared with what the page shows of it; None
+    where the page shows examples.
+    """
 
     patch: pytest.MonkeyPatch
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
@@ -55,6 +59,7 @@ class Reader:
     others: list[subprocess.Popen[str]] = field(default_factory=list)
     served: dict[str, str] = field(default_factory=dict)
     metrics: str = field(default_factory=free_address)
+    heard: Callable[[], str] | None = None
 
     def follow(self, block: Block) -> None:
         """Run a block; raise AssertionError if a command's exit code is not that on the page."""
@@ -83,7 +88,10 @@ class Reader:
         elif found := re.fullmatch(rf"export ((?:{VARIABLE} ?)+)", text):
             self._export(found[1].split())
         else:
+            hear = self.heard or (lambda: command.said)
+            hear()  # what the blocks before said
             assert self._run(text) == command.code, command.text
+            check_said(command, hear())
 
     def leave(self) -> None:
         """End the processes that the page started; collectors answer SIGTERM with 0."""
@@ -113,6 +121,7 @@ class Reader:
                 return main(words[1:])
             if words[:1] == ["python"] and len(words) > 1 and words[1].endswith(".py"):
                 here.setattr(sys, "argv", words[1:])
+                here.setattr(sys, "orig_argv", words)
                 return _script(words[1])
         return _bash(text)
 
@@ -142,6 +151,22 @@ class Reader:
         words = shlex.split(text.removesuffix("&"))
         self.others.append(subprocess.Popen(words, stderr=subprocess.PIPE, text=True))
         return self.others[-1]
+
+
+def check_said(command: Command, said: str) -> None:
+    """Raises AssertionError where a command said other words than the page shows.
+
+    Numbers, bars and line ends depend on the machine, and are not compared. "…" stands for what is
+    left out.
+    """
+    shown, cut, _ = command.said.partition("…")
+    told, wanted = _words(said), _words(shown)
+    if command.said.strip():
+        assert (told[: len(wanted)] if cut else told) == wanted, command.text
+
+
+def _words(said: str) -> list[str]:
+    return [re.sub(r"#+", "#", re.sub(r"<?\d[\d,.]*", "0", word)) for word in said.split()]
 
 
 def _script(path: str) -> int:

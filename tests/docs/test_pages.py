@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
 
-from tests.docs.blocks import PAGES, ROOT, Block, blocks
+from tests.docs.blocks import PAGES, ROOT, Block, Command, blocks
 from tests.docs.given import given
-from tests.docs.reader import reading_in
+from tests.docs.reader import check_said, reading_in
 
 # Pages whose blocks another test runs, because they need what that test has or it asks for more.
 ELSEWHERE = {
@@ -29,6 +30,7 @@ TO_RUN = [
 # Pages that record for long, or start many programs. What most people read first is not among them.
 SHORT = {"README.md", "docs/tutorial.md", "docs/guides/differ.md", "docs/guides/range.md"}
 LONG = set(TO_RUN) - SHORT
+SAID = {"docs/tutorial.md"}  # pages that promise what their commands say
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -65,9 +67,10 @@ def test_a_page_that_runs_elsewhere_is_named_there(page, test):
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=[pytest.mark.long] * (page in LONG)) for page in TO_RUN]
 )
-def test_what_a_page_shows_runs_as_it_stands(page, tmp_path, monkeypatch):
+def test_what_a_page_shows_runs_as_it_stands(page, tmp_path, monkeypatch, capsys):
     with reading_in(tmp_path, monkeypatch) as reader:
         reader.names.update(given())
+        reader.heard = (lambda: capsys.readouterr().out) if page in SAID else None
         for block in blocks(page):
             if block.language in RUN and block.why is None:
                 reader.follow(block)
@@ -88,6 +91,22 @@ def test_exit_codes_are_read_off_the_page():
         ("anchor compare a b --noise c", 0),
         ("anchor verify a", 3),
     ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "fits"),
+    [
+        ("loss 0.5\n3 records\n", True),
+        ("loss\n…\n", True),
+        ("loss 0.5\n", False),
+        ("loss 0.5\n3 new records\n", False),
+        ("loss 0.5\n3 records\nand more\n", False),
+    ],
+)
+def test_a_command_that_says_other_words_than_the_page_shows_fails(shown, fits):
+    command = Command("anchor", 0, shown)
+    with contextlib.nullcontext() if fits else pytest.raises(AssertionError):
+        check_said(command, "loss 0.7313\n1,200 records\n")
 
 
 @pytest.mark.slow
