@@ -53,7 +53,8 @@ class RowChecks:
             judged, unfit = asked, self.unfit(asked)
         self._fit[judged] = True
         self._fit[unfit] = False
-        return np.intersect1d(unfit, asked).astype(np.int64).tolist()
+        wanted = set(asked.tolist())
+        return [row for row in unfit if row in wanted]
 
     def _with_next(self, rows: Array) -> Array:
         """These rows, and those after the first of them that were not found to fit before."""
