@@ -260,12 +260,15 @@ def _far(one: Origin) -> str:
     if measure.unrelated:  # an error in eps says nothing of two tensors with nothing in common
         parts.append("unrelated")
     elif not math.isnan(measure.error_eps):
-        parts.append(f"{figure(measure.error_eps)} eps")
+        # What is infinite in one run alone has no distance: the error is of the other elements.
+        beside = " where both are finite" if measure.nonfinite else ""
+        parts.append(f"{figure(measure.error_eps)} eps{beside}")
     if not math.isnan(measure.share_differing):
         parts.append(f"{100 * measure.share_differing:.3g} % differ")
     if one.where not in ("", "all"):
         parts.append(f"in {one.where}")
-    if one.max_ulp is not None and one.max_ulp < APART and not measure.unrelated:
+    known = not (measure.unrelated or measure.nonfinite)
+    if one.max_ulp is not None and one.max_ulp < APART and known:
         parts.append(f"max {one.max_ulp:,} ulp")
     return ", ".join(parts)
 

@@ -75,6 +75,8 @@ def test_nan_in_one_run_alone_is_a_divergence_of_its_own():
     assert told(found) == ["nonfinite b@value 0 0"]
     assert found.verdict == "unexpected"
     assert "NaN" in found.sentence
+    assert "0 eps where both are finite, " in str(found)
+    assert "ulp" not in str(found)
     json.loads(json.dumps(found.to_dict(), allow_nan=False))
 
 
