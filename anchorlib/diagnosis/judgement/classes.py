@@ -23,8 +23,8 @@ from anchorlib.diagnosis.causes import (
 from anchorlib.diagnosis.judgement.changes import (
     Changes,
     is_constant,
+    parted_since,
     stepped_again,
-    told_before,
     unreached,
     untrained_since,
 )
@@ -63,12 +63,14 @@ class Classes:
     overflows: Overflows = field(init=False)
     covering: Covering = field(init=False)
     resummations: Resummations = field(init=False)
+    _parted_since: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.skips = skips(self.frontier.alignment)
         self.overflows = overflows(self.frontier.alignment, self.skips)
         self.covering = Covering(self.frontier, self.measures, self.noise)
         self.resummations = Resummations(self.frontier)
+        self._parted_since = parted_since(self.frontier)
 
     def of(self, row: int) -> tuple[str, str]:
         """The class of a row, and the reason in words; "" where the class needs no reason."""
@@ -345,7 +347,8 @@ class Classes:
         """Whether the runs state different formulas, or different factors despite equal seeds."""
         if self.changes.other_settings(row) or self.changes.other_number(row):
             return True
-        if told_before(self.frontier, row):
+        lacking = bool(self.frontier.parameter_lacking[row])
+        if lacking and self.frontier.alignment.a.step[row] > self._parted_since:
             return True
         return self.changes.other_factor(row) and not self._seeds_differ(row)
 

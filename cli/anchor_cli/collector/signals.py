@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import select
 import signal
 import socket
 from collections.abc import Callable
@@ -37,8 +36,7 @@ class Signals:
         # and Python runs handlers in the main thread alone. So it waits for a socket, into which
         # Python writes a byte whichever thread a signal came to.
         self._woken, self._waker = socket.socketpair()
-        for end in (self._woken, self._waker):
-            end.setblocking(False)
+        self._waker.setblocking(False)  # as Python asks for
         self._fd_before = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         self._before = {one: signal.signal(one, self._take) for one in (*_END, _AGAIN)}
         return self
@@ -54,9 +52,7 @@ class Signals:
     def wait(self, on_again: Callable[[], None]) -> None:
         """Calls `on_again` for each SIGHUP until the first SIGTERM or Ctrl-C."""
         while True:
-            select.select([self._woken], [], [])
-            with suppress(BlockingIOError):
-                self._woken.recv(_WAKING_BYTES)  # before the queue: what comes later wakes again
+            self._woken.recv(_WAKING_BYTES)  # before the queue: what comes later wakes again
             with suppress(queue.Empty):
                 while True:
                     if self._came.get_nowait() != _AGAIN:

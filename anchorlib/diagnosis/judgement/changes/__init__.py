@@ -27,7 +27,7 @@ from anchorlib.diagnosis.judgement.changes.constants import is_constant
 from anchorlib.diagnosis.judgement.changes.detaching import detached
 from anchorlib.diagnosis.judgement.changes.operations import computing
 from anchorlib.diagnosis.judgement.changes.relations import ValueClause
-from anchorlib.diagnosis.judgement.changes.schedules import told_before, turning
+from anchorlib.diagnosis.judgement.changes.schedules import parted_since, turning
 from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
 from anchorlib.diagnosis.judgement.changes.stated import stated
 from anchorlib.diagnosis.judgement.changes.unreached import unreached
@@ -38,9 +38,9 @@ __all__ = [
     "computing",
     "detached",
     "is_constant",
+    "parted_since",
     "stated",
     "stepped_again",
-    "told_before",
     "turning",
     "unreached",
     "untrained",

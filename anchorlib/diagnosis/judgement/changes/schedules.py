@@ -11,6 +11,7 @@ update is hardly more than that rounding.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from anchorlib.diagnosis.causes import Frontier, HistoryParting, partings, settings
 from anchorlib.diagnosis.sizes import Measures
 
-__all__ = ["told_before", "turning"]
+__all__ = ["parted_since", "turning"]
 
 Array = np.ndarray[Any, Any]
 FAR = 1e-3
@@ -46,24 +47,20 @@ def turning(frontier: Frontier, measures: Measures) -> int | None:
     return next((row for row in turns if row is not None), None)
 
 
-def told_before(frontier: Frontier, row: int) -> bool:
-    """Whether a setting differed before the step of a row whose parameters have no records.
+def parted_since(frontier: Frontier) -> float:
+    """The first step of an optimizer whose settings differ; infinite where none do.
 
-    Everything else that the row was computed from is equal, so that an update must have made the
-    row differ. The order of an optimizer's groups does not count as a setting.
+    Where a parameter has no records and everything else that a later record was computed from is
+    equal, an update from that step on has made it differ. The order of an optimizer's groups does
+    not count as a setting.
     """
-    a = frontier.alignment.a
-    step = int(a.step[row])
-    if not (frontier.parameter_lacking[row] and step):
-        return False
     differing = [*partings(frontier.alignment), *settings(frontier.alignment)]
-    return any(
-        parting.step < step
-        and "." in parting.name
-        and _matters(parting)
-        and _parts(parting.a) != _parts(parting.b)
+    steps = [
+        parting.step
         for parting in differing
-    )
+        if "." in parting.name and _matters(parting) and _parts(parting.a) != _parts(parting.b)
+    ]
+    return min(steps, default=math.inf)
 
 
 def _parts(setting: Any) -> Any:

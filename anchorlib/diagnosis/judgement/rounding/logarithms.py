@@ -20,7 +20,7 @@ __all__ = ["size_of_logarithms"]
 
 LOGARITHM = re.compile(r"^(Log|Log2|Log10|LinalgSlogdet)Backward\d*$")
 FACTOR = re.compile(r"^(Mul|Div)Backward\d*$")
-NUMBER = re.compile(r"\bother=(?:tensor\()?(-?[\d.e+-]+)")
+NUMBER = re.compile(r"\bother=(?:tensor\()?(-?\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
 KEEPING = re.compile(
     r"^(Neg|Sum|Mean|View|UnsafeView|Reshape|Unsqueeze|Squeeze|Permute|Transpose|Clone|ToCopy)Backward\d*$"
 )
@@ -49,6 +49,8 @@ def _factor(edges: Edges) -> float:
     factor, place = 1.0, 0
     arguments = edges.arguments or ("",) * len(edges.ops)
     for _ in edges.ops:
+        if place >= min(len(edges.ops), len(edges.inputs), len(arguments)):
+            return 0.0  # stores may come from anyone
         op = edges.ops[place]
         if LOGARITHM.match(op):
             return factor

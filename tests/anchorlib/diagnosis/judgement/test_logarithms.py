@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import anchorlib
+from anchorlib.diagnosis.judgement.rounding.logarithms import _factor
+from anchorlib.record import Edges, Parent
 
 Tensor = torch.Tensor
 PIXELS = 16
@@ -90,3 +92,20 @@ def test_a_fault_in_a_logarithm_near_zero_is_one(tmp_path, form, fault):
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == "unexpected", found
     assert found.origins[0].place.name.endswith(":1")
+
+
+@pytest.mark.parametrize("number", ["1.2.3", "-", "e", "--1", "1e", "tensor(", "", "0"])
+@pytest.mark.parametrize("inputs", [((1,), (-1,)), ((1,),), ((7,),), ()])
+def test_arguments_and_inputs_that_anyone_may_have_written_are_read_without_a_fault(number, inputs):
+    edges = Edges(
+        "y",
+        "train",
+        pass_index=0,
+        call=0,
+        shape=(2,),
+        parents=(Parent("x", 0),),
+        ops=("MulBackward0", "LogBackward0"),
+        inputs=inputs,
+        arguments=(f"other={number}", ""),
+    )
+    assert _factor(edges) in (0.0, 1.0, 1.2)
