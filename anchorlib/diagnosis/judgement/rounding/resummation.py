@@ -19,7 +19,7 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role, module_key
-from anchorlib.diagnosis.judgement.rounding.severity import CONVOLUTION, MATMUL
+from anchorlib.diagnosis.judgement.rounding.formats import CONVOLUTION, MATMUL
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.diagnosis.sizes import (
     Geometry,
