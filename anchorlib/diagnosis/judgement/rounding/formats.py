@@ -16,18 +16,15 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.sizes import AUTOCAST, CAST, CONVOLUTION, MATMUL
 from anchorlib.errors import StoreError
 
 __all__ = [
-    "CONVOLUTION",
     "LEARNT",
-    "MATMUL",
     "VIEW",
     "computed_in",
     "header_of",
     "kind_of",
-    "multiplies",
-    "of_autocast",
     "of_casts",
     "of_hardware",
     "of_parents",
@@ -39,13 +36,10 @@ BFLOAT16, FLOAT16 = 2.0**-7, 2.0**-10
 EPS32 = 2.0**-23
 SAMPLE = 1 << 18  # bytes that are read to find the precision in which a float32 tensor was computed
 FEW = 16  # non-zero elements: fewer elements may all be round numbers by chance
-MATMUL = re.compile(r"mm|linear|matmul|dotproduct|einsum|bilinear", re.IGNORECASE)
-CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
-CAST = "ToCopyBackward"
 VIEW = re.compile(r"view|reshape|transpose|permute|squeeze|select|slice|alias", re.IGNORECASE)
 LEARNT = ("pass_grad", "updated", "delta")
 """Kinds that only parameters have; their element type is that in which the parameter is stored."""
-AUTOCAST, DEVICE, DEVICES = "amp.autocast", "torch.device", "tensors.device"
+DEVICE, DEVICES = "torch.device", "tensors.device"
 MATMUL_PRECISION = "torch.float32_matmul_precision"
 
 
@@ -168,18 +162,6 @@ def _of_uses(frontier: Frontier, row: int) -> float:
 
 def type_eps(table: Table, row: int) -> float:
     return dtypes.dtype(table.dtypes[table.dtype[row]]).eps or 0.0
-
-
-def of_autocast(header: Mapping[str, Any], ops: Sequence[str]) -> float:
-    """The eps of autocast's type where operations cast and multiply, as under autocast; else 0."""
-    names = str(header.get(AUTOCAST) or "").split("|")
-    low = [dtypes.DTYPES[name].eps or 0.0 for name in names if name in dtypes.DTYPES]
-    casts = any(op.startswith(CAST) for op in ops)
-    return max(low, default=0.0) if casts and any(multiplies(op) for op in ops) else 0.0
-
-
-def multiplies(op: str) -> bool:
-    return bool(MATMUL.search(op) or CONVOLUTION.search(op))
 
 
 def of_hardware(header: Mapping[str, Any], ops: Iterable[str]) -> float:

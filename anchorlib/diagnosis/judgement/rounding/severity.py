@@ -22,8 +22,6 @@ from anchorlib.diagnosis.judgement.rounding.formats import (
     computed_in,
     header_of,
     kind_of,
-    multiplies,
-    of_autocast,
     of_casts,
     of_hardware,
     of_parents,
@@ -33,7 +31,7 @@ from anchorlib.diagnosis.judgement.rounding.formats import (
 from anchorlib.diagnosis.judgement.rounding.logarithms import size_of_logarithms
 from anchorlib.diagnosis.judgement.rounding.probabilities import of_probabilities
 from anchorlib.diagnosis.pairing import Table, compiled
-from anchorlib.diagnosis.sizes import Measure
+from anchorlib.diagnosis.sizes import Measure, autocast_eps, multiplies
 
 __all__ = [
     "TOLERANCE",
@@ -103,7 +101,7 @@ def severity(
         measure.eps,
         computed_in((a, row), (b, row_b)),
         of_parents(frontier, row),
-        min(of_autocast(header_of(*side), ops) for side in ((a, row), (b, row_b))),
+        min(autocast_eps(header_of(*side), ops) for side in ((a, row), (b, row_b))),
         *(of_hardware(header, ops) for header in (header_of(a, row), header_of(b, row_b))),
     )
     absolute = _absolute(measure, float(b.figures["l2"][row_b]))
@@ -115,7 +113,7 @@ def severity(
             eps,
             widened(frontier, row),
             of_casts(frontier, row, ops_b),
-            min(of_autocast(header_of(*side), ops_b) for side in ((a, row), (b, row_b))),
+            min(autocast_eps(header_of(*side), ops_b) for side in ((a, row), (b, row_b))),
         ),
     )
     norm = max(measure.norm, *(_summed(*side) for side in ((a, row), (b, row_b))))
