@@ -32,6 +32,9 @@ def test_a_stream_that_says_nothing_for_too_long_gives_its_place_to_another(tmp_
     with serve(tmp_path, max_streams=2, idle_timeout=0.3) as collector, ExitStack() as stack:
         silent = [hello(stack.enter_context(Pusher(collector.address, rank=r))) for r in range(2)]
         assert [one.kind() for one in silent] == [Kind.IDLE, Kind.IDLE]
+        with eventually() as now:
+            while collector.tally.streams:
+                assert now()
         with Pusher(collector.address, rank=2) as late:
             late.push(record(0))
             late.acked(1)
