@@ -25,11 +25,14 @@ parameter such a difference is a small fraction of a step; leaps begin at a thou
 parameter."""
 
 
-def steady_elements_apart(alignment: Alignment, gradient: int, row: int, row_b: int) -> float:
-    """‖b − a‖₂ / ‖a‖₂ of an updated parameter, over the elements whose gradients agree to `STEADY`.
+def steady_elements_apart(
+    alignment: Alignment, gradient: int, row: int, row_b: int, alike: float = STEADY
+) -> float:
+    """‖b − a‖₂ / ‖a‖₂ of an updated parameter, over the elements whose gradients agree.
 
     gradient: the row of the parameter's gradient in A's table. row, row_b: the rows of the
-    parameter after the step, in A's table and in B's. nan where the values of the parameter or of
+    parameter after the step, in A's table and in B's. alike: how far apart the two gradients of an
+    element may be, relative to their size. nan where the values of the parameter or of
     its gradient were not kept; 0.0 where the gradients agree in no element.
     """
     a, b = alignment.a, alignment.b
@@ -48,7 +51,7 @@ def steady_elements_apart(alignment: Alignment, gradient: int, row: int, row_b: 
         return float("nan")
     if not g_a.shape == g_b.shape == p_a.shape == p_b.shape:
         return float("nan")
-    return _relative(p_a, p_b, np.abs(g_b - g_a) <= STEADY * np.maximum(np.abs(g_a), np.abs(g_b)))
+    return _relative(p_a, p_b, np.abs(g_b - g_a) <= alike * np.maximum(np.abs(g_a), np.abs(g_b)))
 
 
 def _relative(a: Array, b: Array, of: Array) -> float:

@@ -11,7 +11,7 @@ row_order  records whose rows stand in another order
 partials   gradients of which one run alone states that it recorded only a part
 """
 
-from anchorlib.diagnosis.judgement.origins.cuts import Cuts, cuts
+from anchorlib.diagnosis.judgement.origins.cuts import LIMIT, Cuts, cuts, equal_learning
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness
 from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, TracedPath
 from anchorlib.diagnosis.judgement.origins.partials import Partials, partials
@@ -20,6 +20,7 @@ from anchorlib.diagnosis.judgement.origins.reference import measured_from
 from anchorlib.diagnosis.judgement.origins.segments import OriginSegment, segments
 
 __all__ = [
+    "LIMIT",
     "Cuts",
     "Nearness",
     "Origin",
@@ -28,6 +29,7 @@ __all__ = [
     "Replay",
     "TracedPath",
     "cuts",
+    "equal_learning",
     "measured_from",
     "partials",
     "preceding",

@@ -21,31 +21,39 @@ one run had no record of their parents.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.diagnosis.judgement.origins.intermediates import intermediates
 from anchorlib.diagnosis.judgement.origins.other_uses import used_otherwise
 from anchorlib.diagnosis.judgement.origins.packed import packed_sequences
 from anchorlib.diagnosis.judgement.origins.row_order import in_another_order
+from anchorlib.diagnosis.judgement.series import values
 from anchorlib.diagnosis.pairing import Alignment, Table, parameters_of
 from anchorlib.diagnosis.sizes import Measures, steady_elements_apart
+from anchorlib.errors import StoreError
 from anchorlib.names import escape, join
 
-__all__ = ["Cuts", "cuts"]
+__all__ = ["LIMIT", "Cuts", "cuts", "equal_learning"]
 
 Array = np.ndarray[Any, Any]
 LIMIT = 32.0
 """The error in eps that several roundings in a row may make in a value or a gradient. Faults make
 larger errors."""
+LATER = 1e-2
+"""The relative error that a value of the next step may have, when parameters differ by roundings.
+"""
 SHARE = 0.01
 """The share of the largest norm of its kind against which a smaller gradient is judged: a gradient
 may consist of rounding alone, as that of a bias before a norm, and is no sign of a fault then."""
+MOST_ELEMENTS = 1 << 22
 TAKEN = ("grad", "updated")
 """Kinds of records that an optimizer reads, and that it makes, of each parameter."""
 _OUTPUT = re.compile(r":\d+(\.\d+)*$")
@@ -85,12 +93,21 @@ def cuts(alignment: Alignment, measures: Measures) -> Cuts:
         return none
     step = alignment.a.step[rows].min()
     first = _FirstStep(alignment, measures, int(step))
-    dealt = bool(alignment.merged) or alignment.reordered is not None
-    modules = first.packed() if dealt else first.called_otherwise()
+    modules = first.called_otherwise()
     if not modules or not first.same_learning(modules):
-        return none
+        modules |= first.intermediates()
+        if not modules or not (first.same_learning(modules) and first.goes_on(modules)):
+            return none
     within = first.within(modules)[alignment.a.tensor[rows]]
     return Cuts(rows[within], tuple(sorted(filter(None, modules))))
+
+
+def equal_learning(alignment: Alignment, measures: Measures, step: int) -> bool:
+    """Whether all records of the first step that differs, this one, are equal but for rounding.
+
+    Both runs learn something in this step. Several roundings in a row count as rounding here.
+    """
+    return _FirstStep(alignment, measures, step).same_learning(set())
 
 
 class _FirstStep:
@@ -140,6 +157,7 @@ class _FirstStep:
         shapes = self._measures["measured"][self._here] == "shape"
         modules: set[str] = set()
         passes = self._passes(a, self._steps[0]) != self._passes(self._alignment.b, self._steps[1])
+        passes |= self._in_turn()
         for number in np.unique(a.tensor[rows]).tolist():
             tensor, own = a.tensors[number], a.tensor[rows] == number
             if tensor.kind not in ("value", "grad") or tensor.name in self._learnt:
@@ -152,13 +170,39 @@ class _FirstStep:
                 modules.add(join(tensor.name, tensor.kind))
             elif self._in_another_order(number, own):
                 modules.add(_module(tensor.name))
+        modules |= self._packed()
         modules |= {join(name, "grad") for name in self._used_otherwise(modules)}
-        return modules | ({""} if passes and modules else set())
+        return modules | ({""} if passes else set())
 
-    def packed(self) -> set[str]:
+    def intermediates(self) -> set[str]:
+        """The results inside the models that differ beyond rounding."""
+        return intermediates(self._alignment, self._measures, self._here, self._learnt, LIMIT)
+
+    def goes_on(self, modules: set[str]) -> bool:
+        """Whether the next step begins as near as it should, in what no gradient shows.
+
+        A state that is carried on, and a buffer, are read in the next step alone.
+        """
+        a = self._alignment.a
+        then = np.flatnonzero(a.step[self._rows] == self._steps[0] + 1)
+        rows = self._rows[then]
+        kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor[rows]]
+        learnt = np.array([tensor.name in self._learnt for tensor in a.tensors])[a.tensor[rows]]
+        judged = (kinds == "value") & ~learnt & ~self.within(modules)[a.tensor[rows]]
+        relative = (self._measures["error_eps"] * self._measures["eps"])[then][judged]
+        return bool((relative <= LATER).all())
+
+    def _packed(self) -> set[str]:
         """The records of packed sequences, whose rows stand for other samples in the other run."""
-        known = packed_sequences(self._alignment.a, self._steps[0])
-        return known | packed_sequences(self._alignment.b, self._steps[1])
+        a, b = self._alignment.a, self._alignment.b
+        known = packed_sequences(a, self._steps[0]) | packed_sequences(b, self._steps[1])
+        dealt = bool(self._alignment.merged) or self._alignment.reordered is not None
+        return known if dealt or self._parts(a, known, 0) != self._parts(b, known, 1) else set()
+
+    def _parts(self, table: Table, known: set[str], run: int) -> set[str]:
+        """Which of these a run has: a program that sorts by itself packs without indices."""
+        tensors = (table.tensors[number] for number in self._rows_of[run])
+        return {join(tensor.name, tensor.kind) for tensor in tensors} & known
 
     def _in_another_order(self, number: int, own: Array) -> bool:
         """Whether records of a tensor hold the same rows in another order, and gradients follow."""
@@ -206,7 +250,35 @@ class _FirstStep:
     def _passes(self, table: Table, step: int) -> int:
         """How many backward passes reach parameters in a step."""
         kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
-        return len(np.unique(table.pass_index[kinds[table.tensor] & (table.step == step)]))
+        rows = np.flatnonzero(kinds[table.tensor] & (table.step == step))
+        return len(
+            set(zip(table.pass_index[rows].tolist(), table.call[rows].tolist(), strict=True))
+        )
+
+    def _in_turn(self) -> bool:
+        """Whether the passes contribute otherwise to gradients whose sums over all passes agree."""
+        a, b = self._alignment.a, self._alignment.b
+        numbers = [
+            number
+            for number in np.unique(a.tensor[self._rows[self._here]]).tolist()
+            if a.tensors[number].kind == "pass_grad"
+        ]
+        many = [number for number in numbers if len(self._rows_of[0].get(number, ())) > 1]
+        if not many or many != numbers:
+            return False
+        for number in numbers:
+            mine, other = (
+                _added_up(table, rows.get(at, ()))
+                for table, rows, at in zip(
+                    (a, b), self._rows_of, (number, self._partner[number]), strict=True
+                )
+            )
+            if mine is None or other is None or len(mine.total) != len(other.total):
+                return False
+            eps = float(dtypes.dtype(a.dtypes[a.dtype[self._rows_of[0][number][0]]]).eps or 0.0)
+            if not np.linalg.norm(mine.total - other.total) <= LIMIT * eps * mine.size:
+                return False
+        return True
 
     def same_learning(self, modules: set[str]) -> bool:
         """Whether all gradients, updates and other values are equal but for rounding."""
@@ -220,7 +292,7 @@ class _FirstStep:
             return False
         with np.errstate(invalid="ignore"):  # all of a record whose norm is zero
             error = (self._measures["error_eps"] * self._measures["norm"])[here][judged]
-        own = a.figures["l2"][rows[judged]]
+        own = a.figures["l2"][rows[judged]] * self._cancelling(rows[judged])
         limit = np.empty(len(error))
         matched = alignment.a_row[a.step[alignment.a_row] == self._steps[0]]
         for kind in np.unique(kinds[rows[judged]]).tolist():
@@ -231,6 +303,32 @@ class _FirstStep:
         beyond = np.flatnonzero(~(error <= limit))  # with errors that are not known
         pairs = self._measures.pair[here][judged][beyond]
         return all(self._is_shaken(pair) for pair in pairs.tolist())
+
+    def _cancelling(self, rows: Array) -> Array:
+        """For each row, how many times as large as a bias's gradient the terms are that it sums.
+
+        A sum rounds as its terms do, however much of them cancels, as before a batch norm. The sum
+        of the sizes of n terms is √n times their norm at most. 1 for rows that are not of a
+        parameter with one dimension, and where the terms are not known.
+        """
+        a = self._alignment.a
+        sizes = {
+            (tensor.name, tensor.rank, tensor.kind): a.figures["l2"][of_tensor].max()
+            * math.sqrt(1 if tensor.name in self._learnt else a.figures["numel"][of_tensor].max())
+            for number, of_tensor in self._rows_of[0].items()
+            if (tensor := a.tensors[number]).kind in ("grad", "pass_grad")
+        }
+        times = np.ones(len(rows))
+        for at, row in enumerate(rows.tolist()):
+            name, kind, _, rank = a.tensors[a.tensor[row]]
+            summed = kind in ("grad", "pass_grad") or kind.startswith("opt.")
+            if not summed or name not in self._learnt or len(a.shapes[a.shape[row]]) != 1:
+                continue
+            terms = sizes.get((name.rpartition(".")[0], rank, "grad"), 0.0)
+            total = sizes.get((name, rank, "pass_grad")) or sizes.get((name, rank, "grad"), 0.0)
+            if total:
+                times[at] = max(1.0, terms / total / math.sqrt(int(a.figures["numel"][row])))
+        return times
 
     def _is_shaken(self, pair: int) -> bool:
         """Whether an update differs only in elements whose gradient is rounding in both runs."""
@@ -247,8 +345,8 @@ class _FirstStep:
         ]
         if len(gradients) != 1:
             return False
-        steady = steady_elements_apart(self._alignment, gradients[0], row, row_b)
-        return steady <= LIMIT * float(dtypes.dtype(a.dtypes[a.dtype[row]]).eps or 0.0)
+        limit = LIMIT * float(dtypes.dtype(a.dtypes[a.dtype[row]]).eps or 0.0)
+        return steady_elements_apart(self._alignment, gradients[0], row, row_b, limit) <= limit
 
     def _lack_partners(self) -> bool:
         """Whether one run alone has a gradient or an update in the step, or neither has any."""
@@ -287,6 +385,26 @@ class _FirstStep:
             if len(totals) > 1:
                 return False
         return True
+
+
+class _Sum(NamedTuple):
+    """The sum of several records, and the norm of the largest of them."""
+
+    total: Array
+    size: float
+
+
+def _added_up(table: Table, rows: Sequence[int]) -> _Sum | None:
+    """The sum of records of one tensor; None where their values were not kept, or are too many."""
+    if not rows or int(table.figures["numel"][list(rows)].sum()) > MOST_ELEMENTS:
+        return None
+    try:
+        parts = [values(table, row) for row in rows]
+    except StoreError:
+        return None
+    if any(part is None or len(part) != len(parts[0]) for part in parts):
+        return None
+    return _Sum(np.sum(parts, axis=0), max(float(np.linalg.norm(part)) for part in parts))
 
 
 def _by_tensor(table: Table, step: int) -> Mapping[int, list[int]]:
