@@ -6,6 +6,7 @@ preceding  why a record that differs before the first origin is no origin
 reference  origins measured from a third run that is nearer to the truth
 nearness   which of two records is nearer to a third
 cuts       modules that the runs call differently, with other shapes or turns, for equal work
+coarsest   the coarsest format that differing records went through
 other_uses values that the runs use differently, and whose gradients are other quantities
 row_order  records whose rows stand in another order
 partials   gradients of which one run alone states that it recorded only a part

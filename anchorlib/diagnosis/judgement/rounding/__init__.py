@@ -1,6 +1,7 @@
 """Differences that rounding explains: how large one operation's own error may be.
 
 severity      the error of one operation in eps of its dtype, and how large it may be
+formats       the formats in which operations computed
 conditioning  how many times a normalisation enlarges the rounding of its input
 logarithms    how far a logarithm rounds where it is near zero
 probabilities how far a loss of probabilities may be from that loss of logits
@@ -14,11 +15,11 @@ moments       where a batch norm hides a fault, and its running moments show it
 """
 
 from anchorlib.diagnosis.judgement.rounding.benign import Benign, benign, only_dead_ends
+from anchorlib.diagnosis.judgement.rounding.formats import LEARNT
 from anchorlib.diagnosis.judgement.rounding.jumps import Jump, jump
 from anchorlib.diagnosis.judgement.rounding.moments import hidden_by_a_norm
 from anchorlib.diagnosis.judgement.rounding.resummation import Resummations
 from anchorlib.diagnosis.judgement.rounding.severity import (
-    LEARNT,
     Severity,
     severity,
     size_of_error,

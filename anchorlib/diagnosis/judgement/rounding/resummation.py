@@ -19,9 +19,10 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role, module_key
-from anchorlib.diagnosis.judgement.rounding.severity import CONVOLUTION, MATMUL
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.diagnosis.sizes import (
+    CONVOLUTION,
+    MATMUL,
     Geometry,
     Measure,
     ReferenceSum,

@@ -11,25 +11,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-import numpy as np
-
-from anchorlib import dtypes
 from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.rounding.conditioning import conditioning
+from anchorlib.diagnosis.judgement.rounding.formats import (
+    VIEW,
+    computed_in,
+    header_of,
+    kind_of,
+    of_casts,
+    of_hardware,
+    of_parents,
+    type_eps,
+    widened,
+)
 from anchorlib.diagnosis.judgement.rounding.logarithms import size_of_logarithms
 from anchorlib.diagnosis.judgement.rounding.probabilities import of_probabilities
 from anchorlib.diagnosis.pairing import Table, compiled
-from anchorlib.diagnosis.sizes import Measure
-from anchorlib.errors import StoreError
+from anchorlib.diagnosis.sizes import Measure, autocast_eps, multiplies
 
 __all__ = [
-    "CONVOLUTION",
-    "LEARNT",
-    "MATMUL",
     "TOLERANCE",
     "Severity",
     "severity",
@@ -57,21 +61,10 @@ CANCELLED = 64
 """A result whose norm is less than so many eps of its parents' norm is the rest of a sum whose
 terms cancel."""
 
-BFLOAT16, FLOAT16 = 2.0**-7, 2.0**-10
 EPS32 = 2.0**-23
-SAMPLE = 1 << 18  # bytes that are read to find the precision in which a float32 tensor was computed
-FEW = 16  # non-zero elements: fewer elements may all be round numbers by chance
-MATMUL = re.compile(r"mm|linear|matmul|dotproduct|einsum|bilinear", re.IGNORECASE)
-CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
-CAST = "ToCopyBackward"
-VIEW = re.compile(r"view|reshape|transpose|permute|squeeze|select|slice|alias", re.IGNORECASE)
 MOVE = re.compile(r"(T|Expand|Clone|Flatten|Contiguous)Backward")
 ATTENTION = re.compile(r"attention", re.IGNORECASE)
 UPDATES = ("updated", "delta")
-LEARNT = ("pass_grad", *UPDATES)
-"""Kinds that only parameters have; their element type is that in which the parameter is stored."""
-AUTOCAST, DEVICE, DEVICES = "amp.autocast", "torch.device", "tensors.device"
-MATMUL_PRECISION = "torch.float32_matmul_precision"
 
 
 class Severity(NamedTuple):
@@ -106,10 +99,10 @@ def severity(
     ops = frontier.ancestry(row).ops
     eps = max(
         measure.eps,
-        _computed_in((a, row), (b, row_b)),
-        _of_parents(frontier, row),
-        min(_of_autocast(_header(*side), ops) for side in ((a, row), (b, row_b))),
-        *(_of_hardware(header, ops) for header in (_header(a, row), _header(b, row_b))),
+        computed_in((a, row), (b, row_b)),
+        of_parents(frontier, row),
+        min(autocast_eps(header_of(*side), ops) for side in ((a, row), (b, row_b))),
+        *(of_hardware(header, ops) for header in (header_of(a, row), header_of(b, row_b))),
     )
     absolute = _absolute(measure, float(b.figures["l2"][row_b]))
     # A widened result is measured by its own size: it was not rounded to the narrow type. A result
@@ -118,9 +111,9 @@ def severity(
         eps,
         max(
             eps,
-            _widened(frontier, row),
-            _of_casts(frontier, row, ops_b),
-            min(_of_autocast(_header(*side), ops_b) for side in ((a, row), (b, row_b))),
+            widened(frontier, row),
+            of_casts(frontier, row, ops_b),
+            min(autocast_eps(header_of(*side), ops_b) for side in ((a, row), (b, row_b))),
         ),
     )
     norm = max(measure.norm, *(_summed(*side) for side in ((a, row), (b, row_b))))
@@ -132,7 +125,7 @@ def severity(
         limit *= conditioning(frontier, row)
     limit = max(limit, of_probabilities(frontier, row, ops, ops_b))
     error = absolute / (eps * scale) if scale else math.inf
-    if _kind(frontier, row) in UPDATES:
+    if kind_of(frontier, row) in UPDATES:
         usual, limit = limit, _of_update(frontier, row, scale, limit)
         if limit < error <= usual:
             note = f"an update rounds by {figure(limit)} eps of the parameter"
@@ -145,7 +138,7 @@ def size_of_error(frontier: Frontier, row: int, measure: Measure) -> float:
     Errors of one kind can then be compared: relative to the update itself, a rounding of the
     parameter would be a large error of a tiny update.
     """
-    if _kind(frontier, row) != "delta":
+    if kind_of(frontier, row) != "delta":
         return measure.error_eps
     scale, _ = _scale(frontier, row, measure.norm, measure.eps)
     return measure.error_eps * measure.norm / scale if scale else math.inf
@@ -153,7 +146,7 @@ def size_of_error(frontier: Frontier, row: int, measure: Measure) -> float:
 
 def _of_update(frontier: Frontier, row: int, scale: float, limit: float) -> float:
     """The largest rounding of an update, in eps of `scale`; `limit` where its size is not known."""
-    changed = [update for update in _updates(frontier, row) if _kind(frontier, update) == "delta"]
+    changed = [update for update in _updates(frontier, row) if kind_of(frontier, update) == "delta"]
     if not changed or not scale:
         return limit
     size = _norm(frontier.alignment.a, changed) / scale
@@ -167,11 +160,6 @@ def _updates(frontier: Frontier, row: int) -> list[int]:
     name, _, pass_index, call = layout.keys[int(frontier.place_of[row])]
     places = [layout.find((name, kind, pass_index, call)) for kind in UPDATES]
     return [int(rows[place]) for place in places if place is not None]
-
-
-def _kind(frontier: Frontier, row: int) -> str:
-    kind: str = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row]].kind
-    return kind
 
 
 def _low_sum(frontier: Frontier, row: int, measure: Measure, eps: float) -> float:
@@ -196,11 +184,11 @@ def _rounds_once(frontier: Frontier, row: int, ops: Sequence[str], ops_b: Sequen
     """
     a = frontier.alignment.a
     computing = [op for op in ops if not (VIEW.search(op) or MOVE.match(op))]
-    single = len(computing) == 1 and list(ops_b) == computing and _multiplies(computing[0])
+    single = len(computing) == 1 and list(ops_b) == computing and multiplies(computing[0])
     if not single or ATTENTION.search(computing[0]):
         return False
     made_of = frontier.parents(row, saved=True)
-    return bool(made_of) and all(_type_eps(a, each) > EPS32 for each in (row, *made_of))
+    return bool(made_of) and all(type_eps(a, each) > EPS32 for each in (row, *made_of))
 
 
 def _absolute(measure: Measure, norm_b: float) -> float:
@@ -216,12 +204,12 @@ def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float
     A tensor whose terms cancel, or that is a sum, is judged against the norm of its parents, and a
     logarithm near zero as if it were of size 1.
     """
-    a, kind = frontier.alignment.a, _kind(frontier, row)
+    a, kind = frontier.alignment.a, kind_of(frontier, row)
     if kind in UPDATES:
         # The difference of two parameters has the rounding of the parameters.
         of = [*frontier.parents(row), *_updates(frontier, row)]
         size = _norm(
-            a, (parent for parent in of if _kind(frontier, parent) in ("value", "updated"))
+            a, (parent for parent in of if kind_of(frontier, parent) in ("value", "updated"))
         )
         return max(norm, size), "judged against the parameter's size" if kind == "delta" else ""
     if kind.startswith("opt."):
@@ -269,157 +257,3 @@ def _terms(frontier: Frontier, row: int) -> float:
     gradient = a.tensors[a.tensor[row]].kind in ("grad", "pass_grad")
     own = shape[0] if gradient and shape else math.prod(shape)
     return float(size / max(own, 1))
-
-
-def _computed_in(*pair: tuple[Table, int]) -> float:
-    """The eps of the precision in which the float32 tensors of a pair were really computed.
-
-    Low precision in one tensor alone does not count in a run that does not train in low precision:
-    nobody chose that precision, and it may be the very fault that is to be found.
-    """
-    kept_bits = [_kept_bits(table, row) for table, row in pair]
-    shown = [all(kept_bits) or _is_low(table, row) for table, row in pair]
-    return max(eps for eps, counts in zip((*kept_bits, 0.0), (*shown, True), strict=True) if counts)
-
-
-def _is_low(table: Table, row: int) -> bool:
-    """Whether a run trains in a type coarser than float32, by autocast or with such parameters.
-
-    A run that does not state what autocast does counts where it holds any tensor of such a type.
-    """
-    low = [(dtypes.dtype(name).eps or 0.0) > EPS32 for name in table.dtypes]
-    if not any(low) or AUTOCAST not in _header(table, row):
-        return any(low)
-    learnt = np.array([tensor.kind in LEARNT for tensor in table.tensors], bool)[table.tensor]
-    in_low = bool(_header(table, row)[AUTOCAST] or not learnt.any())
-    return in_low or bool(np.array(low)[table.dtype[learnt]].any())
-
-
-def _kept_bits(table: Table, row: int) -> float:
-    """The eps of the bits that a float32 tensor uses; 0 where it uses all bits.
-
-    Under autocast a float32 gradient is the result of a low-precision kernel, cast up: its lower
-    bits are all zero.
-    """
-    if table.dtypes[table.dtype[row]] != "float32" or not table.kept[row]:
-        return 0.0
-    try:
-        raw = next(iter(table.read(row, SAMPLE)), None)
-    except StoreError:
-        return 0.0
-    if raw is None:
-        return 0.0
-    bits = np.ascontiguousarray(raw).view(np.uint32)
-    bits = bits[(bits << 1) != 0]
-    if bits.size < FEW:
-        return 0.0
-    if not (bits & 0xFFFF).any():
-        return BFLOAT16
-    return 0.0 if (bits & 0x1FFF).any() else FLOAT16
-
-
-def _of_parents(frontier: Frontier, row: int) -> float:
-    """The coarsest eps of a row's parents, where an intermediate result had their type; else 0.
-
-    An intermediate result had the type of the parents where it was cast later. And where a
-    parameter's gradient is the sum of the gradients of several uses, each of these was rounded, and
-    their sum does not show that any more. A cast of a parent itself to a wider type rounds nothing,
-    as in layer norm under autocast.
-    """
-    a = frontier.alignment.a
-    # Operations stand in the order of backward: the cast of a parent is the last of a value's
-    # operations, and the first of a gradient's.
-    beside = -1 if a.tensors[a.tensor[row]].kind == "value" else 0
-    links = [link.ops for link in frontier.ancestry(row).parents if not link.saved]
-    between = [op for ops in links for op in (ops[:-1] if beside else ops[1:])]
-    if not any(op.startswith(CAST) for op in between):
-        return _of_uses(frontier, row)
-    names = {a.dtypes[a.dtype[parent]] for parent in frontier.parents(row)}
-    return max((dtypes.dtype(name).eps or 0.0 for name in names), default=0.0)
-
-
-def _of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:
-    """The eps of a value's only parent, where B computes in its type before a cast; else 0.
-
-    Operations stand in the order of backward, so that operations behind a cast in the list ran
-    before the cast. With several parents, the list does not show to which parent an operation
-    belongs.
-    """
-    parents = frontier.parents(row)
-    if _kind(frontier, row) != "value" or len(parents) != 1:
-        return 0.0
-    casts = [place for place, op in enumerate(ops_b) if op.startswith(CAST)]
-    if not casts or all(op.startswith(CAST) for op in ops_b[casts[0] :]):
-        return 0.0
-    return _type_eps(frontier.alignment.a, parents[0])
-
-
-def _widened(frontier: Frontier, row: int) -> float:
-    """The coarsest eps of the parents of a value that several operations widened without a cast.
-
-    torch widens a low-precision operand that meets a wider operand; the operations before that ran
-    in low precision. A single operation widens its operands before it computes.
-    """
-    a = frontier.alignment.a
-    if _kind(frontier, row) != "value":
-        return 0.0
-    named = {
-        a.tensors[a.tensor[parent]].name: _type_eps(a, parent) for parent in frontier.parents(row)
-    }
-    sizes_found = [
-        named.get(link.name, 0.0)
-        for link in frontier.ancestry(row).parents
-        if not link.saved and not any(op.startswith(CAST) for op in link.ops)
-        # Of two operations that compute, the first computes in the narrow type.
-        if sum(not VIEW.search(op) for op in link.ops) > 1
-    ]
-    return max((eps for eps in sizes_found if eps > _type_eps(a, row)), default=0.0)
-
-
-def _of_uses(frontier: Frontier, row: int) -> float:
-    """The eps of the gradients whose sum is the gradient of a parameter with several uses."""
-    a = frontier.alignment.a
-    if _kind(frontier, row) not in ("grad", "pass_grad"):
-        return 0.0
-    parents = frontier.ancestry(row).parents
-    links = [link for link in parents if not link.saved and link.kind == "grad"]
-    rows = [parent for parent in frontier.parents(row) if _kind(frontier, parent) == "grad"]
-    least = min((_type_eps(a, one) for one in rows), default=0.0)
-    return least if len(links) > 1 and least > _type_eps(a, row) else 0.0
-
-
-def _type_eps(table: Table, row: int) -> float:
-    return dtypes.dtype(table.dtypes[table.dtype[row]]).eps or 0.0
-
-
-def _of_autocast(header: Mapping[str, Any], ops: Sequence[str]) -> float:
-    """The eps of autocast's type where operations cast and multiply, as under autocast; else 0."""
-    names = str(header.get(AUTOCAST) or "").split("|")
-    low = [dtypes.DTYPES[name].eps or 0.0 for name in names if name in dtypes.DTYPES]
-    casts = any(op.startswith(CAST) for op in ops)
-    return max(low, default=0.0) if casts and any(_multiplies(op) for op in ops) else 0.0
-
-
-def _multiplies(op: str) -> bool:
-    return bool(MATMUL.search(op) or CONVOLUTION.search(op))
-
-
-def _of_hardware(header: Mapping[str, Any], ops: Iterable[str]) -> float:
-    """The eps to which tensor cores or kernels may round their inputs; 0 where they may not."""
-    precision = str(header.get(MATMUL_PRECISION))
-    # The machine's accelerator does not matter for tensors that stayed in the memory of its CPU.
-    accelerated = header.get(DEVICES, header.get(DEVICE, "cpu")) != "cpu"
-    # Programs for GPUs ask for "high" wherever they run; on a CPU it changes nothing.
-    matmul = {"high": FLOAT16 if accelerated else 0.0, "medium": BFLOAT16}.get(precision, 0.0)
-    tf32 = accelerated and header.get("torch.cudnn.allow_tf32")
-    eps = 0.0
-    for op in ops:
-        if MATMUL.search(op):
-            eps = max(eps, matmul)
-        elif CONVOLUTION.search(op) and tf32:
-            eps = max(eps, FLOAT16)
-    return eps
-
-
-def _header(table: Table, row: int) -> Mapping[str, Any]:
-    return table.header.get(table.tensors[table.tensor[row]].rank, {})

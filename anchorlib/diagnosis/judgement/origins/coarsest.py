@@ -1,0 +1,49 @@
+"""The coarsest format that differing records of a step went through, since both runs were equal.
+
+    bfloat16   expert(x[chosen])     bfloat16   expert(x)
+    float32    expert.weight@grad    float32    expert.weight@grad
+
+A float32 record that was computed from bfloat16 products rounds as these do. A format counts only
+where both runs went through it: low precision in one run alone may be the very fault.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing import Alignment, Table
+from anchorlib.diagnosis.sizes import Measures, autocast_eps, observed_eps
+
+__all__ = ["coarsest_formats"]
+
+Array = np.ndarray[Any, Any]
+
+
+def coarsest_formats(alignment: Alignment, measures: Measures, at: Array) -> Array:
+    """For each of some measured pairs of one step, the eps of the coarsest format up to there.
+
+    at: places in `measures`. What differs and was recorded before a record counts, with the record
+    itself: its element type, and autocast's type where its operations cast and multiply.
+    """
+    pairs = measures.pair[at]
+    rows, rows_b = alignment.a_row[pairs], alignment.b_row[pairs]
+    own = np.fmin(_formats(alignment.a, rows), _formats(alignment.b, rows_b))
+    order = np.argsort(alignment.a.order[rows], kind="stable")
+    coarsest = np.empty(len(at))
+    coarsest[order] = np.maximum.accumulate(own[order])
+    return coarsest
+
+
+def _formats(table: Table, rows: Array) -> Array:
+    """The eps of each record's own format; 0 for integers."""
+    eps: Array = np.nan_to_num(observed_eps(table, rows), nan=0.0)
+    cast = {
+        (rank, edges.name): autocast_eps(table.header.get(rank, {}), edges.ops)
+        for rank, statements in table.edges.items()
+        for edges in statements
+    }
+    tensors = [table.tensors[number] for number in table.tensor[rows].tolist()]
+    through: Array = np.array([cast.get((one.rank, one.name), 0.0) for one in tensors])
+    return np.fmax(eps, through)

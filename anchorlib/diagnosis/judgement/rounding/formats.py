@@ -1,0 +1,191 @@
+"""The formats in which operations computed, each as its eps: coarser ones than records often have.
+
+Autocast rounds the operands of products to a low precision, casts widen what was rounded before,
+and hardware may round the operands of products. The coarsest format between a record and its
+parents is that in which its error is counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.sizes import AUTOCAST, CAST, CONVOLUTION, MATMUL
+from anchorlib.errors import StoreError
+
+__all__ = [
+    "LEARNT",
+    "VIEW",
+    "computed_in",
+    "header_of",
+    "kind_of",
+    "of_casts",
+    "of_hardware",
+    "of_parents",
+    "type_eps",
+    "widened",
+]
+
+BFLOAT16, FLOAT16 = 2.0**-7, 2.0**-10
+EPS32 = 2.0**-23
+SAMPLE = 1 << 18  # bytes that are read to find the precision in which a float32 tensor was computed
+FEW = 16  # non-zero elements: fewer elements may all be round numbers by chance
+VIEW = re.compile(r"view|reshape|transpose|permute|squeeze|select|slice|alias", re.IGNORECASE)
+LEARNT = ("pass_grad", "updated", "delta")
+"""Kinds that only parameters have; their element type is that in which the parameter is stored."""
+DEVICE, DEVICES = "torch.device", "tensors.device"
+MATMUL_PRECISION = "torch.float32_matmul_precision"
+
+
+def computed_in(*pair: tuple[Table, int]) -> float:
+    """The eps of the precision in which the float32 tensors of a pair were really computed.
+
+    Low precision in one tensor alone does not count in a run that does not train in low precision:
+    nobody chose that precision, and it may be the very fault that is to be found.
+    """
+    kept_bits = [_kept_bits(table, row) for table, row in pair]
+    shown = [all(kept_bits) or _is_low(table, row) for table, row in pair]
+    return max(eps for eps, counts in zip((*kept_bits, 0.0), (*shown, True), strict=True) if counts)
+
+
+def _is_low(table: Table, row: int) -> bool:
+    """Whether a run trains in a type coarser than float32, by autocast or with such parameters.
+
+    A run that does not state what autocast does counts where it holds any tensor of such a type.
+    """
+    low = [(dtypes.dtype(name).eps or 0.0) > EPS32 for name in table.dtypes]
+    if not any(low) or AUTOCAST not in header_of(table, row):
+        return any(low)
+    learnt = np.array([tensor.kind in LEARNT for tensor in table.tensors], bool)[table.tensor]
+    in_low = bool(header_of(table, row)[AUTOCAST] or not learnt.any())
+    return in_low or bool(np.array(low)[table.dtype[learnt]].any())
+
+
+def _kept_bits(table: Table, row: int) -> float:
+    """The eps of the bits that a float32 tensor uses; 0 where it uses all bits.
+
+    Under autocast a float32 gradient is the result of a low-precision kernel, cast up: its lower
+    bits are all zero.
+    """
+    if table.dtypes[table.dtype[row]] != "float32" or not table.kept[row]:
+        return 0.0
+    try:
+        raw = next(iter(table.read(row, SAMPLE)), None)
+    except StoreError:
+        return 0.0
+    if raw is None:
+        return 0.0
+    bits = np.ascontiguousarray(raw).view(np.uint32)
+    bits = bits[(bits << 1) != 0]
+    if bits.size < FEW:
+        return 0.0
+    if not (bits & 0xFFFF).any():
+        return BFLOAT16
+    return 0.0 if (bits & 0x1FFF).any() else FLOAT16
+
+
+def of_parents(frontier: Frontier, row: int) -> float:
+    """The coarsest eps of a row's parents, where an intermediate result had their type; else 0.
+
+    An intermediate result had the type of the parents where it was cast later. And where a
+    parameter's gradient is the sum of the gradients of several uses, each of these was rounded, and
+    their sum does not show that any more. A cast of a parent itself to a wider type rounds nothing,
+    as in layer norm under autocast.
+    """
+    a = frontier.alignment.a
+    # Operations stand in the order of backward: the cast of a parent is the last of a value's
+    # operations, and the first of a gradient's.
+    beside = -1 if a.tensors[a.tensor[row]].kind == "value" else 0
+    links = [link.ops for link in frontier.ancestry(row).parents if not link.saved]
+    between = [op for ops in links for op in (ops[:-1] if beside else ops[1:])]
+    if not any(op.startswith(CAST) for op in between):
+        return _of_uses(frontier, row)
+    names = {a.dtypes[a.dtype[parent]] for parent in frontier.parents(row)}
+    return max((dtypes.dtype(name).eps or 0.0 for name in names), default=0.0)
+
+
+def of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:
+    """The eps of a value's only parent, where B computes in its type before a cast; else 0.
+
+    Operations stand in the order of backward, so that operations behind a cast in the list ran
+    before the cast. With several parents, the list does not show to which parent an operation
+    belongs.
+    """
+    parents = frontier.parents(row)
+    if kind_of(frontier, row) != "value" or len(parents) != 1:
+        return 0.0
+    casts = [place for place, op in enumerate(ops_b) if op.startswith(CAST)]
+    if not casts or all(op.startswith(CAST) for op in ops_b[casts[0] :]):
+        return 0.0
+    return type_eps(frontier.alignment.a, parents[0])
+
+
+def widened(frontier: Frontier, row: int) -> float:
+    """The coarsest eps of the parents of a value that several operations widened without a cast.
+
+    torch widens a low-precision operand that meets a wider operand; the operations before that ran
+    in low precision. A single operation widens its operands before it computes.
+    """
+    a = frontier.alignment.a
+    if kind_of(frontier, row) != "value":
+        return 0.0
+    named = {
+        a.tensors[a.tensor[parent]].name: type_eps(a, parent) for parent in frontier.parents(row)
+    }
+    sizes_found = [
+        named.get(link.name, 0.0)
+        for link in frontier.ancestry(row).parents
+        if not link.saved and not any(op.startswith(CAST) for op in link.ops)
+        # Of two operations that compute, the first computes in the narrow type.
+        if sum(not VIEW.search(op) for op in link.ops) > 1
+    ]
+    return max((eps for eps in sizes_found if eps > type_eps(a, row)), default=0.0)
+
+
+def _of_uses(frontier: Frontier, row: int) -> float:
+    """The eps of the gradients whose sum is the gradient of a parameter with several uses."""
+    a = frontier.alignment.a
+    if kind_of(frontier, row) not in ("grad", "pass_grad"):
+        return 0.0
+    parents = frontier.ancestry(row).parents
+    links = [link for link in parents if not link.saved and link.kind == "grad"]
+    rows = [parent for parent in frontier.parents(row) if kind_of(frontier, parent) == "grad"]
+    least = min((type_eps(a, one) for one in rows), default=0.0)
+    return least if len(links) > 1 and least > type_eps(a, row) else 0.0
+
+
+def type_eps(table: Table, row: int) -> float:
+    return dtypes.dtype(table.dtypes[table.dtype[row]]).eps or 0.0
+
+
+def of_hardware(header: Mapping[str, Any], ops: Iterable[str]) -> float:
+    """The eps to which tensor cores or kernels may round their inputs; 0 where they may not."""
+    precision = str(header.get(MATMUL_PRECISION))
+    # The machine's accelerator does not matter for tensors that stayed in the memory of its CPU.
+    accelerated = header.get(DEVICES, header.get(DEVICE, "cpu")) != "cpu"
+    # Programs for GPUs ask for "high" wherever they run; on a CPU it changes nothing.
+    matmul = {"high": FLOAT16 if accelerated else 0.0, "medium": BFLOAT16}.get(precision, 0.0)
+    tf32 = accelerated and header.get("torch.cudnn.allow_tf32")
+    eps = 0.0
+    for op in ops:
+        if MATMUL.search(op):
+            eps = max(eps, matmul)
+        elif CONVOLUTION.search(op) and tf32:
+            eps = max(eps, FLOAT16)
+    return eps
+
+
+def header_of(table: Table, row: int) -> Mapping[str, Any]:
+    return table.header.get(table.tensors[table.tensor[row]].rank, {})
+
+
+def kind_of(frontier: Frontier, row: int) -> str:
+    """The kind of a row of A."""
+    kind: str = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row]].kind
+    return kind
