@@ -12,7 +12,8 @@ row_order  records whose rows stand in another order
 partials   gradients of which one run alone states that it recorded only a part
 """
 
-from anchorlib.diagnosis.judgement.origins.cuts import LIMIT, Cuts, cuts, equal_learning
+from anchorlib.diagnosis.judgement.origins.cuts import Cuts, cuts, equal_learning
+from anchorlib.diagnosis.judgement.origins.learning import LIMIT
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness
 from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, TracedPath
 from anchorlib.diagnosis.judgement.origins.partials import Partials, partials
