@@ -27,9 +27,9 @@ __all__ = ["intermediates"]
 
 Array = np.ndarray[Any, Any]
 ROOT = re.compile(r"(^|\.)(input|output)([:.]\d+)*$")
-MULTIPLE = 1e-6
-"""The cosine distance below which a record is a multiple of the other run's. For the roundings of
-float32 it is less than 1e-10; for two results that are computed otherwise it is more."""
+MULTIPLE = 0.01
+"""The share of ½·error² below which the cosine distance of two records shows that the error lies
+along the record: that B's record is a multiple of A's. Errors across the record make ½·error²."""
 
 
 def intermediates(
@@ -46,6 +46,7 @@ def intermediates(
     }
     found: set[str] = set()
     barred: set[str] = set()
+    relative = measures["error_eps"] * measures["eps"]
     for place in here.tolist():
         row = int(alignment.a_row[measures.pair[place]])
         tensor = a.tensors[a.tensor[row]]
@@ -59,7 +60,7 @@ def intermediates(
             and (tensor.name, tensor.rank) in followed
             and not (tensor.kind == "value" and _is_shown(a, row))
             and not measures["nonfinite"][place]
-            and not measures["cosine_distance"][place] < MULTIPLE
+            and not measures["cosine_distance"][place] < MULTIPLE * relative[place] ** 2 / 2
         )
         (found if inside else barred).add(text)
     return found - barred
