@@ -29,10 +29,12 @@ from anchorlib.diagnosis.judgement.changes import (
     untrained_since,
 )
 from anchorlib.diagnosis.judgement.noise import Covering, Envelope
+from anchorlib.diagnosis.judgement.origins import LIMIT, equal_learning
 from anchorlib.diagnosis.judgement.rounding import LEARNT, Resummations, severity
 from anchorlib.diagnosis.judgement.sparse_sums import INDICES
 from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.names import escape, join
+from anchorlib.scope import TRAIN
 
 __all__ = ["BAD", "Classes"]
 
@@ -64,6 +66,7 @@ class Classes:
     covering: Covering = field(init=False)
     resummations: Resummations = field(init=False)
     _parted_since: float = field(init=False)
+    _equal_learning: bool | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.skips = skips(self.frontier.alignment)
@@ -343,6 +346,24 @@ class Classes:
         notes = (error.note, resummed.note if resummed else "")
         return self._large(row, measure, "; ".join(filter(None, notes)))
 
+    def _agrees_with_all_learnt(self, row: int, measure: Measure) -> bool:
+        """Whether a row differs by a few roundings, and so does all of the first step that differs.
+
+        Code that is written otherwise rounds several times where the other run rounds once, as a
+        probability that is computed from logarithms: each rounds by its own size.
+        """
+        a = self.frontier.alignment.a
+        few = measure.eps <= EPS32 and measure.error_eps <= LIMIT
+        first = int(a.step[self.frontier.alignment.a_row[self.measures.pair]].min())
+        kind = a.tensors[a.tensor[row]].kind
+        if not few or a.phases[a.phase[row]] != TRAIN or a.step[row] != first:
+            return False
+        if kind not in ("value", "grad", "pass_grad"):
+            return False
+        if self._equal_learning is None:
+            self._equal_learning = equal_learning(self.frontier.alignment, self.measures, first)
+        return self._equal_learning
+
     def _is_told_otherwise(self, row: int) -> bool:
         """Whether the runs state different formulas, or different factors despite equal seeds."""
         if self.changes.other_settings(row) or self.changes.other_number(row):
@@ -353,7 +374,13 @@ class Classes:
         return self.changes.other_factor(row) and not self._seeds_differ(row)
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
-        """The class of an error beyond rounding: a fault, unless unrecorded data may explain it."""
+        """The class of an error beyond the rounding of one operation.
+
+        A fault, unless the whole step is equal but for a few roundings, or unrecorded data may
+        explain the error.
+        """
+        if self._agrees_with_all_learnt(row, measure):
+            return "rounding", "a few roundings in a row, as in all that is learned in the step"
         front = self.frontier
         unrelated = measure.cosine_distance >= UNRELATED
         untracked, seeds = bool(front.ancestry(row).untracked), self._seeds_differ(row)

@@ -13,7 +13,7 @@ from anchorlib.diagnosis.sizes.damage import Seals
 from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.diagnosis.sizes.measures import Measure, Measures
 from anchorlib.diagnosis.sizes.precision import observed_eps
-from anchorlib.diagnosis.sizes.steady import STEADY, steady_elements_apart
+from anchorlib.diagnosis.sizes.steady import steady_elements_apart
 from anchorlib.diagnosis.sizes.sums import ReferenceSum, Task, plain_sums, products, shifted
 from anchorlib.diagnosis.sizes.ulps import max_ulp
 from anchorlib.diagnosis.sizes.whereabouts import EQUAL, NONFINITE, apart, read, where, whereabouts
@@ -25,7 +25,6 @@ __all__ = [
     "EQUAL",
     "MATMUL",
     "NONFINITE",
-    "STEADY",
     "Geometry",
     "Measure",
     "Measures",

@@ -16,7 +16,7 @@ from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.diagnosis.sizes.whereabouts import read
 from anchorlib.errors import StoreError
 
-__all__ = ["STEADY", "steady_elements_apart"]
+__all__ = ["steady_elements_apart"]
 
 Array = np.ndarray[Any, Any]
 STEADY = 2.0**-12

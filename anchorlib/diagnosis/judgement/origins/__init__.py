@@ -6,13 +6,20 @@ preceding  why a record that differs before the first origin is no origin
 reference  origins measured from a third run that is nearer to the truth
 nearness   which of two records is nearer to a third
 cuts       modules that the runs call differently, with other shapes or turns, for equal work
+first_step the first step that differs, and its records
+learning   whether all that is learned in that step is equal but for rounding
+other_calls modules that are called or used differently, known by shapes, turns and rows
+intermediates results inside a model by which the runs differ on their way to equal learning
+turns      backward passes that contribute in another order to equal gradients
+packed     packed sequences, whose rows stand in the order of time and then of length
 coarsest   the coarsest format that differing records went through
 other_uses values that the runs use differently, and whose gradients are other quantities
 row_order  records whose rows stand in another order
 partials   gradients of which one run alone states that it recorded only a part
 """
 
-from anchorlib.diagnosis.judgement.origins.cuts import Cuts, cuts
+from anchorlib.diagnosis.judgement.origins.cuts import Cuts, cuts, equal_learning
+from anchorlib.diagnosis.judgement.origins.learning import LIMIT
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness
 from anchorlib.diagnosis.judgement.origins.origins import Origin, Replay, TracedPath
 from anchorlib.diagnosis.judgement.origins.partials import Partials, partials
@@ -21,6 +28,7 @@ from anchorlib.diagnosis.judgement.origins.reference import measured_from
 from anchorlib.diagnosis.judgement.origins.segments import OriginSegment, segments
 
 __all__ = [
+    "LIMIT",
     "Cuts",
     "Nearness",
     "Origin",
@@ -29,6 +37,7 @@ __all__ = [
     "Replay",
     "TracedPath",
     "cuts",
+    "equal_learning",
     "measured_from",
     "partials",
     "preceding",

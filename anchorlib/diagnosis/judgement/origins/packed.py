@@ -34,6 +34,7 @@ PARTS = 4
 def packed_sequences(table: Table, step: int) -> set[str]:
     """The tensors of a step that belong to packed sequences, as `name@kind`.
 
+    The states that a module ends in, besides a packed sequence, belong to it: a row a sample.
     Sequences are known by their batch sizes, integers that never grow and that add up to the number
     of rows. Where no values of these were kept, a sequence is not known.
     """
@@ -42,13 +43,15 @@ def packed_sequences(table: Table, step: int) -> set[str]:
         for row in np.flatnonzero(table.step == step).tolist()
         if table.tensors[table.tensor[row]].kind == "value"
     }
-    return {
-        join(f"{name[:-1]}{part}", kind)
+    known = [
+        name[:-1]
         for name, row in rows.items()
         if _DATA.search(name) and _are_batch_sizes(table, rows.get(f"{name[:-1]}1"), row)
-        for part in range(PARTS)
-        for kind in KINDS
-    }
+    ]
+    parts = {f"{name}{part}" for name in known for part in range(PARTS)}
+    modules = tuple(name.removesuffix(":0.") + ":1" for name in known if name.endswith(":0."))
+    states = {name for name in rows if name.startswith(modules)} if modules else set()
+    return {join(name, kind) for name in parts | states for kind in KINDS}
 
 
 def _are_batch_sizes(table: Table, row: int | None, data: int) -> bool:

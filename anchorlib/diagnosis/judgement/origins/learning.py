@@ -1,0 +1,207 @@
+"""Whether two runs learn the same in the first step that differs, but for rounding.
+
+Code that is written otherwise has other results on the way. Whether its work is equal shows in what
+comes out: each gradient that an optimizer reads, each update, and every value that is not known to
+be another quantity. Rounding is that of the coarsest format that both runs went through since they
+were equal: under autocast a float32 gradient is made of bfloat16 products.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.judgement.origins.coarsest import coarsest_formats
+from anchorlib.diagnosis.judgement.origins.first_step import FirstStep, module_of
+from anchorlib.diagnosis.sizes import steady_elements_apart
+
+__all__ = ["LIMIT", "goes_on", "same_learning"]
+
+Array = np.ndarray[Any, Any]
+EPS32 = 2.0**-23
+LIMIT = 32.0
+"""The error in eps that several roundings in a row may make in a value or a gradient. Faults make
+larger errors."""
+LIMIT_LOW = 4.0
+"""As LIMIT, for what went through types coarser than float32. Six programs under autocast made 1.7
+eps at most by LSTMs by sample, dense experts, layers by time step; outputs of which
+one third is 5 % too large made 7."""
+SQUARES = 2.0
+"""How many times as far as gradients the state of an optimizer is apart, which may hold squares."""
+LATER = 1e-2
+"""The relative error that a value of the next step may have, when parameters differ by roundings.
+"""
+SHARE = 0.01
+"""The share of the largest norm of its kind against which a smaller gradient is judged: a gradient
+may consist of rounding alone, as that of a bias before a norm, and is no sign of a fault then."""
+TAKEN = ("grad", "updated")
+"""Kinds of records that an optimizer reads, and that it makes, of each parameter."""
+_ROOT = re.compile(r"(^|\.)(input|output)$")
+
+
+def same_learning(first: FirstStep, modules: set[str]) -> bool:
+    """Whether all gradients, updates and other values are equal but for rounding."""
+    alignment, a = first.alignment, first.alignment.a
+    if _lack_partners(first) or not _same_amount(first, modules):
+        return False
+    rows, here = first.rows[first.here], first.here
+    kinds = np.array([one.kind for one in a.tensors])[a.tensor]
+    judged = ~first.within(modules)[a.tensor[rows]] & (kinds[rows] != "delta")
+    if (first.measures["nonfinite"][here][judged] > 0).any():
+        return False
+    eps = coarsest_formats(alignment, first.measures, here)[judged]
+    with np.errstate(invalid="ignore"):  # all of a record whose norm is zero
+        relative = first.measures["error_eps"] * first.measures["eps"]
+        error = (relative * first.measures["norm"])[here][judged]
+    own = a.figures["l2"][rows[judged]] * _cancelling(first, rows[judged])
+    limit = np.empty(len(error))
+    matched = alignment.a_row[a.step[alignment.a_row] == first.steps[0]]
+    for kind in np.unique(kinds[rows[judged]]).tolist():
+        largest = float(a.figures["l2"][matched[kinds[matched] == kind]].max(initial=0.0))
+        which = kinds[rows[judged]] == kind
+        share = 0.0 if kind == "value" else SHARE * largest
+        size = np.maximum(own[which], share)
+        limit[which] = _times(kind, eps[which]) * eps[which] * size
+        if kind == "updated":
+            stored = first.measures["eps"][here][judged][which]
+            limit[which] = _limits_of_updates(first, rows[judged][which], size, stored, eps[which])
+    beyond = np.flatnonzero(~(error <= limit))  # with errors that are not known
+    pairs = first.measures.pair[here][judged][beyond]
+    formats = eps[beyond].tolist()
+    return all(map(partial(_is_shaken, first), pairs.tolist(), limit[beyond].tolist(), formats))
+
+
+def goes_on(first: FirstStep, modules: set[str]) -> bool:
+    """Whether the next step begins as near as it should, in what no gradient shows.
+
+    A state that is carried on, and a buffer, are read in the next step alone.
+    """
+    a = first.alignment.a
+    then = np.flatnonzero(a.step[first.rows] == first.steps[0] + 1)
+    rows = first.rows[then]
+    kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor[rows]]
+    learnt = np.array([tensor.name in first.learnt for tensor in a.tensors])[a.tensor[rows]]
+    judged = (kinds == "value") & ~learnt & ~first.within(modules)[a.tensor[rows]]
+    relative = (first.measures["error_eps"] * first.measures["eps"])[then][judged]
+    return bool((relative <= LATER).all())
+
+
+def _cancelling(first: FirstStep, rows: Array) -> Array:
+    """For each row, how many times as large as a bias's gradient the terms are that it sums.
+
+    A sum rounds as its terms do, however much of them cancels, as before a batch norm. The sum
+    of the sizes of n terms is √n times their norm at most. 1 for rows that are not of a
+    parameter with one dimension, and where the terms are not known.
+    """
+    a = first.alignment.a
+    sizes = {
+        (tensor.name, tensor.rank, tensor.kind): a.figures["l2"][of_tensor].max()
+        * math.sqrt(1 if tensor.name in first.learnt else a.figures["numel"][of_tensor].max())
+        for number, of_tensor in first.rows_of[0].items()
+        if (tensor := a.tensors[number]).kind in ("grad", "pass_grad")
+    }
+    times = np.ones(len(rows))
+    for at, row in enumerate(rows.tolist()):
+        name, kind, _, rank = a.tensors[a.tensor[row]]
+        summed = kind in ("grad", "pass_grad") or kind.startswith("opt.")
+        if not summed or name not in first.learnt or len(a.shapes[a.shape[row]]) != 1:
+            continue
+        terms = sizes.get((name.rpartition(".")[0], rank, "grad"), 0.0)
+        total = sizes.get((name, rank, "pass_grad")) or sizes.get((name, rank, "grad"), 0.0)
+        if total:
+            times[at] = max(1.0, terms / total / math.sqrt(int(a.figures["numel"][row])))
+    return times
+
+
+def _limits_of_updates(
+    first: FirstStep, rows: Array, size: Array, stored: Array, eps: Array
+) -> Array:
+    """How far updated parameters may be apart: as they are stored, and as their updates round.
+
+    An update is small beside its parameter. The rounding of a coarse format, measured by the
+    parameter, would cover an update of twice the size.
+    """
+    a = first.alignment.a
+    deltas = {
+        (tensor.name, tensor.rank): max(a.figures["l2"][own], default=0.0)
+        for number, own in first.rows_of[0].items()
+        if (tensor := a.tensors[number]).kind == "delta"
+    }
+    tensors = [a.tensors[number] for number in a.tensor[rows].tolist()]
+    moved = np.array([deltas.get((one.name, one.rank), 0.0) for one in tensors])
+    added = np.where(eps > EPS32, _times("delta", eps) * eps * moved, 0.0)
+    limits: Array = _times("updated", stored) * stored * size + added
+    return limits
+
+
+def _is_shaken(first: FirstStep, pair: int, limit: float, eps: float) -> bool:
+    """Whether an update differs only in elements whose gradient is rounding in both runs.
+
+    limit: how far the update may be apart. eps: that of the format that the gradient went
+    through.
+    """
+    a = first.alignment.a
+    row, row_b = int(first.alignment.a_row[pair]), int(first.alignment.b_row[pair])
+    tensor = a.tensors[a.tensor[row]]
+    if tensor.kind != "updated":
+        return False
+    gradients = [
+        other
+        for number, of in enumerate(a.tensors)
+        if (of.name, of.rank, of.kind) == (tensor.name, tensor.rank, "grad")
+        for other in first.rows_of[0].get(number, ())
+    ]
+    if len(gradients) != 1:
+        return False
+    alike = (LIMIT_LOW if eps > EPS32 else LIMIT) * eps
+    steady = steady_elements_apart(first.alignment, gradients[0], row, row_b, alike)
+    return steady * float(a.figures["l2"][row]) <= limit
+
+
+def _lack_partners(first: FirstStep) -> bool:
+    """Whether one run alone has a gradient or an update in the step, or neither has any."""
+    alignment = first.alignment
+    for table, only, step in (
+        (alignment.a, alignment.only_a, first.steps[0]),
+        (alignment.b, alignment.only_b, first.steps[1]),
+    ):
+        taken = np.array(
+            [tensor.kind in TAKEN and tensor.name in first.learnt for tensor in table.tensors]
+            or [False],
+            bool,
+        )[table.tensor]
+        if (taken[only] & (table.step[only] == step)).any():
+            return True
+        if not (taken & (table.step == step)).any():
+            return True
+    return False
+
+
+def _same_amount(first: FirstStep, modules: set[str]) -> bool:
+    """Whether each model gives equally many elements in both runs, over all its calls."""
+    for number, tensor in enumerate(first.alignment.a.tensors):
+        root = _ROOT.search(module_of(tensor.name)) and tensor.kind == "value"
+        if not root or module_of(tensor.name) not in modules or number not in first.partner:
+            continue
+        sides = (first.alignment.a, first.alignment.b)
+        own = (number, first.partner[number])
+        totals = {
+            int(
+                table.figures["numel"][(table.tensor == number_of_run) & (table.step == step)].sum()
+            )
+            for table, number_of_run, step in zip(sides, own, first.steps, strict=True)
+        }
+        if len(totals) > 1:
+            return False
+    return True
+
+
+def _times(kind: str, eps: Array) -> Array:
+    """How many eps several roundings in a row may make in records of a kind, by their format."""
+    low = LIMIT_LOW * (SQUARES if kind.startswith("opt.") else 1.0)
+    times: Array = np.where(eps > EPS32, low, LIMIT)
+    return times

@@ -1,0 +1,119 @@
+"""Modules that the runs call or use differently, known by shapes, turns and the order of rows."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.judgement.origins.first_step import FirstStep, module_of
+from anchorlib.diagnosis.judgement.origins.intermediates import intermediates
+from anchorlib.diagnosis.judgement.origins.learning import LIMIT
+from anchorlib.diagnosis.judgement.origins.other_uses import used_otherwise
+from anchorlib.diagnosis.judgement.origins.packed import packed_sequences
+from anchorlib.diagnosis.judgement.origins.row_order import in_another_order
+from anchorlib.diagnosis.judgement.origins.turns import in_turn
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.names import join
+
+__all__ = ["called_otherwise", "inside_models"]
+
+Array = np.ndarray[Any, Any]
+
+
+def called_otherwise(first: FirstStep) -> set[str]:
+    """The modules whose calls differ in shape, number, turn or the order of their rows.
+
+    Besides, the gradients of values that the runs use otherwise, and "" where passes differ.
+    """
+    a, rows = first.alignment.a, first.rows[first.here]
+    shapes = first.measures["measured"][first.here] == "shape"
+    modules: set[str] = set()
+    passes = _passes(a, first.steps[0]) != _passes(first.alignment.b, first.steps[1])
+    passes |= in_turn(first)
+    for number in np.unique(a.tensor[rows]).tolist():
+        tensor, own = a.tensors[number], a.tensor[rows] == number
+        if tensor.kind not in ("value", "grad") or tensor.name in first.learnt:
+            continue
+        phases = {a.phases[one] for one in a.phase[rows[own]].tolist()}
+        calls_a, calls_b = _calls(first, number, phases)
+        if calls_a == calls_b or calls_a.total() != calls_b.total() or shapes[own].any():
+            modules.add(module_of(tensor.name))
+        elif passes and (tensor.kind == "grad" or a.figures["numel"][rows[own]].max() == 1):
+            modules.add(join(tensor.name, tensor.kind))
+        elif _in_another_order(first, number, own):
+            modules.add(module_of(tensor.name))
+    modules |= _packed(first)
+    modules |= {join(name, "grad") for name in _used_otherwise(first, modules)}
+    return modules | ({""} if passes else set())
+
+
+def inside_models(first: FirstStep) -> set[str]:
+    """The results inside the models that differ beyond rounding."""
+    return intermediates(first.alignment, first.measures, first.here, first.learnt, LIMIT)
+
+
+def _packed(first: FirstStep) -> set[str]:
+    """The records of packed sequences, whose rows stand for other samples in the other run."""
+    a, b = first.alignment.a, first.alignment.b
+    known = packed_sequences(a, first.steps[0]) | packed_sequences(b, first.steps[1])
+    dealt = bool(first.alignment.merged) or first.alignment.reordered is not None
+    return known if dealt or _parts(first, a, known, 0) != _parts(first, b, known, 1) else set()
+
+
+def _parts(first: FirstStep, table: Table, known: set[str], run: int) -> set[str]:
+    """Which of these a run has: a program that sorts by itself packs without indices."""
+    tensors = (table.tensors[number] for number in first.rows_of[run])
+    return {join(tensor.name, tensor.kind) for tensor in tensors} & known
+
+
+def _in_another_order(first: FirstStep, number: int, own: Array) -> bool:
+    """Whether records of a tensor hold the same rows in another order, and gradients follow."""
+    name, rank = (first.alignment.a.tensors[number][at] for at in (0, 3))
+    if (name, rank) not in first.followed:
+        return False
+    places = first.here[own]
+    return all(
+        in_another_order(first.alignment, int(first.measures.pair[place]), first.measures.at(place))
+        for place in places.tolist()
+    )
+
+
+def _used_otherwise(first: FirstStep, modules: set[str]) -> set[str]:
+    """The values that the runs use otherwise, and whose gradients differ beyond rounding."""
+    a, here = first.alignment.a, first.here
+    within = first.within(modules)
+    far: defaultdict[int, set[str]] = defaultdict(set)
+    for number, error in zip(
+        a.tensor[first.rows[here]].tolist(),
+        first.measures["error_eps"][here].tolist(),
+        strict=True,
+    ):
+        tensor = a.tensors[number]
+        gradient = tensor.kind == "grad" and tensor.name not in first.learnt
+        if gradient and not within[number] and not error <= LIMIT:
+            far[tensor.rank].add(tensor.name)
+    return {
+        name for rank, names in far.items() for name in used_otherwise(first.alignment, rank, names)
+    }
+
+
+def _calls(
+    first: FirstStep, number: int, phases: set[str]
+) -> tuple[Counter[bytes], Counter[bytes]]:
+    """The bits of all calls of a tensor in the step and these phases, in A and in B."""
+    sides = (first.alignment.a, first.alignment.b)
+    bits_of_calls = []
+    numbers = (number, first.partner[number])
+    for table, own, rows in zip(sides, numbers, first.rows_of, strict=True):
+        known = [row for row in rows[own] if table.phases[table.phase[row]] in phases]
+        bits_of_calls.append(Counter(bits.tobytes() for bits in table.digest[known]))
+    return bits_of_calls[0], bits_of_calls[1]
+
+
+def _passes(table: Table, step: int) -> int:
+    """How many backward passes reach parameters in a step."""
+    kinds = np.array([tensor.kind == "pass_grad" for tensor in table.tensors] or [False], bool)
+    rows = np.flatnonzero(kinds[table.tensor] & (table.step == step))
+    return len(set(zip(table.pass_index[rows].tolist(), table.call[rows].tolist(), strict=True)))
