@@ -25,15 +25,18 @@ MOST_ELEMENTS = 1 << 22
 
 
 def in_turn(first: FirstStep) -> bool:
-    """Whether the passes contribute otherwise to gradients whose sums over all passes agree."""
+    """Whether the passes contribute otherwise to gradients whose sums over all passes agree.
+
+    Contributions that are equal but for rounding are those of the same passes.
+    """
     a, b = first.alignment.a, first.alignment.b
+    tensors = a.tensor[first.rows[first.here]]
     numbers = [
-        number
-        for number in np.unique(a.tensor[first.rows[first.here]]).tolist()
-        if a.tensors[number].kind == "pass_grad"
+        number for number in np.unique(tensors).tolist() if a.tensors[number].kind == "pass_grad"
     ]
     many = [number for number in numbers if len(first.rows_of[0].get(number, ())) > 1]
-    if not many or many != numbers:
+    errors = first.measures["error_eps"][first.here][np.isin(tensors, numbers)]
+    if not many or many != numbers or (errors <= LIMIT).all():
         return False
     for number in numbers:
         mine, other = (
