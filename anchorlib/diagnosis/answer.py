@@ -326,7 +326,11 @@ def _partings(losses: Losses) -> str:
         return "does not part"
     marks = {"1e-6": losses.above_1e6, "1e-3": losses.above_1e3}
     later = [f"{mark} {'never' if at is None else f'at {at}'}" for mark, at in marks.items()]
-    return ", by ".join([f"parts at step {losses.first_bit}", *later])
+    parting = ", by ".join([f"parts at step {losses.first_bit}", *later])
+    if (lost := losses.first_without_number()) is None:
+        return parting
+    step, run, what = lost
+    return f"{parting}; {what} in {run} at {step}"
 
 
 def _notes(comparison: Findings) -> Section | None:

@@ -146,9 +146,10 @@ def _from_outside(alignment: Alignment) -> Iterator[str]:
 def _steps(alignment: Alignment) -> Iterable[str]:
     if not alignment.step_offset:
         return []
+    sign = "+" if alignment.step_offset > 0 else "-"
     return [
-        f"step n of {escape(alignment.a.run)} was compared with step n + {alignment.step_offset} "
-        f"of {escape(alignment.b.run)}"
+        f"step n of {escape(alignment.a.run)} was compared with "
+        f"step n {sign} {abs(alignment.step_offset)} of {escape(alignment.b.run)}"
     ]
 
 

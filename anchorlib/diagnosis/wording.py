@@ -211,6 +211,9 @@ def _loss(losses: Losses | None, step: int) -> str:
         return ""
     if losses.first_bit is None:
         return "the losses are the same"
+    if (lost := losses.first_without_number()) is not None:
+        at, run, what = lost
+        return f"the loss of {run} is {what} at step {at}"
     if losses.above_1e3 is None:
         return f"the losses differ from step {losses.first_bit} on, by less than 0.001"
     later = losses.above_1e3 - step

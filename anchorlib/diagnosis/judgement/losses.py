@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +33,17 @@ class Losses:
     above_1e6: int | None
     above_1e3: int | None
     values: tuple[tuple[int, float, float], ...]
+
+    def first_without_number(self) -> tuple[int, str, str] | None:
+        """The first step at which one run alone has a loss that is no number, or infinite.
+
+        Returns the step, "A" or "B", and "NaN" or "infinite"; None where there is no such step.
+        """
+        for step, a, b in self.values:
+            if math.isfinite(a) != math.isfinite(b):
+                run, loss = ("A", a) if math.isfinite(b) else ("B", b)
+                return step, run, "NaN" if math.isnan(loss) else "infinite"
+        return None
 
 
 def losses(alignment: Alignment) -> Losses | None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from anchorlib.diagnosis import sections
 from anchorlib.diagnosis.investigation import compare_tables
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.record import Edges, Parent
@@ -428,6 +429,36 @@ def test_a_loss_that_becomes_nan_parts_there():
     losses = compared(run, {"loss@value": np.array(np.nan, "<f4")}).losses
     assert losses.above_1e3 == 0
     assert math.isnan(losses.values[0][2])
+
+
+@pytest.mark.parametrize(
+    ("loss", "what"),
+    [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite"), (1e30, "")],
+)
+def test_a_loss_that_is_no_number_in_one_run_alone_is_called_so(loss: float, what: str):
+    run = History()
+    run.chain("input", "b")
+    for step in range(3):
+        run.add("b@value", step)
+        run.add("loss@value", step, raw=np.array(1.0 + step, "<f4"))
+    found = compared(run, {"b@value 1": ROUND, "loss@value 2": np.array(loss, "<f4")})
+    said = f"the loss of B is {what} at step 2"
+    assert (said in found.sentence) == bool(what)
+    section = next(one for one in sections(found) if one.key == "loss")
+    assert section.head.endswith(
+        f"by 1e-3 at 2{f'; {what} in B at 2' * bool(what)}; tensors part at 1"
+    )
+
+
+def test_losses_that_are_no_numbers_in_both_runs_are_not_told_apart():
+    run = History()
+    run.chain("input", "b")
+    for step in range(3):
+        run.add("b@value", step)
+        run.add("loss@value", step, raw=np.array(np.nan if step else 1.0, "<f4"))
+    found = compared(run, {"b@value 1": ROUND})
+    assert found.losses.first_without_number() is None
+    assert "NaN" not in found.sentence
 
 
 @pytest.mark.parametrize("name", ["scale", "loss_weight", "loss"])

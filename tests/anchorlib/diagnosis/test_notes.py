@@ -96,3 +96,16 @@ def test_operations_that_were_seen_steps_before_are_said_to_be(tmp_path):
     origin = anchorlib.compare("a", "b", store=tmp_path).origins[0]
     assert (origin.cls, origin.place.step, origin.place.name) == ("nonfinite", 3, "last")
     assert "what B did at step 3 was not looked at" in origin.why
+
+
+@pytest.mark.parametrize(("a", "b", "said"), [(0, 6, "step n + 6"), (6, 0, "step n - 6")])
+def test_runs_that_count_their_steps_differently_are_said_to(tmp_path, a, b, said):
+    for run, first in (("a", a), ("b", b)):
+        with Writer.open(tmp_path, run, 0) as writer:
+            for step in range(first, first + 8):
+                raw = np.arange(64, dtype="<f4") + step - first
+                for name in ("input", "x"):
+                    put(writer, [record(name, step, raw, kind="value")])
+                    raw = raw * 2
+    notes = anchorlib.compare("a", "b", store=tmp_path).notes
+    assert f"step n of a was compared with {said} of b" in notes
