@@ -64,6 +64,7 @@ class Clock:
         self._passes: dict[str, Passes] = {}
         self._explicit = False
         self._ended_by_optimizer = False
+        self._gradient_since_step = False  # whether one was seen since an optimizer stepped last
 
     # -- phase
 
@@ -183,7 +184,7 @@ class Clock:
     def gradient(self, at: At | None = None) -> None:
         """A gradient arrived. at: the forward call that it belongs to; None where unknown."""
         self._ended_by_optimizer = False
-        self.trains = True
+        self._gradient_since_step = self.trains = True
         if at is None:
             phase = self.phase
         else:
@@ -242,7 +243,10 @@ class Clock:
         with self._lock:
             self.trains = True
             place = self._current().index
-            ends = self.turns.stepped(optimizer, place, by_hand=self._explicit)
+            ends = self.turns.stepped(
+                optimizer, place, by_hand=self._explicit, gradient=self._gradient_since_step
+            )
+            self._gradient_since_step = False
         if ends:
             self._end(self.step + 1)
             self._ended_by_optimizer = True

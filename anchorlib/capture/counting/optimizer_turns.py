@@ -7,6 +7,9 @@ that completes a step, or the one that `watch` was given. Other optimizers step 
     the clock has stepped alone so far (at least twice in a row), and another optimizer steps
     another optimizer steps more often than it ever did inside one step of the clock, at least twice
 
+A step that an optimizer repeats at once, without a gradient in between, does not count for the
+second case: it follows the same backward pass, and the clock's next step is still to come.
+
 The old clock takes over again where the new one ended a single step, or where the old one is the
 optimizer that `watch` was given, and it steps again.
 """
@@ -70,6 +73,7 @@ class Turns:
         self._clock: _Stepper | None = None
         self._history: deque[_Stepper] = deque(maxlen=_HISTORY)
         self._in_a_row = 0  # steps in a row of the optimizer that stepped last
+        self._repeated = False  # whether the last step was a repetition without a gradient
         self._inside: dict[_Stepper, int] = {}  # steps of others inside the open step
         self._most: dict[_Stepper, int] = {}  # most steps of others inside a step of this clock
         self._beside: set[_Stepper] = set()  # optimizers that stepped inside its steps
@@ -91,10 +95,13 @@ class Turns:
         """Whether an optimizer has stepped, or a step was ended by hand."""
         return bool(self._history or self.steps)
 
-    def stepped(self, optimizer: object, pass_index: int, *, by_hand: bool) -> bool:
+    def stepped(
+        self, optimizer: object, pass_index: int, *, by_hand: bool, gradient: bool = True
+    ) -> bool:
         """Note an optimizer's step, completed after pass `pass_index`; whether the step ends.
 
-        by_hand: whether steps end only at `session.step()`.
+        by_hand: whether steps end only at `session.step()`. gradient: whether a gradient was seen
+            since an optimizer stepped last.
         """
         one = self._stepper(optimizer)
         if not one.label:
@@ -104,8 +111,10 @@ class Turns:
         if by_hand:
             one.inside(pass_index)
             return False
-        ends = one is self._clock or self._takes_over(one)
         alone = bool(self._history) and self._history[-1] is one
+        # Where no gradients are seen at all, only the first repetition passes for one.
+        self._repeated = alone and not gradient and not self._repeated
+        ends = one is self._clock or (not self._repeated and self._takes_over(one))
         self._in_a_row = self._in_a_row + 1 if alone else 1
         self._history.append(one)
         if ends:

@@ -24,6 +24,7 @@ from anchorlib.diagnosis.judgement.changes import (
     Changes,
     is_constant,
     parted_since,
+    passes_apart,
     stepped_again,
     unreached,
     untrained_since,
@@ -105,7 +106,7 @@ class Classes:
             return "window_start", _UNSEEN[role == Role.OPTIMIZER]
         if why := self._stepped_otherwise(row):
             return "not_rounding", why
-        if role == Role.OPTIMIZER and self.frontier.orphaned[row] and not self._unreached(row):
+        if self._lacks_gradients(row):
             return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
         if self._unseen_gradients(row) and not self._stands_still(row, measure):
             return "window_start", "the gradients that changed parameters were not recorded"
@@ -115,13 +116,23 @@ class Classes:
         """Says which run's optimizer stepped once more, or left out a parameter; else ""."""
         if run := stepped_again(self.frontier, row):
             return f"{run}'s optimizer stepped again, without a backward pass in between"
+        if more := self.changes.stepped_more(row):
+            return more
         return untrained_since(self.frontier, row)
 
-    def _unreached(self, row: int) -> bool:
-        """Whether a gradient lacks parents in B because B's backward did not reach a value."""
-        a = self.frontier.alignment.a
-        gradient = a.tensors[a.tensor[row]].kind in ("grad", "pass_grad")
-        return gradient and bool(unreached(self.frontier, row))
+    def _lacks_gradients(self, row: int) -> bool:
+        """Whether an optimizer's row lacks parents in B that may be without a record there.
+
+        They are known not to be where B's backward did not reach a value, and where B has fewer
+        passes in the step.
+        """
+        front = self.frontier
+        if front.role[row] != Role.OPTIMIZER or not front.orphaned[row]:
+            return False
+        kind = front.alignment.a.tensors[front.alignment.a.tensor[row]].kind
+        if kind in ("grad", "pass_grad") and unreached(front, row):
+            return False
+        return not passes_apart(front, row)
 
     def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         """The class of a row without known parents: an input, a buffer, or a loose value."""

@@ -6,7 +6,12 @@ import re
 from collections.abc import Sequence
 
 from anchorlib.diagnosis.causes import Frontier, Role, mode_since
-from anchorlib.diagnosis.judgement.changes import computing, detached, stepped_again, untrained
+from anchorlib.diagnosis.judgement.changes import (
+    computing,
+    detached,
+    stepped_again,
+    untrained,
+)
 from anchorlib.diagnosis.judgement.origins import OriginSegment
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.diagnosis.sizes import Measure
@@ -15,6 +20,11 @@ from anchorlib.names import escape
 __all__ = ["reason", "unrounding"]
 
 LARGE = 1000.0  # eps, which no operation of the first steps is likely to make
+STEPPING = re.compile(
+    r"^zero_grad\?| has no gradient of |^\d+ backward pass"
+    r"|optimizer (of .*)?(stepped|did not)|outside of that step"
+)
+"""Clauses that say what an optimizer's step was given, or what else moved a parameter."""
 
 
 UNROUNDING = re.compile(
@@ -66,15 +76,16 @@ def reason(
             f"{segment.ops[0]} cannot round: the difference was made just before, by something "
             "that is not recorded"
         )
-    if frontier.lacking[row] and not segment.ops and not note:
+    explained = any(map(STEPPING.search, (note, *changed))) or bool(
+        stepped_again(frontier, row) or untrained(frontier, row)
+    )
+    if frontier.lacking[row] and not (segment.ops or note or explained):
         parts.append("how it was made was not recorded")
     parts += _stretch(segment)
     if row in frontier.copies:
         parts.append(_copied(frontier, row))
     explanations = [*_in_eval_mode(frontier, row), *detached(frontier, row), *changed]
-    parts += explanations or _seen_before(frontier, row, measure)
-    explained = any(clause.startswith("zero_grad?") for clause in changed)
-    explained = explained or bool(stepped_again(frontier, row) or untrained(frontier, row))
+    parts += explanations or ([] if explained else _seen_before(frontier, row, measure))
     if frontier.role[row] == Role.OPTIMIZER and not segment.ops and not explained:
         parts.append(_after_backward(frontier, a.tensors[a.tensor[row]].kind))
     if ranks := _ranks(frontier, segment):

@@ -13,7 +13,10 @@ targets       the target of a loss, computed from its input and gradient
 bootstrapped  a loss's target that contains a recorded value with another factor
 leftover      a gradient that was not cleared
 clipping      the norm to which each run clips its gradients
+optimizer_steps  how often an optimizer stepped, and parameters written outside of its steps
 second_steps  a second optimizer step on the gradients of one backward
+gradients_missing  parameters of which one run alone has no gradient
+step_passes   fewer backward passes before one run's optimizer step
 detaching     a graph that one run alone cuts
 unreached     values that one run's backward alone reaches
 sharing       a weight that one run alone ties
@@ -30,6 +33,7 @@ from anchorlib.diagnosis.judgement.changes.relations import ValueClause
 from anchorlib.diagnosis.judgement.changes.schedules import parted_since, turning
 from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
 from anchorlib.diagnosis.judgement.changes.stated import stated
+from anchorlib.diagnosis.judgement.changes.step_passes import passes_apart
 from anchorlib.diagnosis.judgement.changes.unreached import unreached
 
 __all__ = [
@@ -39,6 +43,7 @@ __all__ = [
     "detached",
     "is_constant",
     "parted_since",
+    "passes_apart",
     "stated",
     "stepped_again",
     "turning",

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
+from anchorlib.diagnosis.judgement.changes.optimizer_steps import parameters_of
 from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
+from anchorlib.diagnosis.judgement.changes.step_passes import passes_apart
 from anchorlib.diagnosis.judgement.changes.unreached import unreached
 from anchorlib.diagnosis.judgement.series import series
 from anchorlib.diagnosis.pairing import Table
@@ -79,7 +81,8 @@ def _stands_still(table: Table, row: int) -> bool:
     """Whether a run has no gradient of an update's parameter, and the update does not change it."""
     held = series(table, row, "value")
     held = held[(table.step[held] == table.step[row]) & (table.order[held] < table.order[row])]
-    if len(series(table, row, "grad")) or not len(held):
+    graded = series(table, row, "grad")
+    if (table.step[graded] == table.step[row]).any() or not len(held):
         return False
     return bool((table.digest[held[-1]] == table.digest[row]).all())
 
@@ -88,7 +91,8 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     """Parents of the row in its step of which B has no record there, one clause for each.
 
     A parent that A computed counts only where B uses its name elsewhere: where B never uses the
-    name, B may compute the tensor and lack its anchor.
+    name, B may compute the tensor and lack its anchor. A parameter that B has does not count: B
+    records it where it was changed.
     """
     alignment, a = frontier.alignment, frontier.alignment.a
     if not frontier.orphaned[row]:
@@ -105,7 +109,9 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
         if names.get(name := a.tensors[number].name, name) in known
     }
     parents = dict.fromkeys(link.name for link in frontier.ancestry(row).parents)
-    lost = [name for name in parents if name in only]
+    parameters = parameters_of(a, a.tensors[a.tensor[row]].rank)
+    held = {name for name in parameters if names.get(name, name) in known}
+    lost = [name for name in parents if name in only - held]
     clauses = []
     for name in lost[:SHOWN]:
         phases = _phases(frontier, names.get(name, name), step + alignment.step_offset)
@@ -146,7 +152,7 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
         else:
             why = "belongs to this step: the optimizer did not step before it"
         clauses.append(f"in {run} alone the backward of pass {listed} {why}")
-    return clauses
+    return [*filter(None, [passes_apart(frontier, row)])] or clauses
 
 
 def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:

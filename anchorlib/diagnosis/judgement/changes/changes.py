@@ -40,6 +40,7 @@ from anchorlib.diagnosis.judgement.changes.absences import (
 from anchorlib.diagnosis.judgement.changes.bootstrapped import other_share
 from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
 from anchorlib.diagnosis.judgement.changes.detaching import detached
+from anchorlib.diagnosis.judgement.changes.gradients_missing import without_gradient
 from anchorlib.diagnosis.judgement.changes.indices import (
     exchanged,
     other_targets,
@@ -61,10 +62,12 @@ from anchorlib.diagnosis.judgement.changes.operations import (
     taken_otherwise,
     unkept,
 )
+from anchorlib.diagnosis.judgement.changes.optimizer_steps import stepped_more, written_outside
 from anchorlib.diagnosis.judgement.changes.relations import ValueClause, relation
 from anchorlib.diagnosis.judgement.changes.rows_read import rows_read
 from anchorlib.diagnosis.judgement.changes.sharing import shared_otherwise
 from anchorlib.diagnosis.judgement.changes.squares import squared_targets
+from anchorlib.diagnosis.judgement.changes.step_passes import other_passes, passes_apart
 from anchorlib.diagnosis.judgement.changes.targets import targets
 from anchorlib.diagnosis.judgement.changes.unreached import unreached
 from anchorlib.diagnosis.pairing import Table, compiled
@@ -126,6 +129,7 @@ class Changes:
         stated = arguments(without_targets(a), without_targets(b))
         told_otherwise = [clause for clause in stated if about(clause) not in map(about, module)]
         clauses = [*module, *self._said_by_names(row, a, b, told_otherwise)]
+        clauses += filter(None, [written_outside(self.frontier, row)])
         clauses += called_otherwise(self.frontier, row)
         clauses += self._counted(row, a, b) or self._arranged(row)
         clauses += self._settings(row)
@@ -167,9 +171,14 @@ class Changes:
         clauses = [clause for clause in clauses if " of mean " in clause or " from " in clause]
         if factor := _factor(measure):
             return (*clauses, f"B is {factor:.6g} times A")
+        clauses += filter(None, [other_passes(self.frontier, row)])
         if self._far(measure):
             clauses += relation(self.frontier, row)
         return tuple(clauses)
+
+    def stepped_more(self, row: int) -> str:
+        """Says that a parameter was updated more often in one run before this row; else ""."""
+        return stepped_more(self.frontier, row, self._names)
 
     def unkept(self, row: int) -> tuple[str, ...]:
         """Names numbers of a row's operations that autograd does not keep, if all else is equal."""
@@ -379,10 +388,8 @@ class Changes:
             return [f"B computes it from {alone}, which A does not have"]
         if lone := absences(self.frontier, row, self._names):
             return lone
-        if self._kind(row) in ("grad", "pass_grad") and (
-            other := unreached(self.frontier, row) or shared_otherwise(self.frontier, row)
-        ):
-            return other
+        if ungraded := self._ungraded(row):
+            return ungraded
         if others := self._made_of_others(row):
             return others
         if not (a or self._is_handed_on(row, 0)) or not (b or self._is_handed_on(row, 1)):
@@ -399,6 +406,15 @@ class Changes:
         clauses = [f"B has {nth(name, second[name], count)}" for name, count in more.items()]
         clauses += [f"A has {nth(name, first[name], count)}" for name, count in less.items()]
         return clauses[:SHOWN]
+
+    def _ungraded(self, row: int) -> list[str]:
+        """Names what has a gradient in one run alone, and parameters that share one."""
+        missing = without_gradient(self.frontier, row, self._names)
+        if self._kind(row) in ("grad", "pass_grad") and (
+            other := unreached(self.frontier, row) or shared_otherwise(self.frontier, row)
+        ):
+            return [*other, *filter(None, [missing])]
+        return [f"{missing}: requires_grad?"] if missing else []
 
     def _is_handed_on(self, row: int, run: int) -> bool:
         """Whether a run states that a value is another record's tensor, under another name."""
@@ -489,7 +505,8 @@ class Changes:
         read_otherwise = rows_read(self.frontier, row) if self._kind(row) == "value" else []
         clauses += [*read_otherwise, *squared_targets(self.frontier, row)]
         alignment = self.frontier.alignment
-        if alignment.a.tensors[alignment.a.tensor[row]].kind == "grad" and not clauses:
+        gradient = self._kind(row) == "grad" and not passes_apart(self.frontier, row)
+        if gradient and not clauses:
             pair = int(np.searchsorted(alignment.a_row, row))
             clauses += filter(None, [leftover(alignment, pair, measure.eps)])
             clauses = clauses or clipped_otherwise(self.frontier, row)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import DIFFERS, EQUAL, Frontier, Role
+from anchorlib.diagnosis.judgement.changes.optimizer_steps import did_not_step
 from anchorlib.diagnosis.judgement.series import series, values
 from anchorlib.diagnosis.pairing import Alignment
 from anchorlib.errors import StoreError
@@ -68,7 +69,7 @@ def _since(frontier: Frontier, row: int) -> Iterator[str]:
     still = [bool((made == start).all()) for made in (value_a, value_b)]
     if still[0] != still[1]:
         yield f"{'BA'[still[1]]} alone moves it {since}"
-        yield from _left_out(frontier, row, before, still.index(True))
+        yield from did_not_step(frontier, row, before, still.index(True))
     elif factor is not None:
         if abs(factor - 1) > CLEAR:
             yield f"B's move of it {since} is {factor:.3g} times A's"
@@ -96,25 +97,6 @@ def _before(frontier: Frontier, row: int) -> int | None:
         if not (same and (digest[_partner(alignment, earlier)] == digest[partner]).all()):
             return None
     return None
-
-
-def _left_out(frontier: Frontier, row: int, before: int, still: int) -> Iterator[str]:
-    """Says that an optimizer did not step in a run, where only the other run has an update.
-
-    before: the tensor's previous row. still: the number of the run that left the tensor unchanged.
-    """
-    alignment = frontier.alignment
-    sides = [
-        (alignment.a, before, row),
-        (alignment.b, _partner(alignment, before), _partner(alignment, row)),
-    ]
-    counts = []
-    for table, first, last in sides:
-        made = series(table, last, "updated", every_phase=True)
-        between = (table.order[made] > table.order[first]) & (table.order[made] < table.order[last])
-        counts.append(int(between.sum()))
-    if counts[1 - still] and not counts[still]:
-        yield f"its optimizer did not step in {'AB'[still]}"
 
 
 def _left_there(frontier: Frontier, row: int) -> Iterator[str]:

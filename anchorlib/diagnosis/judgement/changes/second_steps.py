@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
+from anchorlib.diagnosis.judgement.changes.optimizer_steps import updated_together
 from anchorlib.diagnosis.pairing import Table
 
 __all__ = ["stepped_again"]
@@ -45,7 +46,7 @@ def _is_between(passes: Array, step: int) -> bool:
 
 
 def _passes(table: Table, row: int) -> Array:
-    """The steps of the row's rank in which a gradient came back from a backward pass.
+    """The steps in which a backward pass reached a parameter of the row's optimizer.
 
     Empty where a mode leaves passes out or records were lost: a step without a record may then have
     had a backward.
@@ -53,13 +54,14 @@ def _passes(table: Table, row: int) -> Array:
     if table.gaps:
         return table.step[:0]
     rank = table.tensors[table.tensor[row]].rank
-    gradients = [tensor.kind == "pass_grad" and tensor.rank == rank for tensor in table.tensors]
-    modes = {
-        tensor.mode
+    names = updated_together(table, row)
+    gradients = [
+        tensor.kind == "pass_grad" and tensor.rank == rank and tensor.name in names
         for tensor in table.tensors
-        if tensor.kind == "pass_grad" and tensor.rank == rank
-    }
+    ]
+    which = np.array(gradients, bool)
+    modes = {table.tensors[number].mode for number in np.flatnonzero(which).tolist()}
     if not modes <= EVERY_PASS:
         return table.step[:0]
-    steps: Array = table.step[np.array(gradients, bool)[table.tensor]]
+    steps: Array = table.step[which[table.tensor]]
     return steps

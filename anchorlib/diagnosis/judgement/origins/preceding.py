@@ -15,16 +15,21 @@ __all__ = ["preceding"]
 def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
     """Why the first record that differs is not the first origin, as a clause; "" where it is.
 
+    A parameter that another phase recorded with the same bits is the origin itself.
+
     first: the place of the first record that differs. origin: the first origin.
     """
     if first == origin.place:
         return ""
     a = frontier.alignment.a
     row, row_of_origin = _row(a, first), _row(a, origin.place)
+    if a.tensor[row] == a.tensor[row_of_origin] and _has_bits_of(frontier, row, row_of_origin):
+        return ""
     if a.step[row_of_origin] == a.step[row] and frontier.since[row_of_origin] <= a.order[row]:
         return "is the same tensor under another name"
     if not frontier.explained[row]:
-        return "is made by the same operation"
+        there = f" in phase {escape(first.phase)}" if first.phase != origin.place.phase else ""
+        return f"is made by the same operation{there}"
     follows = [
         parent for parent in frontier.parents(row, saved=True) if frontier.status[parent] == 1
     ]
@@ -32,6 +37,14 @@ def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
         tensor = a.tensors[a.tensor[follows[0]]]
         return f"follows from {escape(join(tensor.name, tensor.kind))}"
     return "follows from what another rank computed, whose records are counted apart"
+
+
+def _has_bits_of(frontier: Frontier, row: int, other: int) -> bool:
+    """Whether two rows of A have the same bits, and so have their partners."""
+    alignment = frontier.alignment
+    rows_b = alignment.b_row[np.searchsorted(alignment.a_row, [row, other])]
+    sides = ((alignment.a.digest, (row, other)), (alignment.b.digest, rows_b))
+    return all(bool((digest[one] == digest[two]).all()) for digest, (one, two) in sides)
 
 
 def _row(table: Table, place: Place) -> int:

@@ -81,6 +81,35 @@ def test_a_critics_steps_are_inside_its_generators_once_that_is_known():
     assert third[0] == second[0] + 1
 
 
+def steps_with_repetitions(turns):
+    """The step of each pass; a small letter is a step that follows no backward pass of its own."""
+    clock, optimizers = Clock(), {name: Optimizer() for name in turns.upper()}
+    found = []
+    for name in turns:
+        if name.isupper():
+            at = clock.call("h")
+            found.append(at.step)
+            clock.gradient(at)
+        clock.optimizer_stepped(optimizers[name.upper()])
+    return found
+
+
+def test_a_step_that_an_optimizer_repeats_at_once_moves_no_boundary():
+    assert steps_with_repetitions("DGDGgDGDG") == steps("DGDGDGDG")
+    assert steps_with_repetitions("DGDGDdGDG")[5:] == [4, 4, 5], "but the clock's ends a step"
+
+
+def test_who_steps_more_often_with_a_backward_pass_each_time_ends_steps_as_before():
+    assert steps_with_repetitions("DGDGGGG") == steps("DGDGGGG") == [0, 1, 1, 2, 2, 3, 4]
+
+
+def test_optimizers_without_any_gradient_that_is_seen_still_end_steps():
+    clock, optimizers = Clock(), {name: Optimizer() for name in "AB"}
+    for name in "ABABBBBBB":
+        clock.optimizer_stepped(optimizers[name])
+    assert clock.step > 5
+
+
 @pytest.mark.slow
 @given(st.text("ABC", max_size=30), st.sampled_from(["", "A", "C"]))
 def test_whoever_steps_alone_for_longer_than_before_ends_a_step_each(before, watched):

@@ -109,6 +109,6 @@ def test_a_step_of_the_optimizer_that_is_left_out_is_told(tmp_path):
     trained(tmp_path, "a")
     trained(tmp_path, "b", left_out=1)
     found = anchorlib.compare("a", "b", store=tmp_path)
-    clause = "the backward of pass 1 belongs to this step: the optimizer did not step before it"
-    assert f"in B alone {clause}" in found.sentence
+    assert "1 backward pass reaches it in step 1 of A, 2 in B" in found.sentence
+    assert "B's optimizer did not step before pass 1" in found.sentence
     assert (found.verdict, found.origins[0].place.step) == ("unexpected", 1)

@@ -1,0 +1,119 @@
+"""Parameters of which one run alone has no gradient: frozen there, or behind a graph that is cut.
+
+    B has no gradient of h.1.* from step 8 on: requires_grad?
+
+Such a parameter has no pair of gradients that could differ. What differs first is something else:
+all other gradients, where their common norm is clipped, or what is computed from the parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier, Role, plain
+from anchorlib.diagnosis.judgement.changes.optimizer_steps import parameters_of
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.names import escape
+
+__all__ = ["without_gradient"]
+
+Array = np.ndarray[Any, Any]
+GRADIENTS = ("grad", "pass_grad")
+SHOWN = 3  # how many parameters, or modules of which all parameters lack one, are named
+
+
+def without_gradient(frontier: Frontier, row: int, names: Mapping[str, str]) -> str:
+    """Says of which parameters one run alone has no gradient in the row's step; "" without any.
+
+    For a value, that is the step before, and one of the parameters must be what the value is
+    computed from. The run must know the parameters, and have gradients of others in that step.
+    names: A's names -> B's, where they differ.
+    """
+    alignment = frontier.alignment
+    a, b = alignment.a, alignment.b
+    tensor = a.tensors[a.tensor[row]]
+    if a.gaps or b.gaps or alignment.merged:
+        return ""
+    value = tensor.kind == "value"
+    step = int(a.step[row]) - value
+    own = {names[name]: name for name in names}
+    of_b = {own.get(name, name) for name in parameters_of(b, tensor.rank)}
+    parameters = parameters_of(a, tensor.rank) | of_b
+    graded = (
+        _graded(a, tensor.rank, parameters, {}, 0),
+        _graded(b, tensor.rank, parameters, names, alignment.step_offset),
+    )
+    here = [own.get(step, set()) for own in graded]
+    if not all(here) or bool(here[0] - here[1]) == bool(here[1] - here[0]):
+        return ""
+    run = int(bool(here[0] - here[1]))  # the run that has no such gradient
+    lone = here[1 - run] - here[run]
+    known = _named(b if run else a, tensor.rank, names if run else {})
+    read = {tensor.name} if frontier.role[row] == Role.PARAMETER else set()
+    read |= set(frontier.ancestry(row).unrecorded) if value else set()
+    if not lone <= known or (value and not lone & read):
+        return ""
+    folded = _folded(lone, set().union(*graded[1 - run].values()))
+    more = f" and {len(folded) - SHOWN} more" if len(folded) > SHOWN else ""
+    named = f"{', '.join(map(escape, folded[:SHOWN]))}{more}"
+    return f"{'AB'[run]} has no gradient of {named} {_when(graded[run], step, lone)}"
+
+
+def _when(graded: Mapping[int, set[str]], step: int, lone: set[str]) -> str:
+    """Since when a run has none of these gradients, or that it has none in this one step."""
+    if any(lone & reached for at, reached in graded.items() if at > step):
+        return f"in step {step}"
+    while (earlier := graded.get(step - 1)) is not None and not lone & earlier:
+        step -= 1
+    return f"from step {step} on"
+
+
+def _named(table: Table, rank: int, names: Mapping[str, str]) -> set[str]:
+    """The names, as A has them, of all tensors of which a run has any record."""
+    own = {names[name]: name for name in names}
+    return {own.get(tensor.name, tensor.name) for tensor in table.tensors if tensor.rank == rank}
+
+
+def _graded(
+    table: Table, rank: int, parameters: set[str], names: Mapping[str, str], offset: int
+) -> dict[int, set[str]]:
+    """The parameters that have a gradient in each step, with the names and steps of A.
+
+    Empty where a mode leaves out gradients.
+    """
+    own = {names[name]: name for name in names}
+    called = [own.get(tensor.name, tensor.name) for tensor in table.tensors]
+    which = np.array(
+        [
+            tensor.rank == rank and tensor.kind in GRADIENTS and name in parameters
+            for tensor, name in zip(table.tensors, called, strict=True)
+        ],
+        bool,
+    )
+    if not all(plain(table.tensors[number].mode) for number in np.flatnonzero(which).tolist()):
+        return {}
+    rows = np.flatnonzero(which[table.tensor])
+    pairs = np.unique(np.stack([table.step[rows] - offset, table.tensor[rows]]), axis=1)
+    graded: dict[int, set[str]] = {}
+    for step, number in pairs.T.tolist():
+        graded.setdefault(step, set()).add(called[number])
+    return graded
+
+
+def _folded(names: set[str], every: set[str]) -> list[str]:
+    """The names, where the shortest prefix that no other name has stands for all that have it."""
+    found: dict[str, None] = {}
+    others = every - names
+    for name in sorted(names):
+        parts = name.split(".")
+        prefixes = (".".join(parts[:length]) + "." for length in range(1, len(parts)))
+        sole = (
+            prefix for prefix in prefixes if not any(other.startswith(prefix) for other in others)
+        )
+        prefix = next(sole, "")
+        alone = sum(other.startswith(prefix) for other in names) == 1
+        found[f"{prefix}*" if prefix and not alone else name] = None
+    return list(found)

@@ -1,0 +1,228 @@
+"""How often each run's optimizer moved a parameter, and whether other code moved it as well.
+
+    in step 8 its optimizer stepped once in A, 2 times in B
+    its optimizer did not step in B
+    B alone writes it after the optimizer's step 7, outside of that step
+
+The records of an optimizer's step lie together: the gradients that it read, then what it made of
+them. So they also tell which parameters one step of an optimizer updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role
+from anchorlib.diagnosis.judgement.series import series
+from anchorlib.diagnosis.pairing import Alignment, Table
+from anchorlib.names import escape
+
+__all__ = ["did_not_step", "parameters_of", "stepped_more", "updated_together", "written_outside"]
+
+Array = np.ndarray[Any, Any]
+Side = tuple[Table, int, str]
+UPDATES = ("updated", "delta", "grad")
+"""Kinds that an optimizer's step records, of which the first that both runs have is counted."""
+EVERY_STEP = {"all", "summary"}
+"""Modes that leave no step of an optimizer without a record."""
+LOOKED_AT = 3  # how many unrecorded parameters of a value are looked at
+
+
+def stepped_more(frontier: Frontier, row: int, names: Mapping[str, str]) -> str:
+    """Says that a parameter was updated more often in one run before this row; else "".
+
+    row: the value of a parameter, or a value that was computed from parameters without records.
+    names: A's names -> B's, where they differ.
+    """
+    alignment = frontier.alignment
+    a = alignment.a
+    own = a.tensors[a.tensor[row]]
+    if own.kind != "value" or a.gaps or alignment.b.gaps or alignment.merged:
+        return ""
+    row_b = _partner(alignment, row)
+    for name in _moved_before(frontier, row):
+        sides = ((a, row, name), (alignment.b, row_b, names.get(name, name)))
+        if said := _more(sides, "" if name == own.name else escape(name)):
+            return said
+    return ""
+
+
+def _moved_before(frontier: Frontier, row: int) -> list[str]:
+    """The parameters whose updates may explain a value: itself, or those it was computed from."""
+    a = frontier.alignment.a
+    if frontier.role[row] == Role.PARAMETER:
+        return [a.tensors[a.tensor[row]].name]
+    parameters = list(frontier.ancestry(row).unrecorded)[:LOOKED_AT]
+    lone = (one for one in frontier.parents(row) if frontier.status[one] == UNMATCHED)
+    return parameters + [
+        a.tensors[a.tensor[one]].name for one in lone if frontier.role[one] == Role.PARAMETER
+    ]
+
+
+def _more(sides: tuple[Side, Side], name: str) -> str:
+    """Says in which of the last two steps one run updated a parameter more often; else "".
+
+    name: what to call the parameter; "" for the one that the sentence is about.
+    """
+    kind = next((kind for kind in UPDATES if all(_rows(*side, kind) for side in sides)), None)
+    if kind is None:
+        return ""
+    steps = [int(table.step[row]) for table, row, _ in sides]
+    whose = f"the optimizer of {name}" if name else "its optimizer"
+    for back in (1, 0):
+        updates, passes = (
+            [_rows(*side, one).get(at - back, []) for side, at in zip(sides, steps, strict=True)]
+            for one in (kind, "pass_grad")
+        )
+        few, many = sorted((0, 1), key=lambda run: len(updates[run]))
+        if len(updates[few]) == len(updates[many]):
+            continue
+        if updates[few]:
+            together = {updated_together(sides[many][0], at) for at in updates[many]}
+            what = f"{whose} stepped" if len(together) == 1 else f"{name or 'it'} is updated"
+            times = [_times(len(rows)) for rows in updates]
+            return f"in step {steps[0] - back} {what} {times[0]} in A, {times[1]} in B"
+        if name and len(passes[few]) >= len(passes[many]):
+            return f"in step {steps[0] - back} {whose} did not step in {'AB'[few]}"
+    return ""
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _rows(table: Table, row: int, name: str, kind: str) -> dict[int, list[int]]:
+    """The rows of a kind of a parameter in each step, of those before a row.
+
+    Empty where a mode leaves out steps.
+    """
+    made = series(table, row, kind, name, every_phase=True)
+    if {table.tensors[number].mode for number in np.unique(table.tensor[made])} - EVERY_STEP:
+        return {}
+    by_step: dict[int, list[int]] = {}
+    for one in made[table.order[made] < table.order[row]].tolist():
+        by_step.setdefault(int(table.step[one]), []).append(one)
+    return by_step
+
+
+def parameters_of(table: Table, rank: int) -> set[str]:
+    """The names of a rank's parameters, by what statements say and by what only parameters have."""
+    stated = {
+        parent.name
+        for edges in table.edges.get(rank, ())
+        for parent in edges.parents
+        if parent.call is None
+    }
+    return stated | {
+        tensor.name
+        for tensor in table.tensors
+        if tensor.rank == rank and tensor.kind in ("pass_grad", "updated", "delta")
+    }
+
+
+def updated_together(table: Table, row: int) -> frozenset[str]:
+    """The names of all parameters that the optimizer's step of this row updated.
+
+    Of two optimizers that step one right after the other, the names of both where the runs recorded
+    gradients alone.
+    """
+    own = table.tensors[table.tensor[row]]
+    of_rank = np.array([tensor.rank == own.rank for tensor in table.tensors], bool)
+    rows = np.flatnonzero(of_rank[table.tensor] & (table.step == table.step[row]))
+    rows = rows[table.attempt[rows] == table.attempt[row]]
+    rows = rows[np.argsort(table.order[rows], kind="stable")]
+    tensors = [table.tensors[number] for number in table.tensor[rows].tolist()]
+    at = int(np.flatnonzero(rows == row)[0])
+    names, parameters = {own.name}, parameters_of(table, own.rank)
+    for places in (range(at - 1, -1, -1), range(at + 1, len(rows))):
+        for place in places:
+            name, kind = tensors[place][:2]
+            if kind == own.kind and name in parameters and name not in names:
+                names.add(name)
+            elif kind in ("value", "pass_grad", own.kind) or "grad" in (kind, own.kind):
+                break
+    return frozenset(names)
+
+
+def did_not_step(frontier: Frontier, row: int, before: int, still: int) -> list[str]:
+    """Says that an optimizer left out a step in the run that left a parameter unchanged; or [].
+
+    The other run has an update there, and this run has as many backward passes. Where it has fewer,
+    the records in between are those of another part of the training in this run.
+    before: the previous row of the parameter. still: the number of the run.
+    """
+    alignment = frontier.alignment
+    sides = [
+        (alignment.a, before, row),
+        (alignment.b, _partner(alignment, before), _partner(alignment, row)),
+    ]
+    updates, passes = (
+        [len(_between(table, first, last, kind)) for table, first, last in sides]
+        for kind in ("updated", "pass_grad")
+    )
+    if updates[still] or not updates[1 - still] or passes[still] < passes[1 - still]:
+        return []
+    return [f"its optimizer did not step in {'AB'[still]}"]
+
+
+def _between(table: Table, first: int, last: int, kind: str) -> Array:
+    """The rows of a kind of the last row's tensor between two rows."""
+    made = series(table, last, kind, every_phase=True)
+    between: Array = made[
+        (table.order[made] > table.order[first]) & (table.order[made] < table.order[last])
+    ]
+    return between
+
+
+def written_outside(frontier: Frontier, row: int) -> str:
+    """Says which run wrote a parameter after the optimizer's step, outside of that step; else "".
+
+    The last record of the parameter is the optimizer's update, which is equal in both runs. A run
+    has written the parameter since where its value is not that update.
+    """
+    alignment, a = frontier.alignment, frontier.alignment.a
+    if frontier.role[row] != Role.PARAMETER or a.gaps or alignment.b.gaps:
+        return ""
+    row_b = _partner(alignment, row)
+    last = [_last(a, row), _last(alignment.b, row_b)]
+    if last[0] is None or last[1] is None or frontier.status[last[0]] != EQUAL:
+        return ""
+    if _partner(alignment, last[0]) != last[1] or a.tensors[a.tensor[last[0]]].kind != "updated":
+        return ""
+    if a.step[row] - a.step[last[0]] > 1:
+        return ""  # updates may be without a record since then
+    kept = [
+        bool((table.digest[before] == table.digest[at]).all())
+        for table, before, at in ((a, last[0], row), (alignment.b, last[1], row_b))
+    ]
+    step = f"after the optimizer's step {int(a.step[last[0]])}, outside of that step"
+    if kept[0] == kept[1]:
+        return "" if kept[0] else f"both write it {step}, B otherwise"
+    return f"{'AB'[kept.index(False)]} alone writes it {step}"
+
+
+def _last(table: Table, row: int) -> int | None:
+    """The last row of a parameter before this row in which the parameter was changed or read.
+
+    Each phase records parameters as it finds them: a value with the bits of the row's is passed
+    over.
+    """
+    rows = np.concatenate(
+        [series(table, row, kind, every_phase=True) for kind in ("value", "updated")]
+    )
+    if {table.tensors[number].mode for number in np.unique(table.tensor[rows])} - EVERY_STEP:
+        return None
+    rows = rows[table.order[rows] < table.order[row]]
+    for one in rows[np.argsort(-table.order[rows], kind="stable")].tolist():
+        if table.tensors[table.tensor[one]].kind == "updated":
+            return int(one)
+        if (table.digest[one] != table.digest[row]).any():
+            return int(one)
+    return None
+
+
+def _partner(alignment: Alignment, row: int) -> int:
+    return int(alignment.b_row[np.searchsorted(alignment.a_row, row)])

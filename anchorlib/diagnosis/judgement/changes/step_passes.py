@@ -1,0 +1,103 @@
+"""How many backward passes belong to an optimizer's step, where one run has fewer of them.
+
+    4 backward passes reach it in step 7 of A, 3 in B
+    1 backward pass reaches it in step 7 of A, 2 in B: B's optimizer did not step before pass 1
+    step 7 has 4 backward passes in A, 3 in B
+
+The gradients that the step takes are then made of other passes in the two runs: of fewer
+micro-batches, or of those that came before a step that was taken too early.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier, Role, plain
+from anchorlib.diagnosis.judgement.series import series
+from anchorlib.diagnosis.pairing import Table
+
+__all__ = ["other_passes", "passes_apart"]
+
+Array = np.ndarray[Any, Any]
+
+
+def passes_apart(frontier: Frontier, row: int) -> str:
+    """Says how many backward passes made an optimizer's row in each run, where one has fewer.
+
+    "" where it cannot be told. The run that has fewer recorded the same gradient in other passes of
+    the step, and nothing at all of the passes that it lacks: where it has other records of them,
+    the graph is cut or less was recorded.
+    """
+    alignment = frontier.alignment
+    a, b = alignment.a, alignment.b
+    if frontier.role[row] != Role.OPTIMIZER or alignment.merged or a.gaps or b.gaps:
+        return ""
+    row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+    names = {renaming.a: renaming.b for renaming in alignment.renamed}
+    for parent in frontier.parents(row):
+        name, kind, *_ = a.tensors[a.tensor[parent]]
+        if kind not in ("grad", "pass_grad") or frontier.role[parent] == Role.OPTIMIZER:
+            continue
+        own = _passes(a, row, name, kind)
+        other = _passes(b, row_b, names.get(name, name), kind)
+        few, many = sorted((own, other), key=len)
+        seen = _seen(*((a, row) if few is own else (b, row_b)))
+        if 0 < len(few) < len(many) and not set(many[len(few) :]) & seen:
+            passes = f"{len(own)} backward pass{'es reach' if len(own) > 1 else ' reaches'}"
+            said = f"{passes} it in step {int(a.step[row])} of A, {len(other)} in B"
+            if len(many) % len(few):
+                return said
+            run = "A" if many is own else "B"
+            return f"{said}: {run}'s optimizer did not step before pass {many[len(few)]}"
+    return ""
+
+
+def other_passes(frontier: Frontier, row: int) -> str:
+    """Says how many backward passes the step of a model's input has, where the runs differ; or "".
+
+    Where one run leaves a pass out, its later passes stand for others than in the other run.
+    """
+    alignment = frontier.alignment
+    a, b = alignment.a, alignment.b
+    if frontier.role[row] != Role.INPUT or alignment.merged or a.gaps or b.gaps:
+        return ""
+    row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+    usual, own = zip(*(_in_steps(table, at) for table, at in ((a, row), (b, row_b))), strict=True)
+    if usual[0] != usual[1] or own[0] == own[1] or not all(own):
+        return ""
+    passes = "es" * (own[0] != 1)
+    return f"step {int(a.step[row])} has {own[0]} backward pass{passes} in A, {own[1]} in B"
+
+
+def _in_steps(table: Table, row: int) -> tuple[int, int]:
+    """How many passes gradients came back from, in the step before a row's and in the row's."""
+    rank = table.tensors[table.tensor[row]].rank
+    gradients = [t.kind in ("grad", "pass_grad") and t.rank == rank for t in table.tensors]
+    which = np.array(gradients, bool)[table.tensor] & (table.phase == table.phase[row])
+    steps = (int(table.step[row]) - 1, int(table.step[row]))
+    before, own = (len(np.unique(table.pass_index[which & (table.step == at)])) for at in steps)
+    return before, own
+
+
+def _passes(table: Table, row: int, name: str, kind: str) -> list[int]:
+    """The passes of the row's step in which a tensor's gradient came back, before the row.
+
+    Empty where a mode leaves passes out.
+    """
+    made = series(table, row, kind, name)
+    made = made[(table.step[made] == table.step[row]) & (table.order[made] < table.order[row])]
+    if not all(plain(table.tensors[number].mode) for number in table.tensor[made].tolist()):
+        return []
+    return sorted(set(table.pass_index[made].tolist()))
+
+
+def _seen(table: Table, row: int) -> set[int]:
+    """The passes of the row's step of which the run has any record before the row."""
+    rank = table.tensors[table.tensor[row]].rank
+    of_rank = np.array([tensor.rank == rank for tensor in table.tensors], bool)
+    which = of_rank[table.tensor] & (table.order < table.order[row])
+    for place in (table.step, table.phase, table.attempt):
+        which &= place == place[row]
+    return set(table.pass_index[which].tolist())
