@@ -23,6 +23,7 @@ LARGE = 1000.0  # eps, which no operation of the first steps is likely to make
 STEPPING = re.compile(
     r"^zero_grad\?| has no gradient of |^\d+ backward pass"
     r"|optimizer (of .*)?(stepped|did not)|outside of that step"
+    r"|^opt\.step | at zero$"
 )
 """Clauses that say what an optimizer's step was given, or what else moved a parameter."""
 

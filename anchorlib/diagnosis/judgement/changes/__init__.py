@@ -13,9 +13,11 @@ targets       the target of a loss, computed from its input and gradient
 bootstrapped  a loss's target that contains a recorded value with another factor
 leftover      a gradient that was not cleared
 clipping      the norm to which each run clips its gradients
+optimizer_state  what an optimizer held: state that began at zero, another number of steps
 optimizer_steps  how often an optimizer stepped, and parameters written outside of its steps
 second_steps  a second optimizer step on the gradients of one backward
 gradients_missing  parameters of which one run alone has no gradient
+prefixes      many names in short
 step_passes   fewer backward passes before one run's optimizer step
 detaching     a graph that one run alone cuts
 unreached     values that one run's backward alone reaches

@@ -26,6 +26,7 @@ from anchorlib.diagnosis.causes import (
     Frontier,
     HistoryParting,
     Lineage,
+    Role,
     between,
     made_otherwise,
     module_key,
@@ -62,6 +63,7 @@ from anchorlib.diagnosis.judgement.changes.operations import (
     taken_otherwise,
     unkept,
 )
+from anchorlib.diagnosis.judgement.changes.optimizer_state import held_otherwise
 from anchorlib.diagnosis.judgement.changes.optimizer_steps import stepped_more, written_outside
 from anchorlib.diagnosis.judgement.changes.relations import ValueClause, relation
 from anchorlib.diagnosis.judgement.changes.rows_read import rows_read
@@ -132,7 +134,7 @@ class Changes:
         clauses += filter(None, [written_outside(self.frontier, row)])
         clauses += called_otherwise(self.frontier, row)
         clauses += self._counted(row, a, b) or self._arranged(row)
-        clauses += self._settings(row)
+        clauses += [*self._settings(row), *held_otherwise(self.frontier, row)]
         values = self._in_values(row, measure)
         if not self._says_code(clauses):
             clauses += models_called_otherwise(self.frontier, row, self._names)
@@ -169,6 +171,8 @@ class Changes:
         """
         clauses = arguments(*self.operations(row))
         clauses = [clause for clause in clauses if " of mean " in clause or " from " in clause]
+        if self.frontier.role[row] == Role.OPTIMIZER:
+            clauses += [*self._settings(row), *held_otherwise(self.frontier, row)]
         if factor := _factor(measure):
             return (*clauses, f"B is {factor:.6g} times A")
         clauses += filter(None, [other_passes(self.frontier, row)])

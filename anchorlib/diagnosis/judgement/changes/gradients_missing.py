@@ -15,6 +15,7 @@ import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role, plain
 from anchorlib.diagnosis.judgement.changes.optimizer_steps import parameters_of
+from anchorlib.diagnosis.judgement.changes.prefixes import folded
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
 
@@ -56,10 +57,10 @@ def without_gradient(frontier: Frontier, row: int, names: Mapping[str, str]) -> 
     read |= set(frontier.ancestry(row).unrecorded) if value else set()
     if not lone <= known or (value and not lone & read):
         return ""
-    folded = _folded(lone, set().union(*graded[1 - run].values()))
-    more = f" and {len(folded) - SHOWN} more" if len(folded) > SHOWN else ""
-    named = f"{', '.join(map(escape, folded[:SHOWN]))}{more}"
-    return f"{'AB'[run]} has no gradient of {named} {_when(graded[run], step, lone)}"
+    named = folded(lone, set().union(*graded[1 - run].values()))
+    more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+    shown = f"{', '.join(map(escape, named[:SHOWN]))}{more}"
+    return f"{'AB'[run]} has no gradient of {shown} {_when(graded[run], step, lone)}"
 
 
 def _when(graded: Mapping[int, set[str]], step: int, lone: set[str]) -> str:
@@ -101,19 +102,3 @@ def _graded(
     for step, number in pairs.T.tolist():
         graded.setdefault(step, set()).add(called[number])
     return graded
-
-
-def _folded(names: set[str], every: set[str]) -> list[str]:
-    """The names, where the shortest prefix that no other name has stands for all that have it."""
-    found: dict[str, None] = {}
-    others = every - names
-    for name in sorted(names):
-        parts = name.split(".")
-        prefixes = (".".join(parts[:length]) + "." for length in range(1, len(parts)))
-        sole = (
-            prefix for prefix in prefixes if not any(other.startswith(prefix) for other in others)
-        )
-        prefix = next(sole, "")
-        alone = sum(other.startswith(prefix) for other in names) == 1
-        found[f"{prefix}*" if prefix and not alone else name] = None
-    return list(found)
