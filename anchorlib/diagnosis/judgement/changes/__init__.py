@@ -16,6 +16,7 @@ clipping      the norm to which each run clips its gradients
 optimizer_state  what an optimizer held: state that began at zero, another number of steps
 optimizer_steps  how often an optimizer stepped, and parameters written outside of its steps
 second_steps  a second optimizer step on the gradients of one backward
+given         what A was given at another step
 gradients_missing  parameters of which one run alone has no gradient
 prefixes      many names in short
 step_passes   fewer backward passes before one run's optimizer step

@@ -41,6 +41,7 @@ from anchorlib.diagnosis.judgement.changes.absences import (
 from anchorlib.diagnosis.judgement.changes.bootstrapped import other_share
 from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
 from anchorlib.diagnosis.judgement.changes.detaching import detached
+from anchorlib.diagnosis.judgement.changes.given import given_elsewhere
 from anchorlib.diagnosis.judgement.changes.gradients_missing import without_gradient
 from anchorlib.diagnosis.judgement.changes.indices import (
     exchanged,
@@ -49,7 +50,7 @@ from anchorlib.diagnosis.judgement.changes.indices import (
     without_data,
     without_targets,
 )
-from anchorlib.diagnosis.judgement.changes.leftover import leftover
+from anchorlib.diagnosis.judgement.changes.leftover import LACKS, leftover
 from anchorlib.diagnosis.judgement.changes.moves import moved
 from anchorlib.diagnosis.judgement.changes.operations import (
     MOVING,
@@ -175,7 +176,8 @@ class Changes:
             clauses += [*self._settings(row), *held_otherwise(self.frontier, row)]
         if factor := _factor(measure):
             return (*clauses, f"B is {factor:.6g} times A")
-        clauses += filter(None, [other_passes(self.frontier, row)])
+        elsewhere = given_elsewhere(self.frontier, row)
+        clauses += filter(None, [elsewhere, other_passes(self.frontier, row)])
         if self._far(measure):
             clauses += relation(self.frontier, row)
         return tuple(clauses)
@@ -476,12 +478,16 @@ class Changes:
     def _settings(self, row: int) -> list[str]:
         """The optimizer settings that differ up to the step of an update, a clause for each.
 
-        Where no parameter is recorded, an update first shows in what is computed from it.
+        Where no parameter is recorded, an update first shows in what is computed from it. One that
+        calls a closure (LBFGS) shows its updates in the parameters of later passes.
         """
         alignment = self.frontier.alignment
         tensor = alignment.a.tensors[alignment.a.tensor[row]]
         updated = tensor.kind in ("updated", "delta") or tensor.kind.startswith("opt.")
-        shown = bool(self.frontier.parameter_lacking[row] and alignment.a.step[row])
+        parameter = (
+            self.frontier.role[row] == Role.PARAMETER or self.frontier.parameter_lacking[row]
+        )
+        shown = bool(parameter and (alignment.a.step[row] or alignment.a.pass_index[row]))
         if not updated and not shown:
             return []
         header_a, header_b = (t.header.get(tensor.rank, {}) for t in (alignment.a, alignment.b))
@@ -509,10 +515,12 @@ class Changes:
         read_otherwise = rows_read(self.frontier, row) if self._kind(row) == "value" else []
         clauses += [*read_otherwise, *squared_targets(self.frontier, row)]
         alignment = self.frontier.alignment
-        gradient = self._kind(row) == "grad" and not passes_apart(self.frontier, row)
-        if gradient and not clauses:
+        if self._kind(row) == "grad" and not clauses:
             pair = int(np.searchsorted(alignment.a_row, row))
-            clauses += filter(None, [leftover(alignment, pair, measure.eps)])
+            of_pass = leftover(alignment, pair, measure.eps)
+            # Gradients of other passes are not one another's with something that was left over.
+            if of_pass and (LACKS in of_pass or not passes_apart(self.frontier, row)):
+                clauses.append(of_pass)
             clauses = clauses or clipped_otherwise(self.frontier, row)
         if (read_otherwise or not clauses) and not _factor(measure):
             clauses += relation(self.frontier, row)
@@ -619,14 +627,23 @@ def _call(table: Table, row: int) -> Call:
 def _switched(
     header_a: Mapping[str, Any], header_b: Mapping[str, Any]
 ) -> dict[str, HistoryParting]:
-    """The switches of an optimizer that only one run has on; an unlisted switch is off."""
+    """The switches of an optimizer that only one run has on; an unlisted switch is off.
+
+    A word that one run alone has is one as well: `line_search_fn`.
+    """
     return {
-        name: HistoryParting(name, 0, name in header_a, name in header_b)
+        name: HistoryParting(name, 0, *_sides(header_a.get(name), header_b.get(name)))
         for name in header_a.keys() ^ header_b.keys()
         if name.startswith("optimizer")
         and name.partition(".")[0] in header_a.keys() & header_b.keys()
-        and (header_a.get(name) or header_b.get(name)) is True
+        and isinstance(one := header_a.get(name) or header_b.get(name), bool | str)
+        and one
     }
+
+
+def _sides(a: object, b: object) -> tuple[object, object]:
+    """What a switch is in both runs: off where a run does not list it, and None for a word."""
+    return (a, b) if isinstance(a, str) or isinstance(b, str) else (a is True, b is True)
 
 
 def _setting(parting: HistoryParting, header: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from anchorlib.diagnosis.judgement.sparse_sums import INDICES, summed
 from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.errors import StoreError
 
-__all__ = ["leftover"]
+__all__ = ["LACKS", "leftover"]
 
 Array = np.ndarray[Any, Any]
 NEAR = 1e-3  # share of a norm by which an equation may be off, besides rounding
@@ -38,6 +38,9 @@ MOST_PASSES = 8
 FITS = 1e-5  # share of a norm by which a sum of two parts with factors may be off
 MANY = 32  # elements: in fewer, two factors may fit by chance
 HELD = 0.05  # share of a gradient from which a remainder is larger than all roundings
+
+LACKS = " lacks the first "
+"""In the clause on a gradient that was cleared between the passes of its step."""
 
 
 def leftover(alignment: Alignment, pair: int, eps: float) -> str:
@@ -173,7 +176,7 @@ def _cleared_between(sides: list[tuple[Table, int]], held: list[Any]) -> str:
     lacking = []
     for side, value in zip(sides, held, strict=True):
         parts = _parts(*side)
-        if parts is None or not 1 < len(parts) <= MOST_PASSES or len(value) < FEW:
+        if not parts or len(parts) > MOST_PASSES or len(value) < FEW:
             return ""
         sums = np.cumsum(parts[::-1], axis=0)[::-1]
         apart = [_off_line(value, one) for one in sums]
@@ -185,7 +188,7 @@ def _cleared_between(sides: list[tuple[Table, int]], held: list[Any]) -> str:
         return ""
     which = 0 if lacking[0] else 1
     passes = f"{lacking[which]} pass{'es' * (lacking[which] > 1)}"
-    return f"zero_grad? {'AB'[which]}'s gradient lacks the first {passes} of its step"
+    return f"zero_grad? {'AB'[which]}'s gradient{LACKS}{passes} of its step"
 
 
 def _limit(value: Array, summed: Array, near: float) -> float:
@@ -201,7 +204,8 @@ def _before(table: Table, row: int) -> Iterator[Array]:
 
     First comes the gradient that the optimizer read, then that gradient with the contribution of
     each pass since then: where two optimizers step in one step, the passes of the second optimizer
-    add to the gradients that the first has read.
+    add to the gradients that the first has read. Last comes what the last pass alone added: an
+    optimizer that calls a closure (LBFGS) clears the gradients before each pass.
     """
     rows = series(table, row, table.tensors[table.tensor[row]].kind)
     rows = rows[table.step[rows] < table.step[row]]
@@ -217,6 +221,10 @@ def _before(table: Table, row: int) -> Iterator[Array]:
             return
         held = held + part
         yield held
+    last = added[table.step[added] < table.step[row]][-1:]
+    part = values(table, int(last[0])) if len(last) else None
+    if part is not None:
+        yield part
 
 
 def _passes(table: Table, row: int) -> Array | None:

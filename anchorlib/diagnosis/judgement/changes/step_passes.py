@@ -64,21 +64,34 @@ def other_passes(frontier: Frontier, row: int) -> str:
     if frontier.role[row] != Role.INPUT or alignment.merged or a.gaps or b.gaps:
         return ""
     row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
-    usual, own = zip(*(_in_steps(table, at) for table, at in ((a, row), (b, row_b))), strict=True)
-    if usual[0] != usual[1] or own[0] == own[1] or not all(own):
+    places = [(table, at, _in_steps(table, at)) for table, at in ((a, row), (b, row_b))]
+    own = [counts.get(int(table.step[at]), 0) for table, at, counts in places]
+    if own[0] == own[1] or not all(own) or not _alike_elsewhere(places):
         return ""
     passes = "es" * (own[0] != 1)
     return f"step {int(a.step[row])} has {own[0]} backward pass{passes} in A, {own[1]} in B"
 
 
-def _in_steps(table: Table, row: int) -> tuple[int, int]:
-    """How many passes gradients came back from, in the step before a row's and in the row's."""
+def _in_steps(table: Table, row: int) -> dict[int, int]:
+    """From how many passes of each step gradients came back, on a row's rank and in its phase."""
     rank = table.tensors[table.tensor[row]].rank
     gradients = [t.kind in ("grad", "pass_grad") and t.rank == rank for t in table.tensors]
     which = np.array(gradients, bool)[table.tensor] & (table.phase == table.phase[row])
-    steps = (int(table.step[row]) - 1, int(table.step[row]))
-    before, own = (len(np.unique(table.pass_index[which & (table.step == at)])) for at in steps)
-    return before, own
+    passes = np.unique(np.stack([table.step[which], table.pass_index[which]]), axis=1)
+    steps, counts = np.unique(passes[0], return_counts=True)
+    return dict(zip(steps.tolist(), counts.tolist(), strict=True))
+
+
+def _alike_elsewhere(places: list[tuple[Table, int, dict[int, int]]]) -> bool:
+    """Whether both runs have as many passes in the step before a row's, or in the step after it.
+
+    Where they have not, their work is split otherwise.
+    """
+    for away in (-1, 1):
+        counts = [counts.get(int(table.step[at]) + away) for table, at, counts in places]
+        if None not in counts:
+            return counts[0] == counts[1]
+    return False
 
 
 def _passes(table: Table, row: int, name: str, kind: str) -> list[int]:

@@ -1,0 +1,38 @@
+"""Where A was given what B is given here: data that one run skips, repeats or takes in other order.
+
+B is given here what A is given at step 7, pass 0
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier, Role
+from anchorlib.diagnosis.judgement.series import series
+
+__all__ = ["given_elsewhere"]
+
+
+def given_elsewhere(frontier: Frontier, row: int) -> str:
+    """Says at which step and pass A is given the bits of B's input; "" without such a record.
+
+    Nothing is said of data that come several times, in the step itself or in the whole run.
+    """
+    alignment = frontier.alignment
+    a, b = alignment.a, alignment.b
+    if frontier.role[row] != Role.INPUT or a.figures["numel"][row] < 2:
+        return ""
+    row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+    places = []
+    for table, at in ((a, row), (b, row_b)):
+        rows = series(table, at, "value")
+        rows = rows[(table.digest[rows] == b.digest[row_b]).all(axis=1)]
+        inside = rows[table.step[rows] == table.step[at]]
+        places.append((inside, rows))
+    same, own = places[0][0], places[1][0]
+    if not len(same):
+        same, own = places[0][1], places[1][1]
+    if len(same) != 1 or len(own) != 1:
+        return ""
+    step, passed = int(a.step[same[0]]), int(a.pass_index[same[0]])
+    return f"B is given here what A is given at step {step}, pass {passed}"
