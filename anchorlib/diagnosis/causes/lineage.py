@@ -139,6 +139,10 @@ class StepLineage:
         kinds = [kind for kind in ("value", "grad") if (name, kind) in self._recorded]
         return all((name, kind) in self._sampled for kind in kinds)
 
+    def is_sharded(self, name: str) -> bool:
+        """Whether a tensor lies on several ranks; its placements are recorded where they change."""
+        return (f"{name}:placements", "value") in self._recorded
+
     def add(self, pass_index: int, edges: Edges) -> None:
         """Adds a statement that holds for its call in one pass."""
         site = (edges.name, pass_index, edges.call)

@@ -249,9 +249,7 @@ def _scope_of_computed(layout: Layout, number: int, ancestry: RecordAncestry) ->
     # Operations read indices, masks and labels without a trace in the graph.
     scope = CauseScope.LOOSE
     name = layout.keys[number][0]
-    if any(map(COLLECTIVE.search, ancestry.ops)) or (
-        (f"{name}:placements", "value", 0, 0) in layout.place
-    ):
+    if any(map(COLLECTIVE.search, ancestry.ops)) or layout.lineage.is_sharded(name):
         scope |= CauseScope.RANKS
     parameters = {f"{one} was not recorded there" for one in ancestry.unrecorded}
     unknown = set(ancestry.missing) - parameters or compiled(ancestry.ops)

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.judgement.changes import Changes, ValueClause, stated, turning
+from anchorlib.diagnosis.judgement.changes import (
+    Changes,
+    ValueClause,
+    stated,
+    stepped_again,
+    turning,
+)
 from anchorlib.diagnosis.judgement.classes import BAD, Classes
 from anchorlib.diagnosis.judgement.noise import Envelope
 from anchorlib.diagnosis.judgement.origins import Origin, OriginSegment, segments
@@ -114,8 +120,10 @@ class Judge:
         """The origin of a segment: its first record, unless another record has a worse class.
 
         Evaluations state no operations. So where an evaluation comes first, a record of the
-        training may show a fault that the evaluation's record does not.
+        training may show a fault that the evaluation's record does not. And where the optimizer of
+        one rank stepped again, the gradients of other ranks are reduced with those of another step.
         """
+        segment = self._of_rank(segment)
         cls, note = self.classes.of(segment.row)
         others = (*self._worst(segment), *segment.elsewhere)
         for worst in others if cls not in BAD else ():
@@ -125,6 +133,14 @@ class Judge:
                 cls, note = other, why
                 break
         return self._origin_of(segment, cls, note)
+
+    def _of_rank(self, segment: OriginSegment) -> OriginSegment:
+        """The segment as of the one rank whose optimizer stepped again, where there is one."""
+        again = [one for one in segment.on_ranks if stepped_again(self.frontier, one)]
+        if len(segment.ranks) < 2 or len(again) != 1:
+            return segment
+        a = self.frontier.alignment.a
+        return replace(segment, row=again[0], ranks=(a.tensors[a.tensor[again[0]]].rank,))
 
     def _worst(self, segment: OriginSegment) -> list[int]:
         """The record with the largest error of each kind, largest first, without the first record.

@@ -23,7 +23,7 @@ LARGE = 1000.0  # eps, which no operation of the first steps is likely to make
 STEPPING = re.compile(
     r"^zero_grad\?| has no gradient of |^\d+ backward pass"
     r"|optimizer (of .*)?(stepped|did not)|outside of that step"
-    r"|^opt\.step | at zero$"
+    r"|^opt\.step | at zero$| (averages|sums) it over the ranks|leaves each rank its own"
 )
 """Clauses that say what an optimizer's step was given, or what else moved a parameter."""
 
@@ -89,7 +89,7 @@ def reason(
     parts += explanations or ([] if explained else _seen_before(frontier, row, measure))
     if frontier.role[row] == Role.OPTIMIZER and not segment.ops and not explained:
         parts.append(_after_backward(frontier, a.tensors[a.tensor[row]].kind))
-    if ranks := _ranks(frontier, segment):
+    if ranks := _ranks(frontier, segment, known=explained or bool(changed)):
         parts.append(ranks)
     return "; ".join(parts)
 
@@ -162,12 +162,16 @@ def _stretch(segment: OriginSegment) -> list[str]:
     return []
 
 
-def _ranks(frontier: Frontier, segment: OriginSegment) -> str:
-    """Says on which ranks the origin stands, in a run of several ranks."""
+def _ranks(frontier: Frontier, segment: OriginSegment, *, known: bool) -> str:
+    """Says on which ranks the origin stands, in a run of several ranks.
+
+    known: whether something is known to be otherwise; if not, the ranks suggest where to look.
+    """
     every = {tensor.rank for tensor in frontier.alignment.a.tensors}
     if len(every) < 2:
         return ""
     if len(segment.ranks) == len(every):
-        return "on every rank: the operation itself"
+        return "on every rank" + ": the operation itself" * (not known)
     listed = ", ".join(map(str, segment.ranks))
-    return f"on rank{'s' * (len(segment.ranks) > 1)} {listed} alone: its data, device or placement"
+    where = f"on rank{'s' * (len(segment.ranks) > 1)} {listed} alone"
+    return where + ": its data, device or placement" * (not known)

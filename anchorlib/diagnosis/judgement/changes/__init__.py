@@ -12,6 +12,7 @@ relations     a formula by which B's elements follow from A's
 targets       the target of a loss, computed from its input and gradient
 bootstrapped  a loss's target that contains a recorded value with another factor
 leftover      a gradient that was not cleared
+reduction     the mean, the sum or neither of the gradients of all ranks
 clipping      the norm to which each run clips its gradients
 optimizer_state  what an optimizer held: state that began at zero, another number of steps
 optimizer_steps  how often an optimizer stepped, and parameters written outside of its steps

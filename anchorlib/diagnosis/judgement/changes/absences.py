@@ -129,7 +129,10 @@ def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
 
 
 def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """The passes whose backward reaches the row's parameter in one run alone, a clause a run."""
+    """The passes whose backward reaches the row's parameter in one run alone, a clause a run.
+
+    Passes of the row's own rank: another rank may lack them since it is at another step.
+    """
     if stepped_again(frontier, row):
         return []  # the run has no backward pass there at all: it lacks no detach
     alignment = frontier.alignment
@@ -142,9 +145,11 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
     )
     clauses = []
     for (run, table, only, own, at), (_, other, *_, there) in zip(sides, sides[::-1], strict=True):
-        rows = only[(table.step[only] == at) & _named(table, own, "pass_grad")[only]]
+        rows = only[(table.step[only] == at) & _named(table, own, "pass_grad", tensor.rank)[only]]
         if not len(rows) or not _named(a, tensor.name, "pass_grad")[alignment.a_row].any():
             continue
+        if other.gaps:
+            continue  # the passes may have been lost there
         passes = sorted(set(table.pass_index[rows].tolist()))
         listed = ", ".join(map(str, passes[:SHOWN]))
         if np.isin(passes, other.pass_index[other.step == there]).any():
@@ -237,8 +242,15 @@ def _calls(table: Table, row: int) -> int:
     return int(of_pass.sum())
 
 
-def _named(table: Table, name: str, kind: str) -> Array:
-    """Whether each row of a table belongs to the tensor of this name and kind, on any rank."""
-    series = [n for n, tensor in enumerate(table.tensors) if tensor[:2] == (name, kind)]
+def _named(table: Table, name: str, kind: str, rank: int | None = None) -> Array:
+    """Whether each row of a table belongs to the tensor of this name and kind.
+
+    rank: of which rank; None for any.
+    """
+    series = [
+        number
+        for number, tensor in enumerate(table.tensors)
+        if tensor[:2] == (name, kind) and rank in (None, tensor.rank)
+    ]
     of_tensor: Array = np.isin(table.tensor, series)
     return of_tensor

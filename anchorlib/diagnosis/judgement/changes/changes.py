@@ -66,8 +66,10 @@ from anchorlib.diagnosis.judgement.changes.operations import (
 )
 from anchorlib.diagnosis.judgement.changes.optimizer_state import held_otherwise
 from anchorlib.diagnosis.judgement.changes.optimizer_steps import stepped_more, written_outside
+from anchorlib.diagnosis.judgement.changes.reduction import reduced_otherwise
 from anchorlib.diagnosis.judgement.changes.relations import ValueClause, relation
 from anchorlib.diagnosis.judgement.changes.rows_read import rows_read
+from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
 from anchorlib.diagnosis.judgement.changes.sharing import shared_otherwise
 from anchorlib.diagnosis.judgement.changes.squares import squared_targets
 from anchorlib.diagnosis.judgement.changes.step_passes import other_passes, passes_apart
@@ -515,12 +517,13 @@ class Changes:
         read_otherwise = rows_read(self.frontier, row) if self._kind(row) == "value" else []
         clauses += [*read_otherwise, *squared_targets(self.frontier, row)]
         alignment = self.frontier.alignment
-        if self._kind(row) == "grad" and not clauses:
+        if self._kind(row) == "grad" and not clauses and not stepped_again(self.frontier, row):
             pair = int(np.searchsorted(alignment.a_row, row))
             of_pass = leftover(alignment, pair, measure.eps)
             # Gradients of other passes are not one another's with something that was left over.
             if of_pass and (LACKS in of_pass or not passes_apart(self.frontier, row)):
                 clauses.append(of_pass)
+            clauses = clauses or reduced_otherwise(self.frontier, row)
             clauses = clauses or clipped_otherwise(self.frontier, row)
         if (read_otherwise or not clauses) and not _factor(measure):
             clauses += relation(self.frontier, row)

@@ -5,16 +5,21 @@ B is given here what A is given at step 7, pass 0
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
 from anchorlib.diagnosis.judgement.series import series
+from anchorlib.diagnosis.pairing import Table
 
 __all__ = ["given_elsewhere"]
 
+Array = np.ndarray[Any, Any]
+
 
 def given_elsewhere(frontier: Frontier, row: int) -> str:
-    """Says at which step and pass A is given the bits of B's input; "" without such a record.
+    """Says at which step and pass, or on which rank, A is given what B is given here; or "".
 
     Nothing is said of data that come several times, in the step itself or in the whole run.
     """
@@ -32,7 +37,23 @@ def given_elsewhere(frontier: Frontier, row: int) -> str:
     same, own = places[0][0], places[1][0]
     if not len(same):
         same, own = places[0][1], places[1][1]
+    if not len(same):
+        return _on_another_rank(a, row, b.digest[row_b])
     if len(same) != 1 or len(own) != 1:
         return ""
     step, passed = int(a.step[same[0]]), int(a.pass_index[same[0]])
     return f"B is given here what A is given at step {step}, pass {passed}"
+
+
+def _on_another_rank(table: Table, row: int, digest: Array) -> str:
+    """Says on which other rank A is given these bits in the row's step and pass; else ""."""
+    own = table.tensors[table.tensor[row]]
+    which = np.array([tensor[:2] == own[:2] for tensor in table.tensors], bool)[table.tensor]
+    for place in (table.step, table.pass_index, table.call, table.phase):
+        which &= place == place[row]
+    ranks = [
+        table.tensors[table.tensor[one]].rank
+        for one in np.flatnonzero(which).tolist()
+        if (table.digest[one] == digest).all()
+    ]
+    return f"B is given here what A is given on rank {ranks[0]}" if len(ranks) == 1 else ""

@@ -25,6 +25,8 @@ def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
     row, row_of_origin = _row(a, first), _row(a, origin.place)
     if a.tensor[row] == a.tensor[row_of_origin] and _has_bits_of(frontier, row, row_of_origin):
         return ""
+    if first == origin.place._replace(rank=first.rank):
+        return f"is that of rank {first.rank}"
     if a.step[row_of_origin] == a.step[row] and frontier.since[row_of_origin] <= a.order[row]:
         return "is the same tensor under another name"
     if not frontier.explained[row]:

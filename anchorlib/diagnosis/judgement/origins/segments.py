@@ -25,6 +25,7 @@ class OriginSegment:
 
     row: the first record in order of execution. rows: the first record of each name and kind.
     elsewhere: the first record of this tensor in each other phase, where it is an origin too.
+    on_ranks: the records of this tensor at the first record's step and pass, on all ranks.
     amongst: how many records the segment stands for.
     ranks: the ranks that have the first record's tensor as an origin at its step and pass.
     ops: the operations that all of `rows` have in common; without any, the operations of `row`.
@@ -36,6 +37,7 @@ class OriginSegment:
     ranks: tuple[int, ...]
     ops: tuple[str, ...]
     elsewhere: tuple[int, ...] = ()
+    on_ranks: tuple[int, ...] = ()
 
 
 def segments(frontier: Frontier) -> list[OriginSegment]:
@@ -76,7 +78,15 @@ def _segment_of(
     _, first = np.unique(a.phase[rows_of_tensor], return_index=True)
     elsewhere = tuple(one for one in rows_of_tensor[np.sort(first)].tolist() if one != row)
     ranked = tuple(sorted(ranks))
-    return OriginSegment(row, tuple(leaders), amongst, ranked, common or ops[0], elsewhere)
+    return OriginSegment(
+        row=row,
+        rows=tuple(leaders),
+        amongst=amongst,
+        ranks=ranked,
+        ops=common or ops[0],
+        elsewhere=elsewhere,
+        on_ranks=tuple(at_once.tolist()),
+    )
 
 
 def _key(frontier: Frontier, row: int) -> Any:

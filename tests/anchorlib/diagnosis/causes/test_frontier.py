@@ -460,3 +460,20 @@ def test_parents_are_resolved_once_for_all_steps_of_a_layout(steps):
     found = frontier(align(run.table(), run.table(after(run, 1), "b")))
     assert len(found.layouts) == 1
     assert np.array_equal(found.blocks.step, np.arange(steps))
+
+
+def test_a_sharded_gradient_receives_from_other_ranks_in_every_step():
+    """Placements are recorded where they change: in the first step alone."""
+    run = History()
+    run.add("w_b:placements@value")
+    for step in range(2):
+        for rank in (0, 1):
+            if not step:
+                run.chain("input", "b", rank=rank)
+            run.passes("input", "b", rank=rank, step=step)
+            run.optimizer("input", "b", rank=rank, step=step)
+    changes = {"b@value 1 0 0 1": ROUND, "w_b@pass_grad 1": ROUND}
+    found = compared(run, changes)
+    assert [one.place.name for one in found.origins] == ["b"], told(found)
+    run.records = [one for one in run.records if "placements" not in one.name]
+    assert len(compared(run, changes).origins) == 2

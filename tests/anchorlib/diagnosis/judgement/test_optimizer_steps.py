@@ -138,7 +138,8 @@ def test_what_an_optimizer_is_given_and_does_otherwise_is_told(case, once):
 def test_a_pass_that_stands_for_another_is_no_other_data_without_a_word_of_it(once):
     """The judge's pass follows those of the maker in its step, of which one is left out."""
     _, said = compared(PLAIN, replace(PLAIN, fewer=1), once)
-    assert "the model was given something else, step 4 has 4 backward passes in A, 3 in B" in said
+    assert "B is given here what A is given at step 4, pass 3" in said
+    assert "step 4 has 4 backward passes in A, 3 in B" in said
 
 
 CONTROLS = [{"clip": 0.04}, {"scale": 1.1}, {"both": 1e-3}]
