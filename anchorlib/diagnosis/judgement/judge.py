@@ -29,6 +29,8 @@ OPTIMIZER = "the optimizer was told otherwise at this step"
 MOMENTS = "the norm hides that its input differs by a factor or a shift"
 FORMULA = "both say that it is computed otherwise, and what it is made of is much nearer"
 
+RANKS = 8  # how many ranks are asked whether their optimizers stepped again
+
 
 @dataclass(slots=True)
 class Judge:
@@ -136,10 +138,20 @@ class Judge:
 
     def _of_rank(self, segment: OriginSegment) -> OriginSegment:
         """The segment as of the one rank whose optimizer stepped again, where there is one."""
-        again = [one for one in segment.on_ranks if stepped_again(self.frontier, one)]
-        if len(segment.ranks) < 2 or len(again) != 1:
+        alignment = self.frontier.alignment
+        a, only = alignment.a, alignment.only_a
+        if len(segment.ranks) < 2:
             return segment
-        a = self.frontier.alignment.a
+        # Where an optimizer steps again, its rank has no backward pass, but the other run has.
+        lone = a.tensor[only[a.step[only] == a.step[segment.row]]]
+        tensors = [a.tensors[number] for number in np.unique(lone).tolist()]
+        lone_b = alignment.b.tensor[alignment.only_b]
+        tensors += [alignment.b.tensors[number] for number in np.unique(lone_b).tolist()]
+        ranks = {tensor.rank for tensor in tensors if tensor.kind == "pass_grad"}
+        rows = [row for row in segment.on_ranks if a.tensors[a.tensor[row]].rank in ranks]
+        again = [row for row in rows[:RANKS] if stepped_again(self.frontier, row)]
+        if len(again) != 1:
+            return segment
         return replace(segment, row=again[0], ranks=(a.tensors[a.tensor[again[0]]].rank,))
 
     def _worst(self, segment: OriginSegment) -> list[int]:

@@ -164,7 +164,7 @@ def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]
     """Says that the module of a buffer was called more often in one run before this row."""
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
-    module = tensor.name.rpartition(".")[0]
+    module = tensor.name.rpartition(".")[0] if frontier.role[row] != Role.PARAMETER else ""
     before = a.step[(a.order < a.order[row]) & _named(a, module, "value")]
     if not module or not len(before):
         return []

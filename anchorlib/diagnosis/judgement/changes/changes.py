@@ -65,7 +65,11 @@ from anchorlib.diagnosis.judgement.changes.operations import (
     unkept,
 )
 from anchorlib.diagnosis.judgement.changes.optimizer_state import held_otherwise
-from anchorlib.diagnosis.judgement.changes.optimizer_steps import stepped_more, written_outside
+from anchorlib.diagnosis.judgement.changes.optimizer_steps import (
+    has_lone_updates,
+    stepped_more,
+    written_outside,
+)
 from anchorlib.diagnosis.judgement.changes.reduction import reduced_otherwise
 from anchorlib.diagnosis.judgement.changes.relations import ValueClause, relation
 from anchorlib.diagnosis.judgement.changes.rows_read import rows_read
@@ -118,6 +122,7 @@ class Changes:
     _lineages: dict[tuple[int, int], Lineage] = field(default_factory=dict)
     _names: dict[str, str] = field(init=False)
     _known: tuple[set[str], set[str]] = field(init=False)
+    _has_lone_updates: bool | None = None
     _partings: dict[int, list[HistoryParting]] = field(default_factory=dict)  # by rank
 
     def __post_init__(self) -> None:
@@ -186,7 +191,9 @@ class Changes:
 
     def stepped_more(self, row: int) -> str:
         """Says that a parameter was updated more often in one run before this row; else ""."""
-        return stepped_more(self.frontier, row, self._names)
+        if self._has_lone_updates is None:
+            self._has_lone_updates = has_lone_updates(self.frontier.alignment)
+        return stepped_more(self.frontier, row, self._names) if self._has_lone_updates else ""
 
     def unkept(self, row: int) -> tuple[str, ...]:
         """Names numbers of a row's operations that autograd does not keep, if all else is equal."""

@@ -20,7 +20,14 @@ from anchorlib.diagnosis.judgement.series import series
 from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.names import escape
 
-__all__ = ["did_not_step", "parameters_of", "stepped_more", "updated_together", "written_outside"]
+__all__ = [
+    "did_not_step",
+    "has_lone_updates",
+    "parameters_of",
+    "stepped_more",
+    "updated_together",
+    "written_outside",
+]
 
 Array = np.ndarray[Any, Any]
 Side = tuple[Table, int, str]
@@ -29,6 +36,16 @@ UPDATES = ("updated", "delta", "grad")
 EVERY_STEP = {"all", "summary"}
 """Modes that leave no step of an optimizer without a record."""
 LOOKED_AT = 3  # how many unrecorded parameters of a value are looked at
+
+
+def has_lone_updates(alignment: Alignment) -> bool:
+    """Whether one run has a record of an update that has no partner in the other."""
+    sides = ((alignment.a, alignment.only_a), (alignment.b, alignment.only_b))
+    return any(
+        table.tensors[number].kind in UPDATES
+        for table, only in sides
+        for number in np.unique(table.tensor[only]).tolist()
+    )
 
 
 def stepped_more(frontier: Frontier, row: int, names: Mapping[str, str]) -> str:
