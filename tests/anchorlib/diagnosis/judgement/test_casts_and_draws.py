@@ -1,4 +1,4 @@
-"""Autocast and random numbers of one run alone are told as such, not as what follows from them."""
+"""Autocast, random numbers and states of one run alone are told as such, not by what follows."""
 
 from __future__ import annotations
 
@@ -124,3 +124,59 @@ def test_of_a_step_whose_operations_were_not_looked_at_nothing_is_called_equal(t
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert "where they differ A has 0, B 1" in found.sentence
     assert "all that autograd keeps is equal" not in found.sentence
+
+
+class Recurrent(nn.Module):
+    """An LSTM within a model, or as the model, whose inputs are recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(4, 8, batch_first=True)
+
+    def forward(self, x, state):
+        return self.rnn(x, state)
+
+
+def carried(folder, name: str, *, whole=False, cell=True, scale=1.0) -> None:
+    """A training of an LSTM whose states go on from step to step, or begin with an empty cell."""
+    torch.manual_seed(0)
+    model, x = Recurrent(), torch.randn(2, 6, 4)
+    state = None
+    with anchorlib.start(name, store=folder) as session:
+        session.watch(model.rnn if whole else model, tensors="*" if whole else None)
+        for _ in range(3):
+            made, (h, c) = (model.rnn if whole else model)(x, state)
+            c = c.detach() * scale
+            state = h.detach(), c if cell else torch.zeros_like(c)
+            made.square().sum().backward()
+            session.step()
+
+
+def test_a_cell_state_that_one_run_alone_carries_on_is_named(tmp_path):
+    for name in ("a", "b"):
+        carried(tmp_path, name, cell=name == "a")
+    sentence = anchorlib.compare("a", "b", store=tmp_path).sentence
+    assert "MkldnnRnnLayerBackward0 cx_ given | zeros" in sentence
+    assert "hx_" not in sentence
+
+
+def test_a_recorded_state_that_one_run_alone_sets_to_zeros_is_named(tmp_path):
+    for name in ("a", "b"):
+        carried(tmp_path, name, whole=True, cell=name == "a")
+    sentence = anchorlib.compare("a", "b", store=tmp_path).sentence
+    assert "in A it is output:1.1 bit for bit, in B it is all zeros" in sentence
+
+
+def test_a_recorded_state_that_differs_otherwise_is_not_called_zeros(tmp_path):
+    for name, scale in (("a", 1.0), ("b", 1.01)):
+        carried(tmp_path, name, whole=True, scale=scale)
+    sentence = anchorlib.compare("a", "b", store=tmp_path).sentence
+    assert "in A it is output:1.1 bit for bit, in B it is not" in sentence
+
+
+def test_a_state_that_both_carry_on_is_not_named(tmp_path):
+    for name, scale in (("a", 1.0), ("b", 1.01)):
+        carried(tmp_path, name, scale=scale)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected"
+    assert "zeros" not in found.sentence
