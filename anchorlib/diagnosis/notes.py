@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,10 @@ from anchorlib.scope import EVAL, NO_GRAD
 
 __all__ = ["few", "incomplete", "notes", "reordering", "too_fine"]
 
+Array = np.ndarray[Any, Any]
 SHOWN = 3
+COUNTER = "num_batches_tracked"
+"""The last part of the name of the buffer in which torch's batch norms count their calls."""
 
 
 def notes(
@@ -167,19 +171,33 @@ def _phases(alignment: Alignment) -> Iterator[str]:
             )
 
 
-def _flips(frontier: Frontier) -> Iterable[str]:
-    """The note on the first integers that differ because their parents differ."""
-    a = frontier.alignment.a
+def _flips(frontier: Frontier) -> Iterator[str]:
+    """The notes on the first integers that differ because their parents differ, and on counters."""
+    alignment, a = frontier.alignment, frontier.alignment.a
     whole = np.array([dtypes.dtype(name).family in ("int", "bool") for name in a.dtypes] or [False])
     rows = np.flatnonzero((frontier.status == 1) & frontier.explained & whole[a.dtype])
-    if not len(rows):
-        return []
-    row = int(rows[0])
-    name = escape(a.tensors[a.tensor[row]].name)
-    return [
-        f"{name} flips at step {int(a.step[row])}, pass {int(a.pass_index[row])}: integers decided "
-        "from values that differ; from there on the runs take different ways"
-    ]
+    counting = _counters(a, rows)
+    for row in rows[counting][:1].tolist():
+        at = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+        sides = [int(t.figures["min"][one]) for t, one in ((a, row), (alignment.b, at))]
+        yield (
+            f"{escape(a.tensors[a.tensor[row]].name)} counts calls: {sides[0]:,} in A, "
+            f"{sides[1]:,} in B at step {int(a.step[row])}"
+        )
+    for row in rows[~counting][:1].tolist():
+        name = escape(a.tensors[a.tensor[row]].name)
+        yield (
+            f"{name} flips at step {int(a.step[row])}, pass {int(a.pass_index[row])}: integers "
+            "decided from values that differ; from there on the runs take different ways"
+        )
+
+
+def _counters(table: Table, rows: Array) -> Array:
+    """Which rows are of a norm's count of its calls, which no value decides."""
+    last = [tensor.name.rpartition(".")[2] for tensor in table.tensors]
+    counting = np.array([name == COUNTER for name in last] or [False])
+    of_rows: Array = counting[table.tensor[rows]] & (table.figures["numel"][rows] == 1)
+    return of_rows
 
 
 def too_fine(alignment: Alignment, runs: Sequence[Table]) -> bool:

@@ -142,6 +142,7 @@ FAULTS = {
     "smoothing": (PLAIN, {"smoothing": 0.1}, "the loss's label smoothing is 0 | 0.1"),
     "smoothing behind rounding": (PLAIN, {"smoothing": 0.1, "fused": True}, "smoothing is 0 | 0.1"),
     "level": (BINARY, {"level": 1.0}, "the loss's target is 0.9 | 1"),
+    "level of nothing": (BINARY, {"level": 0.0}, "the loss's target is 0.9 | 0)"),
     "sign": (BINARY, {"negated": True}, "with the other sign"),
     "zero_grad, clipped": (PLAIN, {"zeroed": False}, "zero_grad? B takes"),
     "order": (PLAIN, {"crossed": True}, "takes the same in another order"),

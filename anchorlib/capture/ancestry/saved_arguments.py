@@ -8,6 +8,7 @@
     MseLossBackward0    target=(32 of mean 0, std 1, first 0.84)    another operand without one
     IndexBackward0      indices=(160 from 0 to 47, 1f0c9a2b)        and one of integers, by digest
     MaskedFillBackward0 mask=6 of 16 (1f0c9a)   how many elements are set, and the mask's digest
+    MkldnnRnnLayerBackward0    cx_=zeros        whether a recurrent layer's state is all zeros
     SigmoidBackward0    outputs=(1)             which outputs of the operations before it it takes
 
 torch gives each type of node a getter for each saved argument (`_saved_eps`). The getters are taken
@@ -66,6 +67,8 @@ _OPERANDS: Final = frozenset(
     )
 )
 """Tensors that operations take, by the names under which nodes save them; all others they made."""
+_STATES: Final = ("hx_", "cx_")
+"""The states with which a recurrent layer begins, by the names under which nodes save them."""
 _PLAIN: Final = {torch.float32: np.float32, torch.float64: np.float64}
 _KINDS: Final = {
     **_PLAIN,
@@ -132,8 +135,8 @@ def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
             if type(saved) is tuple:  # one index for each axis, None where an axis is whole
                 return _several(saved) if short in _OPERANDS else ""
             tensor = saved.data  # the tensor as it was packed: no hook runs
-            if short in _MASKS:
-                return _mask(tensor)
+            if short in (*_MASKS, *_STATES):
+                return _mask(tensor) if short in _MASKS else _state(tensor)
             if tensor.dim() and not (_multiplies(node) and tensor.dtype in _PLAIN):
                 return _operand(tensor) if short in _OPERANDS else ""
             if tensor.dtype == torch.float32 and not _weighs(node):
@@ -196,6 +199,12 @@ def _operand(tensor: Any) -> str:
     if mean == -math.inf:
         return f"{np.isneginf(values).sum()} of {values.size} are -inf ({_digest(values)})"
     return f"({values.size} of mean {mean:.3g}, std {spread:.3g}, first {first:.3g})"
+
+
+def _state(tensor: Any) -> str:
+    """Whether a recurrent layer begins with zeros, as it does where no state is carried to it."""
+    values = _elements(tensor)
+    return "given" if values is None or values.any() else "zeros"
 
 
 def _several(saved: tuple[Any, ...]) -> str:

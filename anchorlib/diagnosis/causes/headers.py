@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anchorlib.diagnosis.causes.histories import HISTORY, partings
+from anchorlib.diagnosis.causes.overflows import AUTOCAST
 from anchorlib.diagnosis.pairing import Alignment, Table, compiled
 
 __all__ = [
@@ -122,17 +123,19 @@ def mode_since(header: Mapping[str, Any], name: str) -> int | None:
 
 
 def _both(name: str, header_a: Mapping[str, Any], header_b: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The entry of both runs; an optimizer's switch that a run does not list is off."""
+    """The entry of both runs.
+
+    An optimizer's switch that a run does not list is off, and an optimizer whose groups are not
+    counted has one. Where a run states no type for autocast, autocast is off.
+    """
     pair = (header_a.get(name), header_b.get(name))
-    optimizer = name.partition(".")[0]
-    if (
-        True in pair
-        and optimizer.startswith("optimizer")
-        and optimizer in header_a
-        and optimizer in header_b
-    ):
-        return pair[0] or False, pair[1] or False
-    return pair
+    optimizer, _, what = name.partition(".")
+    if name == AUTOCAST:
+        stated = name in header_a and name in header_b
+        return (pair[0] or "off", pair[1] or "off") if stated else pair
+    both = optimizer.startswith("optimizer") and optimizer in header_a and optimizer in header_b
+    unlisted = False if True in pair else 1 if what == "groups" else None
+    return (pair[0] or unlisted, pair[1] or unlisted) if both and unlisted is not None else pair
 
 
 def module_key(name: str) -> str:

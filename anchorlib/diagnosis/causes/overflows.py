@@ -22,7 +22,7 @@ from anchorlib import dtypes
 from anchorlib.diagnosis.causes.skips import SCALED, Skips
 from anchorlib.diagnosis.pairing import Alignment, Table
 
-__all__ = ["Overflows", "overflows"]
+__all__ = ["AUTOCAST", "Overflows", "overflows"]
 
 Array = np.ndarray[Any, Any]
 AUTOCAST = "amp.autocast"

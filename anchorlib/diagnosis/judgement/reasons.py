@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
+
 from anchorlib.diagnosis.causes import Frontier, Role, mode_since
 from anchorlib.diagnosis.judgement.changes import (
     computing,
@@ -96,10 +98,14 @@ def reason(
 
 def _copied(frontier: Frontier, row: int) -> str:
     """Says in which run alone a value is a bit-for-bit copy of an earlier record."""
-    a, source = frontier.alignment.a, frontier.copies[row]
+    alignment, source = frontier.alignment, frontier.copies[row]
+    a, row_b = alignment.a, int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
     name = escape(a.tensors[a.tensor[source]].name)
-    one, other = "AB" if (a.digest[row] == a.digest[source]).all() else "BA"
-    return f"in {one} it is {name} bit for bit, in {other} it is not"
+    in_a = bool((a.digest[row] == a.digest[source]).all())
+    one, other = "AB" if in_a else "BA"
+    figures, at = (alignment.b.figures, row_b) if in_a else (a.figures, row)
+    zeros = figures["min"][at] == figures["max"][at] == 0
+    return f"in {one} it is {name} bit for bit, in {other} it is {'all zeros' if zeros else 'not'}"
 
 
 def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:

@@ -36,6 +36,7 @@ DOUBTED = ("suspect", "unexpected")
 
 _LINES, _COLUMNS, _NARROW = 25, 80, 40
 _SENTENCE = 5  # lines of the verdict's sentence that count in the 25
+_NOTE = 4  # lines of a note
 _WHY = 5  # lines of an origin's explanation: which run is nearer to the truth comes last in it
 _GREEN, _YELLOW, _RED = 32, 33, 31
 _COLOUR = {"IDENTICAL": _GREEN, "EXPECTED": _GREEN, "SUSPECT": _YELLOW}
@@ -181,7 +182,7 @@ def _loss(section: Section, width: int, screen: Screen) -> ReportPart:
 def _notes(section: Section, width: int, screen: Screen) -> ReportPart:
     start = f"{section.title}  "
     indent = " " * len(start)
-    texts = [wrapped(f"{start}{one.text}", width, 2, indent) for one in section.entries]
+    texts = [wrapped(f"{start}{one.text}", width, _NOTE, indent) for one in section.entries]
     (first, *rest), *others = texts
     entries = [rest, *([f"{indent}{line[len(start) :]}" for line in one] for one in others)]
     head = first.replace(section.title, screen.style(section.title, 1), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from anchor_cli.terminal.table import cut, width_of
 __all__ = ["MORE", "ReportPart", "fitted", "listed", "titled", "wrapped"]
 
 MORE = "--json has them all"
+_CHAIN = re.compile(r"[^/]*/|[^/]+")
 _FILLER = "\0"  # a character that no shown text holds
 
 
@@ -92,11 +94,26 @@ def wrapped(text: str, width: int, most: int | None = 3, indent: str = "  ") -> 
 def _broken(text: str, width: int, indent: str) -> list[str]:
     """The lines of a text; characters that take two columns count twice, unlike in textwrap."""
     if text.isascii():
-        return textwrap.wrap(text, width, subsequent_indent=indent)
+        return _Wrapper(width, subsequent_indent=indent).wrap(text)
     spread = "".join(char + _FILLER * (width_of(char) - 1) for char in text)
     # One column less: where a wide character ends a line, its filler begins the next line.
-    lines = textwrap.wrap(spread, width - 1, subsequent_indent=indent)
+    lines = _Wrapper(width - 1, subsequent_indent=indent).wrap(spread)
     return [line.replace(_FILLER, "") for line in lines]
+
+
+class _Wrapper(textwrap.TextWrapper):
+    """Breaks lines as textwrap does, and a chain of names (`one/two`) that is too long at "/".
+
+    Names are short enough for a line; a chain of them may not be, and would be cut within a name.
+    """
+
+    def _split(self, text: str) -> list[str]:
+        chunks = super()._split(text)
+        return [
+            part
+            for chunk in chunks
+            for part in (_CHAIN.findall(chunk) if width_of(chunk) > self.width // 2 else [chunk])
+        ]
 
 
 def titled(screen: Screen, title: str, text: str) -> str:

@@ -149,6 +149,25 @@ def test_a_flip_whose_inputs_differ_is_a_receiver_and_is_noted():
     assert any("picked flips at step 0, pass 0" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("norm.num_batches_tracked", "norm.num_batches_tracked counts calls: 6 in A, 7 in B at"),
+        ("norm.num_batches", "norm.num_batches flips at step 0, pass 0: integers decided"),
+    ],
+)
+def test_a_count_of_calls_is_no_decision(name, note):
+    run = History()
+    run.chain("input", "gate")
+    run.edges[0].append(Edges(name, "train", 0, 0, (), 0, (Parent("gate"),), ("Add0",), ((-1, 0),)))
+    for tensor in ("w_gate", "input", "gate"):
+        run.add(f"{tensor}@value")
+    run.add(f"{name}@value", raw=np.array(6), dtype="int64")
+    found = compared(run, {"gate@value": ROUND, f"{name}@value": 1})
+    assert [line for line in found.notes if line.startswith(note)]
+    assert sum("flips" in line or "counts" in line for line in found.notes) == 1
+
+
 def test_a_flip_whose_inputs_are_equal_is_no_rounding():
     found = compared(routed(), {"picked@value": 1, "experts@value": FAR})
     assert told(found) == ["not_rounding picked@value 0 0"]
@@ -503,6 +522,26 @@ def test_headers_that_differ_are_told_but_for_what_differs_in_every_process():
         "torch.threads": (1, 2),
         "torch": ("2", None),
     }
+
+
+def configured(a, b):
+    run = one_operation()
+    tables = [replace(run.table(run=n), header={0: h}) for n, h in (("a", a), ("b", b))]
+    return compare_tables(align(*tables)).config_diff
+
+
+def test_an_optimizer_whose_groups_are_not_counted_has_one():
+    adam = {"optimizer": "Adam"}
+    assert configured(adam | {"optimizer.groups": 2}, adam) == {"optimizer.groups": (2, 1)}
+    assert configured(adam, adam | {"optimizer.groups": 2}) == {"optimizer.groups": (1, 2)}
+    assert configured(adam | {"optimizer.groups": 2}, {})["optimizer.groups"] == (2, None)
+
+
+def test_autocast_is_off_only_where_the_header_says_so():
+    low, off = {"amp.autocast": "bfloat16"}, {"amp.autocast": None}
+    assert configured(low, off) == {"amp.autocast": ("bfloat16", "off")}
+    assert configured(low, {}) == {"amp.autocast": ("bfloat16", None)}
+    assert configured(off, off) == configured(off, {}) == {}
 
 
 def test_it_is_short_where_it_is_printed():

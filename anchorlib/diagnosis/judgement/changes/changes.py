@@ -28,6 +28,7 @@ from anchorlib.diagnosis.causes import (
     Lineage,
     Role,
     between,
+    drawn_otherwise,
     made_otherwise,
     module_key,
     other_values,
@@ -38,6 +39,7 @@ from anchorlib.diagnosis.judgement.changes.absences import (
     called_otherwise,
     models_called_otherwise,
 )
+from anchorlib.diagnosis.judgement.changes.autocasting import autocast_otherwise, without_casts
 from anchorlib.diagnosis.judgement.changes.bootstrapped import other_share
 from anchorlib.diagnosis.judgement.changes.clipping import clipped_otherwise
 from anchorlib.diagnosis.judgement.changes.detaching import detached
@@ -57,6 +59,7 @@ from anchorlib.diagnosis.judgement.changes.operations import (
     Operation,
     about,
     arguments,
+    multiplies_unrecorded,
     nth,
     other_number,
     rearranged,
@@ -134,11 +137,14 @@ class Changes:
     def of(self, row: int, measure: Measure) -> tuple[str, ...]:
         """What B does otherwise at a row, a clause for each change; empty if none is known."""
         a, b = self.operations(row, elsewhere=True)
+        cast = autocast_otherwise(self.frontier, row, a, b)
+        if cast:
+            a, b = without_casts(a), without_casts(b)
         module = self._module(row)
         # A module and its operation state the same argument: "GELU approximate", "GeluBackward0 …".
         stated = arguments(without_targets(a), without_targets(b))
         told_otherwise = [clause for clause in stated if about(clause) not in map(about, module)]
-        clauses = [*module, *self._said_by_names(row, a, b, told_otherwise)]
+        clauses = [*cast, *module, *self._said_by_names(row, a, b, told_otherwise)]
         clauses += filter(None, [written_outside(self.frontier, row)])
         clauses += called_otherwise(self.frontier, row)
         clauses += self._counted(row, a, b) or self._arranged(row)
@@ -196,13 +202,25 @@ class Changes:
         return stepped_more(self.frontier, row, self._names) if self._has_lone_updates else ""
 
     def unkept(self, row: int) -> tuple[str, ...]:
-        """Names numbers of a row's operations that autograd does not keep, if all else is equal."""
+        """Names numbers of a row's operations that autograd does not keep, if all else is equal.
+
+        That all else is equal is known only in steps that both runs state. Nothing is said where
+        a run drew other random numbers and operations take what no record holds, as dropout does.
+        """
         clauses = []
         for call_a, call_b in self._calls(row):
             a, b = self._edges(0, call_a), self._edges(1, call_b)
-            if a is not None and b is not None and not compiled(a.ops):
+            if a is None or b is None or compiled(a.ops):
+                continue
+            stated = a.step == call_a.step and b.step == call_b.step
+            if stated and not (self._drawn_otherwise(call_a.step) and multiplies_unrecorded(a)):
                 clauses += unkept(a, b)
         return tuple(dict.fromkeys(clauses))[:1]
+
+    def _drawn_otherwise(self, step: int) -> bool:
+        """Whether B drew other random numbers before or in a step, which the next step shows."""
+        drawn = drawn_otherwise(self.frontier.alignment)
+        return drawn is not None and drawn <= step + 1
 
     def _kind(self, row: int) -> str:
         a = self.frontier.alignment.a

@@ -19,6 +19,7 @@ __all__ = [
     "about",
     "arguments",
     "computing",
+    "multiplies_unrecorded",
     "nth",
     "other_number",
     "plainly",
@@ -54,6 +55,9 @@ UNKEPT = {
 """Operations of which autograd does not keep an operand that needs no gradient."""
 NUMBERS = ("MaskedFill", "Rsub")
 """Operations of UNKEPT that take the operand as a number, which is no input in a statement."""
+
+RANDOM = ("Mul", "NativeDropout", "FusedDropout")
+"""Beginnings of the operations that apply a random mask."""
 
 FORMULA = frozenset(
     (
@@ -290,6 +294,14 @@ def unkept(a: Edges, b: Edges) -> list[str]:
     if not operands:
         return []
     return [f"all that autograd keeps is equal: it does not keep {', nor '.join(operands)}"]
+
+
+def multiplies_unrecorded(edges: Edges) -> bool:
+    """Whether an operation multiplies by what no record holds, as dropout does by its mask."""
+    return any(
+        op.startswith(RANDOM) and (0 in sources or not op.startswith("Mul"))
+        for op, sources in zip(edges.ops, edges.inputs, strict=False)
+    )
 
 
 def _taken(edges: Edges, at: int, names: Mapping[str, str]) -> list[str]:

@@ -96,7 +96,8 @@ def _different(target_a: _Target, target_b: _Target, classes: int) -> Iterator[s
     """How two targets differ, a clause each. classes: how many columns the logits have."""
     if target_a.labels is None or target_b.labels is None:
         if abs(target_a.level - target_b.level) > CLEAR:
-            yield f"the loss's target is {target_a.level:.4g} | {target_b.level:.4g}"
+            level_a, level_b = (_rounded(target.level) for target in (target_a, target_b))
+            yield f"the loss's target is {level_a:g} | {level_b:g}"
     else:
         known = (target_a.labels != UNKNOWN) & (target_b.labels != UNKNOWN)
         other = np.flatnonzero(known & (target_a.labels != target_b.labels))
@@ -115,6 +116,11 @@ def _different(target_a: _Target, target_b: _Target, classes: int) -> Iterator[s
             yield f"the loss's label smoothing is {smoothing_a:g} | {smoothing_b:g}"
     if target_a.divisor * target_b.divisor < 0:
         yield "the loss is taken with the other sign (Neg)"
+
+
+def _rounded(level: float) -> float:
+    """A level to the digits that are known of it: one computed as -1.7e-07 is 0."""
+    return round(level, 3) + 0.0 if abs(level) < 1 else float(f"{level:.4g}")
 
 
 def _shown(label: int) -> str:
