@@ -22,6 +22,7 @@ from anchorlib.errors import StoreError
 __all__ = [
     "LEARNT",
     "VIEW",
+    "bits_in_use",
     "computed_in",
     "header_of",
     "kind_of",
@@ -52,6 +53,11 @@ def computed_in(*pair: tuple[Table, int]) -> float:
     kept_bits = [_kept_bits(table, row) for table, row in pair]
     shown = [all(kept_bits) or _is_low(table, row) for table, row in pair]
     return max(eps for eps, counts in zip((*kept_bits, 0.0), (*shown, True), strict=True) if counts)
+
+
+def bits_in_use(table: Table, row: int) -> float:
+    """The eps of the bits that a float32 tensor uses in a run of low precision; 0 elsewhere."""
+    return _kept_bits(table, row) if _is_low(table, row) else 0.0
 
 
 def _is_low(table: Table, row: int) -> bool:

@@ -5,7 +5,9 @@
 What is off by a share of itself makes its logarithm off by this number, whatever the logarithm is.
 Near x = 1 the logarithm is near 0 and may consist of rounding alone, as that of the determinant of
 an orthogonal matrix: an invertible layer that was just made. So a logarithm rounds as a number of
-size 1 does, times the factors by which it was multiplied afterwards.
+size 1 does, times the factors by which it was multiplied afterwards. One run may compute without a
+logarithm what the other computes with one, as the sum of stored logarithms: the run that takes the
+logarithm rounds so all the same.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import math
 import re
 
 from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.pairing import Table
 from anchorlib.record import Edges
 
 __all__ = ["size_of_logarithms"]
@@ -22,25 +25,30 @@ LOGARITHM = re.compile(r"^(Log|Log2|Log10|LinalgSlogdet)Backward\d*$")
 FACTOR = re.compile(r"^(Mul|Div)Backward\d*$")
 NUMBER = re.compile(r"\bother=(?:tensor\()?(-?\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
 KEEPING = re.compile(
-    r"^(Neg|Sum|Mean|View|UnsafeView|Reshape|Unsqueeze|Squeeze|Permute|Transpose|Clone|ToCopy)Backward\d*$"
+    r"^(Neg|Sum|Mean|View|UnsafeView|Reshape|Unsqueeze|Squeeze|Expand|Permute|Transpose|Clone|ToCopy)Backward\d*$"
 )
 """Operations behind a logarithm that keep the size of its elements' errors, or add them up."""
 
 
-def size_of_logarithms(frontier: Frontier, row: int) -> float:
-    """The norm of a record of logarithms of size 1; 0.0 where a row is anything else.
+def size_of_logarithms(frontier: Frontier, row: int, row_b: int) -> float:
+    """The norm of a pair of logarithms of size 1; 0.0 where neither run's record is a logarithm.
 
     Between the logarithm and the record there may be only operations that keep the size of an
     error, and factors that the statement holds.
     """
-    a = frontier.alignment.a
-    own = a.tensors[a.tensor[row]]
-    if own.kind != "value" or not any(map(LOGARITHM.match, frontier.ancestry(row).ops)):
+    sides = ((frontier.alignment.a, row), (frontier.alignment.b, row_b))
+    return max(_size(table, row_of_run) for table, row_of_run in sides)
+
+
+def _size(table: Table, row: int) -> float:
+    """The norm of one run's record of logarithms of size 1; 0.0 where it is anything else."""
+    own = table.tensors[table.tensor[row]]
+    if own.kind != "value":
         return 0.0
-    phase, call = a.phases[a.phase[row]], int(a.call[row])
-    for edges in a.edges.get(own.rank, ()):
-        if (edges.name, edges.phase, edges.call) == (own.name, phase, call) and edges.ops:
-            return _factor(edges) * math.sqrt(int(a.figures["numel"][row]))
+    at = (own.name, table.phases[table.phase[row]], int(table.call[row]))
+    for edges in table.edges.get(own.rank, ()):
+        if (edges.name, edges.phase, edges.call) == at and any(map(LOGARITHM.match, edges.ops)):
+            return _factor(edges) * math.sqrt(int(table.figures["numel"][row]))
     return 0.0
 
 

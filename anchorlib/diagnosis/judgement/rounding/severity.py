@@ -29,6 +29,7 @@ from anchorlib.diagnosis.judgement.rounding.formats import (
     widened,
 )
 from anchorlib.diagnosis.judgement.rounding.logarithms import size_of_logarithms
+from anchorlib.diagnosis.judgement.rounding.passes import format_of_passes, size_of_terms
 from anchorlib.diagnosis.judgement.rounding.probabilities import of_probabilities
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure, autocast_eps, multiplies
@@ -106,19 +107,21 @@ def severity(
     )
     absolute = _absolute(measure, float(b.figures["l2"][row_b]))
     # A widened result is measured by its own size: it was not rounded to the narrow type. A result
-    # that B alone computes in low precision is measured by its own size, too.
+    # that B alone computes in low precision is measured by its own size, too, and so is a gradient
+    # beside its passes' gradients: these are larger by what clipping and a loss scale took away.
     own, eps = (
         eps,
         max(
             eps,
             widened(frontier, row),
+            format_of_passes(((a, row), (b, row_b))),
             of_casts(frontier, row, ops_b),
             min(autocast_eps(header_of(*side), ops_b) for side in ((a, row), (b, row_b))),
         ),
     )
     norm = max(measure.norm, *(_summed(*side) for side in ((a, row), (b, row_b))))
     once = _rounds_once(frontier, row, ops, ops_b)
-    scale, note = _scale(frontier, row, norm, min(own, EPS32) if once else own)
+    scale, note = _scale(frontier, row, row_b, norm, min(own, EPS32) if once else own)
     low = _low_sum(frontier, row, measure, eps) if _is_sum(a, row) else TOLERANCE_LOW
     limit = (TOLERANCE if eps <= EPS32 else low) * _growth(frontier, row, ops)
     if measure.cosine_distance > eps**2:  # a factor on the whole record is no rounding of a norm
@@ -140,8 +143,16 @@ def size_of_error(frontier: Frontier, row: int, measure: Measure) -> float:
     """
     if kind_of(frontier, row) != "delta":
         return measure.error_eps
-    scale, _ = _scale(frontier, row, measure.norm, measure.eps)
+    scale = _size_of_update(frontier, row, measure.norm)
     return measure.error_eps * measure.norm / scale if scale else math.inf
+
+
+def _size_of_update(frontier: Frontier, row: int, norm: float) -> float:
+    """The norm of an update and of its parameter: their difference rounds as the parameter does."""
+    a = frontier.alignment.a
+    of = [*frontier.parents(row), *_updates(frontier, row)]
+    sizes = (parent for parent in of if kind_of(frontier, parent) in ("value", "updated"))
+    return max(norm, _norm(a, sizes))
 
 
 def _of_update(frontier: Frontier, row: int, scale: float, limit: float) -> float:
@@ -198,7 +209,7 @@ def _absolute(measure: Measure, norm_b: float) -> float:
     return norm_b if math.isinf(measure.error_eps) else math.nan
 
 
-def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float, str]:
+def _scale(frontier: Frontier, row: int, row_b: int, norm: float, eps: float) -> tuple[float, str]:
     """The norm to which the error is relative, and a note where that is not the tensor's own norm.
 
     A tensor whose terms cancel, or that is a sum, is judged against the norm of its parents, and a
@@ -206,22 +217,20 @@ def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float
     """
     a, kind = frontier.alignment.a, kind_of(frontier, row)
     if kind in UPDATES:
-        # The difference of two parameters has the rounding of the parameters.
-        of = [*frontier.parents(row), *_updates(frontier, row)]
-        size = _norm(
-            a, (parent for parent in of if kind_of(frontier, parent) in ("value", "updated"))
-        )
-        return max(norm, size), "judged against the parameter's size" if kind == "delta" else ""
+        size = _size_of_update(frontier, row, norm)
+        return size, "judged against the parameter's size" if kind == "delta" else ""
     if kind.startswith("opt."):
         return norm, ""  # its parents are gradients, whose norms may carry a loss scale
     parents = _norm(a, frontier.parents(row))
+    if _is_sum(a, row):
+        parents = max(parents, size_of_terms(((a, row), (frontier.alignment.b, row_b))))
     if _is_sum(a, row) and parents > norm:
         # The rounding of a sum is as large as that of its terms, however much of them cancels.
         note = "its terms cancel; judged against them" if norm < CANCELLED * eps * parents else ""
         return parents, note
-    if norm < CANCELLED * eps * parents:
+    of_logarithms = size_of_logarithms(frontier, row, row_b)
+    if of_logarithms <= parents > norm / (CANCELLED * eps):
         return parents, "its terms cancel; judged against them"
-    of_logarithms = size_of_logarithms(frontier, row)
     if of_logarithms > norm:
         return of_logarithms, "logarithms near zero; judged as of size 1"
     return norm, ""

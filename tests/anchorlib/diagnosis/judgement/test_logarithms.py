@@ -94,6 +94,54 @@ def test_a_fault_in_a_logarithm_near_zero_is_one(tmp_path, form, fault):
     assert found.origins[0].place.name.endswith(":1")
 
 
+def stored(logarithms: Tensor) -> Tensor:
+    return (logarithms.sum() * PIXELS).expand(8)
+
+
+def taken_again(logarithms: Tensor) -> Tensor:
+    return (logarithms.exp().log().sum() * PIXELS).expand(8)
+
+
+def taken_of_more(logarithms: Tensor) -> Tensor:
+    return ((logarithms.exp() * (1 + 1e-5)).log().sum() * PIXELS).expand(8)
+
+
+class Scales(nn.Module):
+    """A layer that stores the logarithms of its scales, which add up to zero but for rounding."""
+
+    def __init__(self, form: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.form = form
+        logarithms = torch.randn(9)
+        self.logarithms = nn.Parameter(logarithms - logarithms.mean())
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * self.logarithms.exp(), self.form(self.logarithms)
+
+
+@pytest.mark.parametrize(
+    ("forms", "verdict"),
+    [
+        ((stored, taken_again), "suspect"),
+        ((taken_again, stored), "suspect"),
+        ((stored, taken_of_more), "unexpected"),
+        ((taken_of_more, stored), "unexpected"),
+    ],
+)
+def test_logarithms_that_one_run_alone_takes_round_as_numbers_of_size_one(tmp_path, forms, verdict):
+    for run, form in zip("ab", forms, strict=True):
+        torch.manual_seed(0)
+        model = nn.Sequential(Scales(form))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, optimizer=optimizer)
+            z, volume = model(torch.randn(8, 9))
+            (z.square().sum(1).mean() / 2 - volume.mean()).backward()
+            optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found
+
+
 @pytest.mark.parametrize("number", ["1.2.3", "-", "e", "--1", "1e", "tensor(", "", "0"])
 @pytest.mark.parametrize("inputs", [((1,), (-1,)), ((1,),), ((7,),), ()])
 def test_arguments_and_inputs_that_anyone_may_have_written_are_read_without_a_fault(number, inputs):

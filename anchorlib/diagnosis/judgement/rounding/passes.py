@@ -1,0 +1,93 @@
+"""What the gradient that an optimizer reads is made of: the gradients of its step's passes.
+
+    (policy + value).backward()        policy.backward(retain_graph=True); value.backward()
+
+One run may call backward once where the other calls it for each loss. Then only the sums can be
+compared, and clipping has scaled them. How they round is seen in the gradients of the passes: these
+show the format in which they were computed, and what they sum. The gradient of a bias before a
+batch norm is a sum whose terms cancel: it consists of rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from anchorlib.diagnosis.judgement.rounding.formats import bits_in_use
+from anchorlib.diagnosis.pairing import Table
+
+__all__ = ["format_of_passes", "size_of_terms"]
+
+Side = tuple[Table, int]
+PASS = "pass_grad"
+
+
+def format_of_passes(sides: tuple[Side, Side]) -> float:
+    """The coarsest eps in which the backward computed a gradient; 0.0 where passes correspond.
+
+    sides: the table and the row of each run. A gradient that one run adds up of more passes went
+    through the formats of the whole backward. Low precision counts in a run that trains in it.
+    """
+    if not _is_added_up_otherwise(sides):
+        return 0.0
+    return max(_first_low(table, _in_step(table, row, None, PASS)) for table, row in sides)
+
+
+def size_of_terms(sides: tuple[Side, Side]) -> float:
+    """The norm of what the gradient of a bias sums; 0.0 where passes correspond or do not tell.
+
+    The terms are the gradient of the result of the parameter's module, in a run that has one pass
+    alone, scaled as clipping scaled the gradient.
+    """
+    return max(map(_size_of_terms, sides)) if _is_added_up_otherwise(sides) else 0.0
+
+
+def _is_added_up_otherwise(sides: tuple[Side, Side]) -> bool:
+    """Whether one run calls backward more often in the step than the other.
+
+    Where both call it as often, the gradients of the passes are compared by themselves, and what is
+    done to their sum does not round as they do.
+    """
+    kinds = {table.tensors[table.tensor[row]].kind for table, row in sides}
+    return kinds == {"grad"} and len({_backwards(*side) for side in sides}) > 1
+
+
+def _backwards(table: Table, row: int) -> int:
+    """How often backward reached the parameter that it reached most often in the step of a row."""
+    reached = table.tensor[_in_step(table, row, None, PASS)]
+    return int(np.bincount(reached).max(initial=0))
+
+
+def _size_of_terms(side: Side) -> float:
+    """The norm of what one run's gradient sums, scaled as the gradient is; 0.0 if not known."""
+    table, row = side
+    passes, norms = _passes(table, row), table.figures["l2"]
+    if len(passes) != 1 or not norms[passes[0]]:
+        return 0.0
+    module = table.tensors[table.tensor[row]].name.rpartition(".")[0]
+    terms = _in_step(table, row, module, "grad")
+    size = max((float(norms[one]) for one in terms), default=0.0)
+    return size * float(norms[row] / norms[passes[0]])
+
+
+def _first_low(table: Table, rows: Iterable[int]) -> float:
+    """The eps of the first of these rows that was computed in low precision; 0.0 without one."""
+    return next((eps for row in rows if (eps := bits_in_use(table, row))), 0.0)
+
+
+def _passes(table: Table, row: int) -> list[int]:
+    """The gradients that the passes of a row's step added to its parameter's gradient."""
+    return _in_step(table, row, table.tensors[table.tensor[row]].name, PASS)
+
+
+def _in_step(table: Table, row: int, name: str | None, kind: str) -> list[int]:
+    """The rows of a kind, and of a name unless that is None, in the step and rank of a row."""
+    rank = table.tensors[table.tensor[row]].rank
+    chosen = [
+        (tensor.kind, tensor.rank) == (kind, rank) and name in (None, tensor.name)
+        for tensor in table.tensors
+    ]
+    step = (table.step == table.step[row]) & (table.attempt == table.attempt[row])
+    rows: list[int] = np.flatnonzero(step & np.array(chosen, bool)[table.tensor]).tolist()
+    return rows
