@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from anchorlib.operations import Entry
 from anchorlib.record import Edges
 from anchorlib.recorder.layout import SlotKind, Word
 from anchorlib.recorder.lost_records import LostRecords
@@ -21,6 +22,7 @@ TOLD_BYTES: Final = 1 << 20
 """Bytes of a ring's payload for definitions and statements, beside the room for records."""
 
 _SAY_SECONDS: Final = 0.05  # at least, between two times that statements are placed
+_STRUCTURES: Final = 64  # texts that are kept, of some 100 kB each at most
 _TOGETHER: Final = 100  # gaps, or statements of lineage, in one slot
 
 
@@ -50,6 +52,7 @@ class Teller:
         self.kept: list[tuple[tuple[str, str, str], bool]] = []
         self._layouts: dict[tuple[str, tuple[int, ...]], int] = {}
         self._unsaid: deque[bytes] = deque()
+        self._structures: dict[str, bytes] = {}
         self._said = 0.0
 
     # -- definitions
@@ -130,7 +133,23 @@ class Teller:
             self._unsaid.extend(_lineage(telling.edges[at : at + _TOGETHER]))
         if telling.header:
             self._unsaid.append(statement((), (), telling.header))
-        self._unsaid.extend(statement((), (), {}, [one]) for one in telling.operations)
+        self._unsaid.extend(map(self._of_operations, telling.operations))
+
+    def _of_operations(self, entry: Entry) -> bytes:
+        """The statement of an entry of the operations' log.
+
+        Each trace states its structures again, which are nearly all of what it states: the text of
+        a structure is kept by its hash.
+        """
+        key = entry.get("structure")
+        if key is None:
+            return statement((), (), {}, [entry])
+        text = self._structures.get(key)
+        if text is None:
+            if len(self._structures) >= _STRUCTURES:
+                self._structures.clear()
+            text = self._structures[key] = statement((), (), {}, [entry])
+        return text
 
 
 def _lineage(edges: list[Edges]) -> list[bytes]:

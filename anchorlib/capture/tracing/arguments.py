@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import torch
@@ -16,6 +17,7 @@ _LISTS: Final = (list, tuple)  # isinstance with `list | tuple` takes thrice as 
 _TENSOR: Final = torch.Tensor
 _PARAMETER: Final = torch.nn.Parameter
 _INTS: Final = {int}
+_CONSTANTS: Final = {torch.dtype, torch.layout, torch.memory_format, torch.device}
 
 
 class Arguments:
@@ -56,7 +58,7 @@ class Arguments:
 
     def _take(self, name: str, value: Any, texts: list[str]) -> None:
         kind = type(value)
-        if kind is int:
+        if kind is int or kind is bool:
             texts.append(f"{name}={value}")
         elif kind is float:
             self.floats.append(value)
@@ -64,6 +66,10 @@ class Arguments:
         elif isinstance(value, _TENSOR):
             self.tensors.append(value)
             self.names.append(name)
+        elif kind is list and set(map(type, value)) == _INTS:  # sizes, as most lists are
+            texts.append(f"{name}={value}")
+        elif kind in _CONSTANTS:
+            texts.append(f"{name}={_constant(value)}")
         elif value is not None and not self._list(name, value):
             texts.append(f"{name}={self._text(value)}")
 
@@ -98,6 +104,12 @@ class Arguments:
         if isinstance(value, torch.Generator):
             return "generator"
         return setting(value).replace(FLOAT, " ")
+
+
+@lru_cache(maxsize=256)
+def _constant(value: Any) -> str:
+    """A constant of torch's as text, made once: torch takes a microsecond to spell one."""
+    return setting(value)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -6,8 +6,9 @@ The frames are read because hooks on modules would make torch.compile compile it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Final, NamedTuple
@@ -46,6 +47,9 @@ class CodePlace(NamedTuple):
     graph: FrameType | None = None
     engine: FrameType | None = None
 
+
+# A named tuple's own constructor is a function in Python, which takes several times as long.
+_place: Final[Callable[[tuple[object, ...]], CodePlace]] = partial(tuple.__new__, CodePlace)
 
 OURS: Final = CodePlace("ours")
 """The place of operations that anchorlib itself runs."""
@@ -145,10 +149,11 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
         if kind is _TORCHS:
             if code is _CALL:
                 called = True
-                owner = frame.f_locals["self"]
-                repeats |= backward and not isinstance(owner, fx.GraphModule)
-                if module is None:
-                    module = names.get(id(owner))
+                if module is None or (backward and not repeats):
+                    owner = frame.f_locals["self"]  # Python makes a dict of all of them
+                    repeats |= backward and not isinstance(owner, fx.GraphModule)
+                    if module is None:
+                        module = names.get(id(owner))
             elif code is _ENGINE and backward:
                 engine = frame
                 break
@@ -167,7 +172,7 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
         if where and (module is not None or optimizes):
             break
         frame = frame.f_back
-    return CodePlace(where, module, optimizes, repeats, graph, engine)
+    return _place((where, module, optimizes, repeats, graph, engine))
 
 
 def line_above(frame: FrameType | None) -> str:

@@ -9,8 +9,9 @@ compiled   the graph's node tells stage, module and line; one autograd node stan
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from types import FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -49,6 +50,12 @@ class Sight(NamedTuple):
     node: str
     where: str
     origin: str = ""
+
+
+# A named tuple's own constructor is a function in Python, which takes several times as long.
+_sight: Final[Callable[[tuple[str, str, int | None, str, str, str]], Sight]] = partial(
+    tuple.__new__, Sight
+)
 
 
 @dataclass(slots=True)
@@ -195,7 +202,7 @@ class Sights:
     ) -> Sight:
         if place.optimizes:
             module = place.module or self.names.owner_among(keys)
-            return Sight("optimizer", module, None, "", place.where)
+            return _sight(("optimizer", module, None, "", place.where, ""))
         if node is not None and not place.repeats:
             return self._backward(dispatched.name, place, node, tensors)
         sight = self._forward(
@@ -210,7 +217,7 @@ class Sights:
         self, dispatched: OpFacts, place: CodePlace, stage: str, tensors: list[torch.Tensor]
     ) -> Sight:
         sequence = next_sequence() - 1
-        followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        followed = torch.is_grad_enabled() and True in [x.requires_grad for x in tensors]
         module = place.module or ""
         if followed and stage == "forward":
             self._begin_pass()
@@ -225,7 +232,7 @@ class Sights:
         elif saved is not None and saved == sequence - 1 and dispatched.in_place:
             sequence, fresh = saved, forwards.note_new(saved, module, place.where)
         seq = self._number(sequence) if fresh else None
-        return Sight(stage, module, seq, "", place.where)
+        return _sight((stage, module, seq, "", place.where, ""))
 
     def _begin_pass(self) -> None:
         """A forward with gradients runs: it begins the next pass if a backward was seen before."""
@@ -240,18 +247,18 @@ class Sights:
         if sequence >= _NO_SEQUENCE:
             module = self.names.owner(getattr(node, "variable", None))
             where = place.where or line_above(place.engine)
-            return Sight("accumulate", module, None, called, where)
+            return _sight(("accumulate", module, None, called, where, ""))
         # torch dispatches an operation for each node of its own at once, or for `torch.func` later;
         # a Function of the user's may run none.
         forward = self._forwards.of(sequence, later=not isinstance(node, NodeContext))
         where = place.where or forward.where or line_above(place.engine)
         seq = self._number(forward.number)
         if not place.where and name in _SUMS and _alike(tensors):
-            return Sight("accumulate", forward.module, seq, called, where)
+            return _sight(("accumulate", forward.module, seq, called, where, ""))
         module = place.module or forward.module
         if torch.is_grad_enabled():  # this backward will have one of its own (`create_graph`)
             self._forwards.note_new(next_sequence() - 1, module, where)
-        return Sight("backward", module, seq, called, where)
+        return _sight(("backward", module, seq, called, where, ""))
 
     def _number(self, sequence: object) -> int:
         return self._numbers.setdefault(sequence, len(self._numbers))

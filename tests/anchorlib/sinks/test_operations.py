@@ -8,7 +8,8 @@ from anchor_server import Collector
 from anchorlib.errors import DamagedError
 from anchorlib.operations import read_entries
 from anchorlib.reading import open_run
-from anchorlib.recorder import thread_queue
+from anchorlib.recorder import teller, thread_queue
+from anchorlib.recorder.statement_json import statement
 from anchorlib.sinks import MemorySink, RunOptions, open_sink, push
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.spool.delivery import deliver
@@ -64,6 +65,34 @@ def test_the_queue_passes_on_what_was_traced():
     queue.operations(ENTRIES)
     queue.close(10)
     assert sink.traced == ENTRIES
+
+
+def test_the_queue_passes_on_each_structure_whole_however_many_were_stated_before():
+    def structure(number):
+        return {"structure": f"{number:032x}", "ops": [{"op": f"aten.op{number}.default"}]}
+
+    stated = [structure(number) for number in range(3 * teller._STRUCTURES)]
+    sink = MemorySink()
+    queue = thread_queue(sink, limit_bytes=100_000, on_full="block")
+    for _trace in range(2):
+        queue.operations([*stated, row(0)])
+        queue.operations([stated[-1], row(1), stated[-1]])
+    queue.close(10)
+    assert sink.traced == [*stated, row(0), stated[-1], row(1), stated[-1]] * 2
+
+
+def test_the_text_of_a_structure_is_made_once(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        teller, "statement", lambda *parts: made.append(parts[3]) or statement(*parts)
+    )
+    sink = MemorySink()
+    queue = thread_queue(sink, limit_bytes=100_000, on_full="block")
+    for _trace in range(3):
+        queue.operations([STRUCTURE, row(0)])
+    queue.close(10)
+    assert sink.traced == [STRUCTURE, row(0)] * 3
+    assert made.count([STRUCTURE]) == 1
 
 
 def test_a_copied_run_has_what_was_traced(tmp_path):

@@ -54,6 +54,27 @@ def test_values_are_read_in_their_order_whatever_the_strides(shape, dtype, data)
     assert Digester().digest(x) == xxhash.xxh3_128_digest(told)
 
 
+@pytest.mark.parametrize("inner", [2, 4, 8, 16])
+@pytest.mark.parametrize("turn", [(1, 0, 2, 3), (2, 0, 1, 3), (0, 2, 1, 3), (2, 1, 0, 3)])
+@pytest.mark.parametrize("first", [0, 1])
+def test_heads_of_attention_are_read_in_their_order(inner, turn, first):
+    # Their last dimension is copied as one element, from places that are listed where it is small.
+    x = torch.randn(3, 5, 4, inner)[first:].permute(turn)
+    told = xxhash.xxh3_128_digest(x.contiguous().numpy().tobytes())
+    assert Digester().digest(x) == told
+    every_other = x[..., : inner // 2]
+    told = xxhash.xxh3_128_digest(every_other.contiguous().numpy().tobytes())
+    assert Digester().digest(every_other) == told
+
+
+@pytest.mark.parametrize("step", [4, 6])
+def test_elements_that_do_not_lie_whole_elements_apart_are_read_in_their_order(step):
+    x = torch.arange(64.0).as_strided((5, 4), (step, 1))  # 16 bytes each, 16 or 24 apart
+    turned = x.as_strided((2, 2, 4), (2 * step, step, 1)).transpose(0, 1)
+    told = xxhash.xxh3_128_digest(turned.contiguous().numpy().tobytes())
+    assert Digester().digest(turned) == told
+
+
 def test_the_same_transposed_values_are_put_in_order_once(monkeypatch):
     looked = []
     read = Gathering.read
