@@ -156,13 +156,16 @@ class Changes:
             values += other_targets(a, b)
         if not self._says_code(clauses) and any("target differs" in one for one in values):
             values += other_share(self.frontier, row, a)
-        clauses += values
+        return (*clauses, *values, *self._multiple(row, measure))
+
+    def _multiple(self, row: int, measure: Measure) -> list[str]:
+        """Says that B's record is a multiple of A's."""
         if factor := _factor(measure):
-            clauses.append(ValueClause(f"B is {factor:.6g} times A{self._scaled(row, factor)}"))
-        elif self._kind(row) == "grad" and (factor := _whole_factor(measure)):
+            return [ValueClause(f"B is {factor:.6g} times A{self._scaled(row, factor)}")]
+        if self._kind(row) == "grad" and (factor := _whole_factor(measure)):
             values_of = f"{measure.value_a:.6g} | {measure.value_b:.6g}"
-            clauses.append(ValueClause(f"B is {factor:.6g} times A: {values_of}"))
-        return tuple(clauses)
+            return [ValueClause(f"B is {factor:.6g} times A: {values_of}")]
+        return []
 
     @staticmethod
     def _says_code(clauses: Sequence[str]) -> bool:
