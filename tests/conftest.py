@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -99,7 +100,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-def pytest_collection_finish() -> None:
-    """Collect garbage from here on: what tests make, not what they import."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Collect garbage from here on: what tests make, not what they import.
+
+    Torch's compilers, another half a million objects, are imported before where tests use them. And
+    garbage is collected seldom: what tests make is little, and those about garbage collect it.
+    """
+    if any("compiled" in item.path.parts for item in session.items):
+        _import_compilers()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
+
+
+def _import_compilers() -> None:
+    """Import torch's compilers, and have none of them measure how fast its guards are.
+
+    Before it measures the guards of a function that it compiled, Dynamo empties the processor's
+    caches, which takes 25 ms of each function.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of what torch imports
+        import torch._dynamo.guards as guards
+        import torch._inductor.compile_fx  # noqa: F401
+
+    vars(guards)["profile_guard_manager"] = lambda *_: 0.0
