@@ -2,6 +2,7 @@
 
 from anchorlib.diagnosis.causes.ancestry import Link, between
 from anchorlib.diagnosis.causes.frontier import DIFFERS, EQUAL, UNMATCHED, Frontier, frontier
+from anchorlib.diagnosis.causes.grafted import is_grafted
 from anchorlib.diagnosis.causes.headers import (
     MODULE,
     config_diff,
@@ -43,6 +44,7 @@ __all__ = [
     "drawn_otherwise",
     "from_outside",
     "frontier",
+    "is_grafted",
     "made_otherwise",
     "mode_since",
     "module_key",

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.diagnosis.causes import is_grafted
 from anchorlib.diagnosis.judgement.origins.coarsest import coarsest_formats
 from anchorlib.diagnosis.judgement.origins.first_step import FirstStep, module_of
 from anchorlib.diagnosis.sizes import steady_elements_apart
@@ -44,9 +45,12 @@ _ROOT = re.compile(r"(^|\.)(input|output)$")
 
 
 def same_learning(first: FirstStep, modules: set[str]) -> bool:
-    """Whether all gradients, updates and other values are equal but for rounding."""
+    """Whether all gradients, updates and other values are equal but for rounding.
+
+    A rerun that was handed A's values learns the same whatever its own values are.
+    """
     alignment, a = first.alignment, first.alignment.a
-    if _lack_partners(first) or not _same_amount(first, modules):
+    if is_grafted(alignment) or _lack_partners(first) or not _same_amount(first, modules):
         return False
     rows, here = first.rows[first.here], first.here
     kinds = np.array([one.kind for one in a.tensors])[a.tensor]
