@@ -5,7 +5,8 @@ are not traced, with digests of all that operations take and make, with none, an
 the operations of one module kept whole.
 
 Compiled code is traced from its first step on, for its graphs are read while they are compiled;
-untraced steps of the same code stand beside it.
+untraced steps of the same code stand beside it. What an operation costs stands beside what
+torch's own `DebugMode` takes for it.
 
     python -m benchmarks tracing
 """
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
+from torch.utils._debug_mode import DebugMode
 
 import anchorlib
 from benchmarks.figures import Figure, figure
@@ -59,6 +61,8 @@ def of_width(width: int, what: str, bound: float | None) -> Iterator[Figure]:
         arms = {"plain": turn(None), "traced": turn("both"), "without": turn("none")}
         if what:
             arms["kept"] = turn("both", [KEPT])
+        if not what:
+            arms["debug"] = lambda: in_debug_mode(step)
         samples = interleaved(arms, rounds=7)
         session.flush()
         ops = anchorlib.open_run("tracing", folder).ops()
@@ -69,15 +73,30 @@ def of_width(width: int, what: str, bound: float | None) -> Iterator[Figure]:
         told = f"a traced step that keeps the values of `{KEPT}` / a traced step"
         yield figure(told, ratio(samples, "kept", "traced", clock="thread"))
         return
-    yield of_operation(samples, STEPS * count)
+    yield from of_operation(samples, STEPS * count)
 
 
-def of_operation(samples: Samples, count: int) -> Figure:
-    """The cost of one operation, of which a turn traced `count`."""
-    pairs = zip(samples["traced"], samples["plain"], strict=True)
-    each = Ratio.of([(a.thread - b.thread) / count * 1e6 for a, b in pairs])
+def of_operation(samples: Samples, count: int) -> Iterator[Figure]:
+    """The cost of one operation, of which a turn traced `count`; and beside what torch's own costs.
+
+    The microseconds are those of a machine on which `DebugMode` takes 275 to 298: the ratio tells
+    on any other machine what 40 of them are there.
+    """
+    arms = (samples[arm] for arm in ("traced", "debug", "plain"))
+    costs = [(a.thread - c.thread, b.thread - c.thread) for a, b, c in zip(*arms, strict=True)]
+    each = Ratio.of([ours / count * 1e6 for ours, _ in costs])
+    beside = Ratio.of([ours / torchs for ours, torchs in costs])
     why = "torch hands each operation to Python and back, and three digests are taken of it"
-    return figure("one operation of small tensors, both digests", each, "µs", at_most=40, why=why)
+    what = "one operation of small tensors, both digests"
+    yield figure(what, each, "µs", at_most=40, why=why)
+    yield figure(f"{what} / torch's `DebugMode` with hashes", beside, at_most=40 / 275)
+
+
+def in_debug_mode(step: Callable[[], None]) -> None:
+    """The steps of a turn under torch's own trace, told to note what ours does."""
+    hashes = DebugMode.log_tensor_hashes(hash_fn="hash_tensor", hash_inputs=True)
+    with DebugMode(record_nn_module=True, record_stack_trace=True, record_ids=True), hashes:
+        steps(step)
 
 
 def of_compiled(backend: str) -> Figure:

@@ -4,10 +4,10 @@ origins       differences that no recorded parent explains
 rounding      how large one operation's own error may be
 noise         how far apart runs are that should be equal
 changes       what B does otherwise at an origin
-classes       the class of each origin: suspect, expected, and why
+classes       the class of each origin: rounding, not_rounding, starts_unequal, …, and why
 reasons       what is said about an origin besides its class
 judge         puts all of these together
-verdict       whether the differences of two runs matter
+verdict       from these classes to identical, expected, suspect, unexpected or incomparable
 losses        where the losses part
 series        the records of one tensor, and their values as numbers
 sparse_sums   what a sparse gradient means: the sum of its values at each index
