@@ -3,8 +3,9 @@
     rank0/sealing.json    which bytes are being put, since when, and from which machine
 
 Archivers of the same bytes may work at the same time: each puts what the other would put. A claim
-keeps out an archiver that has other bytes under the same name, of a rank that was recorded anew or
-sealed by another version. It would replace objects that the mark of the first one vouches for.
+keeps out an archiver with other bytes for the same rank, for instance because the rank was recorded
+anew, or sealed by another version. Such an archiver would overwrite objects that the `sealed.json`
+of the first one vouches for.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class _Fresh:
 
 
 def _named(figures: RunFigures | None) -> set[str]:
-    """The keys of the objects that an index names."""
+    """The keys of the objects that an index refers to: digests, and figures of steps; or none."""
     if figures is None:
         return set()
     made = ((digests_key, figures.digests), (steps_key, figures.by_step))

@@ -198,7 +198,10 @@ def _drained(work: OwnedSpool) -> Delivered | None:
 
 
 def _earlier(folder: Path) -> list[Path]:
-    """A list of the next older spool of the same rank and store; empty where there is none."""
+    """At most one folder: the newest spool that is older than `folder` and still has segments.
+
+    It belongs to the same run and rank, and goes to the same destination.
+    """
     mine = SpoolLabel.read(folder)
     if mine is None:
         return []

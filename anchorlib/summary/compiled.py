@@ -70,7 +70,10 @@ class _Room(threading.local):
 
 
 class Scan:
-    """The compiled scan of one layout; its results equal those of FloatTally and FloatMoments."""
+    """One compiled pass over floats of one bit layout: counts of exponents, and sums of moments.
+
+    The results equal those of FloatTally and FloatMoments, which compute them with numpy.
+    """
 
     def __init__(self, layout: BitLayout, function: Function) -> None:
         self._layout = layout

@@ -67,7 +67,7 @@ def rows(_context: Any, values: Any, _start: Any, _stop: Any) -> Any:
 
 
 def _across(builder: Any, lanes: Any) -> Any:
-    """The sum of eight lanes in numpy's order: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))."""
+    """Code for the sum of eight lanes as numpy adds: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))."""
     parts = [builder.extract_element(lanes, ir.IntType(32)(lane)) for lane in range(LANES)]
     while len(parts) > 1:
         parts = [builder.fadd(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]

@@ -297,7 +297,7 @@ def inner_call_code() -> CodeType:
 
 
 def profiled_step_code() -> CodeType:
-    """The code in which torch wraps the step of any optimizer."""
+    """The code object of torch's wrapper of `Optimizer.step`: a frame of it is a step under way."""
     return _profiled
 
 

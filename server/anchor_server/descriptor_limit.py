@@ -1,4 +1,7 @@
-"""Raises the number of files that this process may have open."""
+"""Raises the number of files that this process may have open.
+
+How many of them a store's writer keeps open is decided in anchorlib's `store.write.open_files`.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 `CALLS` says which right each call needs; a call that is not in `CALLS` is refused to everyone. The
 gate sees only the name of a call: the run is named in the call's messages, so each service asks
-`Gate.check` once it has read the run's name.
+`Gate.check` once it has read the run's name. Which rights and runs a token has is in `tokens`.
 """
 
 from __future__ import annotations

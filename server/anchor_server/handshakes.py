@@ -121,7 +121,7 @@ class Handshakes:
 
 
 class Calls(grpc.ServerInterceptor):
-    """Calls `on_call` with the peer of each call before the call is answered."""
+    """A gRPC interceptor: `on_call` is given the client's address before a call is answered."""
 
     def __init__(self, on_call: Callable[[str], None]) -> None:
         self._on_call = on_call

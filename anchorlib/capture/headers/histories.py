@@ -48,7 +48,10 @@ class _History:
         self._due = 2  # a value that never changes, as most, is written only at the end
 
     def see(self, step: int, value: Any) -> None:
-        """Note the value at `step`; it is a point if it differs from the value before."""
+        """Add (step, value) to the history where the value has changed since the last step seen.
+
+        A full history takes nothing more.
+        """
         points = self._points
         if len(points) >= _MOST:
             return

@@ -28,7 +28,7 @@ _INTEGERS = {torch.int64: range(-(2**63), 2**63), torch.uint64: range(2**64)}
 
 
 def state_values(state: Mapping[Any, Any]) -> Iterator[tuple[str, object]]:
-    """Every value in `state` but None, of whatever type, with its kind."""
+    """(kind, value) of each value but None in one parameter's state; a kind is `opt.KEY:0`."""
     for key, entry in state.items():
         for path, value in _values(entry, ()):
             yield f"{OPTIMIZER_KIND}{key}" + (":" + ".".join(path) if path else ""), value

@@ -44,7 +44,7 @@ class Overflows:
         return min((step for _, step in self.steps), default=None)
 
     def of(self, rows: Array) -> Array:
-        """Whether these rows of A are gradients of such steps."""
+        """For each row of A: whether it is a gradient of a step in which a scale overflowed."""
         table = self.alignment.a
         if not self.steps:
             return np.zeros(len(rows), bool)

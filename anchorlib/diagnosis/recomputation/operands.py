@@ -133,7 +133,10 @@ def _operand(frontier: Frontier, row: int) -> StoredOperand | None:
 
 
 def values_at(table: Table, row: int, shape: tuple[int, ...], name: str) -> Array:
-    """The values of one record. Raises StoreError where they cannot be read."""
+    """The values of one record, in `shape`, decoded from the dtype `name`.
+
+    Raises StoreError where they cannot be read, or do not fit the digest that was recorded.
+    """
     parts = list(table.read(row, 1 << 24))
     raw = np.concatenate(parts) if parts else np.empty(0, dtypes.dtype(name).storage)
     seals = Seals(table.digest[[row]])

@@ -1,7 +1,8 @@
 """What happens when the disk is full: how much a run may still take there, and who is refused.
 
 A run takes `max_bytes`, or all but a twentieth of the file system: a twentieth of its bytes, and of
-the files that it can hold, since a file system that has no inodes left is as full as another.
+the files that it can hold, since a file system that has no inodes left is as full as another. The
+writer asks before it writes values (`write.writer`), and leaves them out where there is no room.
 """
 
 from __future__ import annotations

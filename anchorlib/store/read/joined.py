@@ -34,10 +34,11 @@ _PAIRS: Final = 1 << 44  # times the place of its part: added to a histogram pai
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Rows start … stop - 1 of the joined rank, which are rows of one part, from `row` on.
+    """Rows start … stop - 1 of the joined rank, all of which one part holds.
 
-    place: of the part. session: the number of the session that recorded them.
-    order: added to the order that the part has for each of them.
+    place: which part, counted from 0. row: the part's row that `start` is.
+    session: the number of the session that recorded these rows.
+    order: what is added to the part's own `order` of each row.
     """
 
     start: int

@@ -1,4 +1,7 @@
-"""How many chunk files a writer keeps open, and which of them is closed when there are too many."""
+"""How many chunk files a writer keeps open, and which of them is closed when there are too many.
+
+How many a collector's process may have open is set by the server's `descriptor_limit`.
+"""
 
 from __future__ import annotations
 

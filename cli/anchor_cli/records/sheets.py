@@ -24,7 +24,10 @@ def write_rows(file: IO[str], rows: Iterable[Iterable[Any]]) -> None:
 
 
 def sheet(file: IO[str]) -> Any:
-    """A csv.writer whose lines end in a line feed, for cells that are harmless already."""
+    """A csv.writer that ends each row in a line feed.
+
+    It does not guard against formulas: pass each text through `harmless` first.
+    """
     return csv.writer(_Lines(file), lineterminator="\r\n")
 
 

@@ -71,7 +71,10 @@ def _with_graphs(table: Table, rank: int, names: dict[str, str]) -> set[str]:
 def _sites(
     table: Table, rows: Array, kind: str, rank: int, names: dict[str, str]
 ) -> dict[Site, int]:
-    """The name, pass and call of each of these rows of a kind and rank, with its order."""
+    """Of `rows`, those of one kind and rank: (name, pass, call) → the record's order.
+
+    names: what A calls the tensors that B has renamed; empty for A itself.
+    """
     orders = {}
     for row in rows.tolist():
         tensor = table.tensors[table.tensor[row]]
