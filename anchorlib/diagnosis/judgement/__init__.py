@@ -1,17 +1,22 @@
 """What each difference is, and whether it matters: rounding, noise, or something else.
 
+Functions below are given a record as `row`, its index in A's table (`pairing.Table`); `row_b` is
+that of its partner in B's table. Where `measures` are given too, `at`, `here` and `place` are
+mostly indices into these measured pairs (`sizes.Measures`). A clause is a part of a sentence for
+people; an empty one says nothing.
+
 origins       differences that no recorded parent explains
 rounding      how large one operation's own error may be
 noise         how far apart runs are that should be equal
 changes       what B does otherwise at an origin
 classes       the class of each origin: rounding, not_rounding, starts_unequal, …, and why
 reasons       what is said about an origin besides its class
-judge         puts all of these together
+judge         calls all of these, and makes the list of origins
 verdict       from these classes to identical, expected, suspect, unexpected or incomparable
-losses        where the losses part
-series        the records of one tensor, and their values as numbers
+losses        from which step on the losses of the two runs differ
+series        all records of one tensor in order, and the values of a record in float64
 sparse_sums   what a sparse gradient means: the sum of its values at each index
-completeness  whether both runs have all the records that an answer speaks of
+completeness  whether each run was closed, lost no record, and is as long as the other
 """
 
 from anchorlib.diagnosis.judgement.changes import computing

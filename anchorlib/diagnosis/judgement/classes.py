@@ -1,4 +1,12 @@
-"""The class of each origin: rounding or not, an unequal start, the edge of what was recorded."""
+"""The class of each origin: what kind of difference begins there.
+
+rounding          rounding explains it
+not_rounding      a fault: more than rounding, or the runs state that they compute otherwise
+nonfinite         NaN or infinity in one run alone
+nondeterministic  the noise runs differ there too, of equal inputs
+starts_unequal    it came from outside: data, parameters or seeds were unequal from the start
+window_start      what led to it was not recorded, as before the first recorded step
+"""
 
 from __future__ import annotations
 
@@ -121,10 +129,10 @@ class Classes:
         return untrained_since(self.frontier, row)
 
     def _lacks_gradients(self, row: int) -> bool:
-        """Whether an optimizer's row lacks parents in B that may be without a record there.
+        """Whether an optimizer's row has parents without a partner in B, for no known reason.
 
-        They are known not to be where B's backward did not reach a value, and where B has fewer
-        passes in the step.
+        B may have computed such a parent, and only not recorded it. The reason is known where B's
+        backward did not reach a value, and where the runs have different passes in the step.
         """
         front = self.frontier
         if front.role[row] != Role.OPTIMIZER or not front.orphaned[row]:
@@ -144,7 +152,10 @@ class Classes:
         return self._loose(row, pair, measure)
 
     def _opened(self, row: int) -> tuple[str, str] | None:
-        """The class of a parameter that differs where the records begin; None elsewhere."""
+        """The class of a parameter that differs before the first recorded or resumed step.
+
+        None where the step before the row's step was recorded in the same session.
+        """
         front = self.frontier
         before, step = self._equal_before(row), int(front.alignment.a.step[row])
         if before is not None and before >= step - 1 and front.opening[row]:
@@ -201,7 +212,7 @@ class Classes:
         return matched and self.measure(pair).cosine_distance < UNRELATED
 
     def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of a row without lineage that is neither a parameter nor an input."""
+        """The class of a buffer, or of a value whose parents are not known."""
         if self.frontier.opening[row]:
             return "window_start", "the step before was not recorded"
         if self._recorded_before(row, Role.COMPUTED):
@@ -225,7 +236,10 @@ class Classes:
         return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
 
     def _equal_before(self, row: int) -> int | None:
-        """The last step in which an earlier record of the row's tensor is equal in both runs."""
+        """The last step with an earlier record of the row's tensor that is equal in both runs.
+
+        None where there is no such record.
+        """
         a = self.frontier.alignment.a
         earlier_rows = np.flatnonzero((a.tensor == a.tensor[row]) & (a.order < a.order[row]))
         earlier_rows = earlier_rows[self.frontier.status[earlier_rows] == EQUAL]
@@ -358,7 +372,7 @@ class Classes:
         return self._large(row, measure, "; ".join(filter(None, notes)))
 
     def _agrees_with_all_learnt(self, row: int, measure: Measure) -> bool:
-        """Whether a row differs by a few roundings, and so does all of the first step that differs.
+        """Whether a row of the first step that differs is off by few roundings, as all of the step.
 
         Code that is written otherwise rounds several times where the other run rounds once, as a
         probability that is computed from logarithms: each rounds by its own size.
@@ -376,7 +390,11 @@ class Classes:
         return self._equal_learning
 
     def _is_told_otherwise(self, row: int) -> bool:
-        """Whether the runs state different formulas, or different factors despite equal seeds."""
+        """Whether the runs state that they compute a row by different formulas.
+
+        Different factors count where the seeds are equal. So does a row of which the record of a
+        parameter alone is missing, after a step in which the runs were seen to part.
+        """
         if self.changes.other_settings(row) or self.changes.other_number(row):
             return True
         lacking = bool(self.frontier.parameter_lacking[row])

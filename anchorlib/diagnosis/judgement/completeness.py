@@ -15,7 +15,7 @@ _STAGES = {"value": "forward", "grad": "backward", "pass_grad": "backward"}
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """Whether A and B reached one last step, lost no record, and did not die.
+    """Whether A and B reached the same last step, lost no record, and did not die.
 
     A run that is still written is complete as long as it is not behind the other one.
 
@@ -46,7 +46,7 @@ def completeness(alignment: Alignment) -> Completeness:
 
 
 def _lacks(name: str, table: Table, other: str, further: int | None) -> list[str]:
-    """What the run of `table` lacks, a clause for each thing.
+    """What the run of `table` lacks, a clause for each thing; [] where it lacks nothing.
 
     further: the last step of the other run, where that step comes later; else None.
     """
@@ -64,7 +64,7 @@ def _lacks(name: str, table: Table, other: str, further: int | None) -> list[str
 
 
 def _ending(table: Table) -> str:
-    """Where the last record of a run stands, as "ended in the backward of step 3 "."""
+    """To which stage of which step a run came, as "ended in the backward of step 3 "."""
     if not len(table):
         return "has no record "
     last = int(np.lexsort((table.order, table.step))[-1])

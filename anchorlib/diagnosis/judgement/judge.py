@@ -36,6 +36,7 @@ RANKS = 8  # how many ranks are asked whether their optimizers stepped again
 class Judge:
     """Finds the origins of a comparison, with their classes and reasons.
 
+    noise: how far apart noise runs are; None where there are no noise runs.
     unplaced: for how many more origins the differing elements are located, which reads values.
     """
 
@@ -53,10 +54,12 @@ class Judge:
     def origins(self) -> list[Origin]:
         """The origins in order of execution.
 
-        There is one origin for each segment. Five kinds of records are origins although their
-        inputs differ already: the first NaN or infinity of one run alone, a leap of the error,
-        moments of a norm that differ more than the norm's result, the first update of an optimizer
-        whose settings differ, and a value whose formula both runs state differently.
+        There is one origin for each segment (`origins.segments`): a group of records whose
+        differences have one cause. Five kinds of records are origins although their inputs differ
+        already: the first NaN or infinity of one run alone, a leap of the error
+        (`rounding.jumps`), running moments of a batch norm that differ more than its result
+        (`rounding.moments`), the first update of an optimizer whose settings differ, and a value
+        whose formula both runs state differently.
         """
         origins = [self._origin(segment) for segment in segments(self.frontier)]
         if not any(origin.cls == "nonfinite" for origin in origins):
@@ -76,8 +79,10 @@ class Judge:
         return self.classes.covering.covers(self.classes.pair(row))
 
     def _with_leap(self, origins: list[Origin], leap: Jump, why: str = "") -> list[Origin]:
-        """The origins and one more at a leap, unless a fault is known at its step or before it.
+        """`origins` with one more at the row of `leap`, unless there is a fault up to its step.
 
+        A fault is an origin whose class is in `BAD`. The new origin replaces another origin at the
+        same place.
         why: the note of the new origin where something else than its error makes it one.
         """
         place = place_at(self.frontier.alignment.a, leap.row)
@@ -97,7 +102,7 @@ class Judge:
         return [*before, added, *(origin for origin in origins if origin.place.step > place.step)]
 
     def _overflow(self) -> list[Origin]:
-        """An origin for the first record that is NaN or infinite in one run alone.
+        """One origin, for the first record that is NaN or infinite in one run alone; or [].
 
         Such a record is an origin although its inputs differ already: no rounding grows into NaN or
         infinity where the noise runs stay finite.
@@ -137,7 +142,10 @@ class Judge:
         return self._origin_of(segment, cls, note)
 
     def _of_rank(self, segment: OriginSegment) -> OriginSegment:
-        """The segment as of the one rank whose optimizer stepped again, where there is one."""
+        """The segment narrowed to the one rank whose optimizer stepped again without a backward.
+
+        The segment is returned as it is where this holds of no rank or of several.
+        """
         alignment = self.frontier.alignment
         a, only = alignment.a, alignment.only_a
         if len(segment.ranks) < 2:
@@ -155,8 +163,9 @@ class Judge:
         return replace(segment, row=again[0], ranks=(a.tensors[a.tensor[again[0]]].rank,))
 
     def _worst(self, segment: OriginSegment) -> list[int]:
-        """The record with the largest error of each kind, largest first, without the first record.
+        """For each kind of record its row with the largest error, without `segment.row`.
 
+        The row with the largest error of all comes first.
         Kinds are kept apart, since an optimizer makes updates and its state in one segment, and
         errors of different kinds are measured against different sizes.
         """

@@ -1,4 +1,4 @@
-"""Where the losses part: later than the tensors do."""
+"""From which steps on the losses of the two runs differ: later than the first tensors do."""
 
 from __future__ import annotations
 
@@ -110,7 +110,11 @@ def _chosen(a: Table, rows: Array) -> str | None:
 
 
 def _parameters(table: Table) -> set[str]:
-    """Names with kinds that only parameters have, and names of parents that have no call."""
+    """The names of parameters.
+
+    They are the names with kinds that only parameters have, and those that the lineage states as
+    parents without the number of a call.
+    """
     own = {
         tensor.name
         for tensor in table.tensors
@@ -121,7 +125,10 @@ def _parameters(table: Table) -> set[str]:
 
 
 def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
-    """Whether rows are records of the loss on the rank that counts, in training if it has any."""
+    """For each row, whether it is a record of the loss `name` on the rank that counts.
+
+    Where that rank has records of the loss in training, its other records of the loss do not count.
+    """
     mine = np.array([tensor.name == name for tensor in a.tensors])[a.tensor[rows]]
     ranks = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
     parted = mine & differs

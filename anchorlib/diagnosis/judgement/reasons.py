@@ -1,4 +1,4 @@
-"""The reasons of an origin besides its class, in one line for people."""
+"""The reasons of an origin besides its class, as clauses of one line for people."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPPING = re.compile(
     r"|optimizer (of .*)?(stepped|did not)|outside of that step"
     r"|^opt\.step | at zero$| (averages|sums) it over the ranks|leaves each rank its own"
 )
-"""Clauses that say what an optimizer's step was given, or what else moved a parameter."""
+"""Finds clauses that say what an optimizer's step was given, or what else moved a parameter."""
 
 
 UNROUNDING = re.compile(
@@ -39,8 +39,9 @@ UNROUNDING = re.compile(
 
 
 def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
-    """Whether none of these operations can round.
+    """Whether none of the operations `ops`, which made a record, can round; False without any.
 
+    gradient: whether the record is a gradient. parents: from how many records it was computed.
     An operation that only moves bits in forward may add in backward: gradients that meet in one
     tensor are added, and so are the gradients of an element that was read more than once.
     """
@@ -169,7 +170,7 @@ def _stretch(segment: OriginSegment) -> list[str]:
 
 
 def _ranks(frontier: Frontier, segment: OriginSegment, *, known: bool) -> str:
-    """Says on which ranks the origin stands, in a run of several ranks.
+    """Says on which ranks the origin's difference is; "" in a run of one rank.
 
     known: whether something is known to be otherwise; if not, the ranks suggest where to look.
     """

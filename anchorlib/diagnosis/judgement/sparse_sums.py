@@ -23,8 +23,9 @@ MOST_ELEMENTS = 1 << 22
 class Sums(NamedTuple):
     """A coalesced sparse tensor: its indices in order, and at each the sums of values and of sizes.
 
-    indices: ascending. sums: the sum of the values at each index. sizes: the sum of their absolute
-    values, by which the rounding of the sum is judged.
+    indices: ascending, a column for each index. sums: a row for each index, the sum of the values
+    at that index. sizes: likewise, the sum of their absolute values, by which the rounding of the
+    sum is judged.
     """
 
     indices: Array
@@ -32,7 +33,7 @@ class Sums(NamedTuple):
     sizes: Array
 
     def at(self, indices: Array) -> Array:
-        """The sums at these indices, flat; zeros where the tensor has none."""
+        """The sums at `indices`, flat; zeros at an index that the tensor does not have."""
         every, place = np.unique(
             np.concatenate([self.indices, indices], axis=1), axis=1, return_inverse=True
         )
@@ -44,7 +45,7 @@ class Sums(NamedTuple):
 
 
 def row_of_values(table: Table, row: int) -> int | None:
-    """The row with the values of the sparse tensor whose indices are in a row; None without one."""
+    """The row with the values of the sparse tensor whose indices row `row` holds; or None."""
     own = table.tensors[table.tensor[row]]
     name = own.name.removesuffix(INDICES) + VALUES
     numbers = [n for n, tensor in enumerate(table.tensors) if tensor == own._replace(name=name)]
@@ -55,9 +56,10 @@ def row_of_values(table: Table, row: int) -> int | None:
 
 
 def summed(table: Table, row: int) -> Sums | None:
-    """The sparse tensor whose indices are in a row; None where its values are not known.
+    """The sparse tensor whose indices row `row` holds, coalesced.
 
-    Raises StoreError where the values cannot be read.
+    None where its values are not known, or are more than MOST_ELEMENTS. Raises StoreError where
+    they cannot be read.
     """
     row_of_sums = row_of_values(table, row)
     if row_of_sums is None or max(table.figures["numel"][[row, row_of_sums]]) > MOST_ELEMENTS:

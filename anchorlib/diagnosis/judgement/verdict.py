@@ -1,4 +1,9 @@
-"""The verdict: whether the differences of two runs matter."""
+"""The verdict: whether the differences of two runs matter.
+
+A drift is how far two runs move apart step by step. Noise runs are trainings like A from parameters
+one rounding error away. Where A and B drift apart about as far as A and the noise runs do, the
+noise runs cover the drift.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +23,14 @@ __all__ = ["Drift", "drift", "verdict"]
 Array = np.ndarray[Any, Any]
 COVERED = 4.0
 """The median score up to which a drift is covered in the first step that differs: between correct
-runs, medians reach 1.4 there.
+runs, medians reach 1.4 in that step. A score is an error over that of the noise runs.
 
 In later steps the limit grows. Noise runs were perturbed once, before their first step, whereas a
 run that computes by other operations rounds differently in every step, and n independent errors add
 up to √n times one error."""
 COVERED_LOW = 8.0
-"""The median score up to which a drift is covered in the first steps of low precision, where
-perturbed parameters make less noise."""
+"""As COVERED, for tensors coarser than float32 in the first FIRST_STEPS steps: there, perturbed
+parameters make less noise."""
 FIRST_STEPS = 2
 EPS32 = 2.0**-23
 ENOUGH = 3
@@ -40,7 +45,8 @@ class Drift(NamedTuple):
     """The drift of two runs, compared with that of the noise runs.
 
     covered: whether the noise runs cover the drift; None where that cannot be decided.
-    worst, step, kind: the largest median score, with its step and kind of record.
+    worst, step, kind: the largest median score, with its step and kind of record; step is -1 where
+        records of all steps were judged together.
     """
 
     covered: bool | None
@@ -50,8 +56,9 @@ class Drift(NamedTuple):
 
 
 def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelope) -> Drift:
-    """Judges the drift by the noise runs, up to their horizon.
+    """Whether the noise runs cover the drift of A and B, judged before the noise runs' horizon.
 
+    scores: of each measured pair, its error over that of the noise runs (`noise.turns`).
     The scores of tensors with many elements decide; where there are no such tensors, the scores of
     all small tensors together do.
     """
@@ -80,7 +87,11 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
 
 
 def _of_kind(kind: str, scores: Array, step: Array, low: Array, first: int) -> Drift:
-    """The drift of one kind: the worst median of neighbouring steps."""
+    """The drift of one kind: the median score of neighbouring steps that exceeds its limit most.
+
+    scores, step, low: an entry for each pair of the kind; low: whether COVERED_LOW is its limit.
+    first: the first step in which the runs differ.
+    """
     groups = _groups(step)
     middles = medians(groups, scores, int(groups.max()) + 1)
     since = np.full(len(middles), np.inf)
@@ -132,7 +143,7 @@ def _groups(step: Array) -> Array:
 def verdict(
     counts: Counts, origins: Sequence[Origin], noise_drift: Drift | None, *, harmless: bool
 ) -> str:
-    """The verdict, one of the five words of the contract.
+    """The verdict: "identical", "expected", "suspect", "unexpected" or "incomparable".
 
     noise_drift: the drift as the noise runs judge it; None without noise runs.
     harmless: whether nothing can follow from the differences, since no value differs, or none from

@@ -5,11 +5,13 @@ stated        where both runs state that a formula differs, behind earlier round
 operations    operations between a record and its parents
 absences      records that one run alone has
 indices       indices and targets among the arguments of operations, by name
+autocasting   autocast that one run alone is under, or with another type than the other
 moves         how far a tensor was moved, compared with the other run
-figures       a formula by which an operand's figures in B follow from its figures in A
+figures       a formula by which an operand's mean, spread and first element follow from A's
 rows_read     the rows of a table that were read, known by their bits
 relations     a formula by which B's elements follow from A's
-targets       the target of a loss, computed from its input and gradient
+targets       the target of a cross entropy, computed from its input and gradient
+squares       the target of a squared loss, computed from its value, input and gradient
 bootstrapped  a loss's target that contains a recorded value with another factor
 leftover      a gradient that was not cleared
 reduction     the mean, the sum or neither of the gradients of all ranks
@@ -17,9 +19,9 @@ clipping      the norm to which each run clips its gradients
 optimizer_state  what an optimizer held: state that began at zero, another number of steps
 optimizer_steps  how often an optimizer stepped, and parameters written outside of its steps
 second_steps  a second optimizer step on the gradients of one backward
-given         what A was given at another step
+given         a model's input that B has here, and A at another step or on another rank
 gradients_missing  parameters of which one run alone has no gradient
-prefixes      many names in short
+prefixes      lists of names made short: h.1.* for all names of a block
 step_passes   fewer backward passes before one run's optimizer step
 detaching     a graph that one run alone cuts
 unreached     values that one run's backward alone reaches

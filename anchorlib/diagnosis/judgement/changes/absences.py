@@ -88,7 +88,7 @@ def _stands_still(table: Table, row: int) -> bool:
 
 
 def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Parents of the row in its step of which B has no record there, one clause for each.
+    """Parents of the row in its step of which B has no record in that step, a clause for each.
 
     A parent that A computed counts only where B uses its name elsewhere: where B never uses the
     name, B may compute the tensor and lack its anchor. A parameter that B has does not count: B
@@ -121,7 +121,7 @@ def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
 
 
 def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
-    """The phases in which B has a value of this name in a step that A does not have."""
+    """The phases of B's step `step` in which B alone recorded a value of this name."""
     b = frontier.alignment.b
     rows = frontier.alignment.only_b
     rows = rows[(b.step[rows] == step) & _named(b, name, "value")[rows]]

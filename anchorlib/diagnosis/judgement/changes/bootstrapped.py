@@ -1,4 +1,4 @@
-"""A loss's target that takes another share of a recorded value: another discount, another mask.
+"""A loss's target in which a recorded value has another factor: another discount, another mask.
 
     B's target is A's plus 0.09 times an element of each row of copy.output, in 16 of 24 rows (a
     discount, or a mask?)
@@ -7,7 +7,7 @@ A target that a program computes from a model's values without gradients has no 
 quadratic part of a squared, smooth or Huber loss, the gradient of the input x is a known multiple
 of x − t. So the gradients of both runs show by how much the target t of each row differs. If there
 is an equal value in the step, and one factor by which every difference is a multiple of an element
-in that value's row, the program takes another share of that value.
+in that value's row, the program adds the value to its target with another factor.
 """
 
 from __future__ import annotations
@@ -132,7 +132,10 @@ def _number(name: str, arguments: str) -> float | None:
 
 
 def _tables(frontier: Frontier, row: int, count: int) -> Iterator[tuple[str, Array]]:
-    """The equal values with this many rows, of a row's step and before it; the latest first."""
+    """Yields values with `count` rows that are equal in both runs, as (name, table).
+
+    They were recorded in the row's step and before the row; the latest comes first.
+    """
     a = frontier.alignment.a
     rows = np.flatnonzero((a.step == a.step[row]) & (a.order < a.order[row]))
     rows = rows[(frontier.status[rows] == EQUAL) & (a.figures["numel"][rows] <= MOST_ELEMENTS)]

@@ -7,10 +7,10 @@
     zero_grad? B takes A's gradient and its own of the step before
     B is 1.1 times A                        the result itself
 
-Operations are read from the statements (`anchorlib.record.Edges`) of the two records. The
-operations of a gradient are read from the statements of the records that were computed from its
-tensor. Nothing is said where a statement is missing, or where one node of compiled code stands for
-many operations.
+Operations are read from the statements of the two records (`anchorlib.record.Edges`: from which
+records and by which operations a value was computed). The operations of a gradient are read from
+the statements of the records that were computed from its tensor. Nothing is said where a statement
+is missing, or where one node of compiled code stands for many operations.
 """
 
 from __future__ import annotations
@@ -265,7 +265,10 @@ class Changes:
     # -- where statements are found
 
     def _calls(self, row: int) -> Iterator[tuple[Call, Call]]:
-        """The forward calls whose operations made this row, in A and in B."""
+        """Yields the forward calls whose operations made this row, as (call in A, call in B).
+
+        A value has one; a gradient has one for each use of its tensor from which it comes back.
+        """
         alignment = self.frontier.alignment
         at = int(np.searchsorted(alignment.a_row, row))
         call_a = _call(alignment.a, row)
@@ -287,7 +290,7 @@ class Changes:
             )
 
     def _followed(self, calls: tuple[Call, Call]) -> tuple[Call, Call]:
-        """The calls themselves, or calls of this name for which both runs state the operations.
+        """`calls`, or where these state no operations, calls of the same name that do in both runs.
 
         Under `no_grad`, the statement of a module's output names the module and no operations. The
         operations are stated where the module is called with gradients.
@@ -419,7 +422,7 @@ class Changes:
         return None, None
 
     def _counted(self, row: int, a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
-        """Which operations one run alone has, or has more often."""
+        """Parents, gradients or operations that one run alone has, or has more of, as clauses."""
         if alone := self.made_of_alone(row):
             return [f"B computes it from {alone}, which A does not have"]
         if lone := absences(self.frontier, row, self._names):
@@ -508,8 +511,8 @@ class Changes:
     def _settings(self, row: int) -> list[str]:
         """The optimizer settings that differ up to the step of an update, a clause for each.
 
-        Where no parameter is recorded, an update first shows in what is computed from it. One that
-        calls a closure (LBFGS) shows its updates in the parameters of later passes.
+        Where no parameter is recorded, an update first shows in what is computed from it. An
+        optimizer that calls a closure (LBFGS) shows its updates in the parameters of later passes.
         """
         alignment = self.frontier.alignment
         tensor = alignment.a.tensors[alignment.a.tensor[row]]
@@ -548,7 +551,7 @@ class Changes:
         if self._kind(row) == "grad" and not clauses and not stepped_again(self.frontier, row):
             pair = int(np.searchsorted(alignment.a_row, row))
             of_pass = leftover(alignment, pair, measure.eps)
-            # Gradients of other passes are not one another's with something that was left over.
+            # Where the runs have different passes, nothing needs to be left over for a difference.
             if of_pass and (LACKS in of_pass or not passes_apart(self.frontier, row)):
                 clauses.append(of_pass)
             clauses = clauses or reduced_otherwise(self.frontier, row)
@@ -558,7 +561,10 @@ class Changes:
         return clauses
 
     def _far(self, measure: Measure) -> bool:
-        """Whether the values of a record may be read: only those of the first large errors are."""
+        """Whether to read the values of a record: only of the first large errors.
+
+        Each that may be read counts down `unread`.
+        """
         whole = bool(np.isnan(measure.error_eps)) and measure.share_differing > 0  # integers
         far = measure.error_eps > FAR or measure.measured in ("summary", "shape") or whole
         if not far or not self.unread:
@@ -618,7 +624,7 @@ def _recorded(edges: Edges) -> list[Parent]:
 
 
 def _moving(a: Edges, b: Edges) -> list[str]:
-    """The arguments that differ of operations that only move bits, a clause for each."""
+    """In which arguments operations that only move bits differ, a clause for each."""
     sides = [
         [
             Operation(op, text)
@@ -658,9 +664,10 @@ def _call(table: Table, row: int) -> Call:
 def _switched(
     header_a: Mapping[str, Any], header_b: Mapping[str, Any]
 ) -> dict[str, HistoryParting]:
-    """The switches of an optimizer that only one run has on; an unlisted switch is off.
+    """Setting → parting, of each switch of an optimizer that one run has on and the other lacks.
 
-    A word that one run alone has is one as well: `line_search_fn`.
+    A switch that a header does not list is off. A setting that is a word, as `line_search_fn`, and
+    that one run alone lists counts as a switch too.
     """
     return {
         name: HistoryParting(name, 0, *_sides(header_a.get(name), header_b.get(name)))

@@ -96,9 +96,10 @@ def _parents(statements: Iterable[Edges], renamed: dict[str, str]) -> dict[Site,
 
 
 def _leading(statements: Iterable[Edges], name: str, renamed: dict[str, str]) -> dict[Site, bool]:
-    """The records through which gradients reach `name` (True), and those without a graph (False).
+    """(name, phase, pass, call) of a record → whether gradients reach `name` through the record.
 
-    A record with a graph that does not lead to `name` is left out.
+    False for a record without a graph. A record with a graph that does not lead to `name` is left
+    out.
     """
     leads: dict[Site, bool] = {}
     for edges in statements:

@@ -1,4 +1,4 @@
-"""Where A was given what B is given here: data that one run skips, repeats or takes in other order.
+"""Where A has the input that B has here: data that one run skips, repeats or takes in other order.
 
 B is given here what A is given at step 7, pass 0
 """
@@ -46,7 +46,7 @@ def given_elsewhere(frontier: Frontier, row: int) -> str:
 
 
 def _on_another_rank(table: Table, row: int, digest: Array) -> str:
-    """Says on which other rank A is given these bits in the row's step and pass; else ""."""
+    """Says on which other rank A is given the bits `digest` in the row's step and pass; else ""."""
     own = table.tensors[table.tensor[row]]
     which = np.array([tensor[:2] == own[:2] for tensor in table.tensors], bool)[table.tensor]
     for place in (table.step, table.pass_index, table.call, table.phase):

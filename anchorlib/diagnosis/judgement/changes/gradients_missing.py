@@ -64,7 +64,10 @@ def without_gradient(frontier: Frontier, row: int, names: Mapping[str, str]) -> 
 
 
 def _when(graded: Mapping[int, set[str]], step: int, lone: set[str]) -> str:
-    """Since when a run has none of these gradients, or that it has none in this one step."""
+    """When a run has no gradient of the parameters `lone`: "from step 8 on", or "in step 8".
+
+    graded: step → the parameters of which the run has a gradient in that step.
+    """
     if any(lone & reached for at, reached in graded.items() if at > step):
         return f"in step {step}"
     while (earlier := graded.get(step - 1)) is not None and not lone & earlier:

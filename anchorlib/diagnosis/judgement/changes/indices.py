@@ -4,8 +4,9 @@
     … index (160 from 0 to 47, 1f0c9a2b), as in B's Gather | (160 from 0 to 47, 72ab90c1)
     the loss's target differs: 32 of mean 0.343, std 1.1 | 32 of mean 0.672, std 1.2
 
-A statement describes an index by its number of elements, its bounds and the first digits of its
-digest. By these, a record with equal elements is found, and an operation that reads by this index.
+A statement (`anchorlib.record.Edges`) describes an index by its number of elements, its bounds and
+the first digits of its digest. By these, a record with equal elements is found, and an operation
+that reads by this index.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def _record(match: re.Match[str], table: Table, row: int) -> str:
 def exchanged(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
     """Whether an operation reads or adds at an index that another operation uses in the other run.
 
-    Both runs have equal indices, and some operation uses another of them. That is done by code: no
-    difference of data can do it.
+    All indices that one run uses are used by the other too, but not by the same operations. That is
+    done by code: no difference of data can do it.
     """
     sides = [[INDEX.findall(op.arguments) for op in ops] for ops in (a, b)]
     if [op.name for op in a] != [op.name for op in b] or sides[0] == sides[1]:

@@ -40,7 +40,7 @@ MANY = 32  # elements: in fewer, two factors may fit by chance
 HELD = 0.05  # share of a gradient from which a remainder is larger than all roundings
 
 LACKS = " lacks the first "
-"""In the clause on a gradient that was cleared between the passes of its step."""
+"""Words by which the clause on a gradient that was cleared between its passes is recognised."""
 
 
 def leftover(alignment: Alignment, pair: int, eps: float) -> str:

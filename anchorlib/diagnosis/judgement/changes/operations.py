@@ -1,4 +1,8 @@
-"""Operations between a record and its parents, and clauses about how they differ."""
+"""Operations between a record and its parents, and clauses about how they differ in the two runs.
+
+Operations are those of the statement that a run stores for a value (`anchorlib.record.Edges`): the
+nodes of its autograd graph, in the order of backward, with arguments and inputs.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class _Held(NamedTuple):
 
 
 def held_otherwise(frontier: Frontier, row: int) -> list[str]:
-    """What the optimizer of an update held otherwise in B, a clause each; [] where nothing shows.
+    """What B's optimizer held differently when it made an update, a clause each; [] for nothing.
 
     row: an `updated`, `delta` or `opt.*` row.
     """
@@ -119,7 +119,7 @@ def _is_new(table: Table, state: int, row: int) -> bool:
 
 
 def _rest(made: Array, basis: Array) -> float:
-    """The norm of what no combination of the columns of a basis makes of a tensor."""
+    """The distance of a tensor from the nearest linear combination of the columns of `basis`."""
     factors = np.linalg.lstsq(basis, made, rcond=None)[0]
     return float(np.linalg.norm(made - basis @ factors))
 

@@ -112,7 +112,7 @@ def _times(count: int) -> str:
 
 
 def _rows(table: Table, row: int, name: str, kind: str) -> dict[int, list[int]]:
-    """The rows of a kind of a parameter in each step, of those before a row.
+    """Step → the rows of one kind of the parameter `name` in that step, of those before `row`.
 
     Empty where a mode leaves out steps.
     """
@@ -222,10 +222,10 @@ def written_outside(frontier: Frontier, row: int) -> str:
 
 
 def _last(table: Table, row: int) -> int | None:
-    """The last row of a parameter before this row in which the parameter was changed or read.
+    """The last record of a parameter before this row that is an update, or has other bits; or None.
 
     Each phase records parameters as it finds them: a value with the bits of the row's is passed
-    over.
+    over. None also where a mode leaves out steps.
     """
     rows = np.concatenate(
         [series(table, row, kind, every_phase=True) for kind in ("value", "updated")]

@@ -1,4 +1,4 @@
-"""Many names in short: one prefix for all names that begin with it, as h.1.* for a block's."""
+"""Lists of names made short: h.1.* for all names that begin with h.1., those of a block."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ __all__ = ["folded"]
 
 
 def folded(names: set[str], every: set[str]) -> list[str]:
-    """The names, where the shortest prefix that no other name has stands for all that have it.
+    """`names`, sorted, where one entry `h.1.*` stands for all that begin with `h.1.`.
 
-    every: all names, among them those that no prefix may stand for.
+    Of a name's prefixes the shortest is taken that no name outside `names` has. A name that is
+    alone under its prefix stays as it is. every: `names`, and all other names.
     """
     short: dict[str, None] = {}
     others = every - names

@@ -84,7 +84,7 @@ def _clauses(a: Array, b: Array) -> Iterator[str]:
 
 
 def _moved(a: Array, b: Array) -> Iterator[str]:
-    """Whether B has A's elements in other places: one place on, or arranged otherwise."""
+    """Yields a clause where B has A's elements, one index further or back, or in another order."""
     for axis, length in enumerate(a.shape):
         if length < FEW // 2:
             continue
@@ -97,7 +97,7 @@ def _moved(a: Array, b: Array) -> Iterator[str]:
 
 
 def _factors(a: Array, b: Array) -> Iterator[str]:
-    """Whether each row of B is a multiple of A's, by factors that differ from row to row."""
+    """Yields a clause where each row of B is a multiple of A's, by factors that differ by row."""
     if a.ndim < 2 or a[0].size < FEW:
         return
     rows_a, rows_b = a.reshape(len(a), -1), b.reshape(len(b), -1)
@@ -112,7 +112,7 @@ def _factors(a: Array, b: Array) -> Iterator[str]:
 
 
 def _replaced(a: Array, b: Array) -> Iterator[str]:
-    """Whether the elements that differ all have one value in A, or all have one value in B."""
+    """Yields a clause where all elements that differ have one value in A, or one value in B."""
     other = a != b
     numbers_a, numbers_b = np.unique(a[other])[:2], np.unique(b[other])[:2]
     if other.sum() < 2 or other.all():

@@ -5,8 +5,8 @@
     reads other rows of embed.weight in 5 of 12 places, first 3 | 7
 
 An embedding, or an index, copies rows bit for bit. So each row of its result shows which row of the
-table was read, however the index was computed. A statement cannot show that: it has only digests of
-indices.
+table was read, however the index was computed. The statement of the record
+(`anchorlib.record.Edges`) cannot show that: it has only digests of indices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ MOST_ELEMENTS = 1 << 22
 
 
 def rows_read(frontier: Frontier, row: int) -> list[str]:
-    """Which rows of an equal table the two runs read where they differ, as a clause; else []."""
+    """Which rows of a table the runs read where they read different ones, as a clause; else [].
+
+    The table itself must be a recorded parent of the row that is equal in both runs.
+    """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
     ancestry = frontier.ancestry(row)

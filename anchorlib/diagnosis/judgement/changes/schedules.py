@@ -1,12 +1,13 @@
-"""Where an optimizer's settings differ behind rounding: another eps, a schedule that falls early.
+"""Optimizer settings that differ between runs that rounding has set apart before.
 
-At the step at which a setting parts, the runs mostly differ already, and their updates inherit that
-difference. But a difference of settings that both headers state is no rounding. So the step is an
-origin of its own where its updates are suddenly much further apart than the updates of the step
-before. For a setting that differs from the first step on, the gradients of that step take the place
-of those updates. Where only the name of the optimizer's class differs, both classes may compute the
-same. Then parameters have to part by more than their rounding as well, since in low precision an
-update is hardly more than that rounding.
+Examples are another eps, and a schedule that lowers the learning rate early. At the step from which
+a setting differs, the runs mostly differ already, and their updates inherit that difference. But a
+difference of settings that both headers state is no rounding. So the step is an origin of its own
+where its updates are suddenly much further apart than the updates of the step before. For a setting
+that differs from the first step on, the gradients of that step take the place of those updates.
+Where only the name of the optimizer's class differs, both classes may compute the same. Then
+parameters have to part by more than their rounding as well, since in low precision an update is
+hardly more than that rounding.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _turn(frontier: Frontier, measures: Measures, step: int) -> int | None:
 
 
 def _at(frontier: Frontier, step: int) -> Array:
-    """The numbers of the pairs of a step."""
+    """The indices of the alignment's pairs in a step of A."""
     alignment = frontier.alignment
     return np.flatnonzero(alignment.a.step[alignment.a_row] == step)
 

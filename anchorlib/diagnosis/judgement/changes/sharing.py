@@ -39,7 +39,10 @@ def shared_otherwise(frontier: Frontier, row: int) -> list[str]:
 
 
 def _parameters(statements: Iterable[Edges], names: dict[str, str]) -> dict[Site, set[str]]:
-    """The parameters in the first statement of each value, by the value's name and coordinates."""
+    """(name, phase, pass, call) of a value → the parameters that it was computed from.
+
+    Of several statements of a value the first counts. names: A's names -> B's; empty for B itself.
+    """
     parameters: dict[Site, set[str]] = {}
     for edges in statements:
         site = (names.get(edges.name, edges.name), edges.phase, edges.pass_index, edges.call)

@@ -26,9 +26,9 @@ Array = np.ndarray[Any, Any]
 def passes_apart(frontier: Frontier, row: int) -> str:
     """Says how many backward passes made an optimizer's row in each run, where one has fewer.
 
-    "" where it cannot be told. The run that has fewer recorded the same gradient in other passes of
-    the step, and nothing at all of the passes that it lacks: where it has other records of them,
-    the graph is cut or less was recorded.
+    "" where it cannot be told. It is told only where the run with fewer passes recorded the same
+    gradient in some passes of the step, and nothing at all in the passes that it lacks: where it
+    has other records of those passes, the graph is cut or less was recorded.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -57,7 +57,7 @@ def passes_apart(frontier: Frontier, row: int) -> str:
 def other_passes(frontier: Frontier, row: int) -> str:
     """Says how many backward passes the step of a model's input has, where the runs differ; or "".
 
-    Where one run leaves a pass out, its later passes stand for others than in the other run.
+    Where one run leaves a pass out, passes of one number are given different data from there on.
     """
     alignment = frontier.alignment
     a, b = alignment.a, alignment.b
@@ -73,7 +73,7 @@ def other_passes(frontier: Frontier, row: int) -> str:
 
 
 def _in_steps(table: Table, row: int) -> dict[int, int]:
-    """From how many passes of each step gradients came back, on a row's rank and in its phase."""
+    """Step → in how many of its passes gradients came back, on a row's rank and in its phase."""
     rank = table.tensors[table.tensor[row]].rank
     gradients = [t.kind in ("grad", "pass_grad") and t.rank == rank for t in table.tensors]
     which = np.array(gradients, bool)[table.tensor] & (table.phase == table.phase[row])

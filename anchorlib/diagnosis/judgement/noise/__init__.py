@@ -1,10 +1,10 @@
-"""Runs that should be equal, and how far they are apart: a drift is judged by them.
+"""Noise runs: trainings like A from parameters one rounding error away, by which B is judged.
 
-envelope  how far apart noise runs are
+envelope  how far each noise run is from A in each record, and from which step on that is too far
 growth    how the differences of each kind grow from step to step
-leaving   the first record that is further off than noise runs ever are
-covering  differences that noise runs excuse
-turns     decisions near zero that rounding turned in one run, and noise runs did not
+leaving   the first record in which B is further from A than noise runs ever are
+covering  differences that are no fault, since noise runs differ there as much
+turns     elements that rounding put on the other side of zero, as of a ReLU, in B alone
 """
 
 from anchorlib.diagnosis.judgement.noise.covering import Covering

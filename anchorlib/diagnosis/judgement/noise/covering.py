@@ -1,4 +1,4 @@
-"""Whether noise runs excuse a difference: they are as far apart there, though inputs are equal.
+"""Whether noise runs excuse a difference: they are as far apart in that record.
 
 A difference must not be called a fault where runs that differ by rounding alone are as far apart.
 """
@@ -34,7 +34,7 @@ COVERED = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """Whether noise runs cover the differences of a comparison; never without noise runs."""
+    """Says of pairs whether the noise runs cover their difference; never without noise runs."""
 
     frontier: Frontier
     measures: Measures

@@ -66,7 +66,7 @@ class Envelope:
     pairs: tuple[Alignment, ...] = ()
 
     def largest(self, rows: Sequence[int]) -> float:
-        """The largest noise of these rows of A; 0 if unknown. The values of the rows are read."""
+        """The largest noise of some rows of A; 0 if unknown. The values of the rows are read."""
         own = np.array(rows, np.int64)
         noise_of_runs = [_of_run(pairs, own, None)[0] for pairs in self.pairs] if len(own) else []
         every = np.concatenate(noise_of_runs) if noise_of_runs else np.zeros(1)
@@ -125,7 +125,10 @@ def _size(runs: Sequence[Table]) -> float | None:
 
 
 def perturbation(header: Mapping[str, Any]) -> float | None:
-    """The relative change of a noise run's parameters, from its header's SEED[:EPS]."""
+    """The relative change of a noise run's parameters; None where its header does not state it.
+
+    The header's entry `perturbed` is SEED[:EPS], where EPS is a number or the name of a dtype.
+    """
     _, _, size = str(header.get("perturbed", "")).partition(":")
     if size in dtypes.DTYPES:
         return dtypes.DTYPES[size].eps
@@ -138,7 +141,11 @@ def perturbation(header: Mapping[str, Any]) -> float | None:
 def _of_run(
     pairs: Alignment, rows: Array, progress: Progress | None, over: Over = map
 ) -> tuple[Array, Array, list[str]]:
-    """The relative error of a noise run at A's rows, which rows are nonfinite, lines on damage."""
+    """How far one noise run is from A in some rows of A.
+
+    Returns its relative error in each row (nan where unknown), whether NaN or infinities differ in
+    each row, and a line for each damaged record.
+    """
     place = np.full(len(pairs.a), -1)
     place[pairs.a_row] = np.arange(len(pairs))
     at = place[rows]
@@ -157,7 +164,10 @@ def _of_run(
 
 
 def _of_parameters(a: Table, rows: Array) -> Array:
-    """For each row that is an update, its parameter's norm over its own, at least 1; else 1."""
+    """The factor of each row by which `Envelope.floor` is larger than half an eps of the row.
+
+    For an update `delta` it is the parameter's norm over the update's, at least 1; for others 1.
+    """
     number = {(tensor.name, tensor.kind, tensor.rank): at for at, tensor in enumerate(a.tensors)}
     whose = np.full(len(a.tensors), -1)
     for (name, kind, rank), at in number.items():
@@ -181,7 +191,7 @@ def _of_parameters(a: Table, rows: Array) -> Array:
 
 
 def _random(pairs: Alignment) -> set[tuple[str, str]]:
-    """(name, kind) of results that differ in runs that should be equal, though inputs are equal."""
+    """(name, kind) of computed tensors that differ in two runs although their inputs are equal."""
     front = frontier(pairs)
     rows = front.origins
     rows = rows[np.isin(front.role[rows], (Role.COMPUTED, Role.OPTIMIZER)) & ~front.lacking[rows]]
@@ -190,7 +200,7 @@ def _random(pairs: Alignment) -> set[tuple[str, str]]:
 
 
 def _horizon(step: Array, relative: Array, numel: Array) -> int | None:
-    """The first step in which the median noise of large tensors is saturated."""
+    """The first step in which the median noise of large tensors is saturated; None without one."""
     large = (numel >= ELEMENTS) & np.isfinite(relative)
     for number, values in _by(step[large], relative[large]):
         if np.median(values) >= SATURATED:

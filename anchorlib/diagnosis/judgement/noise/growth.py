@@ -20,6 +20,7 @@ Array = np.ndarray[Any, Any]
 class Growth:
     """The differences of one kind at one step.
 
+    differing, matched: how many pairs of records differ, and how many there are.
     median_error_eps: the median error in eps; None where nothing could be measured.
     score: the median of error over the noise runs' error (at least half an eps), over tensors of
         at least 64 elements; None without noise runs.
@@ -34,7 +35,7 @@ class Growth:
 
 
 def kinds_of(alignment: Alignment, rows: Array) -> tuple[list[str], Array]:
-    """The kinds of A's tensors, and the number of the kind of each of these rows of A."""
+    """The kinds of A's tensors, and for each of `rows` the index of its kind in that list."""
     codes: dict[str, int] = {}
     of = [codes.setdefault(tensor.kind, len(codes)) for tensor in alignment.a.tensors]
     return list(codes), np.array(of or [0], np.int64)[alignment.a.tensor[rows]]

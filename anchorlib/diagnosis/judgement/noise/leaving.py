@@ -25,7 +25,7 @@ LEAVING = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The first record that leaves the noise.
+    """The first record in which B is further from A than noise runs ever are.
 
     score: the record's error over that of the noise runs. error_eps: the record's error in eps.
     """
@@ -48,7 +48,7 @@ def leaves_noise(alignment: Alignment, measures: Measures, scores: Array) -> Lea
 
 
 def first_to_leave(alignment: Alignment, measures: Measures, scores: Array) -> int | None:
-    """The number, among the measured pairs, of the first record with a large score; else None.
+    """The index into `measures` of the first record with a large score; None without one.
 
     Records with too few elements to be judged alone are left out.
     """

@@ -60,7 +60,7 @@ MOST = 16
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A gradient in which decisions near zero turned.
+    """A gradient in which elements turned: an operation decided otherwise of them in B than in A.
 
     elements: how many of the `numel` elements turned. size: the relative error that they make.
     """
@@ -83,9 +83,9 @@ class Turn:
 def turns(
     frontier: Frontier, measures: Measures, noise: Envelope | None
 ) -> tuple[Array | None, list[Turn]]:
-    """The scores without the effect of turned decisions, and the turns in order of execution.
+    """The score of each measured pair without the effect of turns, and the turns in their order.
 
-    None and no turns without noise runs.
+    (None, []) without noise runs.
     """
     if noise is None:
         return None, []
@@ -110,10 +110,10 @@ def turns(
 def _turned(
     frontier: Frontier, measures: Measures, noise: Envelope, at: int
 ) -> tuple[int, float] | None:
-    """How many elements of a measured pair turned, and the score of all other elements.
+    """How many elements of a measured pair turned, and the score of all other elements together.
 
-    None without a turn, where other elements leave the noise too, or where the error is too large
-    to judge the records that follow.
+    at: the pair's index into `measures`. None without a turn, where other elements leave the noise
+    too, or where the error is too large to judge the records that follow.
     """
     row = int(frontier.alignment.a_row[measures.pair[at]])
     apart = float(measures["error_eps"][at] * measures["eps"][at])
@@ -133,7 +133,10 @@ def _turned(
 
 
 def _decided(frontier: Frontier, row: int) -> list[str]:
-    """The names of the gradients that a decision passed on to a row; [] for other records."""
+    """The names of the gradients that an operation that decides passed on to a gradient; or [].
+
+    [] for a row that is no gradient, or that no such operation (as ReLU's backward) made.
+    """
     a = frontier.alignment.a
     if a.tensors[a.tensor[row]].kind != "grad":
         return []
@@ -167,7 +170,7 @@ def _swapped(
     own: tuple[Array, Array],
     beside: list[tuple[str, Array, Array]],
 ) -> Array:
-    """Which elements changed places as the largest: one element has the gradient of the other."""
+    """For each element, whether it changed places as the largest: it has another's gradient."""
     swapped = np.zeros(len(own[0]), bool)
     links = frontier.ancestry(row).parents
     if not any(LARGEST.match(op) for link in links if not link.saved for op in link.ops):
@@ -209,7 +212,7 @@ def _crossed(beside: list[tuple[str, Array, Array]], off: Array, limits: set[flo
 
 
 def _beside(frontier: Frontier, row: int) -> list[tuple[str, Array, Array]]:
-    """The kind and both runs' values of each parent of a row, where the values were kept."""
+    """(kind, A's values, B's values) of each parent of a row whose values are known in both."""
     a = frontier.alignment.a
     parents = [(parent, _values(frontier, parent)) for parent in frontier.parents(row, saved=True)]
     kinds = [(a.tensors[a.tensor[parent]].kind, both) for parent, both in parents]
@@ -227,8 +230,9 @@ def _values(frontier: Frontier, row: int) -> tuple[Array, Array] | None:
 
 
 def _following(frontier: Frontier, measures: Measures, row: int) -> Array:
-    """The measured pairs that a turn reached: its descendants, and all later steps.
+    """The indices into `measures` of what follows from a turn: its descendants, all later steps.
 
+    row: the gradient that turned.
     Other gradients that this decision passed on, as those of a residual sum, are reached too.
     """
     a = frontier.alignment.a

@@ -5,14 +5,14 @@ segments   origins grouped by their cause
 preceding  why a record that differs before the first origin is no origin
 reference  origins measured from a third run that is nearer to the truth
 nearness   which of two records is nearer to a third
-cuts       modules that the runs call differently, with other shapes or turns, for equal work
+cuts       pairs that are not compared: the runs call or use modules differently for equal work
 first_step the first step that differs, and its records
-learning   whether all that is learned in that step is equal but for rounding
-other_calls modules that are called or used differently, known by shapes, turns and rows
+learning   whether gradients and updates of the first step that differs agree but for rounding
+other_calls modules that are called or used differently, known by shapes, order and rows
 intermediates results inside a model by which the runs differ on their way to equal learning
 turns      backward passes that contribute in another order to equal gradients
 packed     packed sequences, whose rows stand in the order of time and then of length
-coarsest   the coarsest format that differing records went through
+coarsest   the coarsest dtype that differing records went through, as its eps
 other_uses values that the runs use differently, and whose gradients are other quantities
 row_order  records whose rows stand in another order
 partials   gradients of which one run alone states that it recorded only a part

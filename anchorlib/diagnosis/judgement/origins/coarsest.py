@@ -1,10 +1,12 @@
-"""The coarsest format that differing records of a step went through, since both runs were equal.
+"""The coarsest format in which a step computed, up to each of its records that differ.
 
     bfloat16   expert(x[chosen])     bfloat16   expert(x)
     float32    expert.weight@grad    float32    expert.weight@grad
 
-A float32 record that was computed from bfloat16 products rounds as these do. A format counts only
-where both runs went through it: low precision in one run alone may be the very fault.
+A format is an element type, given by its eps. A float32 record that was computed from bfloat16
+products rounds as these do. Only records that differ are asked for their format, since equal
+records hand on no rounding. A format counts only where both runs went through it: low precision in
+one run alone may be the very fault.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ Array = np.ndarray[Any, Any]
 
 
 def coarsest_formats(alignment: Alignment, measures: Measures, at: Array) -> Array:
-    """For each of some measured pairs of one step, the eps of the coarsest format up to there.
+    """For each of some measured pairs, the eps of the coarsest format up to its record.
 
-    at: places in `measures`. What differs and was recorded before a record counts, with the record
-    itself: its element type, and autocast's type where its operations cast and multiply.
+    at: the indices into `measures` of the differing pairs of one step. The formats of a record are
+    its element type, and autocast's type where its operations cast and multiply; those of all
+    records of `at` before it count too.
     """
     pairs = measures.pair[at]
     rows, rows_b = alignment.a_row[pairs], alignment.b_row[pairs]
@@ -37,7 +40,10 @@ def coarsest_formats(alignment: Alignment, measures: Measures, at: Array) -> Arr
 
 
 def _formats(table: Table, rows: Array) -> Array:
-    """The eps of each record's own format; 0 for integers."""
+    """The eps of each row's own format, the coarser of its element type and of autocast's type.
+
+    0 for integers.
+    """
     eps: Array = np.nan_to_num(observed_eps(table, rows), nan=0.0)
     cast = {
         (rank, edges.name): autocast_eps(table.header.get(rank, {}), edges.ops)

@@ -1,4 +1,4 @@
-"""Modules that the runs call or use differently for equal work: in a loop, on other rows, in turn.
+"""Modules that the runs call or use differently for equal work; their records are not compared.
 
     torch.cat([wide(row) for row in x.split(1)])    wide(x)            as often, or at once
     message(h)[sources]                             message(h[sources])
@@ -7,18 +7,18 @@
     expert(x[chosen])                               expert(x[chosen.flip(0)])
     probabilities / probabilities.sum()             logits.softmax(-1)
 
-Where the runs deal a batch in another order or in other parts, that is known, and what is computed
-of the samples is compared with its own. Packed sequences alone cannot be: of other samples, their
-rows are mixed otherwise.
+Where the runs only split a batch differently, or order its samples differently, the alignment has
+found it out, and each sample's results are compared with those of the same sample. Packed sequences
+alone cannot be compared like this: how their rows are mixed depends on all samples of the batch.
 
-The records of such calls have different shapes, or stand for different samples. They are two
-quantities, so that their difference is no fault. Whether the work is equal shows in its results: in
-the first step that differs, each gradient that an optimizer reads, each update, and all values
-behind those calls are equal but for rounding. Where one of these results is not, or has no record
-in both runs, nothing is excused. Rounding is that of the coarsest format that both runs went
-through since they were equal: under autocast a float32 gradient is made of bfloat16 products.
-Records that are computed from excused records are judged as if one run had no record of their
-parents.
+The records of modules that are called differently have different shapes, or stand for different
+samples. They are two quantities, so that their difference is no fault. Whether the work is equal
+shows in its results: in the first step that differs, each gradient that an optimizer reads, each
+update, and all values behind those calls are equal but for rounding. Where one of these results is
+not, or has no record in both runs, nothing is excused. Rounding is that of the coarsest format that
+both runs went through since they were equal: under autocast a float32 gradient is made of bfloat16
+products. Records that are computed from excused records are judged as if one run had no record of
+their parents.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Cuts:
     modules: tuple[str, ...] = ()
 
     def without(self, alignment: Alignment) -> Alignment:
-        """The alignment with these pairs counted as equal."""
+        """`alignment`, in which the pairs of this object count as equal."""
         return replace(alignment, equal=alignment.equal | np.isin(alignment.a_row, self.rows))
 
     def lines(self) -> list[str]:
-        """For people: which modules were not compared, as one sentence."""
+        """For people: which modules were not compared, as a list of one sentence; or []."""
         if not len(self.rows):
             return []
         shown = ", ".join(map(escape, self.modules[:3])) + ", …" * (len(self.modules) > 3)
@@ -66,7 +66,11 @@ class Cuts:
 
 
 def cuts(alignment: Alignment, measures: Measures) -> Cuts:
-    """The pairs of modules that the runs call differently, where all that is learned is equal."""
+    """The pairs of all records of the modules that the runs call or use differently.
+
+    No pairs where gradients and updates of the first step that differs show that the work is not
+    equal. Modules whose calls differ are tried first, then with them all results inside the models.
+    """
     none = Cuts(np.empty(0, np.int64))
     rows = alignment.a_row[measures.pair]
     if not len(rows):
@@ -83,8 +87,9 @@ def cuts(alignment: Alignment, measures: Measures) -> Cuts:
 
 
 def equal_learning(alignment: Alignment, measures: Measures, step: int) -> bool:
-    """Whether all records of the first step that differs, this one, are equal but for rounding.
+    """Whether all values, gradients and updates of a step are equal but for rounding.
 
-    Both runs learn something in this step. Several roundings in a row count as rounding here.
+    step: the first step that differs. Several roundings in a row count as rounding here. False
+    where a run has no gradients or updates in the step.
     """
     return same_learning(FirstStep(alignment, measures, step), set())

@@ -1,7 +1,7 @@
 """The first step in which two runs differ, and the records of it.
 
-In this step nothing has been learned otherwise yet. So what differs in it shows by itself how the
-runs compute, and all that is learned in it shows whether that matters.
+Up to this step both runs have learned the same. So what differs in it shows how the runs compute,
+and the gradients and updates of the step show whether that matters.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ _OUTPUT = re.compile(r":\d+(\.\d+)*$")
 class FirstStep:
     """The first step in which the two runs differ.
 
-    rows: A's rows of all pairs that differ. here: the places in `measures` of those of this step.
-    steps: its number in A and in B. learnt: the names of parameters. followed: names and ranks of
-    the tensors with gradients. partner: B's number of a tensor for A's. rows_of: the rows of each
-    tensor in this step, in A and in B.
+    rows: A's rows of all pairs that differ, in all steps.
+    here: the indices into `rows`, and into `measures`, of the pairs of this step.
+    steps: the step's number in A, and in B. learnt: the names of parameters.
+    followed: (name, rank) of each tensor of which A recorded a gradient.
+    partner: index of a tensor in A's table → index of its counterpart in B's.
+    rows_of: for A and for B: index of a tensor → its rows in this step.
     """
 
     def __init__(self, alignment: Alignment, measures: Measures, step: int) -> None:
@@ -48,7 +50,11 @@ class FirstStep:
         self.rows_of = [by_tensor(table, at) for table, at in zip((a, b), self.steps, strict=True)]
 
     def within(self, modules: set[str]) -> Array:
-        """For each tensor of A, whether calls of these modules make it; False for parameters."""
+        """For each tensor of A, whether `modules` names it or the module that makes it.
+
+        modules: names of modules, tensors as `name@kind`, and "" for all gradients of single passes
+        (`pass_grad`). All else that belongs to a parameter is False.
+        """
         return np.array(
             [
                 (tensor.kind == "pass_grad" and "" in modules)
@@ -67,7 +73,7 @@ class FirstStep:
 
 
 def by_tensor(table: Table, step: int) -> Mapping[int, list[int]]:
-    """The rows of each tensor in a step."""
+    """Index of a tensor → its rows in a step."""
     rows: defaultdict[int, list[int]] = defaultdict(list)
     for row in np.flatnonzero(table.step == step).tolist():
         rows[int(table.tensor[row])].append(row)
@@ -75,5 +81,5 @@ def by_tensor(table: Table, step: int) -> Mapping[int, list[int]]:
 
 
 def module_of(name: str) -> str:
-    """The name of the module that gives a tensor of this name."""
+    """The name of the module whose output has this name: `rnn` for `rnn:0.1` and for `rnn`."""
     return _OUTPUT.sub("", name)

@@ -37,8 +37,10 @@ def intermediates(
 ) -> set[str]:
     """The intermediate results that differ by more than `limit` eps, as `name@kind`.
 
-    here: the places in `measures` of the first step that differs. learnt: the names of parameters.
-    A value counts where a gradient of it was recorded in both runs.
+    here: the indices into `measures` of the pairs of the first step that differs.
+    learnt: the names of parameters.
+    A tensor counts only where both runs recorded a gradient of it, and where all its records that
+    differ so much are intermediate results.
     """
     a = alignment.a
     followed = _followed(a) & {
@@ -74,7 +76,10 @@ def _is_shown(table: Table, row: int) -> bool:
 
 
 def _followed(table: Table, names: dict[str, str] | None = None) -> set[tuple[str, int]]:
-    """The tensors of which a run recorded gradients, by A's names."""
+    """(name, rank) of each tensor of which a run recorded gradients.
+
+    names: B's names -> A's, where they differ; None for A's table.
+    """
     names = names or {}
     return {
         (names.get(tensor.name, tensor.name), tensor.rank)

@@ -32,7 +32,7 @@ LIMIT_LOW = 4.0
 eps at most by LSTMs by sample, dense experts, layers by time step; outputs of which
 one third is 5 % too large made 7."""
 SQUARES = 2.0
-"""How many times as far as gradients the state of an optimizer is apart, which may hold squares."""
+"""How many times as far apart as gradients an optimizer's state may be, which may hold squares."""
 LATER = 1e-2
 """The relative error that a value of the next step may have, when parameters differ by roundings.
 """
@@ -40,14 +40,16 @@ SHARE = 0.01
 """The share of the largest norm of its kind against which a smaller gradient is judged: a gradient
 may consist of rounding alone, as that of a bias before a norm, and is no sign of a fault then."""
 TAKEN = ("grad", "updated")
-"""Kinds of records that an optimizer reads, and that it makes, of each parameter."""
+"""Kinds of a parameter's records: the gradient that an optimizer reads, and what it makes."""
 _ROOT = re.compile(r"(^|\.)(input|output)$")
 
 
 def same_learning(first: FirstStep, modules: set[str]) -> bool:
-    """Whether all gradients, updates and other values are equal but for rounding.
+    """Whether all gradients, updates and other values of the step are equal but for rounding.
 
-    A rerun that was handed A's values learns the same whatever its own values are.
+    modules: what is left out (see `FirstStep.within`).
+    False for a rerun that was handed A's values (`anchorlib.graft`): it learns the same whatever
+    its own values are, so that equal learning would show nothing.
     """
     alignment, a = first.alignment, first.alignment.a
     if is_grafted(alignment) or _lack_partners(first) or not _same_amount(first, modules):
@@ -58,7 +60,7 @@ def same_learning(first: FirstStep, modules: set[str]) -> bool:
     if (first.measures["nonfinite"][here][judged] > 0).any():
         return False
     eps = coarsest_formats(alignment, first.measures, here)[judged]
-    with np.errstate(invalid="ignore"):  # all of a record whose norm is zero
+    with np.errstate(invalid="ignore"):  # infinity times zero, for a record whose norm is zero
         relative = first.measures["error_eps"] * first.measures["eps"]
         error = (relative * first.measures["norm"])[here][judged]
     own = a.figures["l2"][rows[judged]] * _cancelling(first, rows[judged])
@@ -73,16 +75,17 @@ def same_learning(first: FirstStep, modules: set[str]) -> bool:
         if kind == "updated":
             stored = first.measures["eps"][here][judged][which]
             limit[which] = _limits_of_updates(first, rows[judged][which], size, stored, eps[which])
-    beyond = np.flatnonzero(~(error <= limit))  # with errors that are not known
+    beyond = np.flatnonzero(~(error <= limit))  # so that nan, an unknown error, counts as beyond
     pairs = first.measures.pair[here][judged][beyond]
     formats = eps[beyond].tolist()
     return all(map(partial(_is_shaken, first), pairs.tolist(), limit[beyond].tolist(), formats))
 
 
 def goes_on(first: FirstStep, modules: set[str]) -> bool:
-    """Whether the next step begins as near as it should, in what no gradient shows.
+    """Whether the values of the next step that are not in `modules` are equal within LATER.
 
-    A state that is carried on, and a buffer, are read in the next step alone.
+    A state that is carried on from step to step, and a buffer, are read in the next step alone, so
+    that no gradient of the first step shows whether they are equal.
     """
     a = first.alignment.a
     then = np.flatnonzero(a.step[first.rows] == first.steps[0] + 1)
@@ -95,11 +98,12 @@ def goes_on(first: FirstStep, modules: set[str]) -> bool:
 
 
 def _cancelling(first: FirstStep, rows: Array) -> Array:
-    """For each row, how many times as large as a bias's gradient the terms are that it sums.
+    """For each row, by how much the terms that a gradient sums are larger than the sum; 1 or more.
 
-    A sum rounds as its terms do, however much of them cancels, as before a batch norm. The sum
-    of the sizes of n terms is √n times their norm at most. 1 for rows that are not of a
-    parameter with one dimension, and where the terms are not known.
+    The gradient of a bias is a sum over all other dimensions. A sum rounds as its terms do, however
+    much of them cancels, as before a batch norm. The sum of the sizes of n terms is √n times their
+    norm at most. The factor is 1 for rows that are not of a parameter with one dimension, and where
+    the terms are not known.
     """
     a = first.alignment.a
     sizes = {
@@ -124,8 +128,10 @@ def _cancelling(first: FirstStep, rows: Array) -> Array:
 def _limits_of_updates(
     first: FirstStep, rows: Array, size: Array, stored: Array, eps: Array
 ) -> Array:
-    """How far updated parameters may be apart: as they are stored, and as their updates round.
+    """How far each updated parameter may be apart: as it is stored, and as its update rounds.
 
+    size: the norm of each row. stored: the eps of its own dtype. eps: that of the coarsest format
+    before it.
     An update is small beside its parameter. The rounding of a coarse format, measured by the
     parameter, would cover an update of twice the size.
     """
@@ -145,8 +151,8 @@ def _limits_of_updates(
 def _is_shaken(first: FirstStep, pair: int, limit: float, eps: float) -> bool:
     """Whether an update differs only in elements whose gradient is rounding in both runs.
 
-    limit: how far the update may be apart. eps: that of the format that the gradient went
-    through.
+    limit: how far the updated parameter may be apart. eps: that of the coarsest format that the
+    gradient went through. False for records that are no update.
     """
     a = first.alignment.a
     row, row_b = int(first.alignment.a_row[pair]), int(first.alignment.b_row[pair])
@@ -167,7 +173,7 @@ def _is_shaken(first: FirstStep, pair: int, limit: float, eps: float) -> bool:
 
 
 def _lack_partners(first: FirstStep) -> bool:
-    """Whether one run alone has a gradient or an update in the step, or neither has any."""
+    """Whether some gradient or update of the step is in one run alone, or a run has none at all."""
     alignment = first.alignment
     for table, only, step in (
         (alignment.a, alignment.only_a, first.steps[0]),
@@ -186,7 +192,10 @@ def _lack_partners(first: FirstStep) -> bool:
 
 
 def _same_amount(first: FirstStep, modules: set[str]) -> bool:
-    """Whether each model gives equally many elements in both runs, over all its calls."""
+    """Whether each model among `modules` returns equally many elements in both runs.
+
+    All calls of the step are added up.
+    """
     for number, tensor in enumerate(first.alignment.a.tensors):
         root = _ROOT.search(module_of(tensor.name)) and tensor.kind == "value"
         if not root or module_of(tensor.name) not in modules or number not in first.partner:
@@ -205,7 +214,7 @@ def _same_amount(first: FirstStep, modules: set[str]) -> bool:
 
 
 def _times(kind: str, eps: Array) -> Array:
-    """How many eps several roundings in a row may make in records of a kind, by their format."""
+    """How many eps several roundings in a row may make in records of a kind, for each of `eps`."""
     low = LIMIT_LOW * (SQUARES if kind.startswith("opt.") else 1.0)
     times: Array = np.where(eps > EPS32, low, LIMIT)
     return times

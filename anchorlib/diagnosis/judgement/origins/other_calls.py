@@ -1,4 +1,7 @@
-"""Modules that the runs call or use differently, known by shapes, turns and the order of rows."""
+"""Modules that the runs call or use differently, recognised by what their records look like.
+
+Their records have other shapes, their calls come in another order, or their rows do.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ Array = np.ndarray[Any, Any]
 
 
 def called_otherwise(first: FirstStep) -> set[str]:
-    """The modules whose calls differ in shape, number, turn or the order of their rows.
+    """The modules whose calls differ in shape, number, order or the order of their rows.
 
-    Besides, the gradients of values that the runs use otherwise, and "" where passes differ.
+    Besides, as `name@kind`, tensors of packed sequences, gradients of values that the runs use
+    differently, and what differs since the backward passes do; "" where these passes differ.
     """
     a, rows = first.alignment.a, first.rows[first.here]
     shapes = first.measures["measured"][first.here] == "shape"
@@ -50,12 +54,16 @@ def called_otherwise(first: FirstStep) -> set[str]:
 
 
 def inside_models(first: FirstStep) -> set[str]:
-    """The results inside the models that differ beyond rounding."""
+    """The intermediate results inside the models that differ beyond rounding, as `name@kind`."""
     return intermediates(first.alignment, first.measures, first.here, first.learnt, LIMIT)
 
 
 def _packed(first: FirstStep) -> set[str]:
-    """The records of packed sequences, whose rows stand for other samples in the other run."""
+    """The tensors of packed sequences, as `name@kind`, where their rows cannot be compared.
+
+    That is where the runs split or order the batch differently, or record other parts of the
+    sequences; else the set is empty.
+    """
     a, b = first.alignment.a, first.alignment.b
     known = packed_sequences(a, first.steps[0]) | packed_sequences(b, first.steps[1])
     dealt = bool(first.alignment.merged) or first.alignment.reordered is not None
@@ -63,7 +71,10 @@ def _packed(first: FirstStep) -> set[str]:
 
 
 def _parts(first: FirstStep, table: Table, known: set[str], run: int) -> set[str]:
-    """Which of these a run has: a program that sorts by itself packs without indices."""
+    """Which of the tensors in `known` a run has in the step: 0 for A, 1 for B.
+
+    A program that sorts its sequences by itself packs them without indices.
+    """
     tensors = (table.tensors[number] for number in first.rows_of[run])
     return {join(tensor.name, tensor.kind) for tensor in tensors} & known
 
@@ -81,7 +92,10 @@ def _in_another_order(first: FirstStep, number: int, own: Array) -> bool:
 
 
 def _used_otherwise(first: FirstStep, modules: set[str]) -> set[str]:
-    """The values that the runs use otherwise, and whose gradients differ beyond rounding."""
+    """The names of values that the runs use differently, with gradients that differ beyond LIMIT.
+
+    modules: what is known already (see `FirstStep.within`).
+    """
     a, here = first.alignment.a, first.here
     within = first.within(modules)
     far: defaultdict[int, set[str]] = defaultdict(set)
@@ -102,7 +116,10 @@ def _used_otherwise(first: FirstStep, modules: set[str]) -> set[str]:
 def _calls(
     first: FirstStep, number: int, phases: set[str]
 ) -> tuple[Counter[bytes], Counter[bytes]]:
-    """The bits of all calls of a tensor in the step and these phases, in A and in B."""
+    """How many calls of a tensor in the step have which digest: in A, and in B.
+
+    number: the tensor's index in A's table. Calls in other phases than `phases` are left out.
+    """
     sides = (first.alignment.a, first.alignment.b)
     bits_of_calls = []
     numbers = (number, first.partner[number])

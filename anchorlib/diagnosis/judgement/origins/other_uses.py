@@ -19,16 +19,16 @@ from anchorlib.record import Edges
 __all__ = ["used_otherwise"]
 
 Uses = Mapping[str, Mapping[str, frozenset[tuple[str, ...]]]]
-"""For each value, what is computed from it, with the operations of each statement of that."""
+"""A value's name → the name of each value computed from it → the operations, by statement."""
 
 
 def used_otherwise(alignment: Alignment, rank: int, names: Collection[str]) -> set[str]:
-    """Those of the values of A whose gradients are other quantities in B.
+    """The values among `names` whose gradients are other quantities in B.
 
-    names: the values of A with gradients that differ beyond rounding. The first such values are
-    those from which other values are computed in B, and those that share a result with a value they
-    are made into while that result is computed otherwise. The gradients of what these are made of
-    are other quantities too, as far as they are among `names`.
+    names: the values of A with gradients that differ beyond rounding.
+    These are values from which A and B compute different results, and values for which `_splits`
+    holds. The gradients of the values that these are made of are other quantities too, as far as
+    they are among `names`.
     """
     a, b = alignment.a.edges.get(rank, ()), alignment.b.edges.get(rank, ())
     renamed = {renaming.b: renaming.a for renaming in alignment.renamed}
@@ -61,7 +61,7 @@ def _uses(statements: Collection[Edges], renamed: Mapping[str, str]) -> Uses:
 
 
 def _splits(name: str, mine: Uses, other: Uses) -> bool:
-    """Whether a result of this value and of what it was made of is computed otherwise in B."""
+    """Whether B makes, by other operations, a result of both a value and one of its own parents."""
     made_of = [parent for parent, own in mine.items() if name in own]
     return any(
         mine[name][made] != other[name][made] and any(made in mine[parent] for parent in made_of)

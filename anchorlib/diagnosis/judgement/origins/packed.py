@@ -34,9 +34,10 @@ PARTS = 4
 def packed_sequences(table: Table, step: int) -> set[str]:
     """The tensors of a step that belong to packed sequences, as `name@kind`.
 
-    The states that a module ends in, besides a packed sequence, belong to it: a row a sample.
-    Sequences are known by their batch sizes, integers that never grow and that add up to the number
-    of rows. Where no values of these were kept, a sequence is not known.
+    The final states that a module returns beside a packed sequence, with a row for each sample,
+    belong to it. Sequences are recognised by their batch sizes, integers that never grow and that
+    add up to the number of rows. Where the values of these were not kept, a sequence is not
+    recognised.
     """
     rows = {
         table.tensors[table.tensor[row]].name: row
@@ -55,7 +56,7 @@ def packed_sequences(table: Table, step: int) -> set[str]:
 
 
 def _are_batch_sizes(table: Table, row: int | None, data: int) -> bool:
-    """Whether the record of a row says how many samples have each row of the record `data`."""
+    """Whether record `row` holds the batch sizes of the packed sequence with the rows in `data`."""
     shape = table.shapes[table.shape[data]]
     if row is None or not shape or len(table.shapes[table.shape[row]]) != 1:
         return False

@@ -43,7 +43,7 @@ class Partials:
     followed: Array
 
     def without(self, alignment: Alignment) -> Alignment:
-        """The alignment with these pairs counted as equal."""
+        """`alignment`, in which the pairs of this object count as equal."""
         return replace(alignment, equal=alignment.equal | np.isin(alignment.a_row, self.rows))
 
     def unknown(self, first: Place | None, origins: Sequence[Origin]) -> bool:
@@ -91,7 +91,7 @@ def _stated(table: Table) -> Array:
 
 
 def _followed(alignment: Alignment, rows: Array) -> Iterator[bool]:
-    """For each row, whether a pair outside these rows was computed from the row later."""
+    """Yields for each row whether both runs have a later record that was computed from it."""
     a = alignment.a
     last: dict[tuple[int, int, int, str], int] = {}
     for row in np.setdiff1d(alignment.a_row, rows).tolist() if len(rows) else ():

@@ -77,7 +77,7 @@ def _partners(keys: Array, values: Array, wanted: Array) -> Array:
 def _measures(
     reference: Table, table: Table, rows: Array, own: Array, progress: Progress | None
 ) -> Measures:
-    """How far each of `own`, rows of `table`, is from the row of the reference at its place."""
+    """How far the rows `own` of `table` are from the rows `rows` of the reference, pair by pair."""
     pairs = Alignment(
         a=reference,
         b=table,

@@ -21,11 +21,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class OriginSegment:
-    """Origins with one cause.
+    """Origins with one cause. All records are rows of A's table.
 
     row: the first record in order of execution. rows: the first record of each name and kind.
-    elsewhere: the first record of this tensor in each other phase, where it is an origin too.
-    on_ranks: the records of this tensor at the first record's step and pass, on all ranks.
+    elsewhere: of the tensor of `row`, the first record in each phase that is an origin, without
+        `row` itself.
+    on_ranks: of the tensor of `row`, the records in the same step and pass, on all ranks.
     amongst: how many records the segment stands for.
     ranks: the ranks that have the first record's tensor as an origin at its step and pass.
     ops: the operations that all of `rows` have in common; without any, the operations of `row`.

@@ -25,9 +25,10 @@ MOST_ELEMENTS = 1 << 22
 
 
 def in_turn(first: FirstStep) -> bool:
-    """Whether the passes contribute otherwise to gradients whose sums over all passes agree.
+    """Whether passes contribute different parts to gradients whose sums over all passes agree.
 
-    Contributions that are equal but for rounding are those of the same passes.
+    False where pass by pass the contributions agree but for rounding, and where their values were
+    not kept.
     """
     a, b = first.alignment.a, first.alignment.b
     tensors = a.tensor[first.rows[first.here]]

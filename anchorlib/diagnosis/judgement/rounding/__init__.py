@@ -1,10 +1,10 @@
 """Differences that rounding explains: how large one operation's own error may be.
 
 severity      the error of one operation in eps of its dtype, and how large it may be
-formats       the formats in which operations computed
+formats       the dtypes in which operations computed, coarser ones than their records may show
 conditioning  how many times a normalisation enlarges the rounding of its input
 logarithms    how far a logarithm rounds where it is near zero
-probabilities how far a loss of probabilities may be from that loss of logits
+probabilities how far a binary cross entropy of probabilities may be from that of logits
 resummation   a record computed once more in float64 from its recorded inputs
 benign        differences of bits that are no difference of values
 unused        values that differ only in elements on which no loss depends

@@ -1,8 +1,8 @@
 """Differences of bits that are no difference of values, recognised by their nature, not their size.
 
 sign   zeros with different signs, or NaNs with different bits
-scale  gradients that are equal once each is divided by the loss scale that its record states, or
-       that the optimizer's gradients show to be gone
+scale  gradients that are equal once each is divided by its loss scale: the scale that its record
+       states, or the one that the alignment has found (`pairing.loss_scales`)
 dtype  equal values in two element types, after both are rounded to the coarser type
 sparse a sparse gradient that is stored differently, with equal sums at all indices
 unused values of elements on which no loss depends (`unused`)
@@ -42,7 +42,8 @@ _WORDS = {
 class Benign:
     """The measured pairs that differ in no value.
 
-    pairs: indices into the alignment. why: the reason of each pair, a word of the module's list.
+    pairs: indices of the alignment's pairs.
+    why: the reason of each pair: "sign", "scale", "dtype", "sparse" or "unused".
     """
 
     pairs: Array
@@ -54,7 +55,7 @@ class Benign:
         return bool((self.why == UNUSED).any())
 
     def without(self, alignment: Alignment) -> Alignment:
-        """The alignment with these pairs counted as equal."""
+        """`alignment`, in which the pairs of this object count as equal."""
         equal = alignment.equal.copy()
         equal[self.pairs] = True
         return replace(alignment, equal=equal)

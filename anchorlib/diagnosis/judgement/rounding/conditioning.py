@@ -10,9 +10,9 @@ relative to y, by
 
 with a term for each group of elements that are normalised together, so that a group counts by its
 share in y: one nearly constant channel among many does not excuse errors of the other channels. The
-rounding of x itself counts where the operations of one stretch hold both the computation of x and
-the norm: A recorded x in between, and B did not. The rounding of the mean counts for every norm
-that computes a mean; an RMS norm and a batch norm in eval mode do not.
+rounding of x itself counts where B computes x and y without a record in between, whereas A recorded
+x. The rounding of the mean counts for every norm that computes a mean; an RMS norm and a batch norm
+in eval mode do not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST_ELEMENTS = 1 << 22
 
 
 def conditioning(frontier: Frontier, row: int) -> float:
-    """The factor by which a norm enlarges the rounding of a row's stretch; 1 without a norm."""
+    """The factor by which a norm between a row and its parents enlarges rounding; 1 without one."""
     ops = frontier.ancestry(row).ops
     norms = [op for op in ops if NORM.search(op)]
     a = frontier.alignment.a

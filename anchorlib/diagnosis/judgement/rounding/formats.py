@@ -45,8 +45,9 @@ MATMUL_PRECISION = "torch.float32_matmul_precision"
 
 
 def computed_in(*pair: tuple[Table, int]) -> float:
-    """The eps of the precision in which the float32 tensors of a pair were really computed.
+    """The eps of the precision in which the float32 tensors of a pair were really computed; or 0.
 
+    pair: A's table and its row, then B's. 0 where the bits of the tensors show no lower precision.
     Low precision in one tensor alone does not count in a run that does not train in low precision:
     nobody chose that precision, and it may be the very fault that is to be found.
     """
@@ -61,7 +62,7 @@ def bits_in_use(table: Table, row: int) -> float:
 
 
 def _is_low(table: Table, row: int) -> bool:
-    """Whether a run trains in a type coarser than float32, by autocast or with such parameters.
+    """Whether a run trains in a type coarser than float32, by autocast or in its parameters.
 
     A run that does not state what autocast does counts where it holds any tensor of such a type.
     """
@@ -133,10 +134,11 @@ def of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:
 
 
 def widened(frontier: Frontier, row: int) -> float:
-    """The coarsest eps of the parents of a value that several operations widened without a cast.
+    """The coarsest eps of a value's narrower parents that several operations widened; else 0.
 
-    torch widens a low-precision operand that meets a wider operand; the operations before that ran
-    in low precision. A single operation widens its operands before it computes.
+    There is no cast among the operations: torch widens a low-precision operand that meets a wider
+    operand, and the operations before that ran in low precision. A single operation widens its
+    operands before it computes.
     """
     a = frontier.alignment.a
     if kind_of(frontier, row) != "value":
@@ -155,7 +157,10 @@ def widened(frontier: Frontier, row: int) -> float:
 
 
 def _of_uses(frontier: Frontier, row: int) -> float:
-    """The eps of the gradients whose sum is the gradient of a parameter with several uses."""
+    """For a parameter's gradient that sums those of several uses, the finest eps of these; else 0.
+
+    0 also where that eps is not coarser than the row's own.
+    """
     a = frontier.alignment.a
     if kind_of(frontier, row) not in ("grad", "pass_grad"):
         return 0.0

@@ -2,12 +2,12 @@
 
     log(x·(1 + δ)) = log x + δ
 
-What is off by a share of itself makes its logarithm off by this number, whatever the logarithm is.
+Where x is off by the share δ of itself, its logarithm is off by δ, however small the logarithm is.
 Near x = 1 the logarithm is near 0 and may consist of rounding alone, as that of the determinant of
 an orthogonal matrix: an invertible layer that was just made. So a logarithm rounds as a number of
-size 1 does, times the factors by which it was multiplied afterwards. One run may compute without a
-logarithm what the other computes with one, as the sum of stored logarithms: the run that takes the
-logarithm rounds so all the same.
+size 1 does, times the factors by which it was multiplied afterwards. It is enough
+that one run takes a logarithm: the other may compute the record without one, as the sum of stored
+logarithms.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ KEEPING = re.compile(
 
 
 def size_of_logarithms(frontier: Frontier, row: int, row_b: int) -> float:
-    """The norm of a pair of logarithms of size 1; 0.0 where neither run's record is a logarithm.
+    """The norm that a record of logarithms would have if each logarithm were of size 1.
 
-    Between the logarithm and the record there may be only operations that keep the size of an
-    error, and factors that the statement holds.
+    The larger one of the two runs; 0.0 where neither run's record is made of logarithms. Between
+    the logarithm and the record there may be only operations that keep the size of an error, and
+    multiplications by numbers that the statement (`anchorlib.record.Edges`) holds.
     """
     sides = ((frontier.alignment.a, row), (frontier.alignment.b, row_b))
     return max(_size(table, row_of_run) for table, row_of_run in sides)
 
 
 def _size(table: Table, row: int) -> float:
-    """The norm of one run's record of logarithms of size 1; 0.0 where it is anything else."""
+    """As `size_of_logarithms`, for the record of one run."""
     own = table.tensors[table.tensor[row]]
     if own.kind != "value":
         return 0.0

@@ -1,4 +1,4 @@
-"""What the gradient that an optimizer reads is made of: the gradients of its step's passes.
+"""The gradients of single passes, of which the gradient that an optimizer reads is the sum.
 
     (policy + value).backward()        policy.backward(retain_graph=True); value.backward()
 
@@ -24,10 +24,11 @@ PASS = "pass_grad"
 
 
 def format_of_passes(sides: tuple[Side, Side]) -> float:
-    """The coarsest eps in which the backward computed a gradient; 0.0 where passes correspond.
+    """The coarsest eps in which the backward computed a gradient, where passes differ; else 0.0.
 
-    sides: the table and the row of each run. A gradient that one run adds up of more passes went
-    through the formats of the whole backward. Low precision counts in a run that trains in it.
+    sides: the table and the row of each run. 0.0 where both runs call backward equally often in the
+    step. A gradient that one run adds up of more passes went through the formats of the whole
+    backward. Low precision counts only in a run that trains in it.
     """
     if not _is_added_up_otherwise(sides):
         return 0.0
@@ -35,8 +36,9 @@ def format_of_passes(sides: tuple[Side, Side]) -> float:
 
 
 def size_of_terms(sides: tuple[Side, Side]) -> float:
-    """The norm of what the gradient of a bias sums; 0.0 where passes correspond or do not tell.
+    """The norm of the terms that the gradient of a bias sums, where passes differ; else 0.0.
 
+    0.0 where both runs call backward equally often in the step, and where the terms are not known.
     The terms are the gradient of the result of the parameter's module, in a run that has one pass
     alone, scaled as clipping scaled the gradient.
     """
@@ -72,12 +74,12 @@ def _size_of_terms(side: Side) -> float:
 
 
 def _first_low(table: Table, rows: Iterable[int]) -> float:
-    """The eps of the first of these rows that was computed in low precision; 0.0 without one."""
+    """The eps of the first of `rows` that was computed in low precision; 0.0 without one."""
     return next((eps for row in rows if (eps := bits_in_use(table, row))), 0.0)
 
 
 def _passes(table: Table, row: int) -> list[int]:
-    """The gradients that the passes of a row's step added to its parameter's gradient."""
+    """The rows of the `pass_grad` of a row's parameter in the row's step."""
     return _in_step(table, row, table.tensors[table.tensor[row]].name, PASS)
 
 

@@ -1,4 +1,4 @@
-"""One record computed once more in float64 from its recorded inputs, and what rounding explains.
+"""Sums computed once more in float64 from their recorded inputs, to see how far they may round.
 
 A sum whose terms cancel rounds by many eps of the small rest. By how many eps depends on the terms
 (`anchorlib.diagnosis.sizes.sums`), so that no constant limit exists. The operands are found by
@@ -64,7 +64,7 @@ class Resummation(NamedTuple):
 
 
 class Resummations:
-    """Resummations of single records of a comparison, as many as the work allows."""
+    """Computes records of one comparison once more, as many as WORK allows."""
 
     def __init__(self, frontier: Frontier) -> None:
         self._frontier = frontier
@@ -231,7 +231,7 @@ def _values(table: Table, row: int) -> Array:
 
 
 def _multiplied(truth: ReferenceSum, run: Array) -> ReferenceSum:
-    """The sum times the factor by which clipping, unscaling or averaging multiplied it in run A.
+    """`truth` times the factor by which clipping, unscaling or averaging multiplied it in run A.
 
     B is measured from this product, too: a different factor in B is no rounding.
     """

@@ -148,7 +148,7 @@ def size_of_error(frontier: Frontier, row: int, measure: Measure) -> float:
 
 
 def _size_of_update(frontier: Frontier, row: int, norm: float) -> float:
-    """The norm of an update and of its parameter: their difference rounds as the parameter does."""
+    """The larger norm of an update and its parameter: an update rounds as the parameter does."""
     a = frontier.alignment.a
     of = [*frontier.parents(row), *_updates(frontier, row)]
     sizes = (parent for parent in of if kind_of(frontier, parent) in ("value", "updated"))
@@ -165,7 +165,7 @@ def _of_update(frontier: Frontier, row: int, scale: float, limit: float) -> floa
 
 
 def _updates(frontier: Frontier, row: int) -> list[int]:
-    """The rows of one parameter's `updated` and `delta` at one step."""
+    """The rows of `updated` and `delta` of a row's parameter, in the row's step and pass."""
     layout = frontier.layouts[int(frontier.blocks.layout[frontier.block_of[row]])]
     rows = frontier.blocks.rows_of(int(frontier.block_of[row]))
     name, _, pass_index, call = layout.keys[int(frontier.place_of[row])]
@@ -248,12 +248,12 @@ def _is_sum(table: Table, row: int) -> bool:
 
 
 def _norm(table: Table, rows: Iterable[int]) -> float:
-    """The largest norm of these rows; 0.0 without rows."""
+    """The largest norm of the records in `rows`; 0.0 without rows."""
     return max((float(table.figures["l2"][row]) for row in rows), default=0.0)
 
 
 def _growth(frontier: Frontier, row: int, ops: tuple[str, ...]) -> float:
-    """How many times the rounding of one operation the rounding of a row's operations may be."""
+    """By how many times the tolerance of one operation grows for a row's operations; at least 1."""
     count = max(len(ops), HIDDEN_OPERATIONS) if compiled(ops) else max(len(ops), 1)
     return math.sqrt(count) * math.sqrt(max(_terms(frontier, row) / LONG_SUM, 1.0))
 

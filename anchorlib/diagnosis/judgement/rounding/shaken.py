@@ -9,10 +9,11 @@ __all__ = ["steady_error"]
 
 
 def steady_error(frontier: Frontier, row: int, row_b: int) -> float:
-    """How far an updated parameter is apart in the elements whose gradients agree.
+    """The relative error of an updated parameter in the elements whose gradients agree.
 
     row, row_b: the rows of the parameter after the step, in A's table and in B's. nan where its
-    gradient, or the values of either, were not kept; see `steady_elements_apart`.
+    gradient was not recorded, or values of it or of the gradient were not kept; see
+    `steady_elements_apart`.
     """
     a = frontier.alignment.a
     gradients = [
