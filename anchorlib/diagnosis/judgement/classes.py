@@ -99,7 +99,7 @@ class Classes:
         return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
 
     def pair(self, row: int) -> int:
-        """The number of the pair that holds a row of A."""
+        """The index of the pair that holds a row of A."""
         return int(np.searchsorted(self.frontier.alignment.a_row, row))  # pairs are in A's order
 
     def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
@@ -152,9 +152,9 @@ class Classes:
         return self._loose(row, pair, measure)
 
     def _opened(self, row: int) -> tuple[str, str] | None:
-        """The class of a parameter that differs before the first recorded or resumed step.
+        """The class of a parameter that differs where recording begins, or where A was resumed.
 
-        None where the step before the row's step was recorded in the same session.
+        None where the step before was recorded in the same session.
         """
         front = self.frontier
         before, step = self._equal_before(row), int(front.alignment.a.step[row])
@@ -324,7 +324,7 @@ class Classes:
         return alone and bool((front.status[earlier_passes] == EQUAL).all())
 
     def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of a computed row: NaN or infinity, a random operation, or by its error."""
+        """The class of a computed row, by NaN and infinity, random operations, and its error."""
         if measure.nonfinite and self.overflows.of(np.array([row]))[0]:
             times = figure(self.overflows.times(row))
             return "rounding", f"a loss scale {times} times the other's overflows{self.alone(row)}"
@@ -372,7 +372,9 @@ class Classes:
         return self._large(row, measure, "; ".join(filter(None, notes)))
 
     def _agrees_with_all_learnt(self, row: int, measure: Measure) -> bool:
-        """Whether a row of the first step that differs is off by few roundings, as all of the step.
+        """Whether a row is off by few roundings, as is all else in the first step that differs.
+
+        False for rows of later steps, and for kinds other than values and gradients.
 
         Code that is written otherwise rounds several times where the other run rounds once, as a
         probability that is computed from logarithms: each rounds by its own size.
@@ -393,7 +395,7 @@ class Classes:
         """Whether the runs state that they compute a row by different formulas.
 
         Different factors count where the seeds are equal. So does a row of which the record of a
-        parameter alone is missing, after a step in which the runs were seen to part.
+        parameter alone is missing, after an optimizer has stepped with settings that differ.
         """
         if self.changes.other_settings(row) or self.changes.other_number(row):
             return True

@@ -160,7 +160,7 @@ def _after_backward(frontier: Frontier, kind: str) -> str:
 
 
 def _stretch(segment: OriginSegment) -> list[str]:
-    """Says that a segment has many operations, of which one is the cause."""
+    """Says that a segment has many operations, of which one is the cause; [] where it has few."""
     if compiled(segment.ops):
         return ["somewhere inside compiled code"]
     ops = computing(segment.ops)

@@ -129,7 +129,7 @@ def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
 
 
 def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """The passes whose backward reaches the row's parameter in one run alone, a clause a run.
+    """The passes whose backward reaches the row's parameter in one run alone, a clause per run.
 
     Passes of the row's own rank: another rank may lack them since it is at another step.
     """
@@ -161,7 +161,7 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
 
 
 def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Says that the module of a buffer was called more often in one run before this row."""
+    """Says that the module of a buffer was called more often in one run before a row; else []."""
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
     module = tensor.name.rpartition(".")[0] if frontier.role[row] != Role.PARAMETER else ""
@@ -185,7 +185,7 @@ def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]
 
 
 def called_otherwise(frontier: Frontier, row: int) -> list[str]:
-    """Says that the module whose result a value is has more calls in one run's pass."""
+    """Says that one run calls a value's module more often in the value's pass; else []."""
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
     if tensor.kind != "value" or alignment.merged:

@@ -159,7 +159,7 @@ class Changes:
         return (*clauses, *values, *self._multiple(row, measure))
 
     def _multiple(self, row: int, measure: Measure) -> list[str]:
-        """Says that B's record is a multiple of A's."""
+        """Says that B's record is a multiple of A's; else []."""
         if factor := _factor(measure):
             return [ValueClause(f"B is {factor:.6g} times A{self._scaled(row, factor)}")]
         if self._kind(row) == "grad" and (factor := _whole_factor(measure)):
@@ -603,7 +603,7 @@ class Changes:
         return self.frontier.alignment.a.edges.values()
 
     def _cut_elsewhere(self, row: int) -> bool:
-        """Whether one run recorded a tensor between the operations that has no name in the other.
+        """Whether a row has a parent in one run that the other run never names.
 
         The operations then lie in two statements in one run and in one statement in the other.
         """

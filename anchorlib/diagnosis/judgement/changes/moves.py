@@ -46,7 +46,7 @@ def moved(frontier: Frontier, row: int) -> list[str]:
 
 
 def _since(frontier: Frontier, row: int) -> Iterator[str]:
-    """Compares the moves of a value since its previous record, which is equal in both runs."""
+    """Yields clauses on how the runs moved a value since its last record that is equal in both."""
     alignment, a = frontier.alignment, frontier.alignment.a
     before = _before(frontier, row)
     if before is None:
@@ -100,7 +100,7 @@ def _before(frontier: Frontier, row: int) -> int | None:
 
 
 def _left_there(frontier: Frontier, row: int) -> Iterator[str]:
-    """Says that a parameter moved within a step was not put back before the optimizer's step."""
+    """Yields a clause where a parameter moved within a step was not put back before the update."""
     alignment, a = frontier.alignment, frontier.alignment.a
     within = series(a, row, "value")
     within = within[(a.step[within] == a.step[row]) & (a.order[within] < a.order[row])]

@@ -186,7 +186,7 @@ def did_not_step(frontier: Frontier, row: int, before: int, still: int) -> list[
 
 
 def _between(table: Table, first: int, last: int, kind: str) -> Array:
-    """The rows of a kind of the last row's tensor between two rows."""
+    """The rows of one kind of the tensor of row `last`, after row `first` and before row `last`."""
     made = series(table, last, kind, every_phase=True)
     between: Array = made[
         (table.order[made] > table.order[first]) & (table.order[made] < table.order[last])

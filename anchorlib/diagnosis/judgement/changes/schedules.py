@@ -49,7 +49,7 @@ def turning(frontier: Frontier, measures: Measures) -> int | None:
 
 
 def parted_since(frontier: Frontier) -> float:
-    """The first step of an optimizer whose settings differ; infinite where none do.
+    """The first step that an optimizer makes with settings that differ; infinite without one.
 
     Where a parameter has no records and everything else that a later record was computed from is
     equal, an update from that step on has made it differ. The order of an optimizer's groups does

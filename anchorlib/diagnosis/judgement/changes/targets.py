@@ -170,7 +170,9 @@ def _softmax(x: Array, g: Array) -> _Target | None:
 
 
 def _farthest(g: Array, p: Array, others: Array) -> Array | None:
-    """The element of each row that lies farthest from the line of others; None without a line.
+    """For each row the column of the element farthest from the line; None without a line.
+
+    others: the elements through which the line is laid: all but those of the labels.
 
     Where the model is sure of a smoothed label, the label's gradient is not the smallest of its
     row, so that another element was taken for the label. Such rows are few, and hardly move the

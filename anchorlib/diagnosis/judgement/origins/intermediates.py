@@ -5,9 +5,9 @@
     logits.log_softmax(-1)                             logits - logits.logsumexp(-1, keepdim=True)
 
 Code that is written otherwise has other intermediate results. A result that no loss depends on, and
-what a model takes and gives, are no intermediate results: there is nothing behind them that shows
-whether the work is equal. Nor is a result that is a multiple of the other run's: a norm behind it
-hides such a factor from all that is learned.
+a model's inputs and outputs, are no intermediate results: nothing behind them shows whether the
+work is equal. Nor is a result that is a multiple of the other run's: a norm behind it hides such a
+factor from all that is learned.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def intermediates(
 
 
 def _is_shown(table: Table, row: int) -> bool:
-    """Whether a value is what a model takes or gives, a single number as a loss, or integers."""
+    """Whether a value is a model's input or output, a single number (as a loss), or integers."""
     number = int(table.figures["numel"][row]) == 1
     whole = dtypes.dtype(table.dtypes[table.dtype[row]]).family != "float"
     return number or whole or bool(ROOT.search(table.tensors[table.tensor[row]].name))

@@ -71,7 +71,7 @@ def _packed(first: FirstStep) -> set[str]:
 
 
 def _parts(first: FirstStep, table: Table, known: set[str], run: int) -> set[str]:
-    """Which of the tensors in `known` a run has in the step: 0 for A, 1 for B.
+    """Which of the tensors in `known` a run has in the step. run: 0 for A, 1 for B.
 
     A program that sorts its sequences by itself packs them without indices.
     """

@@ -61,7 +61,10 @@ def _uses(statements: Collection[Edges], renamed: Mapping[str, str]) -> Uses:
 
 
 def _splits(name: str, mine: Uses, other: Uses) -> bool:
-    """Whether B makes, by other operations, a result of both a value and one of its own parents."""
+    """Whether a value that A makes of both `name` and a parent of `name` is made otherwise in B.
+
+    mine, other: the uses in A and in B. The result has that name in both, and other operations.
+    """
     made_of = [parent for parent, own in mine.items() if name in own]
     return any(
         mine[name][made] != other[name][made] and any(made in mine[parent] for parent in made_of)

@@ -35,7 +35,8 @@ def size_of_logarithms(frontier: Frontier, row: int, row_b: int) -> float:
 
     The larger one of the two runs; 0.0 where neither run's record is made of logarithms. Between
     the logarithm and the record there may be only operations that keep the size of an error, and
-    multiplications by numbers that the statement (`anchorlib.record.Edges`) holds.
+    multiplications by numbers that the statement (`anchorlib.record.Edges`) holds: the norm is
+    multiplied by these.
     """
     sides = ((frontier.alignment.a, row), (frontier.alignment.b, row_b))
     return max(_size(table, row_of_run) for table, row_of_run in sides)
