@@ -28,7 +28,7 @@ _PLACEHOLDER = ("COMMAND…",)
 
 
 class Recorded(Protocol):
-    """What a line needs of a run: its name, the dtypes of its records, the header of each rank."""
+    """What `noise_line` needs of a run: name, dtypes of its records, rank → header of that rank."""
 
     @property
     def run(self) -> str: ...
