@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anchorlib.diagnosis.causes import HISTORY, MODULE
+from anchorlib.diagnosis.causes import HISTORY, MODULE, STARTS
 from anchorlib.names import escape, is_operand_kind
 from anchorlib.reading import Run
 from anchorlib.record import TensorInfo
@@ -45,7 +45,8 @@ def header_of(run: Run) -> dict[str, str]:
     return {
         escape(str(name)): escape(_text(value))
         for name, value in sorted(header.items())
-        if not name.startswith((MODULE, HISTORY))  # a comparison shows how these differ
+        if not name.startswith((MODULE, HISTORY))
+        and name != STARTS  # a comparison shows how these differ
     }
 
 

@@ -4,9 +4,11 @@ from anchorlib.capture.headers.header import autocast, command, run_header
 from anchorlib.capture.headers.histories import Histories
 from anchorlib.capture.headers.hyperparameters import headed, hyperparameters
 from anchorlib.capture.headers.module_texts import module_texts, module_tree
+from anchorlib.capture.headers.starting_values import StartingValues
 
 __all__ = [
     "Histories",
+    "StartingValues",
     "autocast",
     "command",
     "headed",

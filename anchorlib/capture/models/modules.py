@@ -6,6 +6,7 @@ Each model has one `ModelWatch`; watching the model again adds choices to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -16,6 +17,7 @@ from anchorlib.capture.ancestry import Given
 from anchorlib.capture.compiled import enter_root, leave_root, watch_compiled
 from anchorlib.capture.counting import At, recomputing
 from anchorlib.capture.eager import Observer
+from anchorlib.capture.headers import StartingValues
 from anchorlib.capture.inline import recording
 from anchorlib.capture.models.module_hooks import ModuleHook, PassGradient, ShardGradient
 from anchorlib.capture.models.module_modes import ModuleModes
@@ -52,9 +54,12 @@ class ModelWatch:
     """The hooks on one model, and the choices of tensors that they record.
 
     wanted: whether the session's selectors select a name and kind, given the kinds of that name.
+    starts: takes the digests of parameters and buffers without records, when the first pass begins.
     """
 
-    def __init__(self, parts: Parts, observer: Observer, wanted: Wanted) -> None:
+    def __init__(
+        self, parts: Parts, observer: Observer, wanted: Wanted, starts: StartingValues
+    ) -> None:
         self.parts = parts
         self.number = next(_numbers)  # by which compiled code knows this watch
         self.choices: list[Choice] = []
@@ -65,6 +70,7 @@ class ModelWatch:
         self._hooked: set[str] = set()
         self._values: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._attached = False
+        self._starts: StartingValues | None = starts  # None once they are noted
         self._modes = ModuleModes(parts.root, parts.modules, observer.recorder.header)
         # The step and phase of the running forward if nothing can be recorded there, else None.
         self._resting: tuple[int, str] | None = None
@@ -257,6 +263,7 @@ class ModelWatch:
         if self._observer.closed or self.rests(at.step, at.phase):
             return
         self._modes.look(at.step)
+        self._note_starts(at)
         for name, tensor in self._state():
             try:
                 streams = self.plan(name).streams("value", at.phase)
@@ -264,6 +271,17 @@ class ModelWatch:
                     self._record_value(name, streams, at, tensor)
             except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
                 self._observer.fault(name, "value", fault)
+
+    def _note_starts(self, at: At) -> None:
+        """Note, as the first pass begins, what those tensors hold that are not recorded then."""
+        starts, self._starts = self._starts, None
+        if starts is not None:
+            unrecorded = [
+                (name, partial(_size_and_bits, tensor))
+                for name, tensor in self._state()
+                if not self.plan(name).streams("value", at.phase)
+            ]
+            self._observer.guarded(lambda: starts.note(at.step, unrecorded))
 
     def _state(self) -> list[tuple[str, torch.Tensor]]:
         state: list[tuple[str, torch.Tensor]] = list(self.parts.parameters.items())
@@ -294,6 +312,15 @@ class ModelWatch:
         for hung in self._hung:
             hung.remove()
         self._hung.clear()
+
+
+def _size_and_bits(tensor: torch.Tensor) -> tuple[int, bytes]:
+    """The size of `tensor` in bytes on this rank, and a digest of its bits as `_bits` has it."""
+    try:
+        bits = _bits(tensor)
+    except Exception:  # noqa: BLE001  # lazy parameters, and those whose memory FSDP gave back
+        bits = b""
+    return (plain_inside(tensor).nbytes if bits else 0), bits
 
 
 def _bits(tensor: torch.Tensor) -> bytes:

@@ -17,7 +17,14 @@ from torch import nn
 from anchorlib.capture.compiled import Watched, forget_compiled_code, take_hooks_inside
 from anchorlib.capture.counting import At
 from anchorlib.capture.eager import Observer
-from anchorlib.capture.headers import Histories, headed, hyperparameters, module_texts, module_tree
+from anchorlib.capture.headers import (
+    Histories,
+    StartingValues,
+    headed,
+    hyperparameters,
+    module_texts,
+    module_tree,
+)
 from anchorlib.capture.models import ModelWatch, script_without_hooks, show_encoder_layers_no_hooks
 from anchorlib.capture.naming import (
     Choice,
@@ -62,6 +69,7 @@ class Watches:
         )  # whose settings are in the header
         self._trees: dict[str, str] = {}  # module trees of the watched models, by prefix
         self._histories = Histories(observer.recorder.header)
+        self._starts = StartingValues(observer.recorder.header)
         self._step_hook = StepHook(observer, self._optimizers.of, self._histories.stepped)
         self._undo: list[Callable[[], None]] = [leave_out_of_copies()]
 
@@ -155,7 +163,7 @@ class Watches:
                 and watch.parts.modules.keys() == parts.modules.keys()
             ):
                 return watch
-        watch = ModelWatch(parts, self._observer, self._settings.wants)
+        watch = ModelWatch(parts, self._observer, self._settings.wants, self._starts)
         if self._settings.recording:
             watch.attach()
             self._held = [one for one in self._held if one() is not None]

@@ -24,6 +24,7 @@ from anchorlib.diagnosis.causes.lineage import Lineage
 from anchorlib.diagnosis.causes.overflows import Overflows, overflows
 from anchorlib.diagnosis.causes.parentage import Role, plain
 from anchorlib.diagnosis.causes.skips import Skips, skips
+from anchorlib.diagnosis.causes.starting_values import STARTS, StartingValues, starting_values
 from anchorlib.diagnosis.causes.upstream import upstream
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "EQUAL",
     "HISTORY",
     "MODULE",
+    "STARTS",
     "UNMATCHED",
     "Frontier",
     "HistoryParting",
@@ -39,6 +41,7 @@ __all__ = [
     "Overflows",
     "Role",
     "Skips",
+    "StartingValues",
     "between",
     "config_diff",
     "drawn_otherwise",
@@ -55,5 +58,6 @@ __all__ = [
     "plain",
     "settings",
     "skips",
+    "starting_values",
     "upstream",
 ]

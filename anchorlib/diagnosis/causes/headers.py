@@ -8,6 +8,7 @@ from typing import Any
 
 from anchorlib.diagnosis.causes.histories import HISTORY, partings
 from anchorlib.diagnosis.causes.overflows import AUTOCAST
+from anchorlib.diagnosis.causes.starting_values import STARTS, starting_values
 from anchorlib.diagnosis.pairing import Alignment, Table, compiled
 
 __all__ = [
@@ -81,11 +82,13 @@ def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
         name: _both(name, header_a, header_b)
         for name in names
         if name not in PASSING
+        and name != STARTS
         and not name.startswith(HISTORY)
         and header_a.get(name) != header_b.get(name)
         and (not name.startswith(MODULE) or (name in header_a and name in header_b))
     }
     lowest = common[0] if common else 0
+    entries |= starting_values(alignment).entries(lowest)
     for part in partings(alignment):
         if part.name not in entries:
             there = f" on rank {part.rank}" if part.rank != lowest else ""

@@ -24,9 +24,11 @@ from anchorlib.diagnosis.causes import (
     Overflows,
     Role,
     Skips,
+    StartingValues,
     overflows,
     plain,
     skips,
+    starting_values,
 )
 from anchorlib.diagnosis.judgement.changes import (
     Changes,
@@ -54,6 +56,12 @@ UNRELATED = 0.3
 EPS32 = 2.0**-23
 FAR = 1000 * EPS32
 """The relative error in a later pass that no rounding of parameters between passes can make."""
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""Buffers that batch norm writes and does not read while it trains."""
+
+NAMED = 3
+"""How many tensors that began unequal are named."""
+
 ENDED_BY, OPTIMIZERS = "steps.ended_by", ("optimizer", "optimizer2")
 
 _UNSEEN = (
@@ -72,6 +80,7 @@ class Classes:
     noise: Envelope | None = None
     skips: Skips = field(init=False)
     overflows: Overflows = field(init=False)
+    starts: StartingValues = field(init=False)
     covering: Covering = field(init=False)
     resummations: Resummations = field(init=False)
     _parted_since: float = field(init=False)
@@ -80,6 +89,7 @@ class Classes:
     def __post_init__(self) -> None:
         self.skips = skips(self.frontier.alignment)
         self.overflows = overflows(self.frontier.alignment, self.skips)
+        self.starts = starting_values(self.frontier.alignment)
         self.covering = Covering(self.frontier, self.measures, self.noise)
         self.resummations = Resummations(self.frontier)
         self._parted_since = parted_since(self.frontier)
@@ -114,11 +124,43 @@ class Classes:
             return "window_start", _UNSEEN[role == Role.OPTIMIZER]
         if why := self._stepped_otherwise(row):
             return "not_rounding", why
+        return self._from_outside(row, measure) or self._computed(row, pair, measure)
+
+    def _from_outside(self, row: int, measure: Measure) -> tuple[str, str] | None:
+        """The class of a row that follows from what was not recorded; None where none is known."""
         if self._lacks_gradients(row):
             return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
         if self._unseen_gradients(row) and not self._stands_still(row, measure):
             return "window_start", "the gradients that changed parameters were not recorded"
-        return self._computed(row, pair, measure)
+        if began := self._began_unequal(row, measure):
+            return "starts_unequal", began
+        return None
+
+    def _began_unequal(self, row: int, measure: Measure) -> str:
+        """Says which tensors without records a row reads that began with other values; else "".
+
+        A value reads the parameters that its lineage names, and what its module holds itself, which
+        may be a buffer. Another shape of the value is due to code, not to what its tensors hold.
+        """
+        if not self.starts.unequal or measure.measured == "shape":
+            return ""
+        a = self.frontier.alignment.a
+        own = a.tensors[a.tensor[row]]
+        if own.kind != "value":
+            return ""
+        read = set(self.frontier.ancestry(row).unrecorded)
+        unread = STATISTICS if a.phases[a.phase[row]] == TRAIN else ()
+        names = [
+            name
+            for rank, name in self.starts.unequal
+            if rank == own.rank
+            and (name in read or name.rpartition(".")[0] == own.name)
+            and name.rpartition(".")[2] not in unread
+        ]
+        if not names:
+            return ""
+        shown = ", ".join(map(escape, names[:NAMED])) + ", …" * (len(names) > NAMED)
+        return f"B began with other values of {shown}"
 
     def _stepped_otherwise(self, row: int) -> str:
         """Says which run's optimizer stepped once more, or left out a parameter; else ""."""
