@@ -1,5 +1,8 @@
-"""Builds the compiled put into the wheel where there is a C compiler; without one nothing is lost
-but speed, so a failure is one line and no error. ANCHORLIB_NO_EXTENSION=1 leaves it out.
+"""Build hook that compiles the C function `_put.c` into the wheel where there is a C compiler.
+
+The function copies small tensors into the recorder's ring; without it Python code does the same,
+more slowly. So a failed compilation prints one line and is no error. ANCHORLIB_NO_EXTENSION=1 skips
+the compilation.
 """
 
 from __future__ import annotations
@@ -20,10 +23,13 @@ LEFT_OUT = "anchorlib's compiled put is left out, and the one in Python is used:
 
 
 class CompiledPut(BuildHookInterface):
-    """The hook that hatchling runs for each wheel; an editable one finds the file in the tree."""
+    """The hook that hatchling runs for each wheel that it builds, editable ones too.
+
+    For an editable wheel the compiled file is found in the source tree.
+    """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
-        """Compile, and have the wheel named after this interpreter and machine."""
+        """Compile `_put.c`, and have the wheel's file name state this interpreter and machine."""
         target = SOURCE.with_suffix(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
         reason = compile_into(Path(self.root), target)
         if reason:
@@ -35,7 +41,7 @@ class CompiledPut(BuildHookInterface):
 
 
 def compile_into(root: Path, target: Path) -> str:
-    """Make `root`/`target`; why there is none now, or an empty text."""
+    """Compile `SOURCE` in `root` to `target`; return "" on success, or why it was not compiled."""
     # What an earlier build left would be imported, and might be of other sources.
     (root / target).unlink(missing_ok=True)
     if os.environ.get("ANCHORLIB_NO_EXTENSION", "0") not in {"", "0"}:
@@ -63,7 +69,7 @@ def compile_into(root: Path, target: Path) -> str:
 
 
 def found_compiler() -> list[str] | None:
-    """The C compiler that $CC names, or that made this Python, or the machine's."""
+    """Return the C compiler that $CC names, that built this Python, or `cc`; None without any."""
     for command in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc"):
         words = shlex.split(command or "")
         if words and shutil.which(words[0]):

@@ -20,8 +20,8 @@
     modes     All, Sum, Final, EveryN, Summary  reading   Run and Series, for users
     capture   sessions and anchors, in torch    diagnosis where two runs part
     scope     phases and steps to record        integrations  Lightning, Transformers, …
-    poptorch  PopTorch's own names over it      reruns    a command run again, to be compared
-    peers     ranks that leave the others
+    poptorch  PopTorch's names for all of this  reruns    a command run again, to be compared
+    peers     ranks that differ from the rest
 
 Importing this package imports none of torch, zarr and grpc: each is imported with the first name
 that needs it, so that the collector and the command line never load torch.

@@ -6,19 +6,19 @@ __all__ = ["counted", "figure", "in_units"]
 
 
 def counted(number: int, word: str) -> str:
-    """A number with its noun in the singular or plural: "1 record", "2,000 records"."""
+    """Return a number with its noun in the singular or plural: "1 record", "2,000 records"."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def figure(value: float) -> str:
-    """A number by three digits, or to the unit from 1,000 on: 0.35, 12.4, 5,310, 6.1e+06."""
+    """Return a number as text of three digits, or whole from 1,000 on: 0.35, 5,310, 6.1e+06."""
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
 def in_units(nbytes: int) -> str:
-    """A number of bytes in the smallest binary unit that gives a figure below 1,024: `12.3 MiB`."""
+    """Return a size in the smallest binary unit with a figure below 1,024: `12.3 MiB`."""
     amount = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

@@ -3,8 +3,9 @@
     secret ─claim_of─▶ claim          in the store, for all who read it
        └─heir_of─▶ the next secret    where another attempt was made in between
 
-The hash is called the claim. Whoever reads a claim can check that a writer made an attempt, but
-cannot pretend to be that writer.
+The hash is called the claim. A writer that reconnects presents its secret, and the store compares
+the hash of the secret with the claim that it has kept. Whoever merely reads a claim cannot find the
+secret, and so cannot pretend to be that writer.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ _CLAIM_BYTES: Final = 32
 
 
 def claim_of(secret: bytes) -> bytes:
-    """The claim that a store keeps of a writer's secret; empty for a writer without a secret."""
+    """Return the claim (SHA-256) of a writer's secret; empty for a writer without a secret."""
     return hashlib.sha256(b"anchor claim " + secret).digest() if secret else b""
 
 
 def heir_of(secret: bytes) -> bytes:
-    """The secret of the writer that continues behind the attempt of `secret`.
+    """Return the secret of the writer that continues a rank after the attempt of `secret`.
 
-    It is derived from `secret`, so that an interrupted delivery goes on under the same claim.
+    The new secret is derived from `secret`, not random, so that a delivery that is interrupted and
+    begun again has the same claim.
     """
     return hashlib.sha256(b"anchor heir " + secret).digest()[:SECRET_BYTES]
 
 
 def stored_claim(kept: bytes) -> bytes:
-    """The claim in a catalogue's entry `kept`; older versions stored the secret itself there."""
+    """Return the claim in the bytes `kept` of a catalogue's entry.
+
+    Older versions stored the secret itself there; its claim is computed.
+    """
     return kept if len(kept) == _CLAIM_BYTES else claim_of(kept)

@@ -33,15 +33,15 @@ Family = Literal["float", "complex", "int", "bool"]
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type.
+    """An element type: its name in torch, how its bits are stored, and its limits.
 
     name: torch's name without "torch.".
-    storage: the little-endian numpy dtype its bits are kept in.
+    storage: the little-endian numpy dtype in which its bits are kept.
     decoded: the numpy dtype that `decode` gives.
     family: "float", "complex", "int" (unsigned ones too) or "bool".
-    eps, max: the spacing just above 1 and the largest finite value; for a complex type those of
-        its parts; None for integers and bool. They equal `torch.finfo`'s, except for the eps of
-        float8_e5m2fnuz: it is 0.25 (1.25 follows 1), where torch 2.13 says 0.125.
+    eps, max: the spacing just above 1 and the largest finite value; for a complex type those of its
+        real and imaginary parts; None for integers and bool. They equal `torch.finfo`'s, except for
+        the eps of float8_e5m2fnuz: it is 0.25 (1.25 follows 1), where torch 2.13 says 0.125.
     smallest_normal_exponent: e where 2**e is the smallest normal value; None for integers and bool.
     """
 
@@ -98,7 +98,7 @@ DTYPES: Mapping[str, DType] = MappingProxyType(
 
 
 def dtype(name: str) -> DType:
-    """The element type called `name`. Raises UnknownDTypeError, which lists the choices."""
+    """Return the element type called `name`. Raises UnknownDTypeError, which lists the choices."""
     try:
         return DTYPES[name]
     except KeyError:
@@ -106,7 +106,7 @@ def dtype(name: str) -> DType:
 
 
 def of_storage(raw: np.ndarray[Any, Any], name: str) -> DType:
-    """The element type called `name`, after a check that `raw` has its storage dtype.
+    """Return the element type called `name`, after a check that `raw` has its storage dtype.
 
     Raises UnknownDTypeError for an unknown name, or an array of another dtype.
     """
@@ -122,12 +122,13 @@ def of_storage(raw: np.ndarray[Any, Any], name: str) -> DType:
 def decode(
     raw: np.ndarray[Any, Any], name: str, *, out: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """The values of a storage array, same shape, every one exact (a NaN stays a NaN).
+    """Return the exact values of a storage array, in an array of its shape (a NaN stays a NaN).
 
     raw: an array of `dtype(name).storage`; returned itself where there is nothing to decode.
     out: a contiguous float32 array of that shape, into which bfloat16 and fp8 are decoded.
-    The values are made by moving bits, so that they are right in a thread that flushes subnormals.
-    Raises UnknownDTypeError for an unknown name, or an array that is not that type's storage.
+    The values are made by moving bits, not by arithmetic, so that they are also right in a thread
+    that flushes subnormal numbers to zero. Raises UnknownDTypeError for an unknown name, or an
+    array that does not have the storage dtype of `name`.
     """
     kind = of_storage(raw, name)
     if kind.storage == kind.decoded:
@@ -148,7 +149,7 @@ def decode(
 
 @cache
 def _float8_values(name: str) -> np.ndarray[Any, Any]:
-    """The float32 value of each of the 256 patterns of an 8-bit float."""
+    """Return the float32 value of each of the 256 bit patterns of the 8-bit float called `name`."""
     patterns = np.arange(256, dtype="<u4")
     if name == "float8_e8m0fnu":
         # The pattern is float32's exponent field; 2**-127 is subnormal there, hence by bits.
@@ -163,7 +164,10 @@ def _float8_values(name: str) -> np.ndarray[Any, Any]:
 
 
 def _minifloat_values(kind: DType, patterns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The values of 8-bit patterns, from sign, exponent and mantissa (OCP 8-bit floats, "fnuz")."""
+    """Return the float32 values of 8-bit patterns, from their sign, exponent and mantissa.
+
+    Follows the formats "OCP 8-bit floating point" and "fnuz" (finite, no negative zero).
+    """
     assert kind.eps is not None
     assert kind.smallest_normal_exponent is not None
     assert kind.max is not None

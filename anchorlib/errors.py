@@ -66,7 +66,7 @@ class AnchorError(Exception):
 
 
 class UnknownTensorError(AnchorError, KeyError):
-    """A selector matches no tensor.
+    """Raised where a selector matches no tensor.
 
     suggested: whether the message offers selectors that may have been meant.
     """
@@ -75,90 +75,90 @@ class UnknownTensorError(AnchorError, KeyError):
 
 
 class AmbiguousTensorError(AnchorError, LookupError):
-    """A selector names several series where exactly one is wanted."""
+    """Raised where a selector matches several series, but exactly one is wanted."""
 
 
 class InvalidNameError(AnchorError, ValueError):
-    """A tensor name or run name breaks the rules for names."""
+    """Raised where a tensor name or run name breaks the rules for names."""
 
 
 class ModeError(AnchorError, ValueError):
-    """A mode is invalid, or cannot fold the tensors it was given."""
+    """Raised where a mode is invalid, or cannot fold the tensors that it was given for."""
 
 
 class OptionError(AnchorError, ValueError):
-    """An argument or an environment variable is outside its choices."""
+    """Raised where an argument or an environment variable is not one of the allowed choices."""
 
 
 class UnknownDTypeError(AnchorError, ValueError):
-    """A dtype that anchorlib cannot store."""
+    """Raised for a dtype that anchorlib cannot store."""
 
 
 class NotATensorError(AnchorError, TypeError):
-    """Something that is not a tensor was anchored or printed."""
+    """Raised where something that is not a tensor is anchored or printed."""
 
 
 class UnsupportedError(AnchorError, NotImplementedError):
-    """A situation in which an anchor would record wrong values; the message says what to do."""
+    """Raised where an anchor would record wrong values; the message says what to do instead."""
 
 
 class SessionError(AnchorError, RuntimeError):
-    """A second session in one process, or the use of a closed one."""
+    """Raised where a process opens a second session, or uses a session that is closed."""
 
 
 class CommandError(AnchorError, RuntimeError):
-    """A command that was to record a run failed, or did not record it."""
+    """Raised where a command that was to record a run failed, or recorded none."""
 
 
 class QueueFullError(AnchorError, RuntimeError):
-    """The queue was full, and the session was started with on_full="raise"."""
+    """Raised in a session started with on_full="raise" when the queue of records is full."""
 
 
 class FlushTimeoutError(AnchorError, TimeoutError):
-    """A flush or a close did not finish within its time."""
+    """Raised where a flush or a close did not finish within its time."""
 
 
 class RunNotFoundError(AnchorError, FileNotFoundError):
-    """No such run, or a directory that is no run."""
+    """Raised where no run has the given name, or the given directory is no run."""
 
 
 class RunExistsError(AnchorError, FileExistsError):
-    """This rank of the run exists already."""
+    """Raised where the rank that is to be recorded exists already in the run."""
 
 
 class RunBusyError(AnchorError, BlockingIOError):
-    """Another live process writes this rank of the run."""
+    """Raised where another live process writes the same rank of the run."""
 
 
 class StoreError(AnchorError, OSError):
-    """A store cannot be read or written."""
+    """Raised where a store cannot be read or written."""
 
 
 class DamagedError(StoreError):
-    """A store holds other bytes than were written: they do not fit their digest or checksum."""
+    """Raised where stored bytes do not match their digest or checksum: they were altered."""
 
 
 class RaggedError(AnchorError, ValueError):
-    """One array was asked for, but the records differ in shape or dtype."""
+    """Raised where one array of all records is asked for, but records differ in shape or dtype."""
 
 
 class ValuesNotKeptError(AnchorError, LookupError):
-    """Values were asked for, but only summaries were kept."""
+    """Raised where the values of records are asked for, but only their summaries were kept."""
 
 
 class MissingExtraError(AnchorError, ImportError):
-    """An optional package is not installed."""
+    """Raised where an optional package that is needed is not installed."""
 
 
 class ClusterError(AnchorError, ConnectionError):
-    """A dask cluster could not be reached, or could not answer for the whole."""
+    """Raised where a dask cluster could not be reached, or answered only a part of a question."""
 
 
 class CollectorError(AnchorError, ConnectionError):
-    """The collector could not be reached, or refused.
+    """Raised where the collector could not be reached, or refused a request.
 
     kind: the kind of failure, in one word ("busy", "disk", "token", "unreachable", …): a value of
-        `anchorlib.wire.Kind`; "" where no call failed.
+        `anchorlib.wire.Kind`; "" where the error is not a failed call to a collector.
     """
 
     kind = ""

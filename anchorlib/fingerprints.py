@@ -1,8 +1,9 @@
 """The fingerprint of some records: 32 bytes that are equal where the records are equal.
 
-A writer compares the fingerprint of the records that it holds with that of the store's, before it
-removes its own. It is made of the records' rows: tensor, place, time, and the digest of the values.
-The rows are the same in a frame and in a store, and the values themselves need not be read.
+A writer that is about to remove its own copy of some records first compares the fingerprint of that
+copy with the fingerprint of the records in the store. A fingerprint is made of the records' rows:
+tensor, coordinates, time, and the digest of the values. The rows are the same in a frame and in a
+store, and the values themselves need not be read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ RECORD: Final = np.dtype(
 
 
 def tensor_code(series: Sequence[str], phase: str, dtype: str, shape: Sequence[int]) -> int:
-    """The hash of a record's series, phase, dtype and shape, for the column "tensor" of RECORD.
+    """Return a hash of series, phase, dtype and shape, for the column "tensor" of RECORD.
 
     series: name, kind, mode.
     """
@@ -42,5 +43,5 @@ def tensor_code(series: Sequence[str], phase: str, dtype: str, shape: Sequence[i
 
 
 def fingerprint_of(records: np.ndarray[Any, Any]) -> bytes:
-    """The fingerprint of records, given in order as an array of dtype RECORD."""
+    """Return the fingerprint of records, given in order as an array of dtype RECORD."""
     return hashlib.sha256(records.tobytes()).digest()

@@ -7,13 +7,17 @@
     EveryN(n, unit, window)    the n-th, 2n-th, … observation, or all of every n-th step
     Summary                    every observation, its summary row alone
 
-A mode acts on the observations of one tensor, kind, phase and rank, each for itself. Window k is
-the steps k·w … (k+1)·w − 1, absolute step numbers; the last, unfinished one is emitted at close.
-Modes are frozen values and check nothing themselves: `parse_mode` does, where a mode meets
-`start`, `watch` or `anchor`. `str(mode)` is the text that `parse_mode` reads back.
+An observation is a tensor as it is seen once, at an anchor or by a hook. The observations of one
+tensor, kind ("value", "grad", …) and phase on one rank are a stream, and a mode acts on each stream
+separately. Window k is the steps k·w … (k+1)·w − 1, absolute step numbers; the last, unfinished
+window is emitted when the session closes.
 
-A fold is a mode at work on one stream. It knows nothing of tensors: what copying and adding mean
-is the caller's `Arithmetic`, so that sums are taken where the tensors are.
+Modes are frozen values and check nothing themselves: `parse_mode` checks them when a mode is given
+to `start`, `watch` or `anchor`. `str(mode)` is the text that `parse_mode` reads back.
+
+A fold is the state of one mode on one stream: which window is open, and what was added up in it so
+far. It knows nothing of tensors: what copying and adding mean is the caller's `Arithmetic`, so that
+sums are computed on the device where the tensors are.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Every observation."""
+    """The mode that records every observation of a tensor."""
 
     def __str__(self) -> str:
         return "all"
@@ -58,7 +62,10 @@ class All:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Every observation, its summary row alone; no values are kept."""
+    """The mode that records only the summary row (digest, extremes, counts) of every observation.
+
+    No values are kept.
+    """
 
     def __str__(self) -> str:
         return "summary"
@@ -66,10 +73,13 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """One record a window of `window` steps (an int, or "run"): the sum of its observations.
+    """The mode that records, for each window of steps, the sum of the observations in the window.
 
-    Sums are taken in a wide dtype: half and fp8 in float32, float32 and float64 in float64,
-    integers and bool in int64, complex in complex128. `Record.count` says how many were added.
+    window: the length of a window in steps, or "run" for all steps of the run.
+
+    Sums are computed in a wide dtype: half and fp8 in float32, float32 and float64 in float64,
+    integers and bool in int64, complex in complex128. `Record.count` says how many observations
+    were added.
     """
 
     window: Window = 1
@@ -80,7 +90,10 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The last observation of each window of `window` steps (an int, or "run")."""
+    """The mode that records the last observation of each window of steps.
+
+    window: the length of a window in steps, or "run" for all steps of the run.
+    """
 
     window: Window = 1
 
@@ -90,10 +103,14 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class EveryN:
-    """The n-th, 2n-th, … observation; unit="step": all observations of each n-th step.
+    """The mode that records the n-th, 2n-th, … observation of a tensor.
 
-    With `window`, counting restarts at each window. `n` is None only so that the class itself
-    can be refused where it meets a session, with a sentence instead of a traceback.
+    unit: "record" counts observations; "step" counts steps, and records all observations of each
+        n-th step.
+    window: a number of steps, or "run": counting restarts at the beginning of each window.
+
+    `n` is None by default only so that somebody who passes the class `EveryN` itself as a mode gets
+    a ModeError that explains it, instead of a TypeError.
     """
 
     n: int | None = None
@@ -120,7 +137,7 @@ _CLASSES: dict[str, type[Mode]] = {
 
 
 def parse_mode(spec: Mode | type[Mode] | str) -> Mode:
-    """The checked mode that `spec` means: a mode, its class (its defaults), or its text.
+    """Return the checked mode for `spec`: a mode, a mode's class (with defaults), or a mode's text.
 
     Raises ModeError, a different sentence for each fault.
     """
@@ -136,7 +153,10 @@ def parse_mode(spec: Mode | type[Mode] | str) -> Mode:
 
 
 def parse_modes(spec: ModeSpec) -> tuple[Mode, ...]:
-    """The checked modes of one mode or of several, without repetition, in the order given."""
+    """Return the checked modes of `spec`, which is one mode or a sequence of them.
+
+    The modes come in the order given, each of them once. Raises ModeError.
+    """
     if isinstance(spec, Sequence) and not isinstance(spec, str):
         if not spec:
             raise ModeError(f"no mode was given; modes are {_CHOICES}")
@@ -210,30 +230,36 @@ def _is_whole(value: object) -> bool:
 
 
 class Arithmetic(Protocol[X, P]):
-    """The operations that a fold needs on the arrays it observes (X) and on those it keeps (P).
+    """The operations on arrays that a fold needs.
 
-    A fold works on numpy arrays and on torch tensors alike, since it touches them by these alone.
+    X is the type of observed arrays, P that of the arrays that a fold keeps. A fold touches arrays
+    only by these operations, so it works on numpy arrays and on torch tensors alike.
     """
 
     def copy(self, x: X, /) -> P:
-        """A copy of `x` that later changes of `x` do not reach."""
+        """Return a copy of `x` that does not change when `x` is changed later."""
 
     def recopy(self, kept: P, x: X, /) -> P:
-        """A copy of `x`, in the place of `kept` where it fits."""
+        """Return a copy of `x`, written into the memory of `kept` where `x` fits into it."""
 
     def widen(self, x: X, /) -> P:
-        """A copy of `x` in the wide dtype that sums are taken in."""
+        """Return a copy of `x` in the wide dtype in which sums are computed."""
 
     def add(self, kept: P, x: X, /) -> None:
         """Add `x` to `kept`, in place."""
 
     def shapes(self, kept: P, x: X, /) -> tuple[Shape, Shape]:
-        """The shapes of both."""
+        """Return the shapes of `kept` and of `x`."""
 
 
 @dataclass(slots=True)
 class OpenWindow(Generic[P]):
-    """An open window: what was folded so far, and where its last observation was made."""
+    """A window of steps that is not over: what its observations were folded into so far.
+
+    window: the window's number. kept: the sum, or the last observation. at: the coordinates of the
+        last observation. count: how many observations there were. refused: None, or two shapes that
+        differ, so that nothing more can be added.
+    """
 
     window: int
     kept: P
@@ -243,12 +269,15 @@ class OpenWindow(Generic[P]):
 
 
 class Fold(Generic[X, P]):
-    """One mode at work on one stream of observations.
+    """The state of one mode on one stream.
 
-    `wants` counts an observation and says whether it is selected. Where the mode `holds`, `hold`
-    folds it into the open window and gives back the window before it, if that has ended; all
-    others are emitted by the caller at once. A window in which shapes differed comes back with
-    `refused` set to both shapes: it is to be counted, not recorded.
+    A stream is the observations of one tensor, kind and phase.
+
+    `wants` counts an observation and says whether the mode selects it. If `holds` is true (Sum,
+    Final), the caller passes each selected observation to `hold`, which folds it into the open
+    window and returns the window before, if that has ended. If `holds` is false, the caller emits
+    each selected observation at once. A window in which shapes differed is returned with `refused`
+    set to both shapes: the caller counts it as a gap instead of recording it.
     """
 
     __slots__ = ("_arithmetic", "_counted", "_counting_window", "held", "mode")
@@ -266,11 +295,11 @@ class Fold(Generic[X, P]):
         return isinstance(self.mode, Sum | Final)
 
     def idle(self, step: int) -> bool:
-        """Whether nothing observed in `step` can be selected, so that it need not be observed."""
+        """Return whether the mode selects nothing in `step`: the tensor need not be observed."""
         return idle(self.mode, step)
 
     def wants(self, step: int) -> bool:
-        """Count one observation made in `step`; whether the mode selects it."""
+        """Count one observation made in `step`, and return whether the mode selects it."""
         mode = self.mode
         if not isinstance(mode, EveryN):
             return True
@@ -286,7 +315,11 @@ class Fold(Generic[X, P]):
         return self._counted % mode.n == 0
 
     def hold(self, step: int, at: Any, x: X) -> OpenWindow[P] | None:
-        """Fold `x`, observed in `step` at `at`, into its window; the window before it, if ended."""
+        """Fold `x`, observed in `step`, into the window of `step`.
+
+        at: the coordinates of the observation. Returns the window that was open before, if `step`
+            lies outside of it; else None.
+        """
         mode = self.mode
         assert isinstance(mode, Sum | Final)
         ended = self.close(step)
@@ -303,7 +336,10 @@ class Fold(Generic[X, P]):
         return ended
 
     def close(self, step: int | None = None) -> OpenWindow[P] | None:
-        """The open window if it does not hold `step` (None: whatever is open); else None."""
+        """Close and return the open window unless it contains `step`; None if none was closed.
+
+        step: None closes the window in any case.
+        """
         held = self.held
         if held is None:
             return None
@@ -324,7 +360,7 @@ class Fold(Generic[X, P]):
 
 
 def idle(mode: Mode, step: int) -> bool:
-    """Whether `mode` can select nothing that is observed in `step`."""
+    """Return whether `mode` selects nothing that is observed in `step`."""
     return isinstance(mode, EveryN) and mode.unit == "step" and not _is_due(mode, step)
 
 

@@ -1,9 +1,10 @@
 """Records: what was recorded of a tensor, where and when; and their gaps, lineage and overview.
 
-    torch.Tensor ─capture─▶ Record ─mode─▶ Record ─▶ sink ─▶ store ─▶ Record
+    torch.Tensor ─capture─▶ observation ─mode─▶ Record ─▶ sink ─▶ store ─▶ Record
 
-A record is what a mode emits. It holds the raw storage of its array (bfloat16 as uint16, fp8 as
-uint8: see `anchorlib.dtypes`); `Record.array` is the decoded view that users read.
+A mode (All, Sum, …) makes records of a tensor's observations. A record holds the raw storage of its
+array (bfloat16 as uint16, fp8 as uint8: see `anchorlib.dtypes`); `Record.array` is the decoded view
+that users read.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ HEADER_DEPTH: Final = 64
 
 
 class Flag(IntFlag):
-    """Further facts about a record, stored as the bits of one integer column."""
+    """Facts about a record that have no column of their own, as the bits of one integer column."""
 
     NONE = 0
     VALUE_DROPPED = 1  # the queue or the disk was full: the summary was kept, the values were not
@@ -55,7 +56,12 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Coordinates:
-    """The place of a record in a rank's run; sorted coordinates are in the order of the run."""
+    """Where in a rank's run a record was made; sorting coordinates gives the order of the run.
+
+    step: the optimizer step. pass_index: the number of the forward and backward inside the step.
+        call: how often the tensor's name occurred before in that pass. attempt: how often the rank
+        was started before.
+    """
 
     step: int
     pass_index: int = 0
@@ -141,12 +147,16 @@ class Record:
 
 
 UNKNOWN = "*"
-"""The name in a gap of lost records whose tensors are unknown."""
+"""The `Gap.name` of records that were lost without its being known of which tensors they were."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Observations of one series that were not recorded, or were recorded without values."""
+    """Observations of one tensor, kind and mode that were not recorded, or not with their values.
+
+    reason: why, as text. count: how many observations. first_step, last_step: the steps between
+        which they were made.
+    """
 
     name: str
     kind: str
@@ -158,7 +168,7 @@ class Gap:
 
 
 def summed_gaps(gaps: Iterable[Gap]) -> list[Gap]:
-    """The gaps added up: one for each series and reason."""
+    """Return the gaps with equal name, kind, mode and reason added up into one gap each."""
     sums: dict[tuple[str, str, str, str], Gap] = {}
     for gap in gaps:
         key = (gap.name, gap.kind, gap.mode, gap.reason)
@@ -179,10 +189,11 @@ def _added(one: Gap, two: Gap) -> Gap:
 class Parent:
     """A tensor that another tensor, the child, was computed from.
 
-    call: the call of the parent's record; None for a parameter (or another leaf that lasts), of
-        which the last record before the child's is meant.
+    name: the parent's.
+    call: the call of the parent's record; None for a parameter (or another leaf that lasts), which
+        stands for its last record before the child's.
     steps_back: how many steps before the child the parent was made.
-    pass_index, phase: the parent's; None and "" mean the child's.
+    pass_index, phase: the parent's; None and "" stand for the child's pass and phase.
     """
 
     name: str
@@ -204,19 +215,21 @@ class Edges:
     """The parents of the value of `name`, and the operations between, at one forward call.
 
     The edges hold for every record at the same phase, pass, call and shape from `step` on, until
-    other edges are stated for that place. The first edges of an (attempt, name, phase, call) also
-    hold for places without edges of their own: see `anchorlib.diagnosis.causes.Lineage`.
+    other edges are stated for the same phase, pass, call and shape. The first edges of an (attempt,
+    name, phase, call) also hold for passes and shapes without edges of their own: see
+    `anchorlib.diagnosis.causes.Lineage`.
 
-    shape: that of the value, without sizes that are no numbers, as a nested tensor's ragged one.
+    shape: the value's, without sizes that are not plain numbers, such as the ragged size of a
+        nested tensor.
     parents: the nearest anchored tensors and parameters that autograd follows; after them those
-        that it does not follow, as far as they are known: arguments that a module was given without
-        a graph, and detached tensors. The latter are inputs of no operation.
+        that it does not follow, as far as they are known: arguments without a graph that a module
+        was given, and detached tensors. The detached tensors are inputs of no operation.
     ops: names of the autograd nodes between, in the order in which backward runs them; the first
-        made `name`. Without ops, the one parent is the same tensor under another name. Without a
-        graph, the op is "detach", "view", or a module's name, as "LayerNorm.forward".
+        node made `name`. Without ops, the one parent is the same tensor under another name. Without
+        a graph, the op is "detach", "view", or a module's name, as "LayerNorm.forward".
     inputs: for each op, the sources of its inputs: k > 0 is `ops[k]`, -k is `parents[k - 1]`, and 0
         is a value that autograd does not follow.
-    missing: reasons why parents may be missing; empty where none are.
+    missing: reasons why parents may be missing; empty if none are.
     arguments: for each op its scalar arguments, as "alpha=1, beta=0.5"; empty where no op has any,
         and in runs of versions that did not record arguments.
     grad: whether the gradient of `name` is recorded in every backward that reaches it.
@@ -241,9 +254,11 @@ class Edges:
 class TensorInfo:
     """An overview of the records of one tensor, kind and mode in a run.
 
-    shape: None for a dimension in which records differ; None altogether where records differ in
-        their number of dimensions.
-    bytes: bytes of the stored values (raw storage).
+    shape: a dimension in which records differ is None; the whole shape is None where records differ
+        in their number of dimensions.
+    records: how many records there are. bytes: how many bytes their stored values have (raw
+        storage).
+    gaps: how many observations were not recorded, or were recorded without values.
     """
 
     name: str

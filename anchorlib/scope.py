@@ -30,7 +30,7 @@ __all__ = [
     "scope",
 ]
 
-TRAIN, EVAL, NO_GRAD = "train", "eval", "no_grad"  # phases that need no name
+TRAIN, EVAL, NO_GRAD = "train", "eval", "no_grad"  # phases that need no `session.phase(name)`
 
 PhasesSpec: TypeAlias = "str | Sequence[str]"
 StepsSpec: TypeAlias = "int | range | Sequence[int | range]"
@@ -41,33 +41,39 @@ _PART = re.compile(r"(\d{1,18})|(\d{0,18}):(\d{0,18})(?::(\d{1,18}))?")
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps that lie in at least one range of every group."""
+    """A set of steps: those that lie in at least one range of each group.
+
+    groups: one group for each scope whose steps were intersected.
+    """
 
     groups: tuple[tuple[range, ...], ...]
 
     def __contains__(self, step: int) -> bool:
-        """Whether `step` is one of these steps."""
+        """Return whether `step` belongs to the set."""
         return all(any(step in one for one in group) for group in self.groups)
 
     @property
     def last(self) -> int:
-        """A step after which there are no more of these steps."""
+        """A step after which no step belongs to the set; it need not belong to the set itself."""
         return min(max(max(one[0], one[-1]) for one in group) for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The phases and the steps that are recorded; None stands for all."""
+    """The phases and the steps that are recorded.
+
+    phases: names of phases; None for all phases. steps: None for all steps.
+    """
 
     phases: frozenset[str] | None = None
     steps: Steps | None = None
 
     def has_phase(self, phase: str) -> bool:
-        """Whether records of `phase` are wanted."""
+        """Return whether records of `phase` are wanted."""
         return self.phases is None or phase in self.phases
 
     def rests(self, step: int, phase: str) -> bool:
-        """Whether nothing that a thread in `phase` makes in `step` is recorded."""
+        """Return whether nothing that a thread in phase `phase` observes in `step` is recorded."""
         if self.steps is not None and step not in self.steps:
             return True
         if self.phases is None or phase in self.phases:
@@ -76,7 +82,7 @@ class Scope:
         return phase != TRAIN or NO_GRAD not in self.phases
 
     def within(self, other: Scope) -> Scope:
-        """The scope of the phases and steps that both scopes have."""
+        """Return the scope of the phases and steps that this scope and `other` have in common."""
         return Scope(_common(self.phases, other.phases), _common_steps(self.steps, other.steps))
 
 
@@ -98,10 +104,11 @@ def _common_steps(some: Steps | None, others: Steps | None) -> Steps | None:
 def scope(
     phases: object = None, steps: object = None, *, environ: Mapping[str, str] = _NOTHING
 ) -> Scope:
-    """The checked scope of phases and steps.
+    """Return the scope of the given phases and steps, after a check.
 
-    An argument that is None takes ANCHOR_PHASES or ANCHOR_STEPS of `environ`; without the variable,
-    everything is recorded. Raises OptionError.
+    phases: a phase's name or a list of names. steps: a step, a range, or a list of them. For an
+        argument that is None, ANCHOR_PHASES or ANCHOR_STEPS of `environ` is read; without that
+        variable, all phases or all steps are recorded. Raises OptionError.
     """
     if phases is None and environ.get("ANCHOR_PHASES"):
         names = [part.strip() for part in environ["ANCHOR_PHASES"].split(",") if part.strip()]

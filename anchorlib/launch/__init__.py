@@ -6,13 +6,15 @@
                                  └─▶ trainer  opens a session, and watches the optimizers' models
     ANCHOR_WATCH ──▶ anchorlib_watch.pth, which is installed beside the packages, runs the same hook
 
-request                the request, as JSON in the environment
-command                the command and its environment
-ignoring_interpreters  Pythons that will run unobserved
-models                 the watched models, and their prefixes
+A trainer is the object that does this work in a process that constructs an optimizer.
+
+request                what to record, passed as JSON in the environment
+command                the command that is run, and its environment
+ignoring_interpreters  Python command lines that will ignore the hook
+models                 the watched models, and the prefixes of their tensors' names
 variable_names         the program's own names of its models
-session                a trainer's session
-roots                  the models of given parameters
+session                the session that a trainer opens and closes
+roots                  the outermost modules that contain given parameters
 stderr_lines           lines on stderr
 
 Importing this package does not import torch: the command line imports the package, and so does each

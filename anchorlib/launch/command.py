@@ -34,7 +34,7 @@ class Launch:
     """A command that is about to run.
 
     words: the command line. environment: the command's environment. unseen: why the command will
-    run unobserved; empty where nothing is known against it.
+        run unobserved; empty where no reason is known.
     """
 
     words: tuple[str, ...]
@@ -42,7 +42,7 @@ class Launch:
     unseen: str = ""
 
     def begin(self) -> None:
-        """Replace this process by the command, which keeps its number, terminal and signals.
+        """Replace this process by the command, which keeps its process id, terminal and signals.
 
         Does not return. Raises CommandError where the command cannot be run.
         """
@@ -58,7 +58,7 @@ class Launch:
 
 
 def _why_not(name: str, fault: OSError) -> str:
-    """Why the command `name` cannot be run, and what to type if it is a Python script."""
+    """Return why the command `name` cannot be run, and what to type if it is a Python script."""
     said = f"cannot run {escape(name)}: {fault.strerror or type(fault).__name__}"
     if name.endswith(".py") and Path(name).is_file():
         said += f"; a script follows its Python: anchor run -- python {escape(shlex.quote(name))}"
@@ -66,13 +66,13 @@ def _why_not(name: str, fault: OSError) -> str:
 
 
 def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) -> Launch:
-    """The command `words`, to be recorded as `request` says.
+    """Return the command `words`, ready to be run and recorded as `request` says.
 
-    settings: further variables of its environment: always ANCHOR_STORE; ANCHOR_STEPS,
+    settings: further variables of its environment: always ANCHOR_STORE; perhaps ANCHOR_STEPS,
         ANCHOR_PHASES, ANCHOR_TRACE.
 
-    A run without a name is named by the job's id, or else by the script's name and the time, which
-    all of its processes share.
+    A run without a name is named by the job's id, or else by the script's name and the time; all
+    processes of the command share that name.
 
     Raises RunExistsError, StoreError for a directory that cannot be made, OptionError for settings
     that no session accepts, and whatever `Request.check` raises.
@@ -95,7 +95,7 @@ def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) 
 
 
 def _must_be_new(name: str, store: str) -> None:
-    """Raise RunExistsError now, before a training runs for hours and records nothing."""
+    """Raise RunExistsError if the run exists, lest a training runs for hours unrecorded."""
     if "://" not in store and (Path(store) / f"{name}.zarr").exists():
         raise RunExistsError(
             f"run {name} exists in {escape(store)}: choose another --name, or remove that run"
@@ -103,9 +103,9 @@ def _must_be_new(name: str, store: str) -> None:
 
 
 def _place(store: str) -> str:
-    """`store` as an absolute path, as the program may change directory; makes the directory.
+    """Make the directory `store`, and return its absolute path; return a URL as it is.
 
-    A URL stays as it is.
+    The path is absolute because the program may change its working directory.
     """
     if "://" in store:
         return store
@@ -132,7 +132,7 @@ def _name_of(words: Sequence[str]) -> str:
 
 
 def _script(words: Sequence[str]) -> str:
-    """The name of the script or module in a command line, after any launcher."""
+    """Return the name of the script or module in a command line, after any launcher."""
     for before, word in zip(("", *words), words, strict=False):
         if before == "-m" and word not in _LAUNCHERS:
             return word

@@ -1,4 +1,8 @@
-"""Pythons that will ignore our hook: recognized by their options, before they run."""
+"""Python command lines whose options make Python ignore the hook of `anchor run`.
+
+Python imports the hook from PYTHONPATH; the options -I, -E and -S prevent that. They are recognized
+in the command before it runs, so that the user is told that nothing will be recorded.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _WITH_VALUE = ("-W", "-X")
 
 
 def why_unseen(words: Sequence[str]) -> str:
-    """Why the command `words` will run unobserved; empty where no reason is known."""
+    """Return why the command `words` will run unobserved; empty where no reason is known."""
     for line in (list(words), _shebang(words[0])):
         option = _deaf_option(line)
         if option:
@@ -42,7 +46,7 @@ def _deaf_option(words: Sequence[str]) -> str:
 
 
 def _shebang(program: str) -> list[str]:
-    """The words of the `#!` line of `program`; empty for a binary, or where it is not found."""
+    """Return the words of the `#!` line of `program`; empty if it has none or is not found."""
     path = shutil.which(program)
     if path is None:
         return []

@@ -20,11 +20,11 @@ __all__ = ["Model", "free", "holds", "prefixes"]
 class Model:
     """A model that an optimizer of this process updates.
 
-    root: gives the model while it lives. cls: the class of the model inside its wrappers, which
-        outlives it: when the model is freed is the garbage collector's choice. callings: the
-        program's names of the model. prefix: put before every name of its tensors. unknown:
-        selectors that match nothing in the model, each with the error's text. undo: removes our own
-        hooks from the model.
+    root: returns the model, or None once the model is freed. cls: the class of the model inside its
+        wrappers; it is kept here because the garbage collector decides when the model is freed.
+        callings: the names that the program's variables give the model. prefix: put before every
+        name of its tensors. unknown: selectors that match nothing in the model, each with the
+        error's text. undo: removes anchorlib's hooks from the model.
     """
 
     root: Callable[[], nn.Module | None]
@@ -36,23 +36,26 @@ class Model:
 
     @classmethod
     def of(cls, root: nn.Module, callings: list[str]) -> Model:
-        """The model whose outermost module is `root`."""
+        """Return the Model of the outermost module `root`, which the program calls `callings`."""
         return cls(ref(root), type(unwrapped(root)), callings)
 
     def own(self) -> set[int]:
-        """The ids of the model's parameters; empty once the model is freed."""
+        """Return the ids of the model's parameters; empty once the model is freed."""
         root = self.root()
         return set() if root is None else {id(p) for p in root.parameters()}
 
 
 def holds(optimizer: Optimizer | None, parameters: set[int]) -> bool:
-    """Whether `optimizer` holds any of these parameters; parameters: their ids."""
+    """Return whether `optimizer` holds any of these parameters; parameters: their ids."""
     groups = [] if optimizer is None else optimizer.param_groups
     return any(id(p) in parameters for group in groups for p in group["params"])
 
 
 def prefixes(models: list[Model]) -> list[str]:
-    """The prefix for the names of each model; empty for a single model."""
+    """Return the prefix for the tensor names of each of `models`; "" for a single model.
+
+    The prefix is a name that the program gives to that model alone, or else the model's class.
+    """
     if len(models) == 1:
         return [""]
     everyones = Counter(name for model in models for name in model.callings)
@@ -64,7 +67,7 @@ def prefixes(models: list[Model]) -> list[str]:
 
 
 def free(callings: Iterable[str], model: Model, taken: Collection[str]) -> str:
-    """The first of `callings`, the class's name, and that with a number, that is not taken."""
+    """Return the first name not in `taken`: of `callings`, the class's name, CLASS_2, and so on."""
     name = model.cls.__name__
     numbered = (f"{name}_{number}" for number in count(2))
     return next(one for one in chain(callings, [name], numbered) if one not in taken)

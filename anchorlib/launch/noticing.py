@@ -1,8 +1,10 @@
-"""Notices each optimizer that a program constructs, which makes the process a trainer.
+"""Notices each optimizer that a program constructs, so that the models it updates are recorded.
 
-torch has no hook for that, so `Optimizer.__init__` and `add_param_group` are wrapped. So is
-`torch.compile`, since a model may be compiled after its optimizer was constructed. Until the first
-optimizer is constructed, nothing else of anchorlib is loaded, and no module or backward is touched.
+torch has no hook for the construction of an optimizer, so `Optimizer.__init__` and
+`add_param_group` are wrapped. `torch.compile` is wrapped too, since a model may be compiled after
+its optimizer was constructed. Until the first optimizer is constructed, nothing else of anchorlib
+is loaded, and no module or backward is touched. The first optimizer makes a `Trainer`, which opens
+the session.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _request: Request | None = None
 def observe_trainers() -> None:
     """Record, from now on, the models of each optimizer that this process constructs.
 
-    To be called after the import of torch. Does nothing the second time, or under ANCHOR_DISABLED.
+    To be called after the import of torch. Does nothing if called before, or under ANCHOR_DISABLED.
     """
     global _request  # noqa: PLW0603  # one trainer in each process
     if _request is not None or os.environ.get("ANCHOR_DISABLED", "0") not in ("", "0"):
@@ -55,7 +57,7 @@ def observe_trainers() -> None:
 
 
 def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.compile`, wrapped so that the trainer is given the compiled model."""
+    """Return `torch.compile`, wrapped so that the trainer is given the compiled model."""
 
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # its own name
@@ -70,9 +72,10 @@ def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _followed(original: Callable[..., Any], *, constructs: bool) -> Callable[..., Any]:
-    """`original`, a method of Optimizer, wrapped so that the trainer is told of the optimizer.
+    """Return a method of Optimizer wrapped so that the trainer is told of the optimizer.
 
-    constructs: whether it is the constructor; else it adds parameters, as a constructor does, too.
+    constructs: true for the constructor, false for `add_param_group`, which the constructor calls
+        too.
     """
 
     @functools.wraps(original)
@@ -89,7 +92,10 @@ def _followed(original: Callable[..., Any], *, constructs: bool) -> Callable[...
 
 
 def _harmlessly(look: Callable[[], object]) -> None:
-    """Call `look` inside a call of the program's, which must not see its exceptions."""
+    """Call `look`, and write a line to stderr if it raises.
+
+    The call happens inside a call by the user's program, which must not see anchorlib's exceptions.
+    """
     try:
         look()
     except Exception as fault:  # noqa: BLE001  # of ours, or of the program's own classes
@@ -97,7 +103,7 @@ def _harmlessly(look: Callable[[], object]) -> None:
 
 
 def _tell_nothing() -> None:
-    """Say that nothing was recorded, as the command's own process ends without any run."""
+    """Write that nothing was recorded, if the command's own process ends and no run was made."""
     store, name = os.environ.get("ANCHOR_STORE", ""), _request and _request.name
     if not name or _trainer is not None or "://" in store or _is_there(store, name):
         return
@@ -121,9 +127,9 @@ def _this_trainer() -> Trainer:
 
 
 def _after_fork() -> None:
-    """Forget a trainer without a session: the child may become a trainer itself.
+    """Forget, in a forked child, a trainer without a session: the child may record models itself.
 
-    The child of a process that records keeps its trainer, and so never becomes one.
+    The child of a process that records keeps its trainer, and so never records anything.
     """
     global _trainer  # noqa: PLW0603
     if _trainer is not None and not _trainer.rests_in_children:

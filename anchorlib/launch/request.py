@@ -1,4 +1,4 @@
-"""The request of `anchor run`, passed to the processes of its command in the environment."""
+"""What `anchor run` is to record, passed to the processes of its command in the environment."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ WATCH = "ANCHOR_WATCH"
 class Request:
     """What to record of an unedited program.
 
-    name: of the run; None: `start` chooses it.
+    name: the run's name; None: `start` chooses it.
     watch: selectors; empty: the default of `Session.watch`.
     mode: as for `start`; None: the default of `start`.
     command: the command line of `anchor run`, for the run's header; empty without `anchor run`.
-    process: the number of the command's own process.
-    store: the store as the user typed it, for messages. Processes get its absolute path, since
-        they may change directory.
+    process: the process id of the command's first process.
+    store: the store as the user typed it, for messages. Processes get its absolute path, since they
+        may change directory.
     """
 
     name: str | None = None
@@ -41,7 +41,7 @@ class Request:
     store: str = ""
 
     def check(self) -> None:
-        """Raises InvalidNameError, ModeError or OptionError for what no session would accept."""
+        """Raise InvalidNameError, ModeError or OptionError if sessions would refuse the request."""
         if self.name is not None:
             check_run_name(self.name)
         for text in self.watch:
@@ -50,12 +50,12 @@ class Request:
             parse_modes(self.mode)
 
     def text(self) -> str:
-        """The request as one line of JSON."""
+        """Return the request as one line of JSON."""
         return json.dumps({key: value for key, value in asdict(self).items() if value})
 
     @classmethod
     def of_environment(cls) -> Request:
-        """The request that this process was started with.
+        """Return the request in this process's environment, from ANCHOR_LAUNCH or ANCHOR_WATCH.
 
         Raises OptionError for text that is no request, and whatever `check` raises.
         """
@@ -66,9 +66,10 @@ class Request:
 
 
 def selectors_of_environment() -> tuple[str, ...]:
-    """The selectors in ANCHOR_WATCH; empty where it is not set.
+    """Return the selectors in ANCHOR_WATCH; empty where it is not set.
 
-    Raises OptionError for a selector that no tensor could match, and for a list without any.
+    Raises OptionError for a selector that no tensor could match, and for a list without any
+    selector.
     """
     text = os.environ.get(WATCH)
     if not text:
@@ -101,7 +102,7 @@ def _maybe(value: object) -> str | None:
 
 
 def is_rerun() -> bool:
-    """Whether this process repeats a recorded run, for `anchor noise` or `anchor graft`.
+    """Return whether this process repeats a recorded run, for `anchor noise` or `anchor graft`.
 
     The sessions of such a process name their runs after the run that they repeat.
     """

@@ -1,8 +1,8 @@
-"""The models that parameters belong to: the outermost modules that contain them.
+"""Finds the models that parameters belong to: the outermost modules that contain them.
 
-Modules cannot be noted as they are made: copies and unpickled modules run no constructor. So all
-objects of this process are searched, once for each optimizer whose parameters are not known yet,
-which takes about a tenth of a second.
+An optimizer is given parameters, not models. The modules cannot be noted as they are made, because
+copies and unpickled modules run no constructor. So all objects of this process are searched, once
+for each optimizer whose parameters are not known yet, which takes about a tenth of a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Parents = dict[int, list[nn.Module]]
 
 
 def roots_of(parameters: Iterable[object]) -> list[nn.Module]:
-    """The root modules of `parameters`, in the order of the parameters.
+    """Return the root modules of `parameters`, in the order of the parameters, each once.
 
     The root of a parameter is the outermost module that contains it; a parameter outside of modules
     has none. Where several modules are outermost (a ModuleList that contains a model, and DDP's
@@ -63,12 +63,15 @@ def _root(owner: nn.Module, parents: _Parents) -> nn.Module:
 
 
 def _height(module: nn.Module, shared: list[nn.Module], parents: _Parents) -> int:
-    """How many of `shared` are inside `module`."""
+    """Return how many of `shared` are inside `module` or are `module` itself."""
     return sum(id(module) in _above(one, parents) for one in shared)
 
 
 def _above(module: nn.Module, parents: _Parents) -> dict[int, nn.Module]:
-    """`module`, and all modules that contain it, by id."""
+    """Return `module` and all modules that contain it, by id.
+
+    parents: the modules that directly contain a module, by its id.
+    """
     above = {id(module): module}
     waiting = [module]
     while waiting:

@@ -1,4 +1,4 @@
-"""The session of an unedited program: its name and rank, its log lines, its closing line."""
+"""The session that a trainer opens for an unedited program: its name, rank, log lines and end."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ _TYPED = {
 
 
 class _Saying(logging.Handler):
-    """Writes the log lines of our session to stderr, and keeps them out of the program's log.
+    """A log handler that writes the log lines of our session to stderr, not into the program's log.
 
-    Warnings are always written. Other lines are written where the program's log takes their level,
-    or where they are meant for the user (see `capture.recording.telling`).
+    Warnings are always written. Other lines are written where the root logger's level admits them,
+    or where they are meant for the user (see `capture.recording.log_lines`).
     """
 
     _level = logging.NOTSET
 
     def begin(self) -> None:
-        """Take the lines of the logger `anchorlib` from now on."""
+        """Handle the lines of the logger `anchorlib` from now on, and stop their propagation."""
         logger = logging.getLogger("anchorlib")
         self._level = logger.level
         if logger.level == logging.NOTSET:
@@ -61,7 +61,7 @@ class _Saying(logging.Handler):
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line of `record`, or leave it out."""
+        """Write the line of `record` to stderr, or leave it out if it is not meant for the user."""
         text = record.getMessage().removeprefix("anchorlib: ")
         asked = logging.getLogger().isEnabledFor(record.levelno)
         if record.levelno >= logging.WARNING or asked or getattr(record, "told", False):
@@ -70,7 +70,10 @@ class _Saying(logging.Handler):
             say(text)
 
     def end(self) -> None:
-        """Give the logger back, as the program records by itself, or the session is over."""
+        """Restore the logger `anchorlib`.
+
+        Called when the session is over, or the program opens its own session.
+        """
         logger = logging.getLogger("anchorlib")
         logger.removeHandler(self)
         logger.setLevel(self._level)
@@ -81,7 +84,7 @@ _saying = _Saying()
 
 
 def open_session(request: Request) -> Session:
-    """Open the session that `request` asks for, with this process's rank.
+    """Open and return the session that `request` asks for, with this process's rank.
 
     Without ranks, further trainers of one command get names with numbers: NAME-2, NAME-3. Raises
     whatever `anchorlib.start` raises.
@@ -118,7 +121,7 @@ def _first_that_opens(request: Request) -> Session:
 
 
 def _rank() -> int | None:
-    """The rank in the process group of torch.distributed; None where there is none."""
+    """Return the rank in the process group of torch.distributed; None without such a group."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
@@ -136,7 +139,7 @@ def at_end(end: Callable[[], None]) -> None:
 def end_session(session: Session, store: str) -> None:
     """Close `session`; the first rank writes where the run is, and the command to see it.
 
-    store: the store as the user typed it; "" where it was not typed.
+    store: the store as the user typed it; "" where the user did not type any.
     """
     try:
         close_untold(session)

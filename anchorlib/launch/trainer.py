@@ -1,10 +1,10 @@
 """The trainer of this process: its session, and the models that its optimizers update.
 
 Until training begins, all models are watched anew whenever an optimizer is constructed: only then
-is it known how many models there are, what they are called, and which optimizer wraps which. Later
-models are added to the others. Programs with one optimizer for each parameter have hundreds of
-them: after the first few, optimizers of known models wait, and are added together before training
-goes on.
+is it known how many models there are, what they are called, and which optimizer wraps which. Models
+that appear after training has begun are added to those that are watched. Programs with one
+optimizer for each parameter have hundreds of optimizers: after the first few, optimizers of known
+models are put on a list, and are added together before training goes on.
 
     one model            has its own names, as `Session.watch(model)` gives them
     several models       each has its name in the program as a prefix: netG.main.0.weight
@@ -50,7 +50,10 @@ _AT_ONCE = 8  # optimizers of known models wait once this many were noticed
 
 
 class Trainer:
-    """Watches the models of a program that opens no session itself."""
+    """Opens a session and watches the models of a program that opens no session itself.
+
+    request: what to record.
+    """
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -66,11 +69,15 @@ class Trainer:
 
     @property
     def rests_in_children(self) -> bool:
-        """Whether a forked child keeps this trainer, which does nothing there."""
+        """Whether a session was opened.
+
+        If so, a forked child keeps this trainer, which does nothing in the child; if not, the child
+        forgets it and may record models itself.
+        """
         return self._session is not None
 
     def constructed(self, optimizer: Optimizer, frame: FrameType) -> None:
-        """Watch the models of `optimizer`, which code in `frame` constructed or extended."""
+        """Watch the models of `optimizer`, which `frame` constructed or extended; raise nothing."""
         with self._lock:
             if self._over or not self._is_ours():
                 return
@@ -82,12 +89,19 @@ class Trainer:
                 say(f"{type(optimizer).__name__} is not observed: {said}")
 
     def grown(self, optimizer: Optimizer, frame: FrameType) -> None:
-        """Watch the models of new parameters, unless `optimizer` is still being constructed."""
+        """Watch the models of parameters that were added to `optimizer`.
+
+        Does nothing while `optimizer` is still being constructed: `constructed` is called
+        afterwards.
+        """
         if self._has(optimizer):
             self.constructed(optimizer, frame)
 
     def compiles(self) -> None:
-        """Add waiting optimizers, as `torch.compile` is called: it must compile all hooks."""
+        """Watch the models of waiting optimizers now, since `torch.compile` is about to be called.
+
+        Hooks that are registered later would not be part of the compiled code.
+        """
         with self._lock:
             self._compiles = True
             self._catch_up()
@@ -109,7 +123,7 @@ class Trainer:
                     self._watch_anew(session)
 
     def _is_ours(self) -> bool:
-        """Whether the program has no session of its own; if it has, this trainer is over."""
+        """Return whether the program has no session of its own; if it has, stop this trainer."""
         active = active_session()
         if active is self._session:
             return True
@@ -147,7 +161,7 @@ class Trainer:
         return known is not None and known() is optimizer
 
     def _catch_up(self) -> None:
-        """Watch the models of waiting optimizers with these optimizers."""
+        """Watch the models of the waiting optimizers again, now together with these optimizers."""
         waiting = [one for held in self._waiting if (one := held()) is not None]
         session, self._waiting = self._session, []
         if session is None or not waiting or active_session() is not session:
@@ -197,9 +211,10 @@ class Trainer:
             self._watch(session, model)
 
     def _last_first(self, models: list[Model]) -> list[Model]:
-        """`models`, the model of the last optimizer first, which then ends the session's steps.
+        """Return `models` in the order to watch them: the last optimizer's model first.
 
-        Optimizers mostly step in the order of their construction.
+        The optimizer of the first watched model ends the session's steps, and optimizers mostly
+        step in the order of their construction.
         """
         own = [model.own() for model in models]
         optimizers = [one() for one in self._optimizers.values()]
@@ -263,7 +278,10 @@ class Trainer:
             unwatch(session, root)
 
     def _predecessor(self, model: Model) -> Model | None:
-        """The model that `model` replaces: one of its class and with a name of it; or None."""
+        """Return the watched model that `model` replaces, or None.
+
+        It has the same class and one of the same names in the program.
+        """
         for one in self._models:
             if set(one.callings) & set(model.callings) and one.cls is model.cls:
                 return one
@@ -272,13 +290,13 @@ class Trainer:
     # -- the end
 
     def end(self) -> None:
-        """Close the session, and write where the run is."""
+        """Close the trainer's session, if it is still open, and write where the run is."""
         if self._session is not None and not self._over and active_session() is self._session:
             self.tell_unknown()
             end_session(self._session, self._request.store)
 
     def tell_unknown(self) -> None:
-        """Write which selectors match nothing in any model; once, when training has begun."""
+        """Write, once, which selectors match nothing in any model; for when training has begun."""
         texts, self._untold = self._untold, ()
         for text in texts:
             faults = [one.unknown[text] for one in self._models if text in one.unknown]

@@ -32,21 +32,24 @@ _REFERENCES = 3  # to an unshared dict of a frame: the frame's, our variable, ge
 
 
 def constructing(frame: FrameType | None, kind: type) -> Iterator[object]:
-    """The objects of `kind` whose methods run in `frame` and, without a gap, in its callers."""
+    """Yield the `kind` objects whose methods run in `frame` and, without a gap, in its callers."""
     while frame is not None and issubclass(type(first := _first(frame)), kind):
         yield first
         frame = frame.f_back
 
 
 def user_frame(frame: FrameType | None, kind: type) -> FrameType | None:
-    """The innermost frame, from `frame` outwards, that runs no method of an object of `kind`."""
+    """Return the nearest of `frame` and its callers that runs no method of a `kind`, or None."""
     while frame is not None and issubclass(type(_first(frame)), kind):
         frame = frame.f_back
     return frame
 
 
 def callings(roots: Sequence[nn.Module], frame: FrameType | None) -> list[list[str]]:
-    """The names of each of `roots` in `frame` and its callers, the nearest name first."""
+    """Return, for each of `roots`, its names as a variable of `frame` and its callers.
+
+    The name in the nearest frame comes first.
+    """
     names_of: list[dict[str, None]] = [{} for _ in roots]
     places = {id(unwrapped(root)): place for place, root in enumerate(roots)}
     for name, value in _named_values(frame):
@@ -92,7 +95,7 @@ def _with_contents(variables: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _first(frame: FrameType) -> object:
-    """The first argument of the function that `frame` runs; None where it has none."""
+    """Return the first argument of the function that `frame` runs; None where it has none."""
     return _variables(frame).get(_first_name(frame))
 
 
@@ -102,11 +105,11 @@ def _first_name(frame: FrameType) -> str:
 
 
 def _variables(frame: FrameType) -> dict[str, Any]:
-    """The variables of `frame`, read without a lasting change to the frame.
+    """Return the variables of `frame` by name, read without a lasting change to the frame.
 
     Before Python 3.13 a function's frame keeps the dict that `f_locals` gives. The dict would keep
     objects alive that the function deletes later, so it is cleared. It is also the dict that
-    `locals()` gave to the function: frames of functions that may call that are not searched.
+    `locals()` gave to the function: the result is empty for a function that may call `locals()`.
     """
     code = frame.f_code
     if not code.co_flags & CO_OPTIMIZED or sys.version_info >= (3, 13):

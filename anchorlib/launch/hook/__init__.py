@@ -1,1 +1,1 @@
-"""The folder that `anchor run` puts first on PYTHONPATH, for its `sitecustomize`."""
+"""The folder that `anchor run` puts first on PYTHONPATH, for the `sitecustomize` in it."""

@@ -29,14 +29,18 @@ _WATCH = "ANCHOR_WATCH"
 
 
 class TorchFinder:
-    """Finds torch by the other finders, and calls `_observe` after the import of torch."""
+    """An import finder that has `_observe` called after the import of torch.
+
+    Torch itself is found by the other finders.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of torch, whose loader calls `_observe`; None for any other module.
+        """Return torch's spec, with a loader that calls `_observe`; None for other modules.
 
-        A program may ask for the spec and never import torch, so the finder stays until it does.
+        A program may ask for the spec and never import torch, so this finder stays on
+        `sys.meta_path` until torch is imported.
         """
         if name != _TORCH:
             return None
@@ -66,7 +70,7 @@ class TorchFinder:
 
 
 def await_torch() -> None:
-    """Observe trainers after the import of torch; at once if torch is imported already."""
+    """Call `_observe` after the import of torch, or at once if torch is imported already."""
     # Compared by name: a virtual environment executes each .pth file twice, and so this file.
     waits = any(type(finder).__name__ == TorchFinder.__name__ for finder in sys.meta_path)
     if _TORCH in sys.modules:
@@ -93,7 +97,7 @@ def _say(text: str) -> None:
 
 
 def _step_aside() -> None:
-    """Remove our folder from `sys.path`, and run the `sitecustomize` that this file hides."""
+    """Remove this folder from `sys.path`, and run the `sitecustomize` that this file hides."""
     own = os.path.realpath(os.path.dirname(__file__))  # noqa: PTH120  # pathlib is not loaded yet
     sys.path[:] = [place for place in sys.path if os.path.realpath(place) != own]
     spec = PathFinder.find_spec("sitecustomize", sys.path)
