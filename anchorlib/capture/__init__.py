@@ -8,7 +8,7 @@ compiled      anchors in code that torch.compile compiles
 eager         anchors in eager code: the value at once, the gradient in backward
 tracing       every operation of some steps
 ancestry      the tensors from which a value was computed
-recording     from observations to records: streams, folds, the weight of a step
+recording     from observations to records: what each mode selects, and the weight of a step
 counting      how an observation gets its step, pass, call and phase
 naming        names of the parts of a model and of its optimizer's state
 headers       facts that a run depends on besides its tensors

@@ -1,4 +1,4 @@
-"""Decorators that tell dynamo how to treat functions of ours.
+"""Decorators that tell dynamo, the tracer of torch.compile, how to treat functions of ours.
 
 dynamo traces an anchor where compiled code inlines it. Without `natively` it would also compile an
 anchor that runs outside compiled code (after a graph break, or in a function that it gave up on)
@@ -22,18 +22,18 @@ R = TypeVar("R")
 
 
 def natively(function: Callable[P, R]) -> Callable[P, R]:
-    """Let dynamo run `function`, and its callees, as plain Python where it does not inline them."""
+    """Have dynamo run `function` and its callees as plain Python where it does not inline them."""
     skip_frames_of(function)
     return function
 
 
 def never_traced(function: Callable[P, R]) -> Callable[P, R]:
-    """Let dynamo always run `function` as plain Python: a compiled caller breaks its graph."""
+    """Have dynamo always run `function` as plain Python: a compiled caller breaks its graph."""
     mark_disabled(function)
     return natively(function)
 
 
 def constant(function: Callable[P, R]) -> Callable[P, R]:
-    """Let dynamo run `function` while it traces, and make the result a constant in the graph."""
+    """Have dynamo run `function` while it traces, and make the result a constant in the graph."""
     mark_constant(function)
     return function

@@ -4,14 +4,14 @@
                                                     ├ (data: autograd does not follow it)
                                                     └ TBackward0 ── fc1.weight
 
-At an anchored tensor the graph is walked back to the nearest anchored tensors before it. The walk
-is made in the first two steps in which its name, phase, pass, call and shape occur; later
-observations cost one dict lookup.
+At an anchored tensor the autograd graph is walked back to the nearest anchored tensors before it.
+The walk is made in the first two steps in which its site (name, phase, pass, call and shape)
+occurs; later observations cost one dict lookup. The result is stated as `Edges`.
 
 How a walk recognizes an anchored tensor is in `marks`.
 
-Only forward edges are recorded. The parents of gradients, updates and optimizer state follow from
-them: see `anchorlib.diagnosis.causes.Lineage`.
+Only edges between forward values are recorded. The parents of gradients, updates and optimizer
+state follow from those edges: see `anchorlib.diagnosis.causes.Lineage`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ Here = tuple[tuple[object, ...], torch.Size]  # pass, call and phase; shape
 
 
 class LineageTracker:
-    """Walks the autograd graphs of one session, and calls `tell` with edges that are new."""
+    """Finds from what each anchored tensor of one session was computed.
+
+    tell: called with edges (see `anchorlib.record.Edges`) that were not stated before.
+    """
 
     def __init__(self, tell: Callable[[Edges], None]) -> None:
         self._tell = tell
@@ -57,7 +60,7 @@ class LineageTracker:
         self._warned = False
 
     def know(self, parts: Parts) -> None:
-        """Add the names of a model's parameters."""
+        """Learn the names of a watched model's parameters."""
         self.marks.know(parts)
         self._generation += 1
 
@@ -72,10 +75,11 @@ class LineageTracker:
         shape: torch.Size | None = None,
         given: Given | None = None,
     ) -> None:
-        """Find what `x`, made by `node` and observed at `at`, was computed from; mark `x`.
+        """Find from what `x`, observed at `at`, was computed; mark `x` so that walks end at `x`.
 
+        plan: what is recorded of `x`, with its name. node: the autograd node that made `x`.
         grad: whether the gradient of `x` is recorded. shape: that of `x`, if the caller has it.
-        given: the module whose output `x` is, with its arguments. Raises nothing.
+            given: the module whose output `x` is, with its arguments. Raises nothing.
         """
         try:
             if shape is None and not x.is_nested:
@@ -89,7 +93,10 @@ class LineageTracker:
             self._warn(plan.name, fault)
 
     def see_buffer(self, name: str, at: At, shape: tuple[int, ...]) -> None:
-        """State once that a buffer has no known parents: it is recorded when a pass begins."""
+        """State once that the parents of the buffer `name` are unknown.
+
+        A buffer is recorded when a pass begins, and nothing tells what wrote it.
+        """
         if (name, at.phase) not in self._buffers:
             self._buffers.add((name, at.phase))
             self._tell(Edges(name, at.phase, 0, 0, shape, at.step, missing=(BUFFER,)))
@@ -104,10 +111,13 @@ class LineageTracker:
         *,
         grad: bool,
     ) -> bool:
-        """Walk from a site that may have new edges; returns whether `x` is to be marked.
+        """Walk from a site that may have new edges, and return whether `x` is to be marked.
 
-        here: where `plan` remembers the site; None for a nested tensor, each of which has a size of
-        its own, so that remembering them all would never end.
+        A site is a name, phase, pass, call and shape.
+
+        here: the key under which `plan` remembers that the site was walked from; None for a nested
+            tensor, each of which has a size of its own, so that remembering them all would never
+            end.
         """
         _step, pass_index, call, phase = at
         site = (plan.name, phase, pass_index, call, known_sizes(x))
@@ -141,7 +151,7 @@ class LineageTracker:
         self._tell_new(site, at.step, ancestry, follows=follows)
 
     def _tell_new(self, site: Site, step: int, ancestry: Ancestry, *, follows: bool) -> None:
-        """State the edges of a site, unless the last ones of the site or its call equal them."""
+        """State the edges of a site unless the last ones of the site, or of its call, are equal."""
         name, phase, pass_index, call, shape = site
         first, content = (name, phase, call), hash((ancestry, follows))
         if self._stated.get(site, self._stated.get(first)) == content:

@@ -1,8 +1,8 @@
 """The marks by which a walk through autograd's graph recognizes anchored tensors and parameters.
 
-An anchored tensor has a mark on its autograd node, in the dict that torch keeps
-there for anomaly mode: the mark is freed with the node, and nothing here keeps a tensor or a graph
-alive. A leaf has no lasting node, so its mark is a hook on the leaf.
+The mark of an anchored tensor is an entry in the metadata of its autograd node, a dict that torch
+keeps for anomaly mode. The mark is freed with the node, so that nothing here keeps a tensor or a
+graph alive. A leaf has no lasting node, so its mark is a hook on the leaf.
 
 A tensor without a graph is recognized by its memory (see `shared_storages`) or by the module that
 returned it: a frozen layer, or one under `no_grad`, made its output from its arguments.
@@ -29,7 +29,7 @@ Owner = tuple[object, str, At]  # token of the session's marks, the tensor's nam
 
 
 class Marks:
-    """The marks of one session; those of another session in the same process mean nothing here."""
+    """The marks that one session sets and recognizes; marks of other sessions are ignored."""
 
     def __init__(self) -> None:
         self._token = object()
@@ -38,13 +38,13 @@ class Marks:
         self._leaves: list[Hung] = []
 
     def know(self, parts: Parts) -> None:
-        """Add the names of a model's parameters."""
+        """Learn the names of a watched model's parameters."""
         # The weak reference is to the parts: torch refuses to swap a tensor that has one.
         held = ref(parts)
         self._parameters |= {id(one): (held, name) for name, one in parts.parameters.items()}
 
     def parameter_name(self, leaf: object) -> str | None:
-        """The name of the parameter `leaf`; None where it belongs to no watched model."""
+        """Return the name of the parameter `leaf`; None where `leaf` is in no watched model."""
         held, name = self._parameters.get(id(leaf), (None, ""))
         parts = None if held is None else held()
         return name if parts is not None and parts.parameters.get(name) is leaf else None
@@ -62,18 +62,22 @@ class Marks:
         self._storages.note(x, (self._token, name, at))
 
     def owner(self, node: Any, number: int) -> Owner | None:
-        """The anchored tensor of this session that output `number` of `node` is, or None."""
+        """Return the mark of output `number` of `node`: its anchored tensor, or None."""
         return self._ours(node.metadata.get(_key(number)))
 
     def leaf_owner(self, leaf: torch.Tensor) -> Owner | None:
-        """The anchored tensor of this session that `leaf` is, or None."""
+        """Return the mark of `leaf`: which anchored tensor it is, or None."""
         return self._ours(next((mark.owner for mark in _leaf_marks(leaf)), None))
 
     def _ours(self, owner: Owner | None) -> Owner | None:
         return owner if owner is not None and owner[0] is self._token else None
 
     def memory_owner(self, x: torch.Tensor) -> tuple[Owner, str] | None:
-        """The anchored tensor whose memory `x` has, and how `x` differs from it ("" if not)."""
+        """Return the mark of the tensor whose memory `x` has, or None if that is not anchored.
+
+        With the mark comes how `x` differs from that tensor: "detach" or "view", or "" if it does
+        not.
+        """
         known = self._storages.owner(x)
         return known if known is not None and known[0][0] is self._token else None
 
@@ -94,7 +98,7 @@ class Marks:
 
 
 class _LeafMark:
-    """A tensor hook that changes nothing: it marks a leaf as an anchored tensor."""
+    """A tensor hook that changes no gradient and only marks a leaf as an anchored tensor."""
 
     __slots__ = ("owner",)
 

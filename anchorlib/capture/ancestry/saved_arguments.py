@@ -11,6 +11,8 @@
     MkldnnRnnLayerBackward0    cx_=zeros        whether a recurrent layer's state is all zeros
     SigmoidBackward0    outputs=(1)             which outputs of the operations before it it takes
 
+Two runs whose operations have other arguments compute something else; the texts show that.
+
 torch gives each type of node a getter for each saved argument (`_saved_eps`). The getters are taken
 from the type's own dict, because a custom `torch.autograd.Function` may have attributes with such
 names. A saved tensor is never unpacked: that could run hooks of the user's or change graphs. Only
@@ -36,7 +38,7 @@ _MOST_ITEMS: Final = 8
 _MOST_BYTES: Final = 1 << 16
 _MASKS: Final = ("mask", "condition")
 _DIGITS: Final = 8
-"""Of the digest of integers: enough to find the record that has the same bits."""
+"""Digits that are shown of the digest of integers: enough to find the record with these bits."""
 _OPERANDS: Final = frozenset(
     (
         "attn_mask",
@@ -66,7 +68,7 @@ _OPERANDS: Final = frozenset(
         "x2",
     )
 )
-"""Tensors that operations take, by the names under which nodes save them; all others they made."""
+"""Names under which nodes save tensors that an operation was given, not tensors that it made."""
 _STATES: Final = ("hx_", "cx_")
 """The states with which a recurrent layer begins, by the names under which nodes save them."""
 _PLAIN: Final = {torch.float32: np.float32, torch.float64: np.float64}
@@ -78,7 +80,7 @@ _KINDS: Final = {
     torch.bool: np.bool_,
 }
 _NO_MEAN: Final = 1e-3
-"""A mean of less than so many standard deviations is told as 0: rounding decides its digits."""
+"""A mean of fewer standard deviations than this is shown as 0: rounding decides its digits."""
 
 _SIZES: Final = ("_sizes", "_strides", "_numel", "_options", "_opt", "HxW", "N", "C")
 """Ends of names of arguments that are left out: they repeat shapes, which are recorded anyway."""
@@ -95,11 +97,11 @@ _NUMBERS: Final[dict[torch.dtype, Any]] = {
     torch.int64: ctypes.c_int64,
     torch.bool: ctypes.c_bool,
 }
-"""The C types of the dtypes that single numbers have, those among them that torch wraps itself."""
+"""The C types of the dtypes in which single numbers come, from the program or from torch."""
 
 
 def arguments(node: Any) -> str:
-    """The scalar arguments of one node, by name, as "alpha=1, beta=0.5"; "" if it saved none."""
+    """Return a node's scalar arguments by name, as "alpha=1, beta=0.5"; "" if it saved none."""
     getters = saved_getters(node)
     texts = [
         f"{name.removeprefix(SAVED)}={text}"
@@ -113,18 +115,18 @@ def arguments(node: Any) -> str:
 
 
 def _describes_elements(text: str) -> bool:
-    """Whether an argument's text describes the elements of a tensor, and is no number or switch."""
+    """Return whether an argument's text describes a tensor's elements, not a number or switch."""
     return "=(" in text and (" of " in text or " from " in text)
 
 
 def _outputs(node: Any) -> str:
-    """Which outputs of the nodes before it a node takes; "" where it takes the first of each."""
+    """Return which outputs of the nodes before it `node` takes; "" if the first of each."""
     numbers = [number for source, number in node.next_functions if source is not None]
     return f"outputs=({', '.join(map(str, numbers))})" if any(numbers) else ""
 
 
 def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
-    """One saved argument as text; "" where it is no scalar argument, or backward has freed it."""
+    """Return one saved argument as text; "" if it is not a scalar, or backward has freed it."""
     short = name.removeprefix(SAVED)
     if short.endswith(_SIZES) or "_sym_" in short:
         return ""
@@ -153,12 +155,16 @@ def _multiplies(node: Any) -> bool:
 
 
 def _weighs(node: Any) -> bool:
-    """Whether a single number that a node saved may be the program's: a factor, a class weight."""
+    """Return whether a number that `node` saved may be the program's: a factor, a class weight."""
     return _multiplies(node) or type(node).__name__.startswith("BinaryCrossEntropy")
 
 
 def _number(tensor: Any) -> str:
-    """A number that torch or the program wrapped in a tensor; "" for any other tensor."""
+    """Return the number in a tensor without dimensions as text; "" for any other tensor.
+
+    A number that the program keeps in a tensor is shown as "tensor(0.5)", one that torch wrapped as
+    "0.5".
+    """
     if type(tensor) is not torch.Tensor or tensor.dim() or tensor.requires_grad or tensor.is_neg():
         return ""
     form = _NUMBERS.get(tensor.dtype)
@@ -171,9 +177,10 @@ def _number(tensor: Any) -> str:
 
 
 def _factor(tensor: Any) -> str:
-    """Size, mean and spread of a small factor that autograd does not follow; "" for any other.
+    """Return size, mean and spread of a small factor that autograd does not follow; "" for others.
 
-    Three digits of each: a rounding changes none of them, and the factor's own bits do not tell.
+    Three digits of each are shown, so that two runs whose factors differ by rounding have equal
+    texts.
     """
     values = _elements(tensor) if tensor.dtype in _PLAIN else None
     if values is None:
@@ -183,11 +190,12 @@ def _factor(tensor: Any) -> str:
 
 
 def _operand(tensor: Any) -> str:
-    """A small operand that autograd does not follow; "" for any other.
+    """Return a text of a small operand that autograd does not follow; "" for any other tensor.
 
-    Of integers their bounds and the first digits of the digest that a record of them has. Of others
-    size, mean and spread as of a factor, and the first element, since two halves may be exchanged;
-    of a mask that is added, how many elements are minus infinity, and the digest.
+    For integers it has their bounds and the first digits of the digest that a record of them has.
+    For other types it has size, mean and spread, and the first element, since two halves may be
+    exchanged; for a mask that is added, it has how many elements are minus infinity, and the
+    digest.
     """
     values = None if tensor.dtype == torch.bool else _once(tensor)
     if values is None:
@@ -202,9 +210,9 @@ def _operand(tensor: Any) -> str:
 
 
 def _state(tensor: Any) -> str:
-    """Whether a recurrent layer begins with zeros, as it does where no state is carried to it.
+    """Return "zeros" or "given" for the state with which a recurrent layer begins; "" if not read.
 
-    "" where the values are not looked at.
+    A layer begins with zeros where no state is carried to it.
     """
     values = _elements(tensor)
     if values is None:
@@ -213,13 +221,13 @@ def _state(tensor: Any) -> str:
 
 
 def _several(saved: tuple[Any, ...]) -> str:
-    """The indices of all axes that are indexed; "" where one of them cannot be told."""
+    """Return the texts of the indices of all indexed axes; "" where one of them has none."""
     texts = [_operand(one.data) for one in saved if one.data is not None]
     return "" if not all(texts) else texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
 def _mask(mask: Any) -> str:
-    """How many elements of a mask are set, and its digest; "" where that is not cheap."""
+    """Return how many elements of a mask are set, and its digest; "" where that is not cheap."""
     values = _elements(mask) if mask.dtype == torch.bool else None
     if values is None:
         return ""
@@ -227,7 +235,7 @@ def _mask(mask: Any) -> str:
 
 
 def _once(tensor: Any) -> np.ndarray[Any, Any] | None:
-    """The elements as `_elements` gives them, each once where the tensor was expanded."""
+    """Return what `_elements` returns, with the repetitions of an expanded tensor left out."""
     values = _elements(tensor)
     if values is None:
         return None
@@ -235,10 +243,10 @@ def _once(tensor: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _elements(tensor: Any) -> np.ndarray[Any, Any] | None:
-    """The elements of a small tensor on the CPU that needs no gradient; None of any other.
+    """Return the elements of a small CPU tensor that needs no gradient; None for any other tensor.
 
-    Memory holds the opposite of each element of a view that torch negates when it is read, as the
-    imaginary part of a conjugate.
+    None is also returned for a view that torch negates when it is read, such as the imaginary part
+    of a conjugate: its memory holds the negative of each element.
     """
     kind = _KINDS.get(tensor.dtype)
     if type(tensor) is not torch.Tensor or tensor.requires_grad or kind is None:
@@ -265,7 +273,11 @@ def _digest(values: np.ndarray[Any, Any]) -> str:
 
 
 def _figures(values: np.ndarray[Any, Any]) -> tuple[float, float, float]:
-    """Mean, spread and first element; 0 in place of what is small beside the spread."""
+    """Return mean, spread (standard deviation) and first element.
+
+    A mean or a first element that is small beside the spread is returned as 0: rounding decides its
+    digits.
+    """
     values = values.astype(np.float64)
     with np.errstate(all="ignore"):
         mean, spread = float(values.mean()), float(values.std())
@@ -288,5 +300,5 @@ def _shown(value: Any, words: tuple[str, ...]) -> str:
 
 
 def _whole(value: float) -> bool:
-    """Whether a float is shown as an int, so that `x * 2` and `x * 2.0` have the same text."""
+    """Return whether a float is shown as an int, so that `x * 2` and `x * 2.0` have equal texts."""
     return math.isfinite(value) and value == int(value) and abs(value) < 1e15

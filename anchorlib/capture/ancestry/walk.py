@@ -1,7 +1,7 @@
 """The walk from a tensor back to the nearest anchored tensors and parameters before it.
 
-It follows autograd's graph. A tensor without a graph is recognized by its memory, or by the module
-that returned it. The marks by which a walk recognizes anchored tensors are in `marks`.
+The walk follows autograd's graph. A tensor without a graph is recognized by its memory, or by the
+module that returned it. The marks by which a walk recognizes anchored tensors are in `marks`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Given = tuple[torch.nn.Module, tuple[Any, ...], Mapping[str, Any]]
 
 
 class Ancestry(NamedTuple):
-    """The result of a walk: fields of `Edges`."""
+    """What a walk found: values for the fields of `Edges` that have these names."""
 
     parents: tuple[Parent, ...] = ()
     ops: tuple[str, ...] = ()
@@ -41,9 +41,10 @@ class Ancestry(NamedTuple):
 
 
 class Walk:
-    """One walk from a tensor back to the nearest marked tensors and parameters.
+    """A walk from a tensor back to the nearest marked tensors and parameters.
 
-    given: the module whose output the tensor is, with its arguments.
+    marks: how anchored tensors are recognized. name, at: the tensor's name and coordinates. given:
+        the module whose output the tensor is, with its arguments.
     """
 
     def __init__(self, marks: Marks, name: str, at: At, given: Given | None = None) -> None:
@@ -54,7 +55,7 @@ class Walk:
         self._missing: dict[str, None] = {}
 
     def back_from(self, x: torch.Tensor) -> Ancestry:
-        """The parents of `x`, and the operations between them and `x`."""
+        """Return the parents of `x`, and the operations between them and `x`."""
         root: Any = x.grad_fn
         if root is None:
             return self._leaf(x) if x.requires_grad else self._unfollowed(x)
@@ -89,7 +90,10 @@ class Walk:
         )
 
     def _leaf(self, x: torch.Tensor) -> Ancestry:
-        """A leaf was computed from nothing; its parent is the same tensor under another name."""
+        """Return the ancestry of a leaf: no operations, and perhaps one parent.
+
+        The parent is the same tensor under another name, as an anchored tensor or a parameter.
+        """
         owner = self._marks.leaf_owner(x)
         parent = None if owner is None or owner[1] == self._own[0] else self._parent(owner, x)
         name = self._marks.parameter_name(x)
@@ -98,9 +102,10 @@ class Walk:
         return Ancestry(() if parent is None else (parent,))
 
     def _unfollowed(self, x: torch.Tensor) -> Ancestry:
-        """The parent of a tensor without a graph.
+        """Return the ancestry of `x`, a tensor without a graph.
 
-        It is another name of an anchored tensor, a detached tensor, or the output of a module.
+        Its parent is an anchored tensor that is `x` under another name or was detached, or else the
+        arguments of the module that returned `x`.
         """
         held = self._held(x)
         if held is None:
@@ -110,7 +115,10 @@ class Walk:
         return Ancestry((same,), (how,), ((0,),)) if how else Ancestry((same,))
 
     def _made_by(self, given: Given) -> Ancestry:
-        """The parents of a module's output without a graph: its arguments and own parameters."""
+        """Return the ancestry of a module's output that has no graph.
+
+        Its parents are the module's arguments and own parameters.
+        """
         for tensor in _tensors(given):
             parent = self._parent_of(tensor)
             if parent is None:
@@ -127,7 +135,7 @@ class Walk:
         return Ancestry(tuple(self._parents), (op,), ((0,),), tuple(self._missing))
 
     def _parent_of(self, x: torch.Tensor) -> Parent | None:
-        """The anchored tensor or the parameter that `x` is, or whose memory `x` has; else None."""
+        """Return the anchored tensor or parameter that `x` is or shares memory with; else None."""
         if x.grad_fn is not None:
             return self._marked(x.grad_fn, x.output_nr)
         if x.requires_grad:
@@ -136,7 +144,10 @@ class Walk:
         return None if held is None else held[0]
 
     def _held(self, x: torch.Tensor) -> tuple[Parent, str] | None:
-        """The anchored tensor in whose memory `x` lies, and how `x` differs from it ("" if not)."""
+        """Return the anchored tensor in whose memory `x` lies, and how the two differ; else None.
+
+        `x` differs by "detach" or "view"; "" says that it does not differ.
+        """
         known = None if is_wrapped(x) else self._marks.memory_owner(x)
         if known is None:
             return None
@@ -149,7 +160,11 @@ class Walk:
         return self._parent(owner, None), how
 
     def _collect(self, root: Any) -> dict[Any, list[Any]]:
-        """Each node back to the parents, with its inputs: nodes, or numbers as `Edges.inputs`."""
+        """Return all nodes from `root` back to the parents, each with the list of its inputs.
+
+        An input is another node, or a number as in `Edges.inputs` that stands for a parent or for
+        nothing.
+        """
         nodes: dict[Any, list[Any]] = {}
         waiting = [root]
         while waiting and len(nodes) <= _MAX_NODES:
@@ -196,7 +211,7 @@ def _tensors(given: Given) -> list[torch.Tensor]:
 
 
 def _is_leaf(given: Given) -> bool:
-    """Whether the module has no submodules."""
+    """Return whether the module has no submodules."""
     return next(given[0].children(), None) is None
 
 

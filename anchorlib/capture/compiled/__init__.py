@@ -15,8 +15,8 @@
     output_gradients    gradients of graph outputs
     caches              code compiled without our hooks
 
-The rest of `capture` imports from this `__init__` alone. These files use the observer, recorder,
-clock, snapshot and marks for dynamo of `capture`, and nothing above those.
+The rest of `capture` imports from this `__init__` alone. Of `capture` these files import the eager
+observer, the recorder, the clock, the snapshot and the marks for dynamo, and nothing above those.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The operators that anchors leave in compiled code.
+"""The operators that anchors leave in compiled code, and what calls each of them.
 
     value     observes a tensor's value; returns its `where`   call    counts a place, no tensor
     gradient  observes a gradient, in backward                 notice  notes that a gradient came
     leaf      observes the gradient of a leaf                  refuse  raises an error of tracing
 
-dynamo wraps an exception that is raised while it traces; one that an operator raises reaches the
-user as it is.
+`where` is the coordinates of the observation as a small tensor (see `coordinates_tensor`). `refuse`
+is an operator because dynamo wraps an exception that is raised while it traces; an exception that
+an operator raises reaches the user as it is.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ current: Callable[[], CompiledObserver | None] = _nobody
 
 
 def connect(source: Callable[[], CompiledObserver | None]) -> None:
-    """Let `source` give the observer of the active session, or None."""
+    """Set the function that returns the observer of the active session, or None without one."""
     global current  # noqa: PLW0603  # set once, at import
     current = source
 

@@ -37,7 +37,10 @@ _CONSTANTS = (str, int, float, bytes, bool, NoneType)
 
 
 def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
-    """Leave an anchor in the graph that is being traced."""
+    """Leave the operators of an anchor of `x` in the graph that is being traced.
+
+    grad: whether the gradient of `x` is recorded; else the anchor only notes that a gradient came.
+    """
     if torch.compiler.is_exporting():
         traced_constants.count_skipped(name, "torch.export")
         return
@@ -53,9 +56,10 @@ def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: 
 
 
 def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False) -> None:
-    """Observe an input or output of a watched module, as its watch chose it.
+    """Observe an input or output of a watched module, if its watch selected the value or gradient.
 
-    root: whether `x` is an output of the watched root, where a gradient is noticed in any case.
+    watch: the watch's number. root: whether `x` is an output of the watched root, of which the
+        arrival of a gradient is noted even if nothing of it is recorded, since that ends a pass.
     """
     value, grad = traced_constants.chosen(watch, name)
     if not (value or grad or root):
@@ -71,7 +75,10 @@ def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False
 
 
 def enter_root(watch: int, *, training: bool) -> None:
-    """The forward of a watched root begins."""
+    """Leave an operator in the graph which notes that the forward of a watched root module begins.
+
+    watch: the number of the root's watch.
+    """
     if torch.compiler.is_exporting():
         return
     # The operator runs even if the forward has no anchor, so that such a forward counts as a pass.
@@ -79,7 +86,10 @@ def enter_root(watch: int, *, training: bool) -> None:
 
 
 def leave_root(watch: int) -> None:
-    """The forward of a watched root has ended."""
+    """Note in the graph's program that the forward of a watched root module has ended.
+
+    The program is the list of a graph's anchors. watch: the number of the root's watch.
+    """
     if torch.compiler.is_exporting():
         return
     spot = traced_constants.leave(watch)
@@ -88,31 +98,34 @@ def leave_root(watch: int) -> None:
 
 
 class TracedPhase:
-    """`session.phase(name)` in compiled code."""
+    """The context manager that `session.phase(name)` returns in compiled code."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __enter__(self) -> None:
-        """Records carry the phase `name` from here on."""
+        """Note that records of the code from here on carry the phase `name`."""
         refusal = traced_constants.add_phase(self._name)
         if refusal is not None:
             anchor_operators.refuse(*refusal)
 
     def __exit__(self, *_exception: object) -> None:
-        """Records carry the phase again that was open before."""
+        """Note that the phase has ended: records carry the phase again that was open around it."""
         traced_constants.add_phase(None)
 
 
 def follow(x: torch.Tensor, hook: Hook) -> None:
-    """Let dynamo trace `hook` into the backward graph, where it takes the gradient of `x`."""
+    """Register `hook` on the gradient of `x` such that dynamo traces it into the backward graph."""
     hidden = traced_constants.hide_compiled_autograd()
     x.register_hook(hook)
     traced_constants.show_compiled_autograd(hidden)
 
 
 def _follow(x: torch.Tensor, where: torch.Tensor, spot: traced_constants.Spelled, use: str) -> None:
-    """Hook the gradient of `x`. use: "gradient" records it, "notice" notes that it came."""
+    """Hook the gradient of `x`.
+
+    use: "gradient" records it, "notice" only notes that it came, "" does nothing.
+    """
     name, modes, program, site = spot
     if not x.requires_grad or not use:
         return
@@ -148,7 +161,7 @@ def _noticing(where: torch.Tensor) -> Hook:
 
 
 def _described(mode: Any) -> Any:
-    """`mode` as nested constants, since dynamo cannot pass on an object that traced code made."""
+    """Return `mode` as nested constants: dynamo cannot pass on an object that traced code made."""
     if isinstance(mode, list | tuple):
         return tuple([_described(one) for one in mode])
     if isinstance(mode, Sum | Final):

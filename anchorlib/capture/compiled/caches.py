@@ -20,7 +20,7 @@ _log = logging.getLogger("anchorlib")
 
 
 def forget_compiled_code() -> None:
-    """Make torch.compile compile all code anew at its next call, if it has compiled any."""
+    """If any code was compiled, have it compiled anew at its next call, and log a warning."""
     if forget_compiled():
         _log.warning(
             "anchorlib: watch() was called after code was compiled, which would not run its hooks: "
@@ -30,7 +30,7 @@ def forget_compiled_code() -> None:
 
 
 def take_hooks_inside(model: object) -> Callable[[], None] | None:
-    """Let a model that `torch.compile` returned compile its own hooks too.
+    """Make a model that `torch.compile` returned compile the hooks of the model inside it too.
 
     Returns a function that undoes this; None where `model` is no such model.
     """

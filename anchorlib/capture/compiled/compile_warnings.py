@@ -19,7 +19,11 @@ LOW = (torch.bfloat16, torch.float16)
 
 
 class Complaints:
-    """Anchors that recorded nothing, and values that are rounded because they are anchored."""
+    """Warnings of one session about anchors in compiled code, each logged once.
+
+    They tell of anchors that recorded nothing, and of values that are rounded because they are
+    anchored.
+    """
 
     def __init__(self) -> None:
         self.declared: dict[str, int] = {}  # anchors that were traced, each with the step
@@ -27,11 +31,11 @@ class Complaints:
         self._told_marks = False
 
     def tell_marks(self) -> None:
-        """Say which marks for dynamo this torch does not know, once."""
+        """Log, once, which of our ways to steer dynamo this version of torch does not have."""
         self._told_marks = self._told_marks or tell_marks()
 
     def overdue(self, upcoming: int | None) -> list[str]:
-        """Forgets and returns the anchors that were traced and had a whole step to record.
+        """Forget and return the names of anchors that were traced and had a whole step to record.
 
         upcoming: the step that begins now; None after the last step, when every anchor is overdue.
         """
@@ -44,7 +48,7 @@ class Complaints:
         return due
 
     def tell_silent(self, names: Iterable[str]) -> None:
-        """Warn of anchors in compiled code that recorded nothing."""
+        """Warn that the anchors `names` in compiled code recorded nothing; `names` may be empty."""
         silent = ", ".join(map(escape, names))
         if silent:
             _log.warning(
@@ -64,7 +68,7 @@ class Complaints:
             )
 
     def warn(self, about: str, text: str) -> None:
-        """Log a warning, unless one about the same thing was logged before."""
+        """Log the warning `text`, unless one about the same subject `about` was logged before."""
         if about not in self._warned:
             self._warned.add(about)
             _log.warning("anchorlib: %s", text)

@@ -1,7 +1,8 @@
 """The coordinates of an observation as five numbers, which travel through a graph as a tensor.
 
-A value's operator returns them as the tensor `where`. The operator of the gradient, which runs in
-backward and perhaps in another thread, is handed the tensor and thereby knows its forward.
+The operator that observes a value returns its coordinates as the tensor `where`. The operator that
+observes the gradient, which runs in backward and perhaps in another thread, is given this tensor
+and so knows to which forward the gradient belongs.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ NOWHERE: Final = (-1, 0, 0, 0, 0)
 
 
 class PackedCoordinates:
-    """Turns coordinates of one session into `where`, and `where` into coordinates."""
+    """Encodes coordinates of one session as the numbers of `where`, and decodes the tensor."""
 
     def __init__(self) -> None:
         self._serial = next(_serials)
         self._phases: list[str] = []
 
     def encode(self, at: At) -> tuple[int, ...]:
-        """The numbers of `where`; a phase is numbered as it is first seen."""
+        """Return the five numbers of `where`; a phase gets a number when it is first seen."""
         if at.phase not in self._phases:
             self._phases.append(at.phase)
         return (self._serial, at.step, at.pass_index, at.call, self._phases.index(at.phase))
 
     def decode(self, where: torch.Tensor) -> At | None:
-        """The coordinates in `where`; None where another session, or nobody, wrote them."""
+        """Return the coordinates in `where`; None where this session did not write them."""
         serial, step, pass_index, call, phase = where.tolist()
         if serial != self._serial:
             return None

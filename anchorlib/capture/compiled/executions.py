@@ -1,5 +1,7 @@
 """Which execution of a graph an operator belongs to, and the coordinates of its site there.
 
+A graph's program is the list of its anchors in the order of the code; a site is an index in it.
+
     forward    the first operator of an execution replays the graph's program through the clock,
                which gives each site its coordinates, in whatever order the operators run
     backward   an execution is found by the sequence number of the autograd node that runs, which
@@ -39,23 +41,23 @@ _KEPT = 16
 
 
 class Watched(Protocol):
-    """What compiled code needs of a watched model."""
+    """The methods of a watched model that compiled code calls."""
 
     def plan(self, name: str) -> Plan:
-        """The plan for the records of `name`."""
+        """Return the plan of `name`, which says how its observations are recorded."""
 
     def wants(self, name: str) -> tuple[bool, bool]:
-        """Whether the value, and whether the gradient of `name` is recorded."""
+        """Return whether the value, and whether the gradient of `name` is recorded."""
 
     def enter(self, *, training: bool, gradients: bool) -> None:
-        """Note that the forward of the model begins."""
+        """Note that the model's forward begins, so that its pass and phase are known."""
 
     def leave(self) -> None:
-        """Note that the forward of the model has ended."""
+        """Note that the forward of the model has ended, so that its phase ends."""
 
 
 class _Execution:
-    """One execution of a graph; at: the coordinates of each of its sites."""
+    """An execution of a graph; at: the coordinates of each site (index in the graph's program)."""
 
     __slots__ = ("at", "node", "repeated", "seen")
 
@@ -67,9 +69,10 @@ class _Execution:
 
 
 class Executions:
-    """The executions of one session.
+    """The executions of compiled graphs in one session.
 
-    plan_of: gives the plan of a name and the text of its modes; None where calls are not counted.
+    plan_of: returns the plan of a name and the text of its modes, or None if its calls are not
+        counted. watched: the watched models, by the number of their watch.
     """
 
     def __init__(
@@ -91,7 +94,11 @@ class Executions:
         self._again: dict[tuple[int, int], _Execution] = {}
 
     def forward(self, program: Program, site: int) -> At | None:
-        """The coordinates of an operator that runs in forward."""
+        """Return the coordinates of the operator at `site` that runs in forward now.
+
+        None where the operator records nothing. Also notes which operators of the execution have
+        run.
+        """
         event = program.events[site]
         if isinstance(event, AnchorPlace) and event.body:
             return self._call(event)
@@ -105,10 +112,10 @@ class Executions:
         return execution.at.get(site)
 
     def backward(self, program: Program, site: int, place: AnchorPlace) -> tuple[At | None, bool]:
-        """The coordinates of a value's operator that runs in backward, and whether it is recorded.
+        """Return the coordinates of a value's operator run in backward, and whether to record it.
 
-        It is recorded where it stands in a custom Function.backward. Otherwise activation
-        checkpointing repeats forward, where the value was recorded already.
+        The value is recorded if the operator stands in a custom Function.backward. Otherwise
+        activation checkpointing repeats forward, where the value was recorded already.
         """
         if place.backward:
             plan = self._plan_of(place.name, place.modes)
@@ -120,17 +127,20 @@ class Executions:
         return (None if execution is None else execution.at.get(site)), False
 
     def gradient(self, program: Program, site: int) -> At | None:
-        """The coordinates of a gradient; None where the autograd node belongs to no execution."""
+        """Return the coordinates for the gradient at `site`, in the execution whose backward runs.
+
+        None where the running autograd node belongs to no known execution.
+        """
         execution = self._of_node(program)
         return None if execution is None else execution.at.get(site)
 
     def latest(self, program: Program, site: int) -> At | None:
-        """The coordinates of `site` in the execution that began last."""
+        """Return the coordinates of `site` in the execution that began last; None if unknown."""
         execution = self._latest.get(program.number)
         return None if execution is None else execution.at.get(site)
 
     def end_step(self) -> None:
-        """Forget the executions of the step that has ended, but for the latest of each graph."""
+        """Forget the executions of the step that has ended, except for the latest of each graph."""
         self._running.clear()
         self._again.clear()
         for recent in self._recent.values():
@@ -194,7 +204,7 @@ class Executions:
         return None if recent is None else recent.get(_node_number())
 
     def _repeated(self, program: Program, site: int) -> _Execution | None:
-        """The execution that activation checkpointing repeats; None where it is not known."""
+        """Return the execution that activation checkpointing repeats; None where unknown."""
         execution = self._of_node(program)
         if execution is None and _node_number() < 0:
             execution = self._last_not_repeated(program, site)  # compiled autograd runs no node
@@ -209,10 +219,10 @@ class Executions:
         return next((one for one in remembered if site not in one.repeated), None)
 
     def _of_reentrant(self, program: Program, site: int) -> _Execution | None:
-        """The execution that reentrant checkpointing repeats.
+        """Return the execution that reentrant checkpointing repeats; None where it is not known.
 
-        Its forward ran as another program, without gradients, which remembered the coordinates of
-        each name's calls.
+        Its forward ran as another program, without gradients, and the coordinates of the calls of
+        each name were remembered then.
         """
         key = (program.number, _node_number())
         execution = self._again.get(key)
@@ -233,11 +243,11 @@ class Executions:
 
 
 def _node_number() -> int:
-    """The sequence number of the autograd node that runs; -1 if no node runs."""
+    """Return the sequence number of the autograd node that runs; -1 if no node runs."""
     node: Any = current_node()
     return -1 if node is None else sequence_number(node)
 
 
 def in_backward() -> bool:
-    """Whether a backward runs in this thread, be it one of compiled autograd."""
+    """Return whether a backward runs in this thread, including one of compiled autograd."""
     return graph_task() != -1 or backward_of_compiled_autograd()

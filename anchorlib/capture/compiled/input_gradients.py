@@ -1,7 +1,7 @@
 """Gradients of tensors that are inputs of compiled code.
 
-dynamo registers a hook on an input outside the graph, again after each call of the graph. On a
-leaf, which outlives the call, the hooks pile up: the newest acts, and removes the others.
+dynamo registers a hook on a graph's input outside the graph, again after each call of the graph. On
+a leaf, which outlives the call, the hooks pile up: the newest hook acts, and removes the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ __all__ = ["leaf_hook", "newest", "see_input"]
 
 @natively
 def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -> torch.Tensor:
-    """Observe the gradient of a leaf; hung on it as a partial with every argument but `g`."""
+    """Observe the gradient `g` of a leaf, and return it.
+
+    The hook that is registered on the leaf is a partial of this function with all arguments but
+    `g`.
+    """
     if torch.compiler.is_compiling():  # by compiled autograd
         anchor_operators.leaf(g, name, modes, program, site)
         return g
@@ -36,7 +40,10 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
 
 @natively
 def see_input(g: torch.Tensor | None, name: str, modes: str) -> None:
-    """Tell the observer what the gradient hook of an input that is no leaf was given."""
+    """Tell the observer of a gradient that the hook of a non-leaf input of compiled code was given.
+
+    g: None where no gradient reached the hook.
+    """
     observer = anchor_operators.current()
     if observer is not None:
         observer.see_from_outside(current_node(), (name, modes), g)
@@ -45,9 +52,9 @@ def see_input(g: torch.Tensor | None, name: str, modes: str) -> None:
 def newest(hook: Callable[..., Any], *, keep: bool, **alike: object) -> tuple[dict[str, Any], int]:
     """Remove older copies of a hook from the leaf whose hooks run now.
 
-    The copies are the partials of `hook` whose keywords include `alike`. Returns the keywords of
-    the newest copy, and the leaf's id (-1 if no leaf's hooks run). keep: whether the newest copy
-    stays, for another backward.
+    The copies are the partials of `hook` whose keywords include `alike`. keep: whether the newest
+    copy stays, for another backward. Returns the keywords of the newest copy (empty without
+    copies), and the leaf's id (-1 if no leaf's hooks run).
     """
     leaf = leaf_of(current_node())
     hooks = {} if leaf is None else hooks_of(leaf)

@@ -1,10 +1,10 @@
 """Operators that compiled code keeps: neither removed as dead code, nor fused, nor captured.
 
-They are plain custom operators. An effect token would not survive activation checkpointing, and a
-mutated argument would be saved for backward and change before backward runs. So nothing orders the
-operators, and the compiler may run them in another order than the program's (`executions` corrects
-their coordinates). Their names have a version, since compiled code cached on disk calls them by
-name.
+They are plain custom operators. With an effect token they would not survive activation
+checkpointing, and an argument that they mutate would be saved for backward and changed before
+backward runs. So nothing orders the operators, and the compiler may run them in another order than
+the program's (`executions` corrects their coordinates). Their names have a version, since compiled
+code cached on disk calls them by name.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def define(
 ) -> Any:
     """Define and return the operator `anchorlib::name`, which runs `kernel`.
 
-    signature: as torch writes it, after the name. shape: of the int64 CPU tensor that `kernel`
-    returns; None where it returns nothing.
+    signature: as torch writes it, after the name. shape: that of the int64 CPU tensor which
+        `kernel` returns; None where it returns nothing.
     """
     full = f"{name}_{_VERSION}"
     _library.define(f"{full}{signature}", tags=_TAGS)
@@ -63,8 +63,9 @@ def define(
 def _enter_directly(operator: Any, kernel: Callable[..., Any]) -> None:
     """Let Python code that calls `operator` with an ordinary tensor call `kernel` directly.
 
-    The dispatcher would convert the arguments to C++ and back, only to call the same kernel. Modes,
-    functorch's transforms and callers in C++ still go through the dispatcher.
+    The dispatcher would convert the arguments to C++ and back, only to call the same kernel. Calls
+    under a dispatch or function mode, under a functorch transform, and from C++ still go through
+    the dispatcher.
     """
 
     def entry(dispatched: Callable[..., Any]) -> Callable[..., Any]:

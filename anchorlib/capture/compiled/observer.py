@@ -3,6 +3,8 @@
 value     ─▶ is recorded; its coordinates go back into the graph as a small tensor, `where`
 gradient  ─▶ is recorded with the coordinates of its forward: those of the execution that the
              autograd node belongs to, or else those in `where`
+
+A spot names the anchor that an operator stands for: name, modes, and its place in the graph.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ __all__ = ["CompiledObserver"]
 
 
 class CompiledObserver:
-    """Takes observations from compiled code for one session.
+    """Takes the observations that operators in compiled code make, for one session.
 
-    plan_of: gives the plan of a name and the text of its modes; None where the session has none.
+    observer: the session's observer of eager code, whose clock and recorder are used. plan_of:
+        returns the plan of a name and the text of its modes; None where the session records nothing
+        of it.
     """
 
     def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
@@ -56,9 +60,10 @@ class CompiledObserver:
     # -- called by operators
 
     def value(self, x: torch.Tensor | None, spot: Spot) -> tuple[int, ...]:
-        """Observe `x` (None: only count its place), and return its `where`.
+        """Observe `x` (None: only count its place), and return its coordinates as encoded numbers.
 
-        Raises nothing but UnsupportedError, for a tensor that an anchor cannot record.
+        NOWHERE is returned if nothing was observed. Raises nothing but UnsupportedError, for a
+        tensor that an anchor cannot record.
         """
         if self._complaints.declared:
             self._complaints.declared.pop(spot.name, None)
@@ -77,7 +82,7 @@ class CompiledObserver:
         return NOWHERE
 
     def _any_value(self, x: torch.Tensor | None, spot: Spot) -> tuple[int, ...]:
-        """Observe `x` at a place of which nothing is known yet, and return its `where`."""
+        """Observe `x` at a spot that was not checked yet, and return its encoded coordinates."""
         program = program_of(spot)
         at, new = self._place(program, spot)
         if at is None:
@@ -92,7 +97,10 @@ class CompiledObserver:
     def _ordinary_value(
         self, x: torch.Tensor, spot: Spot, program: Program, plan: Plan
     ) -> tuple[int, ...]:
-        """Observe `x` at a place that passed the checks of `_any_value` before; its `where`."""
+        """Observe `x` at a spot that `_any_value` has checked; return its encoded coordinates.
+
+        This is the short way, for spots that run in every step.
+        """
         at = self._executions.forward(program, spot.site)
         if at is None:
             return NOWHERE
@@ -119,7 +127,7 @@ class CompiledObserver:
             self._observer.recorder.header("amp.autocast", program.autocast)
 
     def gradient(self, g: torch.Tensor, where: torch.Tensor, spot: Spot) -> None:
-        """Observe the gradient of the tensor whose value was observed at `where`."""
+        """Observe `g`, the gradient of the tensor whose value was observed at `where`."""
         known = self._ordinary.get(spot)
         program = program_of(spot) if known is None else known[0]
         with self._lock:
@@ -150,7 +158,7 @@ class CompiledObserver:
             self._gradient(g, at if at[:2] == now[:2] else now, program, spot)
 
     def notice(self, where: torch.Tensor) -> None:
-        """Note that the pass of `where` has a gradient, one that is not recorded itself."""
+        """Note that a gradient came in the pass of `where`, which ends the pass; record nothing."""
         at = None if self._observer.closed else self._at(where)
         if at is not None:
             self._observer.clock.gradient(at)
@@ -160,13 +168,17 @@ class CompiledObserver:
     def see_from_outside(
         self, node: object, spot: tuple[str, str], gradient: torch.Tensor | None
     ) -> None:
-        """A hook outside was given the gradient of an input, by name and modes, of `node`."""
+        """Count, or warn of, a gradient of a graph's input that may be only a part of the whole.
+
+        node: the autograd node that runs. spot: the name and modes of the input. gradient: what the
+            hook outside of compiled code was given, perhaps None.
+        """
         plan = self._plan(*spot)
         if plan is not None and is_partial(node):
             self._outside.arrived(plan, self._observer.clock.now(), gradient)
 
     def declare(self, name: str) -> None:
-        """Note that an anchor was traced, so that its silence can be warned of."""
+        """Note that the anchor `name` was traced; a warning follows if it records nothing."""
         self._complaints.declared.setdefault(name, self._observer.clock.step)
 
     def skip(self, name: str, kind: str, reason: str) -> None:
@@ -174,12 +186,12 @@ class CompiledObserver:
         self._observer.recorder.skip(name, kind, reason, self._observer.clock.step)
 
     def settle(self) -> None:
-        """Record the observations that wait for their turn."""
+        """Record the observations that still wait for earlier ones in program order."""
         with self._lock:
             self._lines.settle()
 
     def end_step(self, upcoming: int | None) -> None:
-        """Finishes the observations of the step that has ended.
+        """Finish the observations of the step that has ended, and warn of anchors that were silent.
 
         upcoming: the number of the next step; None after the last one.
         """
@@ -196,7 +208,10 @@ class CompiledObserver:
     # -- places
 
     def _place(self, program: Program | None, spot: Spot) -> tuple[At | None, bool]:
-        """The coordinates of a value's operator that runs now, and whether to record it."""
+        """Return the coordinates of a value's operator that runs now, and whether to record it.
+
+        The coordinates are None where the operator counts for nothing.
+        """
         if program is None:  # the graph was traced in another process
             plan = self._plan(spot.name, spot.modes) if spot.name else None
             return (

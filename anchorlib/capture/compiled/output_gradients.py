@@ -3,9 +3,10 @@
     @torch.compile
     def f(x): h = x.tanh(); return h, h.sum()      # the gradient of h through the sum stays inside
 
-Outside, a hook on `h` sees only what reaches it from outside. With one output that is all there is.
-What is seen is recorded, and the header names the tensor. Where nothing reaches the hook there is
-no record, and that is counted.
+A hook on `h` outside of the compiled code is given only the part of the gradient that comes from
+outside. With a single output that part is the whole. The part that the hook is given is recorded,
+and the run's header names the tensor. A hook that is given nothing makes no record, and that is
+counted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["FROM_OUTSIDE", "KEPT", "Outside", "is_partial"]
 
 KEPT = "a gradient that compiled code keeps to itself"
 FROM_OUTSIDE = "grad.from_outside"
-"""The entry of the header that names tensors whose gradients may be less than whole."""
+"""The header entry that names tensors whose recorded gradients may lack a part."""
 
 
 class Outside:
@@ -46,7 +47,10 @@ class Outside:
             register_hook(x, node, _Arrival(self, plan, at))
 
     def arrived(self, plan: Plan, at: At, gradient: torch.Tensor | None) -> None:
-        """A hook outside was given what has reached it: None where nothing has."""
+        """Note what a hook outside of compiled code was given as the gradient of a tensor.
+
+        gradient: None where no gradient reached the hook, which is counted. Raises nothing.
+        """
         try:
             self._arrived(plan, at, gradient)
         except Exception as fault:  # noqa: BLE001  # inside backward
@@ -71,7 +75,7 @@ class Outside:
 
 
 class _Arrival:
-    """A tensor hook beside the one that records."""
+    """A tensor hook that notes a gradient as partial; another hook on the tensor records it."""
 
     __slots__ = ("_at", "_outside", "_plan")
 
@@ -80,12 +84,12 @@ class _Arrival:
 
     @never_traced
     def __call__(self, gradient: torch.Tensor | None) -> None:
-        """Pass on what has come."""
+        """Note `gradient` as partial, or count that there is none."""
         self._outside.arrived(self._plan, self._at, gradient)
 
 
 def is_partial(node: Any) -> bool:
-    """Whether a hook on a tensor with the `grad_fn` `node` may see only part of its gradient."""
+    """Return whether a hook on a tensor made by `node` may see only part of its gradient."""
     if node is None or type(node).__name__ != COMPILED_NODE:
         return False
     outputs = compiled_outputs(node)

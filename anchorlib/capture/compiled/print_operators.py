@@ -33,12 +33,15 @@ _connected: dict[str, Callable[..., object]] = {}
 def connect_printer(
     check: Callable[[PrintFormat], object], write: Callable[[str, torch.Tensor, PrintFormat], None]
 ) -> None:
-    """Set the functions that print: `check` raises for a wrong form, `write` prints a tensor."""
+    """Set the functions that print: `check` raises for a wrong format, `write` prints a tensor."""
     _connected.update(check=check, write=write)
 
 
 def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: PrintFormat) -> None:  # noqa: FBT001
-    """Leave a `print_tensor` in the graph that is being traced."""
+    """Leave the operators of a `print_tensor` call in the graph that is being traced.
+
+    title: the name to print. form: how to print it, the further arguments of `print_tensor`.
+    """
     if torch.compiler.is_exporting():
         return
     other = "" if isinstance(x, torch.Tensor) else type(x).__name__  # type: ignore[redundant-expr]

@@ -1,7 +1,7 @@
 """Observations of one name put into program order, whatever order compiled code makes them in.
 
-Modes that count or fold (EveryN, Sum, Final) need program order. A tensor that is observed too
-early is copied, and waits for its turn.
+Modes that count or fold (EveryN, Sum, Final) need program order. A tensor that is observed before
+an earlier one of the program is copied, and the copy waits until the earlier one was recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Record = Callable[[torch.Tensor], None]
 
 
 def depends_on_order(streams: Sequence[Stream]) -> bool:
-    """Whether the records of any of `streams` depend on the order of its observations."""
+    """Return whether the records of any of `streams` depend on the order of its observations."""
     modes = (stream.fold.mode for stream in streams)
     return any(
         isinstance(mode, Sum | Final) or (isinstance(mode, EveryN) and mode.unit == "record")
@@ -29,7 +29,7 @@ def depends_on_order(streams: Sequence[Stream]) -> bool:
 
 
 class ProgramOrder:
-    """Queues of observations, one for each key, each in program order."""
+    """Records observations in program order, with one queue for each key (name and modes)."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, _Line] = {}
@@ -37,7 +37,10 @@ class ProgramOrder:
     def take(
         self, key: Hashable, sites: Sequence[int], site: int, x: torch.Tensor, record: Record
     ) -> None:
-        """Call `record` with `x`, observed at `site`, once all earlier `sites` had their turn."""
+        """Call `record` with `x`, observed at `site`, once all earlier `sites` were recorded.
+
+        sites: indices of the key's anchors in the graph's program, in program order.
+        """
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Line(sites)
@@ -50,7 +53,7 @@ class ProgramOrder:
 
 
 class _Line:
-    """The observations of one key; each execution of the graph visits each of `sites` once."""
+    """The queue of one key; each execution of the graph visits each of `sites` once."""
 
     __slots__ = ("_next", "_sites", "_waiting")
 

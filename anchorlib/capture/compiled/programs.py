@@ -37,7 +37,11 @@ __all__ = [
 
 
 class Spot(NamedTuple):
-    """A place as constants in a graph: enough to record even if another process compiled it."""
+    """What an operator in a graph knows of its anchor, as constants: name, modes, program and site.
+
+    site: the anchor's index in the program. Name and modes are enough to record even if another
+        process traced the graph, so that the program is not known here.
+    """
 
     name: str
     modes: str
@@ -47,7 +51,7 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AnchorPlace:
-    """An anchor or a watched tensor in the traced code.
+    """An event of a program: an anchor or a watched tensor in the traced code.
 
     name: "" for a place that records nothing, where only its pass is noticed.
     modes: canonical texts joined by commas, "" for the session's modes, or `watch:N`.
@@ -65,7 +69,11 @@ class AnchorPlace:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """The forward of a watched root begins."""
+    """An event of a program: the forward of a watched root module begins.
+
+    watch: the number of its watch. training: whether the root is in training mode. gradients:
+        whether gradients are enabled.
+    """
 
     watch: int
     training: bool
@@ -74,14 +82,17 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The forward of a watched root has ended."""
+    """An event of a program: the forward of a watched root module has ended.
+
+    watch: the number of its watch.
+    """
 
     watch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`session.phase(name)` begins; with None for a name, the innermost phase ends."""
+    """An event of a program: `session.phase(name)` begins; name None: the innermost phase ends."""
 
     name: str | None
 
@@ -93,6 +104,7 @@ Event: TypeAlias = AnchorPlace | Enter | Leave | Phase
 class Program:
     """The events of one graph, in program order; an event's index is its site.
 
+    number: the program's number in this process.
     backend: torch.compile's name of the graph's backend, "" where that is not known.
     autocast: the dtype of autocast where it was last seen enabled; None where it never was.
     lost: the reason for each site whose gradient cannot be hooked.
@@ -112,7 +124,7 @@ class Program:
         return len(self.events) - 1
 
     def sites(self, name: str, modes: str) -> list[int]:
-        """The sites of one name that each execution visits exactly once, in program order."""
+        """Return the sites of one name and its modes that each execution visits once, in order."""
         for site in range(self._counted, len(self.events)):
             event = self.events[site]
             if isinstance(event, AnchorPlace) and not (event.backward or event.body):
@@ -137,7 +149,7 @@ _tracing: WeakKeyDictionary[Any, tuple[int, Program]] = WeakKeyDictionary()
 
 
 def program_of(spot: Spot) -> Program | None:
-    """The program that `spot` is a part of; None where another process traced the graph."""
+    """Return the program of `spot`; None where another process traced the graph."""
     if not 0 <= spot.program < len(_programs):
         return None
     program = _programs[spot.program]
@@ -146,7 +158,7 @@ def program_of(spot: Spot) -> Program | None:
 
 
 def current_program() -> Program:
-    """The program of the graph that dynamo is tracing."""
+    """Return the program of the graph that dynamo is tracing; make one if there is none."""
     context = CompileContext.try_get()
     if context is None:
         return _new_program()
@@ -165,10 +177,10 @@ def _new_program() -> Program:
 
 
 def traced_in_backward() -> bool:
-    """Whether dynamo is tracing the backward of a custom Function."""
+    """Return whether dynamo is tracing the backward of a custom Function."""
     return "backward" in traced_functions()
 
 
 def enclosing() -> str:
-    """The operator in whose body dynamo is tracing, if gradients cannot be hooked there; or ""."""
+    """Return the operator in whose body dynamo traces if that hides gradients from hooks, or ""."""
     return next((one for one in enclosing_operators() if one not in _TRANSPARENT), "")

@@ -1,6 +1,7 @@
 """Functions whose results dynamo puts into the graph as constants.
 
-Each function here runs as plain Python, once for each place in the code, when dynamo traces it.
+Each function here that is marked `constant` runs as plain Python when dynamo traces the call, once
+for each place in the code, and adds what it learns to the graph's program (see `programs`).
 """
 
 from __future__ import annotations
@@ -59,9 +60,12 @@ def place_anchor(
     other: str,
     gradients: bool,  # noqa: FBT001  # called by dynamo
 ) -> tuple[Spelled, tuple[str, str] | None]:
-    """The arguments of an anchor's operators, and the class and message of an error, or None.
+    """Add an anchor to the program of the graph that is being traced.
 
-    other: the class of the anchored object if that is not a tensor, or "".
+    name: as the user gave it. described: the mode as nested constants; None: the session's. other:
+        the class of the anchored object if that is not a tensor, or "". gradients: whether
+        gradients are enabled. Returns the arguments of the anchor's operators, and the class and
+        message of an error, or None.
     """
     try:
         if other:
@@ -79,7 +83,7 @@ def place_anchor(
 
 @constant
 def chosen(watch: int, name: str) -> tuple[bool, bool]:
-    """Whether a watch chose the value and the gradient of `name`."""
+    """Return whether a watch selected the value, and whether the gradient of `name`."""
     observer = anchor_operators.current()
     watched = None if observer is None else observer.watched.get(watch)
     return (False, False) if watched is None else watched.wants(name)
@@ -87,15 +91,15 @@ def chosen(watch: int, name: str) -> tuple[bool, bool]:
 
 @constant
 def place_watched(name: str, watch: int, gradients: bool) -> Spelled:  # noqa: FBT001
-    """The arguments of the operators for a watched tensor."""
+    """Add a watched tensor to the program; return the arguments of its operators."""
     return _placed(name, f"watch:{watch}", gradients)
 
 
 @constant
 def followed(site: int = -1) -> bool:
-    """Whether a hook on an intermediate tensor would be traced into the backward graph here.
+    """Return whether a hook on an intermediate tensor would be traced into the backward graph here.
 
-    site: the site of that tensor; where the answer is no, its gradient is noted as lost.
+    site: the site of that tensor; if the result is False, its gradient is noted as lost.
     """
     operator = enclosing()
     if operator and site >= 0:
@@ -105,21 +109,24 @@ def followed(site: int = -1) -> bool:
 
 @constant
 def enter(watch: int, training: bool, gradients: bool) -> Spelled:  # noqa: FBT001
-    """The forward of a watched root begins."""
+    """Add to the program that a watched root's forward begins; return an operator's arguments."""
     program = current_program()
     return "", "", program.number, program.add(Enter(watch, training, gradients))
 
 
 @constant
 def leave(watch: int) -> Spelled:
-    """The forward of a watched root has ended."""
+    """Add to the program that a watched root's forward ended; return an operator's arguments."""
     program = current_program()
     return "", "", program.number, program.add(Leave(watch))
 
 
 @constant
 def add_phase(name: Any) -> tuple[str, str] | None:
-    """Note that a phase begins (None: ends); the class and message of an error, or None."""
+    """Add to the program that a phase begins (None: ends).
+
+    Returns the class and message of an error, or None.
+    """
     try:
         current_program().add(Phase(None if name is None else check_name(name)))
     except AnchorError as fault:
@@ -137,23 +144,23 @@ def count_skipped(name: str, reason: str) -> None:
 
 @constant
 def hide_compiled_autograd() -> bool:
-    """Let dynamo trace a hook into the backward graph even while compiled autograd is on.
+    """Hide compiled autograd from dynamo while a hook is registered; return whether it was on.
 
     With compiled autograd on, dynamo keeps the hook for a compiled backward, and an eager backward
-    fails; a hook in the graph runs in both. Returns whether compiled autograd was hidden here.
+    fails; with it hidden, dynamo traces the hook into the backward graph, where it runs in both.
     """
     return torch_private.hide_compiled_autograd()
 
 
 @constant
 def show_compiled_autograd(hidden: bool) -> None:  # noqa: FBT001
-    """Undo `hide_compiled_autograd`."""
+    """Undo `hide_compiled_autograd`; hidden: what that returned."""
     if hidden:
         torch_private.show_compiled_autograd()
 
 
 def not_a_tensor(call: str, other: str) -> str:
-    """The message of the error for `call` with an object of class `other`."""
+    """Return the message of the error for `call` with an object of class `other`."""
     return f"{call} takes a tensor, not {other}; wrap a number in torch.tensor(...)"
 
 

@@ -5,8 +5,9 @@
     reentrant    forward ran without gradients inside an autograd Function, whose backward runs
                  it again: only the recomputation makes a graph to hook
 
-Other code inside backward repeats nothing: a custom Function's backward, a hook. The Python stack
-tells these cases apart; it is read only inside backward.
+Both are kinds of activation checkpointing. Other code inside backward repeats nothing: a custom
+Function's backward, a hook. The Python stack tells these cases apart; it is read only inside
+backward.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _LIMIT = 65536  # most calls to remember in a step: endless inference must not f
 
 
 class Repetition(Enum):
-    """Whether an observation repeats an earlier one of the same call, and of which kind."""
+    """What an observation inside backward repeats."""
 
     NONE = "nothing: it is seen for the first time"
     FOLLOWED = "a call whose gradient is hooked already"
@@ -47,12 +48,12 @@ class Repetition(Enum):
 
 
 def recomputing() -> bool:
-    """Whether activation checkpointing is running a forward again inside backward."""
+    """Return whether activation checkpointing is running a forward again inside backward."""
     return graph_task() != -1 and repetition() is not Repetition.NONE
 
 
 def repetition() -> Repetition:
-    """What an observation that this thread makes now, inside backward, repeats."""
+    """Return what an observation that this thread makes now, inside backward, repeats."""
     create_graph: bool | None = None
     callee: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # no public way to the caller's frame
@@ -74,12 +75,15 @@ def repetition() -> Repetition:
 
 
 def _is_call_of_backward(callee: FrameType | None) -> bool:
-    """Whether reentrant checkpointing has repeated its forward and now calls backward on it."""
+    """Return whether reentrant checkpointing has repeated its forward and now calls backward.
+
+    callee: the frame that checkpointing called.
+    """
     return callee is not None and callee.f_code is torch.autograd.backward.__code__
 
 
 def _creates_graph(engine: FrameType) -> bool:
-    """The `create_graph` argument of a run of autograd's engine, which takes it by position."""
+    """Return the `create_graph` argument of a run of autograd's engine, read off its frame."""
     given = engine.f_locals.get("args", ())
     return len(given) > 2 and bool(given[2])
 
@@ -87,9 +91,10 @@ def _creates_graph(engine: FrameType) -> bool:
 class UnfollowedCalls:
     """The calls of a step that were made without gradients, by the name or plan that was called.
 
-    Autograd's sequence numbers tell which calls a reentrant checkpoint repeats: those with numbers
-    between that of the checkpoint's own node and that of the next one. They are repeated in their
-    order, again in each backward.
+    When reentrant checkpointing repeats such a call in backward, the repetition gets the
+    coordinates that are remembered here. Autograd's sequence numbers tell which calls a checkpoint
+    repeats: those with numbers between that of the checkpoint's own node and that of the next
+    repeated node. They are repeated in the order in which they were made, again in each backward.
     """
 
     def __init__(self) -> None:
@@ -100,7 +105,7 @@ class UnfollowedCalls:
         self._taken: dict[tuple[Hashable, int, int], int] = {}
 
     def remember(self, key: Hashable, at: At) -> None:
-        """Remember a call of `key` made now, which reentrant checkpointing may repeat."""
+        """Remember a call of `key` made now at `at`, which reentrant checkpointing may repeat."""
         if self._count >= _LIMIT:
             self.clear()
         self._count += 1
@@ -110,7 +115,10 @@ class UnfollowedCalls:
         threads.setdefault(threading.get_ident(), []).append((next_sequence(), at))
 
     def take(self, key: Hashable) -> At | None:
-        """The next call of `key` that the running autograd node repeats; None where unknown."""
+        """Return the coordinates of the next call of `key` that the running autograd node repeats.
+
+        None where that call is not known.
+        """
         threads, node = self._calls.get(key), current_node()
         if threads is None or node is None:
             return None
@@ -127,7 +135,7 @@ class UnfollowedCalls:
         return None
 
     def _end(self, first: int) -> float:
-        """The sequence number at which the calls of the next repeated node begin."""
+        """Return the sequence number at which the calls of the next repeated node begin."""
         nodes = self._nodes.setdefault(threading.get_ident(), [])
         place = bisect_left(nodes, first)
         if place == len(nodes) or nodes[place] != first:

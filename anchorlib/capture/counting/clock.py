@@ -6,8 +6,9 @@
                 the next pass; without gradients, each further forward of a watched root does
     call        n-th use of a name inside the pass
 
-Passes and calls are counted separately for each phase (see `phases`), so that validating in the
-middle of a step does not renumber the training around it.
+A watched root is a model that was given to `watch`. Passes and calls are counted separately for
+each phase (see `phases`), so that validating in the middle of a step does not renumber the training
+around it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["At", "Clock"]
 
 
 class At(NamedTuple):
-    """Coordinates without rank and attempt, which the store's writer adds."""
+    """Coordinates of an observation without rank and attempt, which the store's writer adds."""
 
     step: int
     pass_index: int
@@ -39,10 +40,10 @@ _tuple = tuple.__new__
 
 
 class Clock:
-    """Counts the coordinates of one session.
+    """Counts the coordinates of the observations of one session.
 
     on_pass: called when a pass begins. on_step: called with the next step's number when a step
-    ends. label: gives the name of an optimizer.
+        ends. label: returns the name of an optimizer.
     """
 
     def __init__(
@@ -70,11 +71,11 @@ class Clock:
 
     @property
     def phase(self) -> str:
-        """The phase that a record made now carries."""
+        """The phase of a record that is made now."""
         return self.phases.here
 
     def in_phase(self, name: str) -> AbstractContextManager[None]:
-        """A context: records that this thread makes inside carry the phase `name`."""
+        """Return a context manager: records made by this thread inside have the phase `name`."""
         return self.phases.named(name)
 
     # -- pass and call
@@ -82,9 +83,10 @@ class Clock:
     def enter_root(
         self, root: int, *, training: bool, gradients: bool, trained: bool = False
     ) -> None:
-        """The forward of a watched root begins.
+        """Note that the forward of a watched root begins, which may begin a pass and set the phase.
 
-        gradients: whether the forward may get gradients. trained: whether the root is trained.
+        root: the root's id. training: whether it is in training mode. gradients: whether the
+            forward may get gradients. trained: whether an optimizer updates the root.
         """
         with self._lock:
             around = self.phases.forward
@@ -115,11 +117,14 @@ class Clock:
         return Forward.BESIDE if self.trains else Forward.TRAINING
 
     def leave_root(self) -> None:
-        """The forward of a watched root has ended."""
+        """Note that the forward of a watched root has ended, so that its phase ends."""
         self.phases.leave()
 
     def call(self, name: Hashable, *, backward: bool = False) -> At:
-        """Count an observation of `name`; its coordinates. backward: made inside a backward."""
+        """Count an observation of `name`, and return its coordinates.
+
+        backward: whether it is made inside a backward.
+        """
         return self.count((name,), backward=backward)
 
     def count(
@@ -130,10 +135,13 @@ class Clock:
         opens: bool = True,
         phase: str | None = None,
     ) -> At:
-        """Count an observation on each of its counters; its coordinates.
+        """Count an observation on each of its counters, and return its coordinates.
 
-        backward: whether it is made inside a backward, where it opens no pass. opens: False where
-        it is no part of training, and so begins no pass. phase: None for this thread's phase.
+        counters: keys, one for each mode of the observed name, since each mode counts calls on its
+            own.
+        backward: whether the observation is made inside a backward, where it opens no pass. opens:
+            False where the observation is no part of training, and so begins no pass. phase: None
+            for this thread's phase.
         """
         if phase is None:
             phase = self.phases.in_backward() if backward else self._own.thread.phase
@@ -157,7 +165,7 @@ class Clock:
     def _count_first(
         self, counters: tuple[Hashable, ...], phase: str, *, backward: bool, opens: bool
     ) -> At:
-        """`count` where a pass may begin, or where there are several counters."""
+        """Do what `count` does where a pass may begin, or where there are several counters."""
         with self._lock:
             passes = self._passes.get(phase) or self._new(phase)
             if not passes.started or (passes.gradient_seen and not backward):
@@ -165,7 +173,7 @@ class Clock:
             return At(passes.step, passes.index, passes.call(counters), phase)
 
     def now(self) -> At:
-        """The coordinates of an event that is no call: the current pass, call 0."""
+        """Return the coordinates of an event that is no call: the current pass, call 0."""
         with self._lock:
             return At(self.step, self._current().index, 0, self.phase)
 
@@ -176,13 +184,19 @@ class Clock:
         return passes.started and not passes.gradient_seen
 
     def wants_gradient_hook(self) -> bool:
-        """Whether the current pass needs a hook to notice its gradient; True once for each pass."""
+        """Return whether the current pass still needs a hook to notice its gradient.
+
+        True only for the first call in each pass.
+        """
         passes = self._current()
         ready, passes.ready = passes.ready, True
         return not ready
 
     def gradient(self, at: At | None = None) -> None:
-        """A gradient arrived. at: the forward call that it belongs to; None where unknown."""
+        """Note that a gradient arrived, after which the next forward observation opens a pass.
+
+        at: the coordinates of the forward call that the gradient belongs to; None where unknown.
+        """
         self._ended_by_optimizer = False
         self._gradient_since_step = self.trains = True
         if at is None:
@@ -220,7 +234,7 @@ class Clock:
     # -- step
 
     def bind(self, optimizer: object) -> None:
-        """Let the steps of `optimizer` end the clock's steps, unless another optimizer's do."""
+        """Make the steps of `optimizer` end the clock's steps, unless another optimizer's do."""
         self.trains = True
         self.turns.name(optimizer)
 
@@ -239,7 +253,7 @@ class Clock:
         self.turns.unname()
 
     def optimizer_stepped(self, optimizer: object) -> None:
-        """An optimizer's step has completed, which may end the clock's step."""
+        """Note that an optimizer's step has completed, which may end the clock's step."""
         with self._lock:
             self.trains = True
             place = self._current().index
@@ -254,8 +268,9 @@ class Clock:
     def end_step(self, number: object = None) -> None:
         """End the step by hand; from now on only this method ends steps.
 
-        The first call does not count again a step that an optimizer has just ended.
-        Raises OptionError for a `number` that no step can have.
+        number: the number of the next step; None for the following number. The first call does not
+            count again a step that an optimizer has just ended. Raises OptionError for a `number`
+            that no step can have.
         """
         if not isinstance(number, int | None) or (number is not None and number < 0):
             raise OptionError(f"a step is a whole number from 0 on, not {number!r}")

@@ -28,7 +28,7 @@ _SHOWN = 4
 
 
 class _Stepper:
-    """The steps of one optimizer."""
+    """An optimizer: how many steps of the session it ended, and after which passes it stepped."""
 
     __slots__ = ("ended", "first", "kind", "label", "last", "optimizer")
 
@@ -44,7 +44,10 @@ class _Stepper:
         self.last = max(self.last, pass_index)
 
     def what(self, *, alone: bool) -> str:
-        """The steps and passes that the optimizer ends, as text. alone: no other one ends steps."""
+        """Return the steps and passes that the optimizer ends, as text.
+
+        alone: whether no other optimizer ends steps.
+        """
         steps = "the step" if alone else _several(self.ended, "step")
         first, last = self.first, self.last
         passes = f"pass {last}" if first == last else f"passes {first} to {last}"
@@ -52,7 +55,11 @@ class _Stepper:
 
 
 class _Reign(NamedTuple):
-    """A clock, and the optimizers that stepped inside its steps."""
+    """The optimizers as they were while one of them was the clock, kept so that it can return.
+
+    clock: that optimizer. most: how often each other optimizer stepped at most inside one of its
+        steps. beside: the optimizers that stepped inside its steps.
+    """
 
     clock: _Stepper | None
     most: dict[_Stepper, int]
@@ -60,7 +67,10 @@ class _Reign(NamedTuple):
 
 
 class Turns:
-    """The optimizers of one session; label: gives the name of an optimizer."""
+    """Decides, for one session, which optimizer's steps end the session's steps.
+
+    label: returns the name of an optimizer.
+    """
 
     def __init__(self, label: Callable[[Any], str] = lambda one: type(one).__name__) -> None:
         self.steps = 0
@@ -86,7 +96,7 @@ class Turns:
             self._named = self._clock = self._stepper(optimizer)
 
     def unname(self) -> None:
-        """Forget the clock if no optimizer has stepped: `watch` will be given another."""
+        """Forget the clock if no optimizer has stepped yet, since `watch` will be given another."""
         if not self.have_begun:
             self._named = self._clock = None
 
@@ -98,7 +108,9 @@ class Turns:
     def stepped(
         self, optimizer: object, pass_index: int, *, by_hand: bool, gradient: bool = True
     ) -> bool:
-        """Note an optimizer's step, completed after pass `pass_index`; whether the step ends.
+        """Note an optimizer's step, completed after pass `pass_index`; return whether a step ends.
+
+        The step that may end is the session's.
 
         by_hand: whether steps end only at `session.step()`. gradient: whether a gradient was seen
             since an optimizer stepped last.
@@ -128,7 +140,10 @@ class Turns:
         return ends
 
     def end(self, passes: int) -> None:
-        """Count a step that has ended. passes: how many it had; 0 where nothing is recorded."""
+        """Count a step of the session that has ended.
+
+        passes: how many passes the step had; 0 where nothing is recorded.
+        """
         self.steps += 1
         if not passes:
             return
@@ -136,7 +151,7 @@ class Turns:
         self._most_passes = max(passes, self._most_passes)
 
     def __str__(self) -> str:
-        """The summary: "3 steps of 3 passes; D ends pass 1, G the step"."""
+        """Return a summary, as "3 steps of 3 passes; D ends pass 1, G the step"; "" if no step."""
         if not self.steps:
             return ""
         said = f"{_several(self.steps, 'step')}{self._passes()}"
@@ -165,9 +180,10 @@ class Turns:
         )
 
     def _who(self) -> list[str]:
-        """A clause for each optimizer, which says what it ends, in the order of their first steps.
+        """Return a text which says for each optimizer what it ends, as a list of no or one item.
 
-        Empty for fewer than two optimizers.
+        The optimizers come in the order of their first steps. The list is empty for fewer than two
+        optimizers.
         """
         steppers = self._order
         if len(steppers) < 2:
@@ -181,7 +197,7 @@ class Turns:
         return [", ".join(parts) + (f", and {more} more" if more else "")]
 
     def _labels(self) -> list[str]:
-        """Names of the optimizers, numbered where equal, in the order of their first steps."""
+        """Return the optimizers' names, numbered where equal, in the order of their first steps."""
         labels = [one.label for one in self._order]
         several, seen = Counter(labels), Counter[str]()
         numbered: list[str] = []
@@ -227,7 +243,10 @@ class Turns:
         return self._in_a_row > 1 and self._history[-1] is self._clock
 
     def _since(self, one: _Stepper) -> dict[_Stepper, int]:
-        """How often others have stepped since `one` did: the most that they do inside its steps."""
+        """Return how often each other optimizer has stepped since `one` stepped last.
+
+        That is the most that they step inside a step of `one`, as far as known.
+        """
         times: dict[_Stepper, int] = {}
         for other in reversed(self._history):
             if other is one:

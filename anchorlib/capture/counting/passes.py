@@ -9,10 +9,12 @@ __all__ = ["Passes"]
 
 
 class Passes:
-    """The passes of one phase inside one step.
+    """The pass that one phase has reached inside the open step, and the counters of its calls.
 
-    calls: by counter, an iterator of its numbers. `next` on it needs no lock, which would cost as
-        much as all other counting.
+    step: the open step's number.
+
+    `calls` has for each counter an iterator of its numbers. `next` on an iterator needs no lock,
+    which would cost as much as all other counting.
     """
 
     __slots__ = ("calls", "gradient_seen", "index", "ready", "roots", "started", "step")
@@ -27,14 +29,14 @@ class Passes:
         self.roots: set[int] = set()
 
     def next(self) -> None:
-        """Go on to the next pass, which has not begun yet."""
+        """Go on to the next pass, which begins with its first observation."""
         self.index += 1
         self.started = self.gradient_seen = self.ready = False
         self.calls = {}
         self.roots.clear()
 
     def call(self, counters: tuple[Hashable, ...]) -> int:
-        """The next number of these counters, which all advance beyond the highest of them."""
+        """Return the next number of these counters, and advance all beyond the highest of them."""
         calls = self.calls
         n = max(next(calls.setdefault(counter, count())) for counter in counters)
         if len(counters) > 1:

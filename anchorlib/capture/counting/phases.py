@@ -37,7 +37,10 @@ class Forward(Enum):
 
 
 class _Thread:
-    """The phases and forwards that one thread has entered, each with the backward around it."""
+    """The phases and forwards that one thread has entered and not left.
+
+    Each is kept with the number of the backward in which it was entered, -1 outside of backward.
+    """
 
     __slots__ = ("forwards", "named", "owner", "phase", "since")
 
@@ -64,7 +67,7 @@ class _Own(threading.local):
 
 
 class Phases:
-    """The phases of one session, thread by thread."""
+    """The phases of one session, counted separately for each thread."""
 
     def __init__(self) -> None:
         self.own = _Own(self)
@@ -72,7 +75,7 @@ class Phases:
 
     @contextmanager
     def named(self, name: str) -> Iterator[None]:
-        """A context: records that this thread makes inside carry the phase `name`."""
+        """Return a context manager: records made by this thread inside have the phase `name`."""
         thread = self._entering()
         entry = (name, graph_task())
         thread.named.append(entry)
@@ -84,13 +87,13 @@ class Phases:
             thread.changed()
 
     def enter(self, forward: Forward) -> None:
-        """The forward of a watched root begins in this thread."""
+        """Note that the forward of a watched root begins in this thread."""
         thread = self._entering()
         thread.forwards.append((forward, graph_task()))
         thread.changed()
 
     def leave(self) -> None:
-        """The innermost forward of a watched root has ended in this thread."""
+        """Note that the innermost forward of a watched root has ended in this thread."""
         thread = self.own.thread
         if thread.forwards:
             thread.forwards.pop()
@@ -98,7 +101,7 @@ class Phases:
 
     @property
     def forward(self) -> Forward | None:
-        """The innermost forward of a watched root that runs in this thread."""
+        """The innermost forward of a watched root that runs in this thread; None without one."""
         forwards = self.own.thread.forwards
         return forwards[-1][0] if forwards else None
 
@@ -113,14 +116,14 @@ class Phases:
         return self.own.thread.phase if graph_task() == -1 else self.in_backward()
 
     def in_backward(self) -> str:
-        """The phase of a record that is made now, inside a backward."""
+        """Return the phase of a record that is made now, inside a backward."""
         own, task = self.own.thread, graph_task()
         if own.since == task:
             return own.phase
         return self._backwards.get(task) or self._caller(own).phase
 
     def gradient(self, phase: str) -> None:
-        """Let a backward have the phase of its first gradient, whose forward was in `phase`."""
+        """Give the running backward the phase of its first gradient's forward, `phase`."""
         task = graph_task()
         if task != -1 and task not in self._backwards:
             if len(self._backwards) >= _REMEMBERED:
@@ -134,6 +137,6 @@ class Phases:
         return thread
 
     def _caller(self, own: _Thread) -> _Thread:
-        """The phases of the thread that called the backward which runs here; `own` if unknown."""
+        """Return the thread that called the backward which runs here; `own` if unknown."""
         caller = bequeathed(_KEY) if is_bequeathed(_KEY) else None
         return caller if isinstance(caller, _Thread) and caller.owner is self else own

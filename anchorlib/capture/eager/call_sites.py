@@ -33,7 +33,7 @@ class Surroundings(NamedTuple):
 
 
 def surroundings() -> Surroundings:
-    """What runs around the caller."""
+    """Return what runs around the caller, read off the frames of the Python stack."""
     awaited, module = False, None
     callee: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # no public way to the caller's frame
@@ -47,7 +47,10 @@ def surroundings() -> Surroundings:
 
 
 def _has_backward(forward: FrameType | None) -> bool:
-    """Whether a Function's forward will have a backward; read off the context it was passed."""
+    """Return whether a Function's forward will have a backward, read off its context argument.
+
+    forward: the frame of the Function's forward.
+    """
     if forward is None or not forward.f_code.co_varnames:
         return False
     context: Any = forward.f_locals.get(forward.f_code.co_varnames[0])
@@ -60,7 +63,7 @@ def _has_backward(forward: FrameType | None) -> bool:
 
 
 def held_by_optimizer(model: nn.Module) -> bool:
-    """Whether an optimizer of this process holds a parameter of `model`.
+    """Return whether an optimizer of this process holds a parameter of `model`.
 
     Looks at every object of the garbage collector, which takes about a tenth of a second.
     """

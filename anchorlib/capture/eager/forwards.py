@@ -6,9 +6,10 @@
     inference       a forward of a watched root where nothing is trained: is a pass
     checkpointed    backward will repeat the forward with gradients: counts as one of training
 
-For a watched root the case is decided when its forward begins. For an anchor outside of watched
-roots it is decided by the anchor's name: a name that was used with gradients, and is now used
-without while no pass of training is open, belongs to monitoring.
+A watched root is a model that was given to `watch`. For a watched root the case is decided when its
+forward begins. For an anchor outside of watched roots it is decided by the anchor's name: a name
+that was used with gradients, and is now used without while no pass of training is open, belongs to
+monitoring.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class Forwards:
     # -- watched roots
 
     def enter(self, root: nn.Module, *, training: bool, gradients: bool) -> None:
-        """The forward of a watched root begins."""
+        """Decide as what the forward of a watched root counts, and tell the clock that it begins.
+
+        training: whether the root is in training mode. gradients: whether gradients are enabled.
+        """
         number, outermost = id(root), self._clock.phases.forward is None
         if not gradients and outermost:
             gradients = surroundings().awaited
@@ -59,7 +63,7 @@ class Forwards:
         return self._held(root) if search else id(root) in self._trained and self._held(root)
 
     def _held(self, module: nn.Module) -> bool:
-        """Whether an optimizer holds parameters of `module`; the search is made only once."""
+        """Return whether an optimizer holds parameters of `module`, searching for one only once."""
         known = self._trained.get(id(module))
         if known is None or known[0]() is not module:
             known = self._trained[id(module)] = (ref(module), held_by_optimizer(module))
@@ -70,7 +74,10 @@ class Forwards:
     # -- names
 
     def place(self, plan: Plan, *, gradients: bool) -> At:
-        """The coordinates of a use of `plan` in forward."""
+        """Return the coordinates of a use of `plan` in forward.
+
+        plan: what is recorded of a name. gradients: whether gradients are enabled.
+        """
         if not gradients:
             return self._place_without(plan)
         self._use(plan)
@@ -99,7 +106,7 @@ class Forwards:
         return clock.count(plan.counters, opens=not clock.trains)
 
     def _is_monitoring(self, plan: Plan, module: nn.Module | None, *, outermost: bool) -> bool:
-        """Whether this use of a name belongs to a forward that monitors the training."""
+        """Return whether this use of a name belongs to a forward that monitors the training."""
         if plan.use == REACHED:
             if outermost and self._clock.is_open:  # part of the forward of the open pass
                 plan.use = MIXED

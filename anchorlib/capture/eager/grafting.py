@@ -4,8 +4,9 @@
         train()                                  # every tensor is made from what run a had there
 
 ANCHOR_GRAFT=A in the environment grafts run A onto every session of the process, which then records
-A-graft. Such a run records its own values, computed from A's. So a record that differs from A's was
-computed differently: every independent cause shows in one run, even those downstream of another.
+the run A-graft. Such a run records its own values, computed from A's. So a record that differs from
+A's was computed differently: every independent cause shows in one run, even those downstream of
+another cause.
 
 How A's bits get into the training:
 
@@ -54,9 +55,12 @@ _SCALED = "it carries another loss scale"
 
 
 class Graft:
-    """Hands the anchors of one session the values of a run. Safe to call from any thread.
+    """Replaces the values of a training at its anchors by those of a recorded run.
 
-    steps: the steps in which values are handed over; None: all steps.
+    Safe to call from any thread.
+
+    run, rank: whose records are taken. steps: the steps in which values are replaced; None: all
+        steps.
     """
 
     def __init__(self, run: Run, rank: int, steps: Steps | None = None) -> None:
@@ -73,7 +77,7 @@ class Graft:
     # -- handing over
 
     def in_place(self, name: str, kind: str, at: At, x: torch.Tensor, note: Note) -> None:
-        """Overwrite `x` with the run's record at these coordinates, if there is a fitting one."""
+        """Overwrite `x` with the run's record of this name, kind and coordinates, if one fits."""
         theirs = self._theirs(name, kind, at, x, note)
         if theirs is None:
             return
@@ -88,7 +92,7 @@ class Graft:
     def gradient(
         self, name: str, kind: str, at: At, x: torch.Tensor, note: Note
     ) -> torch.Tensor | None:
-        """The run's gradient to take the place of `x`; None where there is no fitting record."""
+        """Return the run's gradient that replaces `x`; None where no record fits."""
         theirs = self._theirs(name, kind, at, x, note)
         if theirs is None:
             return None
@@ -114,7 +118,7 @@ class Graft:
     def _read(
         self, name: str, kind: str, at: At, x: torch.Tensor, note: Note
     ) -> torch.Tensor | str:
-        """The run's tensor at these coordinates, or the reason why it cannot be handed over."""
+        """Return the run's tensor at these coordinates, or a text on why it cannot be used."""
         from anchorlib.reading import as_tensor  # the store is loaded where it is read
 
         series = self._series_of(name, kind)
@@ -142,7 +146,7 @@ class Graft:
             return self._series[key]
 
     def _find(self, name: str, kind: str) -> Series | None:
-        """The run's series of a tensor, that of mode "all" first; None where there is none."""
+        """Return the run's series of a tensor, preferably of mode "all"; None if there is none."""
         for mode in ("all", None):
             try:
                 return self._run.series(name, kind, rank=self._rank, mode=mode)
@@ -157,7 +161,12 @@ class Graft:
         self._missing.setdefault(join(name, kind), reason)
 
     def begin(self, header: Callable[[str, Any], None]) -> None:
-        """Note in the header which run is grafted, at the start: the process may die later."""
+        """Note in the header which run is grafted.
+
+        That is done at the start, since the process may die later.
+
+        header: writes a header entry, given its key and value.
+        """
         header("grafted", self._run.name)
 
     def end(self, header: Callable[[str, Any], None]) -> None:
@@ -181,14 +190,14 @@ class Graft:
 
 
 def _places(series: Series) -> dict[At, int]:
-    """The index in the series of the last record at each coordinate."""
+    """Return the index in the series of the last record at each coordinate."""
     columns = series.columns
     each = (columns[name].tolist() for name in ("step", "pass_index", "call", "phase"))
     return {At(*one): index for index, one in enumerate(zip(*each, strict=True))}
 
 
 def _laid_out_as(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """A copy of `values` with the strides of `x`, since the order of later sums depends on them.
+    """Return `values` with the strides of `x`, as the order of later sums depends on strides.
 
     If `x` was expanded from fewer elements, as the gradient of a sum is, the copy is expanded too.
     """
@@ -202,7 +211,7 @@ def _laid_out_as(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def _overlaps(x: torch.Tensor) -> bool:
-    """Whether elements may share memory, so that writing one changes another."""
+    """Return whether elements of `x` may share memory, so that writing one changes another."""
     sizes = sorted(
         (stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1
     )

@@ -1,7 +1,8 @@
 """What happens at an anchor: the value is observed at once, the gradient when backward reaches it.
 
 Anchors, watched modules and optimizers share one observer: it has the clock and the recorder, and
-lets no exception of ours out into a user's forward, backward or optimizer step.
+lets no exception of ours out into a user's forward, backward or optimizer step. A plan, here, is
+what is recorded of one name: its streams of each kind and phase.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ def _all_idle(streams: tuple[Stream, ...], step: int) -> bool:
 
 
 class GradientHook:
-    """A tensor hook that observes the gradient of one forward call."""
+    """A tensor hook that observes the gradient of the tensor of one forward call.
+
+    plan: what is recorded; None: the hook only notes that there is a gradient. at: the coordinates
+        of the forward call.
+    """
 
     __slots__ = ("_observer", "_plan", "at")
 
@@ -57,15 +62,15 @@ class GradientHook:
         self.at = at
 
     def serves(self, observer: Observer, plan: Plan | None) -> bool:
-        """Whether this hook records by `plan` for `observer`."""
+        """Return whether this hook records by `plan` for `observer`."""
         return self._observer is observer and self._plan is plan
 
     @never_traced
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """Record `gradient`; without a plan, only note that this pass has a gradient.
 
-        Returns the gradient that takes its place under `graft`; otherwise None, which changes
-        nothing.
+        Returns None, which leaves the gradient as it is; or, while another run is grafted onto this
+        one, the gradient of the other run.
         """
         return self._observer.gradient(self._plan, self.at, gradient)
 
@@ -77,9 +82,10 @@ class LeafHook(GradientHook):
 
     @never_traced
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        """Record `gradient` at the coordinates of its call if that is in the open pass.
+        """Record `gradient` at the coordinates of its call if the call is in the open pass.
 
-        Else it is recorded at the coordinates that the clock shows now.
+        Otherwise record it at the coordinates that the clock shows now. Returns what GradientHook
+        returns.
         """
         at, now = self.at, self._observer.clock.now()
         if at[:2] != now[:2]:
@@ -88,10 +94,10 @@ class LeafHook(GradientHook):
 
 
 class Observer:
-    """Takes observations for one session until it is closed.
+    """Takes the observations of one session, of eager code, until it is closed.
 
-    outside: given what compiled code handed out, which may keep a part of its gradient: the
-        tensor, its node, the plan and the place.
+    outside: called for an output of compiled code, which may keep a part of the output's gradient
+        to itself, with the tensor, its autograd node, the plan and the coordinates.
     """
 
     def __init__(self, clock: Clock, recorder: Recorder) -> None:
@@ -113,9 +119,10 @@ class Observer:
     def value(  # noqa: C901, PLR0912, PLR0915  # inlined: each call would cost at every observation
         self, plan: Plan, x: torch.Tensor, *, grad: bool = True, given: Given | None = None
     ) -> None:
-        """Observe `x` in the forward pass. given: the module that made `x`, with its arguments.
+        """Observe `x` in the forward pass, and hook its gradient.
 
-        Raises nothing but UnsupportedError, for a tensor that an anchor cannot record.
+        grad: whether the gradient is recorded. given: the module that made `x`, with its arguments.
+            Raises nothing but UnsupportedError, for a tensor that an anchor cannot record.
         """
         try:
             backward = graph_task() != -1
@@ -152,7 +159,11 @@ class Observer:
         return at
 
     def _repeated(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> bool:
-        """Whether activation checkpointing repeats a call whose value is recorded already."""
+        """Return whether activation checkpointing repeats a call whose value is recorded already.
+
+        If so, and the call was first made without gradients, the gradient of `x` is hooked now.
+        wanted: whether the gradient is recorded.
+        """
         what = repetition()
         if what is not Repetition.UNFOLLOWED:
             return what is Repetition.FOLLOWED
@@ -178,7 +189,10 @@ class Observer:
     def gradient(
         self, plan: Plan | None, at: At, gradient: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """Observe a gradient of the forward call at `at`; returns its replacement, or None."""
+        """Observe a gradient of the forward call at `at`.
+
+        Returns None; or, while another run is grafted, the gradient to use instead.
+        """
         if self.closed or gradient is None:
             return None
         try:
@@ -193,7 +207,10 @@ class Observer:
         return None
 
     def pass_gradient(self, plan: Plan, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """Observe the gradient that one backward adds to a parameter; its replacement, or None."""
+        """Observe the gradient that one backward adds to a parameter.
+
+        Returns None; or, while another run is grafted, the gradient to use instead.
+        """
         if self.closed or gradient is None:
             return None
         try:
@@ -222,7 +239,7 @@ class Observer:
     def _follow(
         self, plan: Plan, x: torch.Tensor, at: At, node: Any, streams: tuple[Stream, ...]
     ) -> None:
-        """Hook `x` to record its gradient, or at least to notice that its pass has one."""
+        """Hook `x` to record its gradient, or at least to notice that its pass has a gradient."""
         recorded: Plan | None = plan
         if not (streams and streams[0].at_once) and _all_idle(streams, at.step):
             # To notice a pass one hook is enough, but a model's output may be detached later.
@@ -251,20 +268,20 @@ class Observer:
         self._hung.append(hang_on_leaf(x, LeafHook(self, plan, at)))
 
     def catch_up(self) -> None:
-        """Call `due`, if set: a forward of a watched model or an optimizer's step begins."""
+        """Call `due`, if set, as a watched model's forward or an optimizer's step is to begin."""
         due, self.due = self.due, None
         if due is not None:
             self.guarded(due)
 
     def guarded(self, action: Callable[[], object]) -> None:
-        """Run `action` inside an optimizer's step; its exception is counted and logged."""
+        """Run `action` inside an optimizer's step; if it raises, count and log the exception."""
         try:
             action()
         except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
             self.fault("optimizer", "grad", fault)
 
     def fault(self, name: str, kind: str, fault: Exception) -> None:
-        """Count and log (once) an exception of ours during an observation; training goes on."""
+        """Count, and log once, an exception of ours during an observation; training goes on."""
         reason = f"{type(fault).__name__}: {fault}"[:200]
         self.recorder.skip(name, kind, reason, self.clock.step)
         if reason not in self._logged:

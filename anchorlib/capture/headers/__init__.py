@@ -1,4 +1,4 @@
-"""Facts that a run depends on besides its tensors, for its header, with secrets masked."""
+"""The facts besides tensors that a run depends on, for the run's header, with secrets masked."""
 
 from anchorlib.capture.headers.header import autocast, command, run_header
 from anchorlib.capture.headers.histories import Histories

@@ -1,6 +1,7 @@
 """The run header: versions, devices and settings that a run depends on besides its code.
 
-The header is flat, JSON-able, and has its secrets masked (see `masking`).
+The header is a flat mapping that can be written as JSON, and has its secrets masked (see
+`masking`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["autocast", "command", "run_header"]
 
 
 def run_header(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Versions, devices, precision and determinism settings, world layout, code and command.
+    """Return the header: versions, devices, precision, determinism, world layout, code and command.
 
     attributes: the user's own entries, which become `user.NAME`.
     """
@@ -58,7 +59,7 @@ def _read(ask: Callable[[], Any]) -> Any:
 
 
 def autocast() -> str | None:
-    """The dtypes of autocast on all devices, joined by "|"; None where autocast is off."""
+    """Return the dtypes of autocast on all devices, joined by "|"; None where autocast is off."""
     if not is_any_autocast():  # the cheap test first: every pass calls this
         return None
     dtypes = [_autocast(device) for device in _DEVICES if torch.amp.is_autocast_available(device)]
@@ -80,7 +81,7 @@ def _emulate_precision_casts() -> bool:
 
 
 def _device() -> str:
-    """The name of the GPU, else the kind of accelerator ("xpu", "mps"), else "cpu"."""
+    """Return the name of the GPU, else the kind of accelerator ("xpu", "mps"), else "cpu"."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     if torch.accelerator.is_available():
@@ -151,9 +152,9 @@ def _world() -> dict[str, Any]:
 
 
 def command(argv: list[str], *, inline: bool = False) -> list[str]:
-    """The whole command line, with interpreter and options, so that it can be repeated; masked.
+    """Return the command line `argv`, from the interpreter on, with secrets masked.
 
-    inline: whether it is `python -c CODE`; all of the code is masked then.
+    inline: whether it is `python -c CODE`; then all of CODE is masked.
     """
     shown = masked(argv)
     if inline:
@@ -163,7 +164,7 @@ def command(argv: list[str], *, inline: bool = False) -> list[str]:
 
 
 def _git_commit() -> str | None:
-    """The git commit of the program, with "+" if files differ from it; None outside git."""
+    """Return the program's git commit, with "+" if files differ from it; None outside git."""
     script = Path(sys.argv[0] or ".").resolve().parent
     if not script.is_dir():
         return None

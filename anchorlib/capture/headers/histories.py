@@ -3,10 +3,10 @@
     history.optimizer.lr   {"points": [[0, 0.001], [10, 0.0005]], "until": 99}
     history.random         {"points": [[0, "a3f09c…"], [1, "77b0d1…"]], "until": 1}
 
-They are entries of the header. A hyperparameter has a point at each step that used another value
-than the step before. The random state has a point where a step's pass begins (`random.pass1`: the
-second pass): a digest of the state of torch's CPU generator, which each draw on the CPU changes.
-The states of GPUs are not read, since that would wait for the GPU.
+Histories are entries of the run's header. A hyperparameter has a point at each step that used
+another value than the step before. The random state has a point where a step's pass begins
+(`random.pass1`: the second pass): a digest of the state of torch's CPU generator, which each draw
+on the CPU changes. The states of GPUs are not read, since that would wait for the GPU.
 
 An entry is written again each time that it has grown by half, and at the end, so that all writes
 together cost only a few times the last one. It ends after 4,096 points, at the step in `until`.
@@ -34,9 +34,9 @@ Tell = Callable[[str, Any], None]
 
 
 class _History:
-    """The history of one value over the steps, as an entry of the header.
+    """The history of one value over the steps, as an entry of the run's header.
 
-    tell: writes the entry.
+    key: the entry's key, without "history.". tell: writes an entry, given its key and value.
     """
 
     __slots__ = ("_due", "_key", "_points", "_tell", "_until")
@@ -50,7 +50,7 @@ class _History:
     def see(self, step: int, value: Any) -> None:
         """Add (step, value) to the history where the value has changed since the last step seen.
 
-        A full history takes nothing more.
+        A full history ignores the call.
         """
         points = self._points
         if len(points) >= _MOST:
@@ -73,7 +73,7 @@ class _History:
 class Histories:
     """The histories of one session; they draw no random number and touch no tensor of the user's.
 
-    tell: writes an entry of the header.
+    tell: writes an entry of the header, given its key and value.
     """
 
     def __init__(self, tell: Tell) -> None:
@@ -87,7 +87,7 @@ class Histories:
         self._heads[optimizer] = head
 
     def stepped(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Note the hyperparameters with which an optimizer has just stepped."""
+        """Note the hyperparameters with which `optimizer` has just made the step `step`."""
         head = self._heads.get(optimizer)
         if head is None:
             return
@@ -107,7 +107,7 @@ class Histories:
             self._of(key).see(step, xxhash.xxh3_64_hexdigest(raw)[:_DIGITS])
 
     def close(self) -> None:
-        """Write all entries."""
+        """Write all entries once more, complete."""
         for one in self._all.values():
             one.state()
 

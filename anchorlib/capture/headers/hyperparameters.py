@@ -14,7 +14,7 @@ _SHOWN = 8  # most parameter groups whose values are listed
 
 
 def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[str, Any]:
-    """Header entries of `optimizer`, as "optimizer" (its class), "optimizer.lr" and so on.
+    """Return header entries of `optimizer`: "optimizer" (its class), "optimizer.lr" and so on.
 
     A value that all parameter groups share is given once, others as a list with a value for each
     group. Options that are False or None are not listed.
@@ -35,15 +35,15 @@ def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[st
 
 
 def headed(which: int) -> str:
-    """The beginning of the header entries of a run's optimizer number `which`."""
+    """Return the first word of the header entries of a run's optimizer number `which`."""
     return f"optimizer{which + 1}" if which else "optimizer"
 
 
 def scheduled(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The numbers in the parameter groups, by name, which a schedule may change.
+    """Return the numbers in the parameter groups, by name, which a schedule may change.
 
     A number that all groups share is given once, others as a list. Tensors on a GPU are left out,
-    since reading them would wait.
+    since reading them would wait for the GPU.
     """
     numbers: dict[str, list[Any]] = {}
     groups: Sequence[Mapping[str, Any]] = optimizer.param_groups
@@ -72,7 +72,7 @@ def _number(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A number, a text or a short list of them, as a JSON value; None for anything else."""
+    """Return a number, a text or a short list of them as a JSON value; None for other values."""
     if isinstance(value, torch.Tensor):
         return value.item() if value.numel() == 1 else None
     if isinstance(value, tuple | list):

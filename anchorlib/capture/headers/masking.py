@@ -61,7 +61,7 @@ _FOLDERS: Final = ("PWD", "OLDPWD")
 
 
 def masked(argv: Sequence[str]) -> list[str]:
-    """`argv` with its secrets masked."""
+    """Return the command line `argv` with its secrets masked."""
     shown: list[str] = []
     name = ""  # name of the option whose value may come next
     for argument in argv:
@@ -76,9 +76,10 @@ def masked(argv: Sequence[str]) -> list[str]:
 
 
 def masked_value(name: str, value: Any, depth: int = HEADER_DEPTH) -> Any:
-    """A value of a configuration with secrets masked, also inside mappings and lists.
+    """Return a value of a configuration with secrets masked, also inside mappings and lists.
 
-    name: the key of the value. Raises OptionError for a value nested deeper than a header may be.
+    name: the key of the value. depth: how deep the value may be nested. Raises OptionError for a
+        value nested deeper than a header may be.
     """
     if not depth:
         raise OptionError(f"{name} is nested more than {HEADER_DEPTH} deep, which no header keeps")
@@ -95,7 +96,11 @@ def masked_value(name: str, value: Any, depth: int = HEADER_DEPTH) -> Any:
 
 
 def masked_text(text: str) -> str:
-    """`text` with secrets masked that follow a name, have a known format, or are in a variable."""
+    """Return `text` with secrets masked.
+
+    Secrets are what follows a telling name, has a known format, or is the value of a variable of
+    the environment with a telling name.
+    """
     text = _without_pairs(_as_json(text))
     text = _USER_PASSWORD.sub(rf"\1:{MASK}@", text)
     text = _BEARER.sub(rf"\1 {MASK}", text)
@@ -106,7 +111,7 @@ def masked_text(text: str) -> str:
 
 
 def _as_json(text: str) -> str:
-    """`text` with secrets masked by their keys if it is a JSON document; else unchanged."""
+    """Return `text` with secrets masked by their keys if it is a JSON document; else unchanged."""
     if text[:1] not in ("{", "["):
         return text
     try:
@@ -118,7 +123,7 @@ def _as_json(text: str) -> str:
 
 
 def _without_pairs(text: str) -> str:
-    """`text`, masked after the first name of a secret with a value: `token=`, `Api-Key: `."""
+    """Return `text` masked after the first name of a secret with a value: `token=`, `Api-Key: `."""
     for pair in _PAIR.finditer(text):
         name = pair["name"]
         named = pair["gap"] is None or name.startswith("-")  # "--password x", not "the key is"
@@ -128,7 +133,7 @@ def _without_pairs(text: str) -> str:
 
 
 def _of_environment() -> list[str]:
-    """The secrets among the values of environment variables, the longest first."""
+    """Return the secrets among the values of environment variables, the longest first."""
     return _secrets_among(tuple(os.environ.items()))
 
 

@@ -23,7 +23,7 @@ MOST_WORD = 40
 
 
 def module_texts(modules: Mapping[str, nn.Module]) -> dict[str, str]:
-    """Header entries of modules, as "module.NAME"; at most 1,024.
+    """Return header entries "module.NAME" of at most 1,024 modules.
 
     Listed are modules without submodules, and modules with settings as attributes.
     modules: by the name under which their output is recorded.
@@ -39,7 +39,7 @@ def module_texts(modules: Mapping[str, nn.Module]) -> dict[str, str]:
 
 
 def module_tree(modules: Mapping[str, nn.Module]) -> str:
-    """The number of modules, and a digest of their names and classes."""
+    """Return the number of modules, and a digest of their names and classes, as text."""
     lines = "\n".join(f"{name}: {type(module).__name__}" for name, module in modules.items())
     digest = xxhash.xxh3_64_hexdigest(lines.encode(errors="surrogatepass"))
     return f"{len(modules):,} modules, {digest}"
@@ -56,7 +56,7 @@ def _text(module: nn.Module, kept: list[str]) -> str:
 
 
 def _kept(module: nn.Module) -> Iterator[str]:
-    """Attributes of a user's module, as "eps=1e-05"; read off its dict, so that no code runs."""
+    """Yield attributes of a user's module, as "eps=1e-05"; read from its dict to run no code."""
     if type(module).__module__.partition(".")[0] == "torch":
         return
     for name, value in vars(module).items():

@@ -47,7 +47,7 @@ _NUMBER: Final = re.compile(r"[+-]?[\d_.]+(?:e[+-]?\d+)?")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether the words of `name`, and the form of `value`, mean that the value is a secret."""
+    """Return whether the words of `name` and the look of `value` say that `value` is a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
     singular = [word if word.endswith("ss") else word.removesuffix("s") for word in words]
     if any(word.endswith(_PLAIN) for word in singular):
@@ -58,7 +58,7 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def _names_access(words: list[str]) -> bool:
-    """Whether the words contain a pair such as "api key" or "access token"."""
+    """Return whether the words contain a pair such as "api key" or "access token"."""
     return any(one in _PAIRS and two in ("key", "token") for one, two in pairwise(words))
 
 

@@ -33,9 +33,10 @@ class StartingValues:
         self._left = _MOST_BYTES
 
     def note(self, step: int, tensors: Iterable[tuple[str, Read]]) -> None:
-        """Add the digests of these tensors, which `step` begins with, and write the entry.
+        """Add the digests of these tensors, with which `step` begins, and write the entry.
 
-        Tensors beyond 4,096, or beyond 4 GiB in sum, are left out.
+        tensors: names, each with a function that reads the tensor. Tensors beyond 4,096, or beyond
+            4 GiB in sum, are left out.
         """
         for name, read in tensors:
             if len(self._starts) >= _MOST_TENSORS or self._left <= 0:

@@ -41,9 +41,9 @@ class PrintFormat:
     edge_items: elements shown at each end of a dimension that is cut.
     max_line_width: a row is split, between elements, where its line would be longer than so many
         characters with indentation, brackets and separators; 0: never.
-    digits: significant digits of the largest magnitude shown; all elements get as many decimals
-        and are aligned. Integers always show all their digits. 0: each element in full (the
-        shortest text that reads back as the same number), not aligned.
+    digits: significant digits of the largest magnitude shown; all elements get as many decimals and
+        are aligned. Integers always show all their digits. 0: each element in full (the shortest
+        text that reads back as the same number), not aligned.
     float_format: "fixed" (12.35), "scientific" (1.235e+01), "none" (each element by itself, as %g
         writes it), or "auto": fixed where every finite element but 0 is at least 1e-4, below
         10^digits, and keeps a digit other than 0; else scientific.
@@ -75,13 +75,13 @@ class PrintFormat:
                 raise OptionError(f"{name} is an int of 0 or more, not {count!r}")
 
     def cut(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
-        """Which dimensions of an array of this shape show only their ends."""
+        """Return, for each dimension of an array of this shape, whether only its ends are shown."""
         summarise = 0 < self.summarise_threshold < math.prod(shape)
         return tuple(summarise and size > 2 * self.edge_items for size in shape)
 
 
 def format_edges(array: np.ndarray[Any, Any], cut: tuple[bool, ...], form: PrintFormat) -> str:
-    """The text of an array that contains only the edges of the dimensions that are `cut`."""
+    """Return the text of an array that contains only the edges of the dimensions that are `cut`."""
     if array.size == 0 and not any(cut):
         return form.open_bracket + form.close_bracket
     elements = iter(_elements(array.reshape(-1), form))
@@ -125,7 +125,7 @@ def _row(elements: list[str], form: PrintFormat, depth: int) -> list[str]:
 
 
 def _elements(values: np.ndarray[Any, Any], form: PrintFormat) -> list[str]:
-    """The values, shape (n), as texts, all as wide as the widest unless `digits` is 0."""
+    """Return the values, shape (n), as texts, all as wide as the widest unless `digits` is 0."""
     if values.dtype.kind == "c":
         write = _float_writer(np.concatenate((values.real, values.imag)), form)
         texts = [_complex(value.real, value.imag, write) for value in values]
@@ -143,7 +143,7 @@ def _complex(real: float, imaginary: float, write: _Write) -> str:
 
 
 def _float_writer(values: np.ndarray[Any, Any], form: PrintFormat) -> _Write:
-    """A function that writes each of the values, real and of shape (n), in one common format."""
+    """Return a function that writes any of the real values, shape (n), in one common format."""
     digits = form.digits
     if digits == 0:
         return str
@@ -160,7 +160,7 @@ def _float_writer(values: np.ndarray[Any, Any], form: PrintFormat) -> _Write:
 
 
 def _decimals(largest: float, digits: int) -> int:
-    """The number of decimals with which `largest` shows so many significant digits."""
+    """Return the number of decimals with which `largest` shows `digits` significant digits."""
     exponent = int(f"{largest:.{digits - 1}e}".partition("e")[2])
     return max(0, digits - 1 - exponent)
 

@@ -51,8 +51,8 @@ def anchor(
         a list of several of them); None: the session's mode.
     grad: False records only the value.
 
-    The gradient is recorded as hooks registered on `x` before this call leave it, and before hooks
-    registered later change it. It carries the coordinates of this call.
+    The recorded gradient includes changes by hooks that were registered on `x` before this call,
+    not by hooks registered later. It carries the coordinates of this call.
 
     Raises NotATensorError (a TypeError), InvalidNameError or ModeError for a wrong call, and
     UnsupportedError for tensors that cannot be recorded truly. While no session is active the call
@@ -71,7 +71,12 @@ def anchor(
 
 
 class Anchors:
-    """Takes the calls of `anchor` for one session: finds the plan of each name and mode."""
+    """Handles the calls of `anchor` for one session: finds the plan of each name and mode.
+
+    A plan is what is recorded of a name. modes: those of anchors that are given none. wanted:
+    whether the session's selectors select a name and kind. scope: the phases and steps that are
+    recorded.
+    """
 
     def __init__(
         self,
@@ -92,7 +97,7 @@ class Anchors:
         self.compiled = compiled.CompiledObserver(observer, self._compiled_plan)
 
     def take(self, x: Any, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
-        """Observe `x` under `name`."""
+        """Observe `x` under `name`. Raises what `anchor` raises."""
         if type(x) is not torch.Tensor and not isinstance(x, torch.Tensor):
             if stands_for_a_tensor(x):
                 self._observer.recorder.skip(name, "value", "tracing", self._observer.clock.step)
@@ -103,22 +108,25 @@ class Anchors:
             self._observer.value(plan, x, grad=grad)
 
     def knows(self, name: str) -> bool:
-        """Whether the program has called an anchor of this name so far."""
+        """Return whether the program has called an anchor of this name so far."""
         return name in self._names
 
     def found_plan(self, name: str) -> Plan:
-        """The plan for a tensor without an anchor, as if an anchor called `name` had no mode."""
+        """Return the plan for a tensor without an anchor, as if an anchor `name` had no mode."""
         return self._of_modes.get((name, self._modes)) or self._plan(name, None)
 
     def _rests(self, plan: Plan) -> bool:
-        """Whether this use of a name is left out, and need not be counted to classify the name."""
+        """Return whether this use of a name is left out, and need not be counted to classify it.
+
+        Classifying is finding out whether the name is used with gradients, without, or both.
+        """
         if plan.use == NEW or (plan.use == QUIET and torch.is_grad_enabled()):
             return False
         clock = self._observer.clock
         return self._scope.rests(clock.step, clock.phase)
 
     def _plan_of(self, name: str, mode: ModeSpec | None) -> Plan:
-        """The plan of an anchor of the program's; noted as such."""
+        """Return the plan of an anchor that the program calls, and note the anchor's name."""
         given = tuple(mode) if type(mode) is list else mode
         plan = self._plans.get((name, given))
         if plan is None:
@@ -147,7 +155,10 @@ class Anchors:
         return Plan(name, make, lambda: modes)
 
     def _compiled_plan(self, name: str, modes: str) -> Plan | None:
-        """The plan of an anchor or watched tensor in compiled code, by `AnchorPlace.modes`."""
+        """Return the plan of an anchor or watched tensor in compiled code; None if there is none.
+
+        modes: as in `AnchorPlace.modes`: the texts of modes, or the number of a watch.
+        """
         kind, _, number = modes.partition(":")
         if kind != "watch":
             self._names.add(name)
@@ -157,34 +168,34 @@ class Anchors:
 
 
 def activate(anchors: Anchors) -> None:
-    """Let `anchors` take the calls of `anchor` from now on."""
+    """Have `anchors` handle the calls of `anchor` from now on."""
     global _active, _anchors  # noqa: PLW0603  # read at every anchor: a module global is fastest
     _anchors = anchors
     _active = True
 
 
 def deactivate() -> None:
-    """Let `anchor` do nothing from now on."""
+    """Have `anchor` do nothing from now on."""
     global _active, _anchors, _start  # noqa: PLW0603
     _active = False
     _anchors = _start = None
 
 
 def arm(start: Callable[[], None]) -> None:
-    """Let the first call of `anchor` call `start`, which is meant to activate a session."""
+    """Have the first call of `anchor` call `start`, which is meant to activate a session."""
     global _active, _start  # noqa: PLW0603
     _start = start
     _active = True
 
 
 def recording() -> bool:
-    """Whether `anchor` does anything; dynamo guards on the answer where it traces this call."""
+    """Return whether `anchor` does anything; dynamo, when it traces the call, guards on that."""
     return _active
 
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """A context in which `anchor` does nothing, to try out a model without recording it."""
+    """Return a context manager in which `anchor` does nothing, to try out a model unrecorded."""
     global _active  # noqa: PLW0603
     was, _active = _active, False
     try:

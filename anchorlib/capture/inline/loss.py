@@ -27,7 +27,7 @@ LOSS: Final = "loss"
 
 
 class LossFinder:
-    """Finds the losses of one session.
+    """Finds and records the losses of one session, by wrapping `torch.autograd.backward`.
 
     taken: whether a watched model records a tensor of a given name.
     """

@@ -58,10 +58,11 @@ def print_tensor(  # noqa: PLR0913  # the arguments of PopTorch's ipu_print_tens
     print_gradient: False prints only the value.
     The other arguments set the format of the values: see `PrintFormat`.
 
-    The gradient is printed in every backward that reaches `x`, as hooks registered on `x` before
-    this call leave it. A leaf outlives the step: its gradient is printed once in each backward,
-    however often the leaf was printed, until the leaf is printed under the same title with
-    `print_gradient=False`. Values are not printed again when checkpointing recomputes them.
+    The gradient is printed in every backward that reaches `x`, with the changes by hooks that were
+    registered on `x` before this call. A leaf outlives the step: its gradient is printed once in
+    each backward, however often the leaf was printed, until the leaf is printed under the same
+    title with `print_gradient=False`. Values are not printed again when checkpointing recomputes
+    them.
 
     Raises NotATensorError (a TypeError) and OptionError (a ValueError) before anything is printed.
     Errors of writing to stderr are ignored.
@@ -99,7 +100,7 @@ def _print(x: Any, title: str, print_gradient: bool, form: tuple[Any, ...]) -> N
 
 
 class _GradientPrinter:
-    """A tensor hook that prints the gradient."""
+    """A tensor hook that prints the gradient under "`title`_gradient" and does not change it."""
 
     __slots__ = ("form", "title")
 
@@ -118,9 +119,9 @@ class _GradientPrinter:
 
 
 def _follow(x: torch.Tensor, printer: _GradientPrinter, *, wanted: bool) -> None:
-    """Hook `x`, so that its gradient is printed if that is `wanted`.
+    """Hook `x` so that its gradient is printed, if that is `wanted`.
 
-    A leaf may have a hook of an earlier call: it is removed where no gradient is wanted now.
+    A leaf may have a hook of an earlier call: that hook is removed if no gradient is wanted now.
     """
     if not x.is_leaf:
         if wanted:
@@ -164,7 +165,7 @@ def _text(x: torch.Tensor, form: PrintFormat) -> str:
 def _edges(
     x: torch.Tensor, cut: tuple[bool, ...], items: int, dimension: int = 0
 ) -> np.ndarray[Any, Any]:
-    """The values that are shown; only these are copied from the device."""
+    """Return the values that are shown, as an array; only these are copied from the device."""
     if not any(cut[dimension:]):
         return decode(*as_storage(x))
     if not cut[dimension]:

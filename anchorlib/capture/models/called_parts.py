@@ -1,7 +1,8 @@
 """Parts of a watched model that a program calls directly, as Lightning's `training_step` does.
 
-The root's forward does not run then, and cannot tell training from evaluation. So the outermost
-part that is called begins a forward in place of the root: its `training` tells them apart.
+The root module's forward does not run then, and cannot tell training from evaluation. So the
+outermost part that is called counts as the root for that call: its `training` attribute tells
+training and evaluation apart.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["hook_called_parts"]
 
 
 def hook_called_parts(model: nn.Module, observer: Observer) -> Callable[[], None]:
-    """Hook the parts that a program may call directly; returns what removes the hooks."""
+    """Hook the parts that a program may call directly; return a function that removes the hooks."""
     hung: list[Hung] = []
     for module in _callable(model):
         part = _CalledPart(observer)
@@ -39,7 +40,7 @@ def hook_called_parts(model: nn.Module, observer: Observer) -> Callable[[], None
 
 
 def _callable(model: nn.Module) -> Iterator[nn.Module]:
-    """The outermost modules below `model` that have a forward: a ModuleList has none."""
+    """Yield the outermost modules below `model` that have a forward: a ModuleList has none."""
     for child in model.children():
         if has_forward(child):
             yield child
@@ -48,14 +49,17 @@ def _callable(model: nn.Module) -> Iterator[nn.Module]:
 
 
 class _CalledPart:
-    """The threads that call one part directly, each with the depth of its calls."""
+    """The hooks of one part of a model, and the threads that call it directly.
+
+    For each thread the depth of its calls is counted, since a part may call itself.
+    """
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._depth: dict[int, int] = {}
 
     def begins(self, module: nn.Module, _args: Any) -> None:
-        """Note that the forward of the part begins."""
+        """Note that the part's forward begins; it counts as a root's forward if none is running."""
         observer = self._observer
         if torch.compiler.is_compiling() or observer.closed or recomputing():
             return
@@ -69,7 +73,7 @@ class _CalledPart:
             observer.forwards.enter(module, training=module.training, gradients=gradients)
 
     def has_ended(self, _module: nn.Module, _args: Any, _output: Any) -> None:
-        """The part's forward has ended, be it by an exception."""
+        """Note that the part's forward has ended, perhaps by an exception."""
         if torch.compiler.is_compiling():
             return
         thread = threading.get_ident()

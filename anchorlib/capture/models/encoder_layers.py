@@ -26,7 +26,7 @@ __all__ = ["show_encoder_layers_no_hooks"]
 
 @functools.cache
 def show_encoder_layers_no_hooks() -> None:
-    """Let `nn.TransformerEncoderLayer` choose its path as if our hooks were not there."""
+    """Make `nn.TransformerEncoderLayer` choose its path as if our hooks were not there."""
     layer = nn.TransformerEncoderLayer
     layer.modules = _modules(layer.forward.__code__)  # type: ignore[method-assign]
 
@@ -45,7 +45,10 @@ class _Shown:
 
 
 def _modules(forward: object) -> Any:
-    """A method `modules` that hides our hooks where code `forward`, the layer's own, calls it."""
+    """Return a method `modules` that hides our hooks where the layer's own forward calls it.
+
+    forward: the code object of that forward.
+    """
 
     def modules(self: nn.Module) -> Iterator[Any]:
         every = nn.Module.modules(self)

@@ -18,7 +18,10 @@ __all__ = ["ModuleHook", "PassGradient", "ShardGradient"]
 
 
 class ModuleHook(OwnHook):
-    """A hook on one module; does nothing on a shallow copy or replica, which shares its hooks."""
+    """A hook that calls `act` for one module only.
+
+    It does nothing for a shallow copy or a replica of the module, which shares the module's hooks.
+    """
 
     __slots__ = ("_act", "_module")
 
@@ -34,7 +37,7 @@ class ModuleHook(OwnHook):
 
 
 class PassGradient:
-    """A parameter's hook, which records the gradient that each backward adds."""
+    """A parameter's tensor hook, which records the gradient that each backward adds."""
 
     __slots__ = ("_observer", "_plan")
     __torch_unserializable__ = True  # lets torch save a watched parameter without a warning
@@ -45,7 +48,10 @@ class PassGradient:
 
     @never_traced
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        """Record `gradient` with the coordinates of the pass that is open now."""
+        """Record `gradient` with the coordinates of the pass that is open now.
+
+        Returns None; or, while another run is grafted, the gradient to use instead.
+        """
         return self._observer.pass_gradient(self._plan, gradient)
 
 

@@ -38,7 +38,7 @@ class ModuleModes:
         }
 
     def look(self, step: int) -> None:
-        """Report each layer that is in eval mode as a pass of `step` begins, a layer once."""
+        """Report the layers that are in eval mode as a pass of `step` begins, each layer once."""
         if not self._root.training:
             return
         evaluating = [name for name, layer in self._layers.items() if not layer.training]
