@@ -317,8 +317,8 @@ class Fold(Generic[X, P]):
     def hold(self, step: int, at: Any, x: X) -> OpenWindow[P] | None:
         """Fold `x`, observed in `step`, into the window of `step`.
 
-        at: the coordinates of the observation. Returns the window that was open before, if `step`
-            lies outside of it; else None.
+        at: the coordinates of the observation.
+        Returns the window that was open before, if `step` lies outside of it; else None.
         """
         mode = self.mode
         assert isinstance(mode, Sum | Final)

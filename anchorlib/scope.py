@@ -108,7 +108,8 @@ def scope(
 
     phases: a phase's name or a list of names. steps: a step, a range, or a list of them. For an
         argument that is None, ANCHOR_PHASES or ANCHOR_STEPS of `environ` is read; without that
-        variable, all phases or all steps are recorded. Raises OptionError.
+        variable, all phases or all steps are recorded.
+    Raises OptionError.
     """
     if phases is None and environ.get("ANCHOR_PHASES"):
         names = [part.strip() for part in environ["ANCHOR_PHASES"].split(",") if part.strip()]

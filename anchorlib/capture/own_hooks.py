@@ -8,7 +8,7 @@ pickle or copy: `torch.save`, `deepcopy`, `torch.package`, models sent to other 
 classes with a `__reduce__` or `__getstate__` of their own.
 
 Our entries have negative numbers. torch numbers the hooks of a process from 0 on, and saves the
-numbers: so those of the user's hooks stay what they are without us.
+numbers: so the numbers of the user's hooks are what they would be without us.
 """
 
 from __future__ import annotations
@@ -74,7 +74,11 @@ class OwnHook:
 
 
 class Hung:
-    """Our hook's entry in one of torch's dicts of hooks, and in the dicts of flags beside it."""
+    """The entry of a hook of ours in torch's dicts of hooks, which can be removed again.
+
+    number: the entry's key. dicts: the dict of hooks, and dicts of flags in which the hook has an
+        entry too.
+    """
 
     __slots__ = ("_dicts", "_number")
 
@@ -96,9 +100,10 @@ class Hung:
 
 
 def hang(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False) -> Hung:
-    """Let torch call `hook` after all others in `hooks`, or (first) before them.
+    """Add `hook` to the dict `hooks`, behind all others, or (first) before them; return the entry.
 
-    marks: dicts in which an entry tells torch how to call the hook of that number.
+    marks: dicts of flags: an entry in them, under the hook's number, tells torch how to call the
+        hook.
     """
     number = -next(_numbers)
     for one in (hooks, *marks):
@@ -109,14 +114,20 @@ def hang(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False)
 
 
 def _held(handle: Any) -> Hung:
-    """The entry of a hook that was registered by torch's public method, among the user's hooks."""
+    """Return the entry of a hook that was registered by torch's public method.
+
+    handle: what that method returned. Such a hook has a number among those of the user's hooks.
+    """
     return Hung(handle.id, (handle.hooks_dict_ref(),))
 
 
 def hang_before_forward(
     module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False
 ) -> Hung:
-    """Let `hook` be called before the forward of `module` and before its other hooks."""
+    """Register `hook` to be called before the forward of `module` and before its other hooks.
+
+    kwargs: whether `hook` is given keyword arguments too. Returns the hook's entry.
+    """
     dicts = forward_pre_hook_dicts(module)
     if dicts is None:
         return _held(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=kwargs))
@@ -127,7 +138,11 @@ def hang_before_forward(
 def hang_after_forward(
     module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False, always: bool = False
 ) -> Hung:
-    """Let `hook` be called after the forward of `module`; always: even if that raised."""
+    """Register `hook` to be called after the forward of `module`; return the hook's entry.
+
+    kwargs: whether `hook` is given keyword arguments too. always: call it even if the forward
+        raised.
+    """
     dicts = forward_hook_dicts(module)
     if dicts is None:
         return _held(module.register_forward_hook(hook, with_kwargs=kwargs, always_call=always))
@@ -139,7 +154,10 @@ def hang_after_forward(
 
 
 def hang_on_leaf(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hung:
-    """Let `hook` be called with each gradient of `leaf`, a tensor that no operation made."""
+    """Register `hook` to be called with each gradient of `leaf`; return the hook's entry.
+
+    leaf: a tensor that no operation made.
+    """
     own_way = type(leaf) not in {torch.Tensor, nn.Parameter}  # may define `register_hook`
     if own_way or not hooks_are_known:
         return _held(leaf.register_hook(hook))
@@ -147,32 +165,39 @@ def hang_on_leaf(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hun
 
 
 def hang_on_sharded(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hung:
-    """Let `hook` be called with `leaf`, a DTensor, whenever a gradient was added to its `grad`."""
+    """Register `hook` to be called with `leaf`, a DTensor, after each addition to its `grad`.
+
+    Returns the hook's entry.
+    """
     return _held(leaf.register_post_accumulate_grad_hook(hook))
 
 
 def hang_before_step(optimizer: Optimizer, hook: Callable[..., Any]) -> Hung:
-    """Let `hook` be called before each step of `optimizer`, after the hooks it has now."""
+    """Register `hook` to be called before each step of `optimizer`, after the hooks it has now.
+
+    Returns the hook's entry.
+    """
     hooks = step_pre_hooks(optimizer)
     return _held(optimizer.register_step_pre_hook(hook)) if hooks is None else hang(hooks, hook)
 
 
 def hang_after_steps(hook: Callable[..., Any]) -> Hung:
-    """Let `hook` be called after each step of any optimizer in this process."""
+    """Register `hook` to be called after each step of any optimizer; return the hook's entry."""
     hooks = global_step_hooks(before=False)
     return _held(register_optimizer_step_post_hook(hook)) if hooks is None else hang(hooks, hook)
 
 
 def hang_before_steps(hook: Callable[..., Any]) -> Hung:
-    """Let `hook` be called before each step of any optimizer in this process."""
+    """Register `hook` to be called before each step of any optimizer; return the hook's entry."""
     hooks = global_step_hooks(before=True)
     return _held(register_optimizer_step_pre_hook(hook)) if hooks is None else hang(hooks, hook)
 
 
 class _Reduction:
-    """Takes an OrderedDict apart for `pickle` and `copy`: without our entries, else as `before`.
+    """A function by which `pickle` and `copy` take an OrderedDict apart, without our entries.
 
-    All open sessions share one, since they may end in any order.
+    before: the function that was registered with `copyreg` before, which does the rest; None if
+        there was none. All open sessions share one _Reduction, since they may end in any order.
     """
 
     def __init__(self, before: Callable[..., Any] | None) -> None:
@@ -190,7 +215,7 @@ class _Reduction:
 
 
 def leave_out_of_copies() -> Callable[[], None]:
-    """Leave our entries out of pickles and copies of OrderedDicts; returns what ends that."""
+    """Leave our entries out of pickled and copied OrderedDicts; return a function to end that."""
     table: dict[type, Any] = copyreg.dispatch_table
     with _lock:
         there = table.get(OrderedDict)

@@ -79,7 +79,8 @@ class LineageTracker:
 
         plan: what is recorded of `x`, with its name. node: the autograd node that made `x`.
         grad: whether the gradient of `x` is recorded. shape: that of `x`, if the caller has it.
-            given: the module whose output `x` is, with its arguments. Raises nothing.
+            given: the module whose output `x` is, with its arguments.
+        Raises nothing.
         """
         try:
             if shape is None and not x.is_nested:

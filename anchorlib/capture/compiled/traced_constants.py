@@ -64,8 +64,8 @@ def place_anchor(
 
     name: as the user gave it. described: the mode as nested constants; None: the session's. other:
         the class of the anchored object if that is not a tensor, or "". gradients: whether
-        gradients are enabled. Returns the arguments of the anchor's operators, and the class and
-        message of an error, or None.
+        gradients are enabled.
+    Returns the arguments of the anchor's operators, and the class and message of an error, or None.
     """
     try:
         if other:

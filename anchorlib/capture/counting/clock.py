@@ -268,9 +268,9 @@ class Clock:
     def end_step(self, number: object = None) -> None:
         """End the step by hand; from now on only this method ends steps.
 
-        number: the number of the next step; None for the following number. The first call does not
-            count again a step that an optimizer has just ended. Raises OptionError for a `number`
-            that no step can have.
+        number: the number of the next step; None for the following number.
+        The first call does not count again a step that an optimizer has just ended. Raises
+        OptionError for a `number` that no step can have.
         """
         if not isinstance(number, int | None) or (number is not None and number < 0):
             raise OptionError(f"a step is a whole number from 0 on, not {number!r}")

@@ -122,7 +122,7 @@ class Observer:
         """Observe `x` in the forward pass, and hook its gradient.
 
         grad: whether the gradient is recorded. given: the module that made `x`, with its arguments.
-            Raises nothing but UnsupportedError, for a tensor that an anchor cannot record.
+        Raises nothing but UnsupportedError, for a tensor that an anchor cannot record.
         """
         try:
             backward = graph_task() != -1

@@ -78,8 +78,8 @@ def masked(argv: Sequence[str]) -> list[str]:
 def masked_value(name: str, value: Any, depth: int = HEADER_DEPTH) -> Any:
     """Return a value of a configuration with secrets masked, also inside mappings and lists.
 
-    name: the key of the value. depth: how deep the value may be nested. Raises OptionError for a
-        value nested deeper than a header may be.
+    name: the key of the value. depth: how deep the value may be nested.
+    Raises OptionError for a value nested deeper than a header may be.
     """
     if not depth:
         raise OptionError(f"{name} is nested more than {HEADER_DEPTH} deep, which no header keeps")

@@ -1,6 +1,6 @@
 """`watch`: observe the outputs, inputs, parameters and buffers of a model, without editing it.
 
-Each model has one `ModelWatch`; watching the model again adds choices to it.
+Each watched model has one `ModelWatch`; watching the model again adds choices of tensors to it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _numbers = count()
 
 
 class ModelWatch:
-    """The hooks on one model, and the choices of tensors that they record.
+    """The hooks on one model, and the choices of tensors that the hooks record.
 
     wanted: whether the session's selectors select a name and kind, given the kinds of that name.
     starts: takes the digests of parameters and buffers without records, when the first pass begins.
@@ -78,7 +78,7 @@ class ModelWatch:
     # -- what is recorded
 
     def add(self, choice: Choice) -> None:
-        """Record what `choice` wants, in addition to earlier choices."""
+        """Record the tensors that `choice` selects, in addition to those of earlier choices."""
         self.choices.append(choice)
         if not self._attached:
             return
@@ -100,7 +100,7 @@ class ModelWatch:
             plan.forget()
 
     def plan(self, name: str) -> Plan:
-        """The plan for the records of `name`."""
+        """Return the plan of `name`: what is recorded of each of its kinds in each phase."""
         plan = self._plans.get(name)
         if plan is None:
             plan = self._plans[name] = Plan(
@@ -131,15 +131,15 @@ class ModelWatch:
         return [choice for choice in self.choices if choice.wants(name, kind)]
 
     def wants(self, name: str) -> tuple[bool, bool]:
-        """Whether the value, and whether the gradient of `name` is recorded."""
+        """Return whether the value, and whether the gradient of `name` is recorded."""
         return bool(self._chosen(name, "value")), bool(self._chosen(name, "grad"))
 
     def rests(self, step: int, phase: str) -> bool:
-        """Whether no observation in `step`, by a thread in `phase`, can be selected."""
+        """Return whether no observation in `step`, by a thread in `phase`, can be selected."""
         return all(choice.rests(step, phase) for choice in self.choices)
 
     def _any(self, name: str) -> bool:
-        """Whether any output of the module `name` (`NAME`, `NAME:1`, …) may be recorded."""
+        """Return whether any output of the module `name` (`NAME`, `NAME:1`, …) may be recorded."""
         return bool(self._chosen(name, "value") or self._chosen(name, "grad")) or any(
             choice.reaches_below(name) for choice in self.choices
         )
@@ -147,7 +147,10 @@ class ModelWatch:
     # -- hooks
 
     def attach(self) -> None:
-        """Hook the root, whose forward opens passes and phases; without it nothing is recorded."""
+        """Hook the root module, whose forward opens passes and phases.
+
+        A ModelWatch that is not attached records nothing.
+        """
         root = self.parts.root
         self._attached = True
         before, after = ModuleHook(root, self._before_root), ModuleHook(root, self._after_root)
@@ -195,16 +198,16 @@ class ModelWatch:
             self.leave()
 
     def enter(self, *, training: bool, gradients: bool) -> None:
-        """The root's forward begins."""
+        """Note that the root module's forward begins, so that its pass and phase are known."""
         root = self.parts.root
         self._observer.forwards.enter(root, training=training, gradients=gradients)
 
     def leave(self) -> None:
-        """Note that the forward of the root has ended."""
+        """Note that the forward of the root module has ended, so that its phase ends."""
         self._observer.clock.leave_root()
 
     def _trace(self, name: str, value: Any, *, root: bool = False) -> None:
-        """Observe the tensors of an input or output in code that is being compiled."""
+        """Observe the tensors of an input or output `value` in code that is being compiled."""
         for leaf, tensor in named_leaves(name, value):
             watch_compiled(tensor, leaf, self.number, root=root)
 
@@ -231,7 +234,10 @@ class ModelWatch:
         return clock.step, clock.phase
 
     def _see(self, name: str, output: Any, given: Given) -> None:
-        """Observe the tensors in a module's output."""
+        """Observe the tensors in the output of the module `name`.
+
+        given: the module and its arguments.
+        """
         if type(output) is torch.Tensor:
             self._observe(name, output, given)
             return
@@ -273,7 +279,7 @@ class ModelWatch:
                 self._observer.fault(name, "value", fault)
 
     def _note_starts(self, at: At) -> None:
-        """Note, as the first pass begins, what those tensors hold that are not recorded then."""
+        """Note digests of parameters and buffers that are not recorded as the first pass begins."""
         starts, self._starts = self._starts, None
         if starts is not None:
             unrecorded = [
@@ -315,7 +321,10 @@ class ModelWatch:
 
 
 def _size_and_bits(tensor: torch.Tensor) -> tuple[int, bytes]:
-    """The size of `tensor` in bytes on this rank, and a digest of its bits as `_bits` has it."""
+    """Return the bytes that `tensor` has on this rank, and the digest that `_bits` returns.
+
+    Size 0 and an empty digest are returned for a tensor without values to read.
+    """
     try:
         bits = _bits(tensor)
     except Exception:  # noqa: BLE001  # lazy parameters, and those whose memory FSDP gave back
@@ -324,7 +333,7 @@ def _size_and_bits(tensor: torch.Tensor) -> tuple[int, bytes]:
 
 
 def _bits(tensor: torch.Tensor) -> bytes:
-    """A digest of the present bits of `tensor`; empty for a tensor that cannot be recorded."""
+    """Return a digest of the present bits of `tensor`; empty if it cannot be recorded."""
     with undisturbed():
         inside = plain_inside(tensor)
         if skip_reason(inside) is not None:

@@ -1,7 +1,7 @@
 """`torch.jit.script` of a watched model or its copy: hides our hooks, which are no TorchScript.
 
 `torch.jit.script` compiles the hooks of a module too, and would fail on ours. torch offers no way
-to prevent that, so its function that scripts a module is wrapped, once in a process.
+to prevent that, so torch's function that scripts a module is wrapped, once in a process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["script_without_hooks"]
 
 @functools.cache
 def script_without_hooks() -> None:
-    """Let `torch.jit.script` ignore our hooks from now on."""
+    """Make `torch.jit.script` ignore our hooks from now on."""
     wrap_scripting(_hookless)
 
 
@@ -36,7 +36,10 @@ def _hookless(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _hooks_taken_off(model: nn.Module) -> Iterator[None]:
-    """A context in which no module of `model` has our hooks; they are put back in their order."""
+    """Return a context manager in which no module of `model` has our hooks.
+
+    At its end they are put back in their order.
+    """
     taken = []
     for module in model.modules():
         for hooks in (vars(module).get(kind) or {} for kind in FORWARD_HOOKS):

@@ -33,6 +33,7 @@ class WatchArguments:
 
     selectors: None for the default: every module output with its gradient, and every parameter's
         `grad` (with an optimizer; else `pass_grad`).
+    modes: how each selected tensor is recorded. scope: the phases and steps that are recorded.
     """
 
     selectors: Sequence[str] | None
@@ -41,9 +42,11 @@ class WatchArguments:
 
 
 class Choice:
-    """Decides which tensors of one model are recorded, be they known before or during training.
+    """Decides which tensors of one model a call of `watch` selects.
 
-    known: every (name, kind) of the model that can be known before the first step.
+    asked: the arguments of that call.
+    known: every (name, kind) of the model that can be known before the first step. Tensors that
+        only a step can show are decided when they appear.
     parts: the named parts of the model.
 
     Raises UnknownTensorError for a selector that matches nothing and cannot match anything later,
@@ -89,11 +92,11 @@ class Choice:
         return pairs
 
     def rests(self, step: int, phase: str) -> bool:
-        """Whether no observation in `step`, by a thread in `phase`, is selected."""
+        """Return whether no observation in `step`, by a thread in `phase`, is selected."""
         return self.scope.rests(step, phase) or all(idle(mode, step) for mode in self.modes)
 
     def wants(self, name: str, kind: str) -> bool:
-        """Whether this choice records `kind` of `name`."""
+        """Return whether this choice records `kind` of `name`."""
         if (name, kind) in self._chosen:
             return True
         if name in self._known and not kind.startswith("opt."):
@@ -110,7 +113,7 @@ class Choice:
         return wanted
 
     def reaches_below(self, name: str) -> bool:
-        """Whether a further output or input of `name` (`NAME:1`, `NAME:key`) may be wanted."""
+        """Return whether another output or input (`NAME:1`, `NAME:key`) of `name` may be wanted."""
         if self._default:
             return name != self._inputs
         return any(text.partition(":")[0] == name for text in self._late) or any(
@@ -127,12 +130,12 @@ class Choice:
 
     @property
     def missing(self) -> list[str]:
-        """Selectors accepted for tensors that might appear later, which none has matched."""
+        """Selectors of tensors that might appear later, which no tensor has matched yet."""
         return [text for text, came in self._late.items() if not came]
 
 
 def _recorded_as(text: object, known: Known, parts: Parts, open_kinds: tuple[str, ...]) -> str:
-    """The selector `text` in terms of the names under which tensors are recorded.
+    """Return the selector `text` in terms of the names under which tensors are recorded.
 
     A selector that matches nothing as it stands is tried with the prefix put before it.
     """
@@ -149,14 +152,17 @@ def _recorded_as(text: object, known: Known, parts: Parts, open_kinds: tuple[str
 
 
 def _renamed(text: str, parts: Parts) -> str:
-    """The selector `text`, with a tied parameter or shared module called by its first name."""
+    """Return the selector `text`, with tied parameters and shared modules by their first names."""
     name, kind = split(text)
     first = parts.first_name(name)
     return text if first == name else join(first, kind) if kind else first
 
 
 def _why_not(text: str, parts: Parts, *, has_optimizer: bool) -> str:
-    """Why a parameter lacks the kind that `text` asks for; "" where `text` names no parameter."""
+    """Return why a parameter lacks the kind that `text` asks for; "" if `text` names no parameter.
+
+    "" is also returned if nothing is known to be wrong with the parameter.
+    """
     poptorch = _POPTORCH.match(text)
     name = text[poptorch.end() :] if poptorch else split(text)[0]
     parameter = parts.parameters.get(name)

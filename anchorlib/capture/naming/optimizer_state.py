@@ -28,7 +28,10 @@ _INTEGERS = {torch.int64: range(-(2**63), 2**63), torch.uint64: range(2**64)}
 
 
 def state_values(state: Mapping[Any, Any]) -> Iterator[tuple[str, object]]:
-    """(kind, value) of each value but None in one parameter's state; a kind is `opt.KEY:0`."""
+    """Yield the kind (such as `opt.KEY:0`) and value of each value but None in `state`.
+
+    state: an optimizer's state of one parameter.
+    """
     for key, entry in state.items():
         for path, value in _values(entry, ()):
             yield f"{OPTIMIZER_KIND}{key}" + (":" + ".".join(path) if path else ""), value
@@ -49,17 +52,17 @@ def _values(held: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 
 def state_kinds(state: Mapping[Any, Any]) -> list[str]:
-    """The kinds of the values in `state` that can be recorded."""
+    """Return the kinds of the values in `state` that can be recorded."""
     return [kind for kind, value in state_values(state) if tensor_of(value) is not None]
 
 
 def key_of(kind: str) -> str:
-    """The kind of a whole entry (`opt.KEY`), of which `kind` (`opt.KEY:0.1`) may be a part."""
+    """Return the kind of the whole entry (`opt.KEY`) to which `kind` (`opt.KEY:0.1`) belongs."""
     return kind.partition(":")[0]
 
 
 def tensor_of(value: object) -> torch.Tensor | None:
-    """A tensor with the bits of `value`; None where `value` is no number or array of numbers."""
+    """Return a tensor with the bits of `value`; None where `value` has no numbers."""
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, np.generic | np.ndarray):
@@ -79,7 +82,7 @@ def _of_array(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
 
 
 def _dtype_of(number: object) -> torch.dtype | None:
-    """The dtype that holds a Python number exactly; None where there is no such dtype."""
+    """Return the dtype that holds a Python number exactly; None where there is no such dtype."""
     for kind, dtype in _DTYPES.items():
         if isinstance(number, kind):
             return dtype
@@ -90,7 +93,7 @@ def _dtype_of(number: object) -> torch.dtype | None:
 
 
 def why_no_tensor(value: object) -> str:
-    """Why `tensor_of` gives None for `value`."""
+    """Return why `tensor_of` returns None for `value`, as text."""
     if isinstance(value, int):
         return "optimizer state of type int beyond 64 bits"
     if isinstance(value, Mapping | list | tuple):

@@ -1,7 +1,7 @@
 """The names of a model's parts: modules, parameters, buffers, outputs.
 
-Names are module paths without the links that wrappers add (DDP's `module.`, `_orig_mod.` of
-torch.compile, …); a user's own module called `module` keeps its name.
+Names are module paths without the attribute names that wrappers add (DDP's `module.`, `_orig_mod.`
+of torch.compile, …); a user's own module called `module` keeps its name.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Parts:
-    """A model taken apart; each dict in definition order, each object once, by its first name.
+    """The named parts of a model; each dict is in definition order, with each object once.
+
+    An object with several names is listed by its first name.
 
     modules: the modules that have a forward of their own, the root (as "output") last.
     buffers: each as its module and its name there, since modules replace their buffers.
+    input_name: the name of the model's input.
     aliases: further names of shared modules and tied parameters, with their first names.
     prefix: put before every name, with a dot; may be empty.
     """
@@ -49,7 +52,7 @@ class Parts:
     prefix: str = ""
 
     def first_name(self, name: str) -> str:
-        """The name under which the module or parameter `name` is recorded."""
+        """Return the name under which the module or parameter `name` is recorded."""
         for alias, first in self.aliases.items():
             if name == alias or name.startswith(f"{alias}."):
                 return first + name[len(alias) :]
@@ -57,7 +60,7 @@ class Parts:
 
 
 def parts_of(model: nn.Module, prefix: str = "") -> Parts:
-    """The named parts of `model`, each name below `prefix`."""
+    """Return the named parts of `model`, with `prefix` and a dot before each name."""
     by_path, repeated = _walk(model)
     root = by_path.pop("")
     lead = f"{prefix}." if prefix else ""
@@ -87,7 +90,7 @@ def parts_of(model: nn.Module, prefix: str = "") -> Parts:
 
 
 def has_forward(module: nn.Module) -> bool:
-    """Whether `module` can be called, which a ModuleList cannot.
+    """Return whether `module` can be called, which a ModuleList cannot.
 
     The class is asked by `getattr_static`: a ScriptModule has its forward only on the instance, and
     a look-up on its class would fail.
@@ -96,7 +99,7 @@ def has_forward(module: nn.Module) -> bool:
 
 
 def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
-    """Every module by its first path; and further paths of a module, each with the first.
+    """Return every module by its first path, and the further paths of modules with the first path.
 
     A wrapper and the module that it wraps have one path, which means the inner module.
     """
@@ -120,7 +123,7 @@ def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside all wrappers of `module` (DDP, torch.compile, …), or `module` itself."""
+    """Return the module inside all wrappers (DDP, torch.compile, …), or `module` itself."""
     while True:
         inside = [
             child
@@ -137,14 +140,14 @@ def _is_wrapped(parent: nn.Module, link: str) -> bool:
 
 
 def _free(name: str, taken: Mapping[str, object]) -> str:
-    """`name`, with underscores appended while a module of the user's has that name."""
+    """Return `name`, with underscores appended while a module of the user's has that name."""
     while name in taken:
         name += "_"
     return name
 
 
 def named_leaves(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in a module's output or input, each with its name.
+    """Yield the tensors in a module's output or input, each with its name.
 
     The first tensor of a list is `name` itself, further ones are `name:1`, `name:2`, …; a tensor in
     a dict or dataclass is `name:key`; nested ones are `name:1.0`.
@@ -172,7 +175,10 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 def state_keys(
     parts: Parts, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, list[str]] | None:
-    """For each parameter that `optimizers` hold, the kinds of its state; None without any."""
+    """Return the kinds of optimizer state of each parameter that `optimizers` hold.
+
+    None without optimizers.
+    """
     if not optimizers:
         return None
     keys: dict[str, list[str]] = {}
@@ -188,10 +194,10 @@ def state_keys(
 def tensor_kinds(
     parts: Parts, state: Mapping[str, list[str]] | None, *, unknown_state: str | None = None
 ) -> list[tuple[str, str]]:
-    """Every (name, kind) of a model that can be known before its first step.
+    """Return every (name, kind) of a model that can be known before its first step.
 
     state: the result of `state_keys`. unknown_state: the kind that stands for the optimizer state
-    of a parameter that has none yet.
+        of a parameter that has none yet.
     """
     known = [(parts.input_name, kind) for kind in ("value", "grad")]
     known += [(name, kind) for name in parts.modules for kind in ("value", "grad")]

@@ -28,13 +28,13 @@ _Maybe = Callable[[], torch.Tensor | None]
 
 
 def _nothing() -> None:
-    """Stands for a weak reference whose tensor is gone."""
+    """Return None, as a weak reference does whose tensor is gone."""
 
 
 class ScalerHooks:
-    """Wraps GradScaler for one session.
+    """Wraps the methods `scale` and `step` of GradScaler for one session.
 
-    on_skipped(optimizer): called for each step that was skipped.
+    on_skipped: called with the optimizer for each step that GradScaler skipped.
     """
 
     def __init__(self, observer: Observer, on_skipped: Callable[[Optimizer], None]) -> None:
@@ -75,7 +75,7 @@ class ScalerHooks:
             self._scaled = ref(scaled), ref(outputs)
 
     def unscaled(self, scaled: torch.Tensor) -> torch.Tensor:
-        """The loss from which GradScaler made `scaled`; `scaled` itself if that is not known.
+        """Return the loss from which GradScaler made `scaled`; `scaled` itself if unknown.
 
         Only the loss that was scaled last is known, and only while it lives.
         """
@@ -110,9 +110,9 @@ class ScalerHooks:
 
 
 def fused_note(optimizer: Optimizer) -> Note:
-    """The scale that a fused optimizer's gradients still carry, and whether they are finite.
+    """Return the loss scale of a fused optimizer's gradients, and whether they are finite.
 
-    GradScaler sets both as attributes on the optimizer.
+    GradScaler sets both as attributes on the optimizer; NO_NOTE is returned without them.
     """
     scale = getattr(optimizer, "grad_scale", None)
     found_inf = getattr(optimizer, "found_inf", None)

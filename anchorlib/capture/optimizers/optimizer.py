@@ -30,7 +30,7 @@ _WRAPPED = ("base_optimizer", "optimizer")
 
 
 def unwrap_all(optimizers: object) -> list[Optimizer]:
-    """The unwrapped optimizers in an optimizer, a list or tuple of optimizers, or None.
+    """Return the unwrapped optimizers in an optimizer, a list or tuple of optimizers, or None.
 
     Raises OptionError for any other object.
     """
@@ -41,7 +41,7 @@ def unwrap_all(optimizers: object) -> list[Optimizer]:
 
 
 def _unwrap(optimizer: object) -> Optimizer:
-    """The optimizer inside all wrappers, whose step updates the parameters.
+    """Return the optimizer inside all wrappers, whose step updates the parameters.
 
     Raises OptionError where there is none.
     """
@@ -68,8 +68,8 @@ class OptimizerWatch:
     """Records the updates that one optimizer makes to the parameters of one model.
 
     of: a weak reference to the optimizer. names: by id, the position and name of each parameter of
-        the model. plan: gives the plan of a name. rests: whether nothing is recorded in a step and
-        phase.
+        the model. plan: returns the plan of a name, that is, what is recorded of it. rests: returns
+        whether nothing is recorded in a step and phase.
     """
 
     def __init__(
@@ -95,13 +95,17 @@ class OptimizerWatch:
         self._hung = hang_before_step(optimizer, _BeforeStep(self))
 
     def records(self, plan: Callable[[str], Plan]) -> bool:
-        """Whether this records for the watched model with the method `plan`."""
+        """Return whether this watch records for the watched model with the method `plan`."""
         return self._plan == plan
 
     def begins(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Note that the optimizer's step begins; returns arguments in place of its own, or None."""
+        """Note that the optimizer's step begins, and record gradients before they are consumed.
+
+        args, kwargs: the arguments of the step.
+        Returns arguments to use instead, in which the closure is wrapped; None without a closure.
+        """
         if self._observer.closed or self._rests_now():
             return None
         self._observer.guarded(self._before_step)
@@ -146,7 +150,7 @@ class OptimizerWatch:
             self._observer.kind(plan, "grad", at, gradient, note)
 
     def skipped(self) -> None:
-        """Record the gradients of a step that GradScaler skipped, as they are not finite."""
+        """Record the gradients of a step that GradScaler skipped because they are not finite."""
         self._record_gradients(Note(flags=Flag.STEP_SKIPPED))
         self._count()
 
@@ -182,9 +186,10 @@ class OptimizerWatch:
                 self._observer.kind(plan, kind, at, tensor)
 
     def _at(self) -> At:
-        """Coordinates of the optimizer's step: pass 0; call: how often it has stepped in the step.
+        """Return the coordinates of the optimizer's step: pass 0, and a call.
 
-        Call is above 0 only where steps end by hand.
+        The call is how often the optimizer has stepped in the session's step before; it is above 0
+        only where steps end by hand.
         """
         now = self._observer.clock.now()
         step, times = self._ended
@@ -200,7 +205,10 @@ class OptimizerWatch:
 
 
 class _BeforeStep(OwnHook):
-    """A hook on one optimizer; does nothing on a copy of it, which shares its hooks."""
+    """A hook before the steps of one optimizer; it ignores copies of the optimizer.
+
+    A copy has the hooks of the original.
+    """
 
     __slots__ = ("_watch",)
 
@@ -219,9 +227,10 @@ def _due(streams: tuple[Stream, ...], step: int) -> bool:
 
 
 class StepHook:
-    """The global hook after every optimizer's step in this process, for one session.
+    """The hook after every optimizer's step in this process, for one session.
 
-    stepped: called with each optimizer that has stepped, and the number of the step.
+    watches: returns the watches of an optimizer. stepped: called with each optimizer that has
+        stepped, and the number of the session's step.
     """
 
     def __init__(
@@ -253,13 +262,13 @@ class StepHook:
         self._observer.clock.optimizer_stepped(optimizer)
 
     def close(self) -> None:
-        """Remove the hooks."""
+        """Remove the hook, and put GradScaler's methods back."""
         self._hung.remove()
         self._scaler.close()
 
 
 class _Closure:
-    """The closure in the arguments of an optimizer's step, to be wrapped."""
+    """The closure in the arguments of an optimizer's step, which can be wrapped."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], closure: Any) -> None:
         self.args = args
@@ -268,12 +277,12 @@ class _Closure:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Closure | None:
-        """The closure in the arguments of `step(self, closure)`; None where there is none."""
+        """Return the closure in the arguments of `step(self, closure)`; None without one."""
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         return cls(args, kwargs, closure) if callable(closure) else None
 
     def then(self, action: Callable[[], object]) -> None:
-        """Call `action` after each run of the closure."""
+        """Wrap the closure, so that `action` is called after each run of the closure."""
         closure = self._closure
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The watches of one session's optimizers, looked up by optimizer, and kept alive only by it."""
+"""The watches of a session's optimizers, found by optimizer, and kept alive by it alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ __all__ = ["OptimizerWatches"]
 
 
 class OptimizerWatches:
-    """The optimizer watches of one session, in the order of addition; freed with the optimizer."""
+    """The optimizer watches of one session, in the order in which they were added.
+
+    A watch is freed together with its optimizer.
+    """
 
     def __init__(self) -> None:
         self._held: dict[int, list[ref[OptimizerWatch]]] = {}  # by the id of the optimizer
@@ -21,16 +24,16 @@ class OptimizerWatches:
             yield from (watch for one in some if (watch := one()) is not None)
 
     def of(self, optimizer: object) -> list[OptimizerWatch]:
-        """The watches of one optimizer, one for each model."""
+        """Return the watches of one optimizer, one for each model."""
         some = [one() for one in self._held.get(id(optimizer), ())]
         return [watch for watch in some if watch is not None and watch.of() is optimizer]
 
     def add(self, watch: OptimizerWatch) -> None:
-        """Add a watch of an optimizer that lives."""
+        """Add a watch of an optimizer that was not freed."""
         optimizer = watch.of()
         self._held[id(optimizer)] = [*map(ref, self.of(optimizer)), ref(watch)]
 
     def remove(self, watch: OptimizerWatch) -> None:
-        """Remove a watch of an optimizer that lives."""
+        """Remove a watch of an optimizer that was not freed."""
         optimizer = watch.of()
         self._held[id(optimizer)] = [ref(one) for one in self.of(optimizer) if one is not watch]

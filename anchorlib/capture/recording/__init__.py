@@ -1,4 +1,4 @@
-"""From observations to records: streams, their folds, and the bytes that a step records."""
+"""From observations to records: which observations modes select, and the bytes of a step."""
 
 from anchorlib.capture.recording.log_lines import tell
 from anchorlib.capture.recording.recorder import Recorder

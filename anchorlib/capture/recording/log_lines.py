@@ -2,7 +2,7 @@
 
 They are log records of level INFO of the logger `anchorlib`. Where a program has set up logging,
 its setup decides whether they are shown. Where it has not, they are written to stderr, as Python
-does with warnings. The level of that logger silences them:
+does with warnings. The level of the logger `anchorlib` silences them:
 
     logging.getLogger("anchorlib").setLevel(logging.WARNING)
 """
@@ -21,7 +21,9 @@ _log = logging.getLogger("anchorlib")
 
 
 def tell(text: str, *args: object, level: int = logging.INFO, aloud: bool = True) -> None:
-    """Log `text % args`; where no logging is set up, write it to stderr unless it is a warning.
+    """Log `text % args`; where no logging is set up, write the line to stderr.
+
+    A warning is only logged: Python itself writes it to stderr where no logging is set up.
 
     aloud: False never writes to stderr, for further ranks and sessions in memory.
     """
@@ -34,7 +36,7 @@ def tell(text: str, *args: object, level: int = logging.INFO, aloud: bool = True
 
 
 def _is_for_the_log(level: int) -> bool:
-    """Whether a handler takes lines of `level`, or the program has set up our logger."""
+    """Return whether a log handler takes lines of `level`, or the program has set up our logger."""
     if _log.level or _log.handlers or _log.disabled or not _log.propagate:
         return True
     root = logging.getLogger()

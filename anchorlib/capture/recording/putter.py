@@ -1,8 +1,9 @@
-"""The compiled put, which writes records of ordinary tensors into the ring.
+"""The compiled put, a C function which writes records of ordinary tensors into the ring.
 
-It exists only where a compiler built it at installation. It is used only with the version of torch
-that `tests/anchorlib/recorder` tested it with, since it reads tensors in memory. Elsewhere the put
-in Python writes the same ring, and takes about a microsecond longer for each record.
+The ring is the shared memory in which records wait for the recorder. The compiled put exists only
+where a compiler built it at installation. It is used only with the version of torch that
+`tests/anchorlib/recorder` tested it with, since it reads tensors in memory. Elsewhere a put in
+Python writes the same bytes, and takes about a microsecond longer for each record.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _DTYPES = tuple(sorted(QUICK, key=str))
 
 
 def compiled_putter(ring: Ring, room: int) -> Putter | None:
-    """The compiled putter for `ring`; None where only the put in Python can be used.
+    """Return the compiled putter for `ring`; None where only the put in Python can be used.
 
     room: the bytes of payload that records may use. The putter borrows the ring's memory until it
-    is deleted.
+        is deleted.
     """
     compiled = _compiled()
     if compiled is None or not _can_ask():
@@ -59,7 +60,7 @@ def compiled_putter(ring: Ring, room: int) -> Putter | None:
 
 
 def layout_key(dtype: torch.dtype, shape: Sequence[int]) -> bytes | None:
-    """The key by which `put` recognizes this dtype and shape; None for a dtype it never takes."""
+    """Return the compiled put's key of a dtype and shape; None for a dtype that it never takes."""
     if dtype not in _DTYPES:
         return None
     return pack(f"={1 + len(shape)}q", _DTYPES.index(dtype), *shape)

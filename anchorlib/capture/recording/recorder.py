@@ -2,8 +2,9 @@
 
     observation ──▶ Stream (does its mode select it? fold it) ──▶ queue
 
-A tensor that no mode selects is neither copied nor queued. A selected one is copied once, into the
-queue. The thread or process that drains the queue does all else (numpy, digest, summary).
+A fold is the state of a mode: it counts observations, or adds them up until a window of steps ends.
+A tensor that no mode selects is neither copied nor queued. A selected tensor is copied once, into
+the queue. The thread or process that drains the queue does all else (numpy, digest, summary).
 """
 
 from __future__ import annotations
@@ -66,14 +67,20 @@ class Recorder:
     def streams(
         self, name: str, kind: str, modes: Iterable[tuple[Mode, Steps | None]], phase: str
     ) -> tuple[Stream, ...]:
-        """The streams of one name, kind and phase: one for each mode, with its steps."""
+        """Return the streams of one name, kind and phase: one for each mode.
+
+        modes: each with the steps in which it records (None: all).
+        """
         with self._lock:
             return self._table.streams(name, kind, modes, phase)
 
     def observe(
         self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, note: Note = NO_NOTE
     ) -> None:
-        """Record the present values of `x` in each stream that selects it."""
+        """Record the present values of `x` in each stream that selects it.
+
+        note: the loss scale and flags to store with the record.
+        """
         only = streams[0] if len(streams) == 1 and streams[0].at_once else None
         if only is not None and self.quick(only, at, x, note) is not None:
             return
@@ -99,9 +106,9 @@ class Recorder:
     def quick(
         self, stream: Stream, at: At, x: torch.Tensor, note: Note = NO_NOTE
     ) -> torch.Size | None:
-        """Record an ordinary tensor, as most are, in a stream that selects it; returns its shape.
+        """Record an ordinary tensor, as most are, in a stream that selects it; return its shape.
 
-        Returns None for any other tensor, and records nothing: `observe` has to.
+        Returns None for any other tensor, and records nothing: the caller then calls `observe`.
         """
         queue = self._queue
         if note is NO_NOTE:
@@ -142,7 +149,11 @@ class Recorder:
         return shape
 
     def _observe_unusual(self, wanted: list[Stream], at: At, x: torch.Tensor, note: Note) -> None:
-        """Observe a tensor that is no plain array: its parts, its local shard, or count a skip."""
+        """Observe a tensor that is no plain array.
+
+        A sparse or nested tensor is recorded by the plain tensors that it consists of, a sharded
+        one by its local shard; a tensor without values is counted as skipped.
+        """
         lies = placements(x)
         x = plain_inside(x)
         reason = skip_reason(x)
@@ -217,7 +228,7 @@ class Recorder:
         )
 
     def _reshaped(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
-        """Prepare `stream` for its first record, or for the first of another shape or dtype."""
+        """Prepare `stream` for its first record, or the first of another shape or dtype."""
         self._table.see(stream, step, dtype, shape)
         if stream.number < 0:
             stream.number = self._queue.stream(
@@ -236,7 +247,7 @@ class Recorder:
                 self.header("tensors.device", "|".join(sorted(self._devices)))
 
     def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
-        """Count observations that could not be recorded, in whatever mode."""
+        """Count observations that could not be recorded, in any mode, and state a gap."""
         with self._lock:
             self.skipped[reason] += count
             self._queue.gap(Gap(name, kind, "", reason, count, step, step))
@@ -246,7 +257,7 @@ class Recorder:
         self._queue.gap(Gap(stream.name, stream.kind, stream.mode, reason, count, step, step))
 
     def header(self, key: str, value: Any) -> None:
-        """Note in the run's header a fact that was learned after it began, unless it is noted."""
+        """Add to the run's header a fact that was learned later, unless it is there already."""
         if self._header.get(key) != value:
             self._header[key] = value
             self._queue.header({key: value})
@@ -256,11 +267,11 @@ class Recorder:
         self._queue.edges(edges)
 
     def operations(self, entries: list[Entry]) -> None:
-        """Put entries of the operations' log into the queue."""
+        """Put entries of the log of traced operations into the queue."""
         self._queue.operations(entries)
 
     def miss_operations(self, reason: str) -> None:
-        """Count operations that could not be traced."""
+        """Count that operations could not be traced, for `reason`."""
         with self._lock:
             self.skipped[reason] += 1
 
@@ -279,19 +290,19 @@ class Recorder:
                 self._queue.fill()
 
     def check(self) -> None:
-        """Raise, once, the first error that could not be raised inside training."""
+        """Raise the first error that could not be raised inside training, if any; once."""
         with self._lock:
             problems, self._problems = self._problems, []
         if problems:
             raise problems[0]
 
     def tensors(self, rank: int) -> list[TensorInfo]:
-        """The tensors recorded so far, in the order of their first records."""
+        """Return an overview of each tensor recorded so far, in the order of first records."""
         with self._lock:
             return self._table.tensors(rank)
 
     def weights(self) -> list[Weight]:
-        """The weight of each stream: the records and bytes that it has recorded so far."""
+        """Return the weight of each stream: the records and bytes that it has recorded so far."""
         with self._lock:
             return self._table.weights()
 

@@ -1,4 +1,7 @@
-"""The streams of a session, and what they have recorded so far: tensors, weights, totals."""
+"""The streams of a session, and what they have recorded so far: tensors, weights, totals.
+
+A stream is the observations of one name and kind, in one mode and phase.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class StreamTable:
         self._seen: dict[tuple[str, str, str], Seen] = {}
 
     def stream(self, name: str, kind: str, mode: Mode, phase: str) -> Stream:
-        """The stream of a name, kind, mode and phase; made when it is first asked for."""
+        """Return the stream of a name, kind, mode and phase, which is made at the first call."""
         key = (name, kind, str(mode), phase)
         stream = self._streams.get(key)
         if stream is None:
@@ -36,10 +39,10 @@ class StreamTable:
     def streams(
         self, name: str, kind: str, modes: Iterable[tuple[Mode, Steps | None]], phase: str
     ) -> tuple[Stream, ...]:
-        """The streams of a name, kind and phase, one for each mode.
+        """Return the streams of a name, kind and phase, one for each mode.
 
         modes: each with the steps in which it records (None: all). A stream records in the steps of
-        all calls that asked for the stream.
+            all calls that asked for the stream.
         """
         streams: dict[Stream, None] = {}
         for mode, steps in modes:
@@ -49,7 +52,7 @@ class StreamTable:
         return tuple(streams)
 
     def see(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
-        """Note that `stream` has a record of this dtype and shape."""
+        """Note that `stream` has a record of this dtype and shape in `step`."""
         stream.tally()
         if stream.seen is None:
             self.phases.add(stream.phase)
@@ -59,12 +62,12 @@ class StreamTable:
         stream.shape, stream.dtype = shape, dtype
 
     def tensors(self, rank: int) -> list[TensorInfo]:
-        """The tensors recorded so far, in the order of their first records."""
+        """Return an overview of each tensor recorded so far, in the order of first records."""
         self._tally()
         return [seen.info(key, rank) for key, seen in self._seen.items()]
 
     def weights(self) -> list[Weight]:
-        """The weight of each stream: the records and bytes that it has recorded so far."""
+        """Return the weight of each stream: the records and bytes that it has recorded so far."""
         self._tally()
         return [
             Weight(stream.name, stream.phase, stream.taken, stream.nbytes, stream.steps is None)
@@ -72,13 +75,13 @@ class StreamTable:
         ]
 
     def totals(self) -> tuple[int, int]:
-        """The number of records so far, and the bytes of values that they keep."""
+        """Return the number of records so far, and the bytes of values that they keep."""
         self._tally()
         seen = self._seen.values()
         return sum(tensor.records for tensor in seen), sum(tensor.nbytes for tensor in seen)
 
     def last_step(self) -> int:
-        """The last step that has a record; -1 where none has."""
+        """Return the last step that has a record; -1 where none has."""
         self._tally()
         return max((seen.last_step for seen in self._seen.values()), default=-1)
 

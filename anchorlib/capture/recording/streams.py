@@ -1,4 +1,7 @@
-"""The streams that observations run through: one for each tensor, kind, mode and phase."""
+"""The streams that observations run through: one for each tensor, kind, mode and phase.
+
+A `Plan` has all streams of one name, so that an anchor finds them by one look-up.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ class Note:
 
     scale: the loss scale of a gradient when autograd made it, as a number or a 0-d tensor.
     flags: flags that are known now.
-    skipped: a tensor that is not zero if the optimizer skips this step; None where none is known.
+    skipped: a tensor that is not zero if the optimizer skips this step; None where there is no such
+        tensor.
     """
 
     scale: float | torch.Tensor = 1.0
@@ -44,14 +48,17 @@ class Note:
     skipped: torch.Tensor | None = None
 
     def read(self) -> tuple[float, Flag]:
-        """The scale and all flags; waits for the device where they are tensors on one."""
+        """Return the scale and all flags; waits for the device where they are tensors on one."""
         skipped = self.skipped is not None and bool(self.skipped)
         return float(self.scale), self.flags | (Flag.STEP_SKIPPED if skipped else Flag.NONE)
 
     def split(self, device: torch.device) -> tuple[Note, tuple[tuple[torch.Tensor, int], ...]]:
-        """The note without tensors on `device`; and those tensors, each with its place in a slot.
+        """Return the note without its tensors on `device`, and those tensors.
 
-        The tensors are copied into the slot by the device, so that nothing waits for it here.
+        Each tensor comes with the offset of its field in a slot.
+
+        A slot is a record's entry in the ring. The device copies the tensors into the slot, so that
+        nothing waits for the device here.
         """
         fields = []
         scale, skipped = self.scale, self.skipped
@@ -119,7 +126,7 @@ class Stream:
         self.taken, self.nbytes = 0, 0  # records of all shapes, and the bytes of their values
 
     def allow(self, steps: Steps | None) -> None:
-        """Record in these steps too (None: in all steps)."""
+        """Record in the steps `steps` too (None: in all steps)."""
         if steps is None or self.steps is None:
             self.steps = None
             self.at_once = isinstance(self.fold.mode, All | Summary)
@@ -127,7 +134,7 @@ class Stream:
             self.steps = (*self.steps, steps)
 
     def idle(self, step: int) -> bool:
-        """Whether no observation in `step` can be selected, so that none need be made."""
+        """Return whether no observation in `step` can be selected, so that none need be made."""
         return not self._allows(step) or self.fold.idle(step)
 
     def wants(self, step: int) -> bool:
@@ -135,7 +142,10 @@ class Stream:
         return self._allows(step) and self.fold.wants(step)
 
     def close(self, upcoming: int | None) -> OpenWindow[Snapshot] | None:
-        """Take the open window if it ends before step `upcoming` (None: in any case)."""
+        """Close and return the open window if it ends before step `upcoming` (None: in any case).
+
+        Returns None where no window was closed.
+        """
         steps = self.steps
         if steps and upcoming is not None and upcoming > max(one.last for one in steps):
             upcoming = None
@@ -145,7 +155,7 @@ class Stream:
         return self.steps is None or any(step in one for one in self.steps)
 
     def tally(self) -> None:
-        """Add the records since the last call to the session's listing."""
+        """Add the records since the last call to the totals of the stream and of its tensor."""
         seen, shape, dtype = self.seen, self.shape, self.dtype
         if seen is not None and shape is not None and dtype is not None and self.records:
             nbytes = shape.numel() * dtype.itemsize * self.records if self.values else 0
@@ -158,7 +168,7 @@ class Stream:
 
 
 class Seen:
-    """The records of one tensor, kind and mode so far, as the session lists them.
+    """The totals of the records of one tensor, kind and mode so far.
 
     common: the shape, None for axes that differ between records; None where their number differs.
     nbytes: bytes of the values that are kept.
@@ -173,7 +183,7 @@ class Seen:
         self.records = self.nbytes = 0
 
     def merge(self, shape: torch.Size) -> None:
-        """Let `common` cover a record of this shape, too."""
+        """Set the axes of `common` to None in which it differs from a new record's `shape`."""
         if self.common is None or len(self.common) != len(shape):
             self.common = None
             return
@@ -181,7 +191,10 @@ class Seen:
         self.common = tuple(a if a == b else None for a, b in pairs)
 
     def info(self, key: tuple[str, str, str], rank: int) -> TensorInfo:
-        """The entry of the listing."""
+        """Return the totals as an entry of the list of recorded tensors.
+
+        key: name, kind and mode.
+        """
         return TensorInfo(
             *key,
             self.dtype,
@@ -203,10 +216,11 @@ def _only(streams: tuple[Stream, ...]) -> Stream | None:
 
 
 class Plan:
-    """The streams of one name, for each kind and phase.
+    """What is recorded of one name: its streams, for each kind and phase.
 
-    make: makes the streams of a kind and phase. modes: gives the modes in which calls are counted.
-    use: how the name was used so far; see `forwards`.
+    make: returns new streams of a kind and phase. modes: returns the modes in which calls are
+        counted.
+    use: how the name was used so far (NEW, QUIET, REACHED or MIXED); see `eager.forwards`.
     ends: whether the name is an output of a watched root, whose gradient is noticed even where it
         is not recorded, since it belongs to a pass.
     """
@@ -241,7 +255,7 @@ class Plan:
         return self.counted
 
     def streams(self, kind: str, phase: str) -> tuple[Stream, ...]:
-        """The streams of `kind` in `phase`; empty where nothing is recorded."""
+        """Return the streams of `kind` in `phase`; empty where nothing is recorded."""
         try:
             return self._streams[kind, phase]
         except KeyError:
@@ -249,7 +263,7 @@ class Plan:
             return streams
 
     def route(self, phase: str) -> Route:
-        """The streams of values and gradients in `phase`, which `routes` then has."""
+        """Return the streams of values and gradients in `phase`, and keep them in `routes`."""
         values, grads = self.streams("value", phase), self.streams("grad", phase)
         route = self.routes[phase] = (values, grads, _only(values), _only(grads))
         return route

@@ -1,9 +1,9 @@
-"""The weight of a step (the bytes it records), told once for each phase, with ways to lower it.
+"""The weight of a step (the bytes it records), logged once for each phase, with ways to lower it.
 
     a step of run1 weighs 32 MB in 189 records (train), 310 MB in 93 records (eval) on rank 0;
     lighter: phases=("train",), steps=range(0, 100), mode=Summary
 
-The weight of a phase is told at the end of the first step that recorded anything in that phase.
+The weight of a phase is logged at the end of the first step that recorded anything in that phase.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MUCH = 0.3  # the part of a step's bytes that a way must save to be told
 class Weight(NamedTuple):
     """How much one stream has recorded so far.
 
-    nbytes: bytes of the values that are kept. unlimited: whether it records in all steps.
+    nbytes: bytes of the values that are kept. unlimited: whether the stream records in all steps.
     """
 
     name: str
@@ -37,7 +37,10 @@ class Weight(NamedTuple):
 
 
 class Weighing:
-    """Tells the weight of one session's steps."""
+    """Logs how many bytes the steps of one session record, once for each phase.
+
+    aloud: whether the line is shown where nobody configured logging.
+    """
 
     def __init__(self, run: str, rank: int, *, aloud: bool) -> None:
         self._where = (run, rank)
@@ -45,11 +48,11 @@ class Weighing:
         self._logged: set[str] = set()
 
     def knows(self, phases: set[str]) -> bool:
-        """Whether the weights of all these phases were told."""
+        """Return whether the weights of all these phases were logged."""
         return phases <= self._logged
 
     def tell(self, weights: Iterable[Weight]) -> None:
-        """Tell the weight of phases that have records for the first time; called as steps end."""
+        """Log the weight of phases that have records for the first time; called as steps end."""
         new = [one for one in weights if one.records and one.phase not in self._logged]
         if not new:
             return
@@ -77,7 +80,7 @@ def _phase_text(phase: str, weights: list[Weight]) -> str:
 
 
 def _lighter(weights: list[Weight], total: int) -> list[str]:
-    """Arguments, as a user writes them, that would lower these weights."""
+    """Return arguments, as a user writes them, that would lower these weights."""
     ways = []
     beside = sum(one.nbytes for one in weights if one.phase != TRAIN)
     if beside >= _MUCH * total:
@@ -96,7 +99,7 @@ def _lighter(weights: list[Weight], total: int) -> list[str]:
 
 
 def size_text(nbytes: int) -> str:
-    """A number of bytes as text, in decimal units: "12 MB", "1.5 kB"."""
+    """Return a number of bytes as text in decimal units: "12 MB", "1.5 kB"."""
     size = float(nbytes)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 999.5 or unit == "GB":

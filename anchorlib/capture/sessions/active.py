@@ -31,7 +31,7 @@ _gives_way: Callable[[], object] | None = None  # set where the program did not 
 
 
 def active_session() -> Session | None:
-    """The session that records in this process; None where no session is open."""
+    """Return the session that records in this process; None where no session is open."""
     return _session
 
 
@@ -42,7 +42,7 @@ def open_session(
     gives_way: Callable[[], object] | None = None,
     midway: bool = False,
 ) -> Session:
-    """Open the session that `settings` describe and make it the active one.
+    """Open the session that `settings` describe, and make it the active one.
 
     sink: where the session's records go instead of the store that `settings` name.
     gives_way: not None where the program did not ask for this session. A session that the program
@@ -75,7 +75,10 @@ def open_session(
 
 
 def _grafted(settings: Settings) -> Run | None:
-    """The run that ANCHOR_GRAFT names, whose values the session is handed; None where unset."""
+    """Return the run that ANCHOR_GRAFT names, opened; None where no run is to be grafted.
+
+    The session replaces its values at every anchor by those of that run.
+    """
     if settings.graft is None or not settings.recording:
         return None
     from anchorlib.reading import open_run  # the store is loaded where it is read
@@ -84,9 +87,10 @@ def _grafted(settings: Settings) -> Run | None:
 
 
 def _taking_the_place_of(session: Session, settings: Settings) -> Settings:
-    """Close the session that gives way; settings of the new one, which may overwrite its run.
+    """Close `session`, and return the settings of the session that takes its place.
 
-    It overwrites the run only where both sessions record the same run and the first left it empty.
+    The settings let the new session overwrite the run of the old one only where both record the
+    same run and the old session left it empty.
     """
     session._ending.has_closing_line = False  # noqa: SLF001  # the warning below tells it
     session.close()
@@ -128,9 +132,9 @@ def _queue_of(settings: Settings, sink: Sink | None) -> RecordQueue:
 
 
 def _keep_subnormals() -> None:
-    """Stop this thread from flushing subnormals to zero: a thread inherits the mode of its parent.
+    """Stop this thread from flushing subnormal numbers to zero, since summaries count them.
 
-    Summaries count subnormals.
+    A thread inherits that mode from its parent.
     """
     torch.set_flush_denormal(False)
 

@@ -30,7 +30,7 @@ class Counters:
 
 
 def counters_of(recorder: Recorder, queue: RecordQueue) -> Counters:
-    """The counters of the session that has this recorder and this queue."""
+    """Return the counters of the session that has this recorder and this queue."""
     records, nbytes = recorder.emitted
     return Counters(
         records - queue.lost,

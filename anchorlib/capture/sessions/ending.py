@@ -21,7 +21,7 @@ _log = logging.getLogger("anchorlib")
 
 @dataclass(slots=True)
 class Ending:
-    """The last lines of one session.
+    """The last lines that one session logs.
 
     aloud: whether the closing line is shown where nobody configured logging.
     has_closing_line: False where whoever opened the session writes a closing line of its own.
@@ -64,7 +64,10 @@ class Ending:
             _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(quoted, missing)))
 
     def line(self, store: str, undelivered: int = 0) -> str:
-        """The session in one line: its steps, passes, the optimizers that ended them, records."""
+        """Return a line about the session: steps, passes, the optimizers that ended them, records.
+
+        store: where the records are, as the user typed it. undelivered: as in `tell`.
+        """
         counters, steps = counters_of(self.recorder, self.queue), str(self.clock.turns)
         if steps and self.recorder.last_step >= self.clock.step:
             # Readers count a step that nothing ended, such as an evaluation behind the training.
@@ -76,7 +79,10 @@ class Ending:
         return f"{steps}; " * bool(steps) + kept + why * self._left_all_out
 
     def _place(self, store: str, undelivered: int) -> str:
-        """Where the records are: in the store, or in part in the spool, waiting for a collector."""
+        """Return where the records are: in the store, or in part in the spool.
+
+        The spool has the records that wait on this machine's disk for a collector.
+        """
         waiting = self.queue.waiting - undelivered
         if waiting <= 0:
             return f"in {store}"

@@ -1,4 +1,7 @@
-"""Functions on sessions that `anchor run` and the integrations open for a program."""
+"""Functions on sessions that `anchor run` and the integrations open for a program.
+
+They reach into a session's private attributes, which are not part of what users may call.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,10 @@ __all__ = [
 def start_unasked(
     run: str | None, *, rank: int | None, mode: ModeSpec, gives_way: Callable[[], object]
 ) -> Session:
-    """Open the active session for a program that has not asked for it, and may open its own later.
+    """Open the active session for a program that did not ask for it, and may open its own later.
 
     gives_way: called when the program opens a session of its own, after this one has ended.
-
-    Raises as `start`.
+    Raises whatever `start` raises.
     """
     return open_session(settings(StartArguments(run, rank=rank, mode=mode)), gives_way=gives_way)
 
@@ -69,7 +71,7 @@ def after_a_step(session: Session, action: Callable[[], object]) -> None:
 
 
 def has_begun(session: Session) -> bool:
-    """Whether training has begun: a forward of a watched model ran, or an optimizer stepped."""
+    """Return whether training has begun: a watched model's forward ran, or an optimizer stepped."""
     return session._clock.has_begun  # noqa: SLF001
 
 
@@ -95,7 +97,7 @@ def catches_up_before_steps(session: Session) -> None:
 
 
 def is_watched(session: Session, parameter: object) -> bool:
-    """Whether `parameter` belongs to a watched model."""
+    """Return whether `parameter` belongs to a watched model."""
     return session._observer.lineage.marks.parameter_name(parameter) is not None  # noqa: SLF001
 
 
@@ -110,7 +112,10 @@ def unwatch(session: Session, model: nn.Module) -> None:
 
 
 def see_called_parts(session: Session, model: nn.Module) -> Callable[[], None]:
-    """Count calls of a part of `model` from outside as its forwards; returns what undoes that."""
+    """Count a program's direct calls of a part of `model` as forwards of the model.
+
+    Returns a function that undoes that.
+    """
     return hook_called_parts(model, session._observer)  # noqa: SLF001
 
 
@@ -127,24 +132,27 @@ def close_untold(session: Session) -> None:
 
 
 def speaks(session: Session) -> bool:
-    """Whether this rank is the one that prints messages about the run."""
+    """Return whether this rank is the one that prints messages about the run."""
     return session._settings.speaks  # noqa: SLF001
 
 
 def counted(session: Session, store: str) -> str:
-    """The session in one line: its steps, passes, the optimizers that ended them, records."""
+    """Return a line about the session: steps, passes, the optimizers that ended them, records."""
     return session._ending.line(store)  # noqa: SLF001
 
 
 def leaves_out(session: Session, steps: range) -> bool:
-    """Whether `session` does not record all phases, or not all of these steps of training."""
+    """Return whether `session` does not record all phases, or not all of these training steps."""
     limits = session._settings.scope  # noqa: SLF001
     return limits.phases is not None or any(limits.rests(step, TRAIN) for step in steps)
 
 
 @contextmanager
 def sharing_names(session: Session) -> Iterator[None]:
-    """A context in which models with equal names may be watched: they train at different steps."""
+    """Return a context manager in which models with equal names may be watched.
+
+    That is right for models that train at different steps, one after the other.
+    """
     watches = session._watches  # noqa: SLF001
     before, watches.shares_names = watches.shares_names, True
     try:

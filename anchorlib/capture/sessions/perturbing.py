@@ -8,9 +8,9 @@ ANCHOR_PERTURB=SEED[:EPS] in the environment makes every session of the process 
                         element's sign is drawn from SEED and the parameter's name
 
 How far such runs drift from RUN is how far any rounding error drifts (see `anchorlib.compare`).
-EPS is a number, or the name of a dtype and means that dtype's spacing above 1. Where EPS is missing
-or smaller than the spacing of the parameter's own dtype, that spacing is used, so that elements
-change. Integers, zeros, half-precision subnormals and buffers are not changed.
+EPS is a number, or the name of a dtype, which stands for that dtype's spacing above 1. Where EPS is
+missing or smaller than the spacing of the parameter's own dtype, that spacing is used, so that
+elements change. Integers, zeros, half-precision subnormals and buffers are not changed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Perturbation:
     """How one session changes the parameters that it watches.
 
     seed: of the signs. eps: the least relative change, 0 for the spacing of each parameter's dtype.
-    text: the value of the environment variable.
+        text: the value of the environment variable.
     """
 
     seed: int
@@ -51,9 +51,10 @@ class Perturbation:
     _done: list[torch.Tensor] = field(default_factory=list)
 
     def takes(self, run: str, store: str, *, resume: bool) -> tuple[str, bool]:
-        """The name of the noise run of `run`, and whether to resume it.
+        """Return the name of the noise run of `run`, and whether to resume that run.
 
-        It is resumed only if this process has begun it: a script may record in two sessions.
+        The noise run is resumed only if this process has begun it: a script may record in two
+        sessions.
         """
         name = noise_name(run, self.seed)
         goes_on = resume and (store, name) in _begun
@@ -73,7 +74,7 @@ class Perturbation:
                 _multiply(plain_inside(parameter), self.seed, self.eps, name)
 
     def close(self) -> None:
-        """Warn if no model was watched: then nothing was perturbed."""
+        """Warn if no model was watched, since nothing was perturbed then."""
         if not self._done:
             _log.warning(
                 "anchorlib: %s=%s is set, but no model was watched: nothing was perturbed",
@@ -84,7 +85,7 @@ class Perturbation:
 
 
 def perturbation() -> Perturbation | None:
-    """The perturbation that ANCHOR_PERTURB asks for; None where it is not set.
+    """Return the perturbation that ANCHOR_PERTURB asks for; None where it is not set.
 
     Raises OptionError.
     """

@@ -193,7 +193,7 @@ class Session:
             self._traces.ask(steps, digests, compiled=compiled, values=values)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """A context: records made inside carry the phase `name` (default: "train").
+        """Return a context manager: records made inside carry the phase `name` (default: "train").
 
         The phase holds in the thread that enters the context; a gradient carries the phase of its
         forward. Raises InvalidNameError for a name that a tensor could not have.
@@ -222,7 +222,10 @@ class Session:
 
     @contextmanager
     def grafting(self, run: Run, steps: StepsSpec | None = None) -> Iterator[None]:
-        """A context in which anchors are handed the values of `run`, for `anchorlib.graft`."""
+        """Return a context manager in which anchors get the values of `run`, for `anchorlib.graft`.
+
+        steps: the steps in which they do; None: all steps.
+        """
         self.begin_graft(run, steps)
         try:
             yield
@@ -230,7 +233,11 @@ class Session:
             self._end_graft()
 
     def begin_graft(self, run: Run, steps: StepsSpec | None = None) -> None:
-        """Hand every anchor the values of `run` from now on."""
+        """Replace the values at every anchor by those of `run`, from now on.
+
+        steps: the steps in which that is done; None: all steps.
+        Raises SessionError if another run is grafted already, or `run` is the session's own run.
+        """
         self._must_be_open()
         if self._observer.graft is not None:
             raise SessionError(
@@ -244,7 +251,7 @@ class Session:
         self._observer.graft = graft
 
     def _end_graft(self) -> None:
-        """Stop handing values over, and state the result in the header; the second call is idle."""
+        """Stop replacing values, and note the result in the header; do nothing the second time."""
         graft, self._observer.graft = self._observer.graft, None
         if graft is not None:
             graft.end(self._recorder.header)
@@ -252,11 +259,11 @@ class Session:
     # -- reading back
 
     def tensors(self) -> list[TensorInfo]:
-        """The tensors that were recorded so far, in execution order."""
+        """Return an overview of the tensors that were recorded so far, in execution order."""
         return self._recorder.tensors(self.rank)
 
     def latest(self, name: str, kind: str = "value") -> np.ndarray[Any, Any]:
-        """The array of this tensor's last record, as a copy that the caller may change.
+        """Return the array of this tensor's last record, as a copy that the caller may change.
 
         The array is read back from the store, so that the session need not keep it in memory.
 

@@ -61,8 +61,9 @@ class StartArguments:
 class Settings:
     """The settings of one session, checked.
 
-    kept: the options that the session's sink needs. speaks: whether this is the first of the ranks
-    that record, which alone prints messages about the run.
+    kept: the options that the session's sink needs. recording: False where this rank, or the whole
+        process, is not to record. selectors: None for all tensors. speaks: whether this is the
+        first of the ranks that record, which alone prints messages about the run.
     """
 
     kept: RunOptions
@@ -92,7 +93,7 @@ class Settings:
 
     @property
     def on_full(self) -> OnFull:
-        """What happens to a new record while the queue is full."""
+        """What is done with a new record while the queue is full: "block", "drop" or "raise"."""
         return self.kept.on_full
 
     @property
@@ -102,7 +103,7 @@ class Settings:
 
     @property
     def perturbs(self) -> Perturbation | None:
-        """How to perturb parameters; None where the session resumes a run: its are perturbed."""
+        """How to perturb parameters; None if that was not asked for, or the run is resumed."""
         return None if self.kept.resume else self.perturbation
 
     @property
@@ -111,10 +112,10 @@ class Settings:
         return [one.text for one in self.selectors or () if one.text not in self.matched]
 
     def wants(self, name: str, kind: str, kinds: Sequence[str] = ()) -> bool:
-        """Whether the session's selectors select `kind` of `name`.
+        """Return whether the session's selectors select `kind` of `name`.
 
         kinds: the kinds that `name` can have, if known: PopTorch's `Gradient___X` means one of
-        them.
+            them.
         """
         if self.selectors is None:
             return True
@@ -124,7 +125,10 @@ class Settings:
 
 
 def settings(asked: StartArguments) -> Settings:
-    """The checked settings for the arguments of `start`. Raises OptionError, ModeError, others."""
+    """Return the settings for the arguments of `start`, checked.
+
+    Raises OptionError, ModeError or InvalidNameError.
+    """
     env = os.environ
     rank = _rank(asked.rank)
     place = _place(asked.store)
@@ -204,7 +208,7 @@ def _rank(rank: int | None) -> int:
 
 
 def _ranks(ranks: Iterable[int] | None) -> set[int] | None:
-    """The ranks that record; None: all ranks."""
+    """Return the ranks that record; None: all ranks."""
     if ranks is not None:
         return set(ranks)
     text = os.environ.get("ANCHOR_RANKS")
@@ -236,7 +240,7 @@ def _selectors_of_environment() -> tuple[Selector, ...] | None:
 
 
 def _job_name() -> str:
-    """The id of the torchrun or SLURM job that this process belongs to, else a time stamp."""
+    """Return the id of the torchrun or SLURM job of this process, else a time stamp."""
     job = os.environ.get("TORCHELASTIC_RUN_ID")
     if job == "none":  # torchrun's own default: every such job on the machine has that id
         job = f"torchrun-{os.getppid()}"
@@ -248,12 +252,12 @@ def _job_name() -> str:
 
 
 def _restarted() -> bool:
-    """Whether torchrun or SLURM has started this job before."""
+    """Return whether torchrun or SLURM has started this job before."""
     return (_restart_count() or 0) > 0
 
 
 def _restart_count() -> int | None:
-    """How often torchrun or SLURM has restarted this job; None where neither tells."""
+    """Return how often torchrun or SLURM has restarted this job; None where neither tells."""
     variables = [os.environ.get(name, "") for name in _RESTARTS]
     counts = [int(one) for one in variables if _COUNT.fullmatch(one)]
     return max(counts, default=None)

@@ -90,7 +90,7 @@ def record_into(sink: Sink, run: str) -> Session:
 
 @contextmanager
 def graft(run: str | Run, steps: StepsSpec | None = None) -> Iterator[None]:
-    """A context in which the active session's anchors are handed the values of another run.
+    """Return a context manager in which anchors of the active session get another run's values.
 
     Each tensor is recorded as this training computed it, and is then overwritten, bit for bit, with
     the record that `run` has of it: values, gradients, parameters and optimizer state. So a record
@@ -119,7 +119,7 @@ def graft(run: str | Run, steps: StepsSpec | None = None) -> Iterator[None]:
 
 
 def tensor_names(model: nn.Module, optimizer: object = None, prefix: str = "") -> list[str]:
-    """The selectors that `watch` accepts for `model`, before any step.
+    """Return the selectors that `watch` accepts for `model`, before any step.
 
     Inputs and module outputs in definition order, parameters, buffers, each in each of its kinds.
     `NAME@opt.*` stands for optimizer state that the first step will make.

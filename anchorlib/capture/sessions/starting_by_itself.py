@@ -1,4 +1,4 @@
-"""When a session starts by itself: at the first anchor, where ANCHOR_RUN is set."""
+"""Starts a session at the first anchor that a program calls, where ANCHOR_RUN is set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("anchorlib")
 
 
 def start_where_the_environment_asks() -> None:
-    """From now on the first anchor opens a session, if ANCHOR_RUN is set and none is open."""
+    """If ANCHOR_RUN is set, have the first anchor open a session unless one is open by then."""
     if os.environ.get("ANCHOR_RUN"):
         hooks.arm(_start_by_itself)
 

@@ -82,6 +82,7 @@ class Watches:
     ) -> None:
         """Watch `model`, or further tensors of a model that is watched.
 
+        asked: the other arguments of `watch`.
         Raises UnknownTensorError and OptionError; then nothing is registered.
         """
         parts = parts_of(model, prefix)
@@ -134,7 +135,7 @@ class Watches:
         return [watch.parts for watch in self._models]
 
     def has_name(self, name: str) -> bool:
-        """Whether a watched model that still lives records a tensor called `name`."""
+        """Return whether a watched model that still lives records a tensor called `name`."""
         return name in self._names and self._names[name]() is not None
 
     def at_close(self, undo: Callable[[], None]) -> None:
@@ -142,7 +143,10 @@ class Watches:
         self._undo.append(undo)
 
     def _claim(self, names: set[str], root: nn.Module) -> None:
-        """Reserve `names` for one model; on every rank, so that all raise the same error."""
+        """Reserve `names` for one model; raise OptionError if another model has any of them.
+
+        That is done on every rank, so that all raise the same error.
+        """
         taken = sorted(
             name
             for name in names
@@ -200,7 +204,10 @@ class Watches:
         self._in_header.add(optimizer)
 
     def name_of(self, optimizer: object) -> str:
-        """A name for `optimizer`: the innermost module with all its parameters, else its class."""
+        """Return a name for `optimizer`.
+
+        It is that of the innermost module with all its parameters, else the optimizer's class.
+        """
         paths = [
             name.split(".")[:-1]
             for one in self._optimizers.of(optimizer)
@@ -211,7 +218,7 @@ class Watches:
         return escape(".".join(level[0] for level in common)) or type(optimizer).__name__
 
     def on_pass(self, at: At) -> None:
-        """A pass begins: record the buffers and parameters that are recorded then."""
+        """Record, as a pass begins, the buffers and parameters and the random state."""
         for watch in self._models:
             self._observer.guarded(partial(watch.on_pass, at))
         settings = self._settings
@@ -220,7 +227,7 @@ class Watches:
 
     @property
     def missing(self) -> list[str]:
-        """Selectors accepted for tensors that might appear later, which none ever matched."""
+        """Selectors of tensors that might appear later, which no tensor ever matched."""
         return [text for one in self._choices for text in one.missing]
 
     @property

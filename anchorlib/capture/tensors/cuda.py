@@ -3,9 +3,11 @@
     x ──clone, in the training's current stream──▶ memory of the device
                   ──copy, in a stream of ours──▶ ring ──▶ the last word of its slot
 
-The clone keeps the values that `x` has at the anchor, whatever the training writes to `x` next. It
-takes about a hundredth of the time of the copy, which then runs while the training goes on. The
-device's allocator reuses the clone's memory once the copy has run.
+The ring is host memory in which records wait for the recorder; a slot is a record's entry there,
+and its last word says that the record is complete. The clone keeps the values that `x` has at the
+anchor, whatever the training writes to `x` next. It takes about a hundredth of the time of the
+copy, which then runs while the training goes on. The device's allocator reuses the clone's memory
+once the copy has run.
 
 A device can write to the ring only after its pages are locked, which takes a moment: a thread locks
 them when the first tensor comes. Until then, and where locking fails, the training thread waits for
@@ -36,9 +38,9 @@ Writes = Sequence[tuple[torch.Tensor, int]]
 
 
 class CudaCopier:
-    """A copier of CUDA tensors into `ring`.
+    """Copies CUDA tensors into `ring`, with a lane (a stream of copies) for each device.
 
-    warn: takes a line for the log.
+    warn: called with a line for the log.
     """
 
     def __init__(self, ring: Ring, warn: Callable[[str], None]) -> None:
@@ -52,12 +54,15 @@ class CudaCopier:
         self._closed = False
 
     def takes(self, x: torch.Tensor) -> bool:
-        """Whether `x` is on a CUDA device."""
+        """Return whether `x` is on a CUDA device, so that this copier can copy it."""
         return x.is_cuda
 
     def enqueue(self, writes: Writes, ready_address: int, value: int) -> CudaLane | None:
-        """Write tensors to addresses, then `value` to `ready_address`; see `Copier.enqueue`.
+        """Have tensors written to addresses, and then `value` to `ready_address`.
 
+        This implements `anchorlib.recorder.copies.Copier.enqueue`.
+
+        writes: tensors, each with its address.
         Returns the lane in which the writes wait; None where they are done already.
         """
         if torch.cuda.is_current_stream_capturing():
@@ -110,7 +115,7 @@ class CudaCopier:
         return lane
 
     def close(self) -> bool:
-        """Unlock the ring's pages once all copies are made; whether that was done in time."""
+        """Unlock the ring's pages once all copies are made; return whether it was done in time."""
         self._closed = True
         if not self._lanes:
             return True
@@ -134,7 +139,7 @@ class CudaCopier:
 
 
 class CudaLane:
-    """The copies from one device into the ring, in order, in a stream of ours."""
+    """The copies from one device into the ring, made in order in a CUDA stream of ours."""
 
     def __init__(self, device: torch.device, ring: Ring, driver: Driver) -> None:
         self.device, self._ring, self._driver = device, ring, driver
@@ -159,7 +164,7 @@ class CudaLane:
         return self._driver.is_idle(self._stream.cuda_stream)
 
     def open(self) -> None:
-        """Let the device write a few bytes at the ring's edge. Raises where they do not arrive."""
+        """Have the device write a few bytes at the ring's edge; raise if they do not arrive."""
         self._there = self._driver.device_address(self._base)
         word = TRIAL_AT + TRIAL_BYTES
         with torch.cuda.stream(self._stream):
@@ -171,7 +176,7 @@ class CudaLane:
             raise DriverError("the bytes that the device wrote did not arrive")
 
     def enqueue(self, writes: Writes, ready_address: int, value: int) -> bool:
-        """Enqueue writes (see `CudaCopier.enqueue`); False, without effect, if the lane is shut.
+        """Enqueue writes, as `CudaCopier.enqueue` does; return False, and do nothing, if shut.
 
         Raises OutOfMemoryError where the device has no memory for clones.
         """
@@ -218,7 +223,7 @@ class CudaLane:
 
 
 def _started(work: Callable[[], None]) -> threading.Thread | None:
-    """A started thread that does `work`; None where none can start, as when Python ends."""
+    """Return a started thread that does `work`; None where none can start, as when Python ends."""
     thread = threading.Thread(target=work, name="anchorlib-cuda", daemon=True)
     try:
         thread.start()

@@ -28,11 +28,14 @@ _CAPTURING: Final = range(900, 911)  # errors of graph capture, which tell nothi
 
 
 class DriverError(RuntimeError):
-    """A call of the driver failed."""
+    """Raised where a call of CUDA's driver failed."""
 
 
 class Driver:
-    """CUDA's driver. Raises OSError where there is none, AttributeError where it is too old."""
+    """CUDA's driver, loaded as a library.
+
+    Raises OSError where there is none, AttributeError where it is too old.
+    """
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(_LIBRARY)
@@ -68,7 +71,7 @@ class Driver:
         self._check("cuMemHostUnregister", self._unregister(address))
 
     def device_address(self, address: int) -> int:
-        """The address of registered memory on the current device."""
+        """Return the address of registered memory on the current device."""
         there = c_uint64()
         self._check("cuMemHostGetDevicePointer", self._address(byref(there), address, 0))
         return there.value
@@ -76,19 +79,20 @@ class Driver:
     def write(self, stream: int, device_address: int, value: int) -> None:
         """Write eight bytes in `stream`, after all work that is in the stream now.
 
-        Whoever sees these bytes sees all earlier writes of the stream: the function has a fence.
+        Whoever sees these bytes sees all earlier writes of the stream: the driver's function has a
+        fence.
         """
         self._check("cuStreamWriteValue64", self._write(stream, device_address, value, _WITH_FENCE))
 
     def is_idle(self, stream: int) -> bool:
-        """Whether `stream` has finished or failed. Raises nothing."""
+        """Return whether `stream` has finished or failed. Raises nothing."""
         with self.beside_captures():
             code = int(self._query(stream))
         return code not in {_NOT_READY, _NO_CONTEXT} and code not in _CAPTURING
 
     @contextmanager
     def beside_captures(self) -> Iterator[None]:
-        """A context in which calls of this thread do not break another thread's graph capture."""
+        """Return a context manager in which our calls break no graph capture of other threads."""
         mode = c_int(_RELAXED)
         self._exchange(byref(mode))
         try:

@@ -40,18 +40,25 @@ _COMPRESSED = {
 
 
 def stands_for_a_tensor(x: object) -> bool:
-    """Whether `x` is a proxy of torch.fx: it is no tensor, but no mistake of the user's."""
+    """Return whether `x` is a proxy of torch.fx: no tensor, but no mistake of the user's."""
     return isinstance(x, Proxy)
 
 
 def plain_inside(x: torch.Tensor) -> torch.Tensor:
-    """The tensor that holds the values of `x`: its local shard, or the one inside functorch's."""
+    """Return the tensor with the values of `x`: its local shard, or the tensor inside functorch's.
+
+    For other tensors that is `x` itself.
+    """
     x = inside_functorch(x)
     return local_tensor(x) if has_local_tensor(x) else x  # full_tensor() would communicate
 
 
 def placements(x: Any) -> tuple[tuple[int, int], ...]:
-    """The rows of `NAME:placements` for a DTensor (see above); empty for any other tensor."""
+    """Return the rows of `NAME:placements` for a DTensor; empty for any other tensor.
+
+    A row is (kind, dimension) for each mesh dimension, kind 0 replicated, 1 sharded along that
+    dimension, 2 partial; then (-1, size) for each dimension of the whole tensor.
+    """
     if not has_local_tensor(x):
         return ()
     rows = [
@@ -62,10 +69,10 @@ def placements(x: Any) -> tuple[tuple[int, int], ...]:
 
 
 def known_sizes(x: torch.Tensor) -> tuple[int, ...]:
-    """The shape of `x` without the sizes that are no numbers.
+    """Return the shape of `x` without the sizes that are not plain numbers.
 
-    Those are symbolic ones, as the ragged one of a nested tensor, and those in which the tensors in
-    a strided nested one differ.
+    Left out are symbolic sizes, such as the ragged one of a nested tensor, and sizes in which the
+    tensors inside a strided nested tensor differ.
     """
     if not (x.is_nested and x.layout is torch.strided):
         return tuple(size for size in x.shape if type(size) is int)
@@ -75,7 +82,7 @@ def known_sizes(x: torch.Tensor) -> tuple[int, ...]:
 
 
 def tensor_parts(x: torch.Tensor) -> dict[str, torch.Tensor] | None:
-    """The plain tensors that a sparse or nested tensor consists of; None for any other tensor."""
+    """Return the plain tensors of which a sparse or nested tensor consists; None for others."""
     if x.is_nested and x.layout is torch.jagged:
         offsets: torch.Tensor = x.offsets()  # type: ignore[attr-defined]  # NestedTensor's
         return {"offsets": offsets.detach(), "values": x.values().detach()}

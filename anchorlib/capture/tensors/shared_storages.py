@@ -1,6 +1,6 @@
 """Which anchored tensor's memory a tensor shares, where `detach` or `no_grad` left no graph.
 
-    known.note(x, owner, followed=True)         # x was observed
+    known.note(x, owner)                        # x, which requires gradients, was observed
     known.owner(x.detach())                     # (owner, "detach")
 
 A tensor with the storage and the version of an anchored tensor has the same values. Weak references
@@ -24,7 +24,11 @@ _PRUNE_AT = 1024
 
 
 class _Mark(NamedTuple):
-    """An anchored tensor. geometry: offset, shape, strides. followed: if it requires gradients."""
+    """The tensor that was anchored last in a storage.
+
+    geometry: offset, shape, strides. owner: what identifies the tensor to the caller. followed:
+        whether the tensor requires gradients.
+    """
 
     storage: StorageRef
     version: int
@@ -52,7 +56,10 @@ class Storages:
         self._marks[storage.cdata] = mark
 
     def owner(self, x: torch.Tensor) -> tuple[Any, str] | None:
-        """The anchored tensor whose memory `x` has, and how `x` differs from it ("" if not)."""
+        """Return the `owner` of the anchored tensor with the memory of `x`; None without one.
+
+        With it comes how `x` differs from that tensor: "detach", "view", or "" if it does not.
+        """
         if not _has_geometry(x):
             return None
         storage = x.untyped_storage()
@@ -69,7 +76,7 @@ class Storages:
 
 
 def _has_geometry(x: torch.Tensor) -> bool:
-    """Whether `x` has a storage, which sparse tensors lack, and a shape, which nested ones lack."""
+    """Return whether `x` has a storage and a shape, which sparse and nested tensors lack."""
     return x.layout is torch.strided and not x.is_nested
 
 

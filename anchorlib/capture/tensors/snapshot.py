@@ -81,12 +81,12 @@ QuickPlace = tuple[int, torch.dtype, torch.Size, int]
 
 @cache
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of `dtype` in torch, without the leading "torch."."""
+    """Return the name of `dtype` in torch, without the leading "torch."."""
     return str(dtype).removeprefix("torch.")
 
 
 def is_plain(x: torch.Tensor) -> bool:
-    """Whether `x` is an ordinary array of a dtype that the store can keep."""
+    """Return whether `x` is an ordinary array of a dtype that the store can keep."""
     return (
         type(x) in PLAIN
         and x.layout is torch.strided
@@ -100,7 +100,7 @@ def is_plain(x: torch.Tensor) -> bool:
 
 
 def _has_memory(x: torch.Tensor) -> bool:
-    """Whether `x` has memory: sharded training empties the storages of tensors that live on.
+    """Return whether `x` has memory: sharded training empties the storages of tensors that live on.
 
     Reading such a tensor would crash the process.
     """
@@ -109,7 +109,7 @@ def _has_memory(x: torch.Tensor) -> bool:
 
 
 def _has_values(x: torch.Tensor) -> bool:
-    """Whether a tensor that is not on the CPU has values to read: not on meta, nor in a capture."""
+    """Return whether `x`, not on the CPU, has values to read: it is not meta, nor captured."""
     capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
     return not (x.is_meta or capturing)
 
@@ -117,11 +117,11 @@ def _has_values(x: torch.Tensor) -> bool:
 def quick_place(
     x: torch.Tensor, address_of: Callable[[torch.Tensor], int] = torch.Tensor.data_ptr
 ) -> QuickPlace | None:
-    """Where the values of an ordinary array on the CPU are; None for any other tensor.
+    """Return where the values of an ordinary array on the CPU are; None for any other tensor.
 
     Most observations need only this. No operation of torch runs: each would cost more than copying
     a small array, and would give Python's lock to another thread.
-    address_of: gives the address, 0 for a tensor without memory.
+    address_of: returns the address, 0 for a tensor without memory.
     """
     try:
         if (
@@ -146,12 +146,15 @@ def quick_place(
 
 
 def is_for_many(nbytes: int) -> bool:
-    """Whether a copy is so large that torch makes it with all its threads."""
+    """Return whether a copy is so large that torch makes it with all its threads."""
     return nbytes >= _MANY_BYTES and torch.get_num_threads() > 1
 
 
 def values_writer(x: torch.Tensor) -> Callable[[int], None]:
-    """A function that copies the values of `x`, a plain array on any device, to a CPU address."""
+    """Return a function that copies the values of `x` to a given address of CPU memory.
+
+    x: a plain array on any device.
+    """
 
     def write(address: int) -> None:
         memory = (ctypes.c_char * x.nbytes).from_address(address)
@@ -164,7 +167,7 @@ def values_writer(x: torch.Tensor) -> Callable[[int], None]:
 
 
 def skip_reason(x: torch.Tensor) -> str | None:
-    """Why `x`, which is not plain, has no values to record here; None if it has values.
+    """Return why `x`, which is not plain, has no values to record here; None if it has values.
 
     Raises UnsupportedError for a tensor subclass whose values are not known, and while a CUDA graph
     is captured.
@@ -214,7 +217,7 @@ class Snapshot:
             self.tensor = _widened(plain(x)) if wide else _clone(plain(x))
 
     def renew(self, x: torch.Tensor) -> None:
-        """Keep the values of `x` from now on, in the same memory if dtype and shape are equal."""
+        """Replace the copy by the values of `x`, in the same memory if dtype and shape fit."""
         with undisturbed(), torch.inference_mode(False), torch.no_grad():
             x = plain(x)
             if (x.dtype, x.shape) == (self.tensor.dtype, self.tensor.shape):
@@ -224,7 +227,10 @@ class Snapshot:
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:
-    """`x` without graph, lazy conjugation, lazy negation or quantization; copied only if needed."""
+    """Return `x` without graph, lazy conjugation, lazy negation or quantization.
+
+    It is copied only if needed.
+    """
     x = x.detach()
     if x.is_quantized:
         x = x.dequantize()
@@ -234,7 +240,7 @@ def plain(x: torch.Tensor) -> torch.Tensor:
 
 
 def undisturbed() -> AbstractContextManager[object]:
-    """A context in which the user's modes do not see our operations.
+    """Return a context manager in which the user's modes do not see our operations.
 
     Selective checkpointing, FlopCounter or `with torch.device(...)` would otherwise act on them.
     """
@@ -262,19 +268,19 @@ def _clone(x: torch.Tensor) -> torch.Tensor:
 
 
 class TorchArithmetic:
-    """The arithmetic of folds: sums are taken on the tensor's device, in a wide dtype."""
+    """The `Arithmetic` of folds on torch tensors: sums are computed on the tensor's device."""
 
     def copy(self, x: torch.Tensor, /) -> Snapshot:
-        """A copy of `x`."""
+        """Return a copy of `x`."""
         return Snapshot(x)
 
     def recopy(self, kept: Snapshot, x: torch.Tensor, /) -> Snapshot:
-        """A copy of `x`, in the memory of `kept` where it fits."""
+        """Return a copy of `x`, written into the memory of `kept` if it fits."""
         kept.renew(x)
         return kept
 
     def widen(self, x: torch.Tensor, /) -> Snapshot:
-        """A copy of `x` on its device, in the dtype of its sums."""
+        """Return a copy of `x` on its device, in the wide dtype in which sums are computed."""
         return Snapshot(x, wide=True)
 
     def add(self, kept: Snapshot, x: torch.Tensor, /) -> None:
@@ -286,7 +292,7 @@ class TorchArithmetic:
             kept.tensor.add_(x)
 
     def shapes(self, kept: Snapshot, x: torch.Tensor, /) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shapes of `kept` and of `x`."""
+        """Return the shapes of `kept` and of `x`."""
         return tuple(kept.tensor.shape), tuple(x.shape)
 
 
