@@ -103,27 +103,27 @@ class Record:
 
     @property
     def step(self) -> int:
-        """The step of the record's coordinates."""
+        """The number of the optimizer step in which the record was made."""
         return self.coordinates.step
 
     @property
     def pass_index(self) -> int:
-        """The pass of the record's coordinates."""
+        """The number of the forward and backward pass inside the step, from 0 on."""
         return self.coordinates.pass_index
 
     @property
     def call(self) -> int:
-        """The call of the record's coordinates."""
+        """How often the tensor's name was used before in the same pass: 0 at its first use."""
         return self.coordinates.call
 
     @property
     def phase(self) -> str:
-        """The phase of the record's coordinates."""
+        """The phase in which the record was made: "train", "eval", "no_grad", or another name."""
         return self.coordinates.phase
 
     @property
     def attempt(self) -> int:
-        """The attempt of the record's coordinates."""
+        """How often the rank was started before the start that made the record: 0 for the first."""
         return self.coordinates.attempt
 
     @property

@@ -1,4 +1,7 @@
-"""The models that a trainer watches, and the prefixes of their names."""
+"""The models that a trainer watches, and the prefixes of their tensors' names.
+
+A trainer (see `trainer`) records a program that nobody edited.
+"""
 
 from __future__ import annotations
 

@@ -96,8 +96,8 @@ class Executions:
     def forward(self, program: Program, site: int) -> At | None:
         """Return the coordinates of the operator at `site` that runs in forward now.
 
-        None where the operator records nothing. Also notes which operators of the execution have
-        run.
+        site: the index of the operator's anchor in the graph's program. None is returned where the
+            operator records nothing. Also notes which operators of the execution have run.
         """
         event = program.events[site]
         if isinstance(event, AnchorPlace) and event.body:
@@ -129,13 +129,17 @@ class Executions:
     def gradient(self, program: Program, site: int) -> At | None:
         """Return the coordinates for the gradient at `site`, in the execution whose backward runs.
 
-        None where the running autograd node belongs to no known execution.
+        site: the index of the anchor in the graph's program. None is returned where the running
+            autograd node belongs to no known execution.
         """
         execution = self._of_node(program)
         return None if execution is None else execution.at.get(site)
 
     def latest(self, program: Program, site: int) -> At | None:
-        """Return the coordinates of `site` in the execution that began last; None if unknown."""
+        """Return the coordinates of `site` in the execution that began last; None if unknown.
+
+        site: the index of an anchor in the graph's program.
+        """
         execution = self._latest.get(program.number)
         return None if execution is None else execution.at.get(site)
 

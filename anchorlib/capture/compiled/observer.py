@@ -62,8 +62,9 @@ class CompiledObserver:
     def value(self, x: torch.Tensor | None, spot: Spot) -> tuple[int, ...]:
         """Observe `x` (None: only count its place), and return its coordinates as encoded numbers.
 
-        NOWHERE is returned if nothing was observed. Raises nothing but UnsupportedError, for a
-        tensor that an anchor cannot record.
+        spot: the anchor whose operator runs.
+        Returns NOWHERE if nothing was observed. Raises nothing but UnsupportedError, for a tensor
+        that an anchor cannot record.
         """
         if self._complaints.declared:
             self._complaints.declared.pop(spot.name, None)
@@ -111,7 +112,7 @@ class CompiledObserver:
         return self._where(at)
 
     def _know(self, program: Program | None, spot: Spot) -> None:
-        """Let `_ordinary_value` observe `spot` from now on, unless its gradients are lost."""
+        """Let `_ordinary_value` observe at `spot` from now on, unless gradients are lost there."""
         if program is None or not spot.name or spot.site in program.lost:
             return
         plan = self._plan(spot.name, spot.modes)
@@ -119,7 +120,7 @@ class CompiledObserver:
             self._ordinary[spot] = (program, plan)
 
     def _run_first(self, program: Program) -> None:
-        """Note the backend and autocast dtype of a graph that runs first in the run's header."""
+        """Note, as a graph first runs, its backend and autocast dtype in the run's header."""
         self._ran.add(program.number)
         self._compilers.add(program.backend or "unknown")
         self._observer.recorder.header("torch.backend", "|".join(sorted(self._compilers)))
@@ -127,7 +128,10 @@ class CompiledObserver:
             self._observer.recorder.header("amp.autocast", program.autocast)
 
     def gradient(self, g: torch.Tensor, where: torch.Tensor, spot: Spot) -> None:
-        """Observe `g`, the gradient of the tensor whose value was observed at `where`."""
+        """Observe `g`, the gradient of the tensor whose value was observed at `where`.
+
+        where: coordinates as a small tensor. spot: the anchor whose operator runs.
+        """
         known = self._ordinary.get(spot)
         program = program_of(spot) if known is None else known[0]
         with self._lock:
@@ -186,7 +190,7 @@ class CompiledObserver:
         self._observer.recorder.skip(name, kind, reason, self._observer.clock.step)
 
     def settle(self) -> None:
-        """Record the observations that still wait for earlier ones in program order."""
+        """Record the observations that still wait until earlier ones of the program are made."""
         with self._lock:
             self._lines.settle()
 

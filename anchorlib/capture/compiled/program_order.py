@@ -47,7 +47,7 @@ class ProgramOrder:
         line.take(site, x, record)
 
     def settle(self) -> None:
-        """Record the observations that still wait."""
+        """Record the observations that still wait for earlier ones of the program."""
         for line in self._lines.values():
             line.settle()
 

@@ -143,7 +143,7 @@ class UnfollowedCalls:
         return nodes[place + 1] if place + 1 < len(nodes) else float("inf")
 
     def clear(self) -> None:
-        """Forget all calls."""
+        """Forget all remembered calls."""
         self._calls.clear()
         self._nodes.clear()
         self._taken.clear()

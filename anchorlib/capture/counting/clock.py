@@ -179,7 +179,7 @@ class Clock:
 
     @property
     def is_open(self) -> bool:
-        """Whether a pass has begun in this phase, and no gradient of it was seen yet."""
+        """Whether a pass has begun in this thread's phase, and no gradient of it was seen yet."""
         passes = self._current()
         return passes.started and not passes.gradient_seen
 
@@ -240,12 +240,12 @@ class Clock:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything was counted yet."""
+        """Whether any observation was counted yet, or any optimizer has stepped."""
         return self.turns.have_begun or any(one.started for one in self._passes.values())
 
     @property
     def is_at_boundary(self) -> bool:
-        """Whether nothing of the open step was counted yet."""
+        """Whether nothing was observed in the open step so far."""
         return not any(one.started for one in self._passes.values())
 
     def unbind(self) -> None:

@@ -91,12 +91,18 @@ class Turns:
         self._before: _Reign | None = None  # the clock before this, if it stepped alone
 
     def name(self, optimizer: object) -> None:
-        """Make `optimizer`, which `watch` was given, the clock, unless there is a clock."""
+        """Let the steps of `optimizer` end the session's steps, unless another optimizer's do.
+
+        Called for an optimizer that `watch` was given.
+        """
         if self._clock is None:
             self._named = self._clock = self._stepper(optimizer)
 
     def unname(self) -> None:
-        """Forget the clock if no optimizer has stepped yet, since `watch` will be given another."""
+        """Forget which optimizer ends the session's steps, unless any has stepped.
+
+        Called when `watch` will be given another optimizer.
+        """
         if not self.have_begun:
             self._named = self._clock = None
 

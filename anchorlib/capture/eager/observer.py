@@ -69,8 +69,8 @@ class GradientHook:
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """Record `gradient`; without a plan, only note that this pass has a gradient.
 
-        Returns None, which leaves the gradient as it is; or, while another run is grafted onto this
-        one, the gradient of the other run.
+        Returns None, which leaves the gradient as it is, or under `anchorlib.graft` the other run's
+        gradient, to be used instead.
         """
         return self._observer.gradient(self._plan, self.at, gradient)
 
@@ -84,8 +84,8 @@ class LeafHook(GradientHook):
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """Record `gradient` at the coordinates of its call if the call is in the open pass.
 
-        Otherwise record it at the coordinates that the clock shows now. Returns what GradientHook
-        returns.
+        Otherwise record it at the coordinates that the clock shows now.
+        Returns None, or under `anchorlib.graft` the other run's gradient, to be used instead.
         """
         at, now = self.at, self._observer.clock.now()
         if at[:2] != now[:2]:
@@ -121,7 +121,8 @@ class Observer:
     ) -> None:
         """Observe `x` in the forward pass, and hook its gradient.
 
-        grad: whether the gradient is recorded. given: the module that made `x`, with its arguments.
+        plan: what is recorded of the name of `x`. grad: whether the gradient is recorded. given:
+            the module that made `x`, with its arguments.
         Raises nothing but UnsupportedError, for a tensor that an anchor cannot record.
         """
         try:
@@ -191,7 +192,8 @@ class Observer:
     ) -> torch.Tensor | None:
         """Observe a gradient of the forward call at `at`.
 
-        Returns None; or, while another run is grafted, the gradient to use instead.
+        plan: what is recorded; None: only note that the pass has a gradient.
+        Returns None, or under `anchorlib.graft` the other run's gradient, to be used instead.
         """
         if self.closed or gradient is None:
             return None
@@ -209,7 +211,7 @@ class Observer:
     def pass_gradient(self, plan: Plan, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """Observe the gradient that one backward adds to a parameter.
 
-        Returns None; or, while another run is grafted, the gradient to use instead.
+        Returns None, or under `anchorlib.graft` the other run's gradient, to be used instead.
         """
         if self.closed or gradient is None:
             return None
@@ -225,7 +227,11 @@ class Observer:
         return None
 
     def kind(self, plan: Plan, kind: str, at: At, x: torch.Tensor, note: Note = NO_NOTE) -> None:
-        """Observe a kind that has no forward call of its own (parameters, optimizer state)."""
+        """Observe a tensor that belongs to no forward call, as a parameter or optimizer state.
+
+        plan: what is recorded of its name. kind: "updated", "opt.exp_avg" and so on. note: the loss
+            scale and flags to store with the record.
+        """
         streams = plan.streams(kind, at.phase)
         if not streams or self.closed:
             return
@@ -268,7 +274,10 @@ class Observer:
         self._hung.append(hang_on_leaf(x, LeafHook(self, plan, at)))
 
     def catch_up(self) -> None:
-        """Call `due`, if set, as a watched model's forward or an optimizer's step is to begin."""
+        """Call `due`, an action that waits until training goes on, if there is one.
+
+        Called as a watched model's forward or an optimizer's step begins.
+        """
         due, self.due = self.due, None
         if due is not None:
             self.guarded(due)

@@ -63,7 +63,7 @@ class _History:
             self.state()
 
     def state(self) -> None:
-        """Write the entry with the points so far."""
+        """Write the header entry with the points so far; do nothing if there are none."""
         if self._points:
             self._due = max(len(self._points) + 1, len(self._points) * 3 // 2)
             history = {"points": [list(point) for point in self._points], "until": self._until}

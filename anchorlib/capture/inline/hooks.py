@@ -1,4 +1,4 @@
-"""`anchor`: name a tensor where it is computed.
+"""`anchor`, the function by which a program records a tensor where it is computed.
 
 While no session is active an anchor reads one module global and returns, in about 20 ns. If
 `ANCHOR_RUN` is set, the first anchor starts the session.

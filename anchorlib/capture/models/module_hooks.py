@@ -50,7 +50,7 @@ class PassGradient:
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """Record `gradient` with the coordinates of the pass that is open now.
 
-        Returns None; or, while another run is grafted, the gradient to use instead.
+        Returns None, or under `anchorlib.graft` the other run's gradient, to be used instead.
         """
         return self._observer.pass_gradient(self._plan, gradient)
 

@@ -94,7 +94,7 @@ class ModelWatch:
                 self._hook_parameter(name, parameter)
 
     def forget_choices(self) -> None:
-        """Record nothing until another choice is added."""
+        """Record nothing of the model until another choice of tensors is added."""
         self.choices.clear()
         for plan in self._plans.values():
             plan.forget()

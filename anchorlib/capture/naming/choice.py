@@ -124,7 +124,10 @@ class Choice:
 
     @property
     def names(self) -> set[str]:
-        """The names that are recorded, as far as known; for further outputs the module's name."""
+        """The names of the tensors that are recorded, as far as they are known.
+
+        For further outputs of a module (`fc1:1`) the module's name is given.
+        """
         late = {split(text)[0].partition(":")[0] for text in self._late}
         return {name for name, _ in self._chosen} | late
 

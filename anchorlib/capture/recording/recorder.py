@@ -247,7 +247,7 @@ class Recorder:
                 self.header("tensors.device", "|".join(sorted(self._devices)))
 
     def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
-        """Count observations that could not be recorded, in any mode, and state a gap."""
+        """Count observations that could not be recorded, in any mode, and store that as a gap."""
         with self._lock:
             self.skipped[reason] += count
             self._queue.gap(Gap(name, kind, "", reason, count, step, step))
@@ -263,7 +263,7 @@ class Recorder:
             self._queue.header({key: value})
 
     def lineage(self, edges: Edges) -> None:
-        """Put the edges from a value to its parents into the queue."""
+        """Put the edges from a value to its parents (what it was computed from) into the queue."""
         self._queue.edges(edges)
 
     def operations(self, entries: list[Entry]) -> None:
@@ -276,7 +276,7 @@ class Recorder:
             self.skipped[reason] += 1
 
     def end_step(self, upcoming: int | None) -> None:
-        """Emit the windows that end before step `upcoming` (None: all windows)."""
+        """Emit the records of windows that end before step `upcoming` (None: of all windows)."""
         with self._lock:
             opened = list(self._open)
         for stream in opened:

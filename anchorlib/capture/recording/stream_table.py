@@ -20,7 +20,10 @@ __all__ = ["StreamTable"]
 
 
 class StreamTable:
-    """One stream for each name, kind, mode and phase. Its owner holds a lock during each call."""
+    """The streams of a session: one for each name, kind, mode and phase.
+
+    Callers hold a lock during each call.
+    """
 
     def __init__(self) -> None:
         self.phases: set[str] = set()  # the phases that have a record

@@ -150,7 +150,10 @@ def _options(settings: Settings) -> RunOptions:
 
 
 def _after_fork() -> None:
-    """Silence the session in a forked child, which has its hooks, and shares memory with it."""
+    """Silence, in a forked child, the session that the parent process opened.
+
+    The child has the session's hooks, and shares memory with the parent.
+    """
     global _session  # noqa: PLW0603
     if _session is not None:
         # The child must not close the session: queue, spool and store are the parent's.

@@ -139,13 +139,14 @@ class Watches:
         return name in self._names and self._names[name]() is not None
 
     def at_close(self, undo: Callable[[], None]) -> None:
-        """Call `undo` when the session closes."""
+        """Have `undo` called when the session closes."""
         self._undo.append(undo)
 
     def _claim(self, names: set[str], root: nn.Module) -> None:
         """Reserve `names` for one model; raise OptionError if another model has any of them.
 
-        That is done on every rank, so that all raise the same error.
+        That is done on every rank, also where nothing is recorded, so that all raise the same
+        error.
         """
         taken = sorted(
             name
@@ -236,7 +237,7 @@ class Watches:
         return [watch for one in self._held if (watch := one()) is not None]
 
     def close(self) -> None:
-        """Remove every hook."""
+        """Remove the session's hooks from all models and optimizers, and undo its other changes."""
         self._observer.guarded(self._histories.close)
         for model in self._models:
             model.close()

@@ -91,7 +91,7 @@ class CudaCopier:
         return self._lanes.get(device)
 
     def _open(self, device: torch.device) -> None:
-        """Open the lane of `device`, if it can write to the ring; else warn."""
+        """Open the lane (stream of copies) of `device`, if it can write to the ring; else warn."""
         try:
             with self._opening:
                 if not self._closed:
@@ -160,7 +160,7 @@ class CudaLane:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all copies are made."""
+        """Whether all copies of this lane are made."""
         return self._driver.is_idle(self._stream.cuda_stream)
 
     def open(self) -> None:
@@ -211,13 +211,13 @@ class CudaLane:
         return self._memory[at : at + x.nbytes].view(x.dtype).view(x.shape)
 
     def shut(self) -> None:
-        """Accept no more copies, and wait until all are made."""
+        """Accept no more copies, and wait until all copies of this lane are made."""
         with self._guard:
             self._is_shut = True
         self.finish()
 
     def finish(self) -> None:
-        """Wait until all copies are made."""
+        """Wait until all copies of this lane are made."""
         with suppress(RuntimeError):  # a device that has failed copies nothing either
             self._stream.synchronize()
 

@@ -38,7 +38,7 @@ class _Mark(NamedTuple):
 
 
 class Storages:
-    """The tensor that was anchored last in each storage."""
+    """Remembers the tensor that was anchored last in each storage."""
 
     def __init__(self) -> None:
         self._marks: dict[int, _Mark] = {}
