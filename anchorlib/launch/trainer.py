@@ -46,7 +46,7 @@ from anchorlib.names import escape
 __all__ = ["Trainer"]
 
 _SEARCHES = 64  # most searches for models; each looks at all objects of the process
-_AT_ONCE = 8  # optimizers of known models wait once this many were noticed
+_AT_ONCE = 8  # optimizers of known models are added in batches once there are this many
 
 
 class Trainer:

@@ -32,7 +32,10 @@ _REFERENCES = 3  # to an unshared dict of a frame: the frame's, our variable, ge
 
 
 def constructing(frame: FrameType | None, kind: type) -> Iterator[object]:
-    """Yield the `kind` objects whose methods run in `frame` and, without a gap, in its callers."""
+    """Yield the `kind` objects whose methods run in `frame` and, without a gap, in its callers.
+
+    So a wrapper optimizer is found while it constructs the optimizer that it wraps.
+    """
     while frame is not None and issubclass(type(first := _first(frame)), kind):
         yield first
         frame = frame.f_back

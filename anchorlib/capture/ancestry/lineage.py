@@ -114,7 +114,7 @@ class LineageTracker:
     ) -> bool:
         """Walk from a site that may have new edges, and return whether `x` is to be marked.
 
-        A site is a name, phase, pass, call and shape.
+        A site is a name, phase, pass, call and shape; edges say from what a tensor was computed.
 
         here: the key under which `plan` remembers that the site was walked from; None for a nested
             tensor, each of which has a size of its own, so that remembering them all would never
@@ -142,7 +142,7 @@ class LineageTracker:
             self._names.add(name)
             self._generation += 1
         seen = self._seen.get(site)
-        # A site seen twice in one step is one tensor anchored in two modes: its edges are told.
+        # A site seen twice in one step is one tensor anchored in two modes: its edges are stated.
         again = seen is not None and seen[1] == at.step
         if again or (seen is None and len(self._seen) >= _MAX_SITES):
             return
@@ -171,5 +171,5 @@ class LineageTracker:
             )
 
     def close(self) -> None:
-        """Remove the marks from tensors that outlive the session."""
+        """Remove the marks by which anchored tensors are recognized from tensors that live on."""
         self.marks.close()

@@ -62,20 +62,20 @@ class Marks:
         self._storages.note(x, (self._token, name, at))
 
     def owner(self, node: Any, number: int) -> Owner | None:
-        """Return the mark of output `number` of `node`: its anchored tensor, or None."""
+        """Return which anchored tensor output `number` of `node` is, by its mark; None if none."""
         return self._ours(node.metadata.get(_key(number)))
 
     def leaf_owner(self, leaf: torch.Tensor) -> Owner | None:
-        """Return the mark of `leaf`: which anchored tensor it is, or None."""
+        """Return which anchored tensor `leaf` is, by its mark; None if none."""
         return self._ours(next((mark.owner for mark in _leaf_marks(leaf)), None))
 
     def _ours(self, owner: Owner | None) -> Owner | None:
         return owner if owner is not None and owner[0] is self._token else None
 
     def memory_owner(self, x: torch.Tensor) -> tuple[Owner, str] | None:
-        """Return the mark of the tensor whose memory `x` has, or None if that is not anchored.
+        """Return which anchored tensor has the memory of `x`; None if none.
 
-        With the mark comes how `x` differs from that tensor: "detach" or "view", or "" if it does
+        With its mark comes how `x` differs from that tensor: "detach" or "view", or "" if it does
         not.
         """
         known = self._storages.owner(x)

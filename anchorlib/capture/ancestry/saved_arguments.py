@@ -142,7 +142,7 @@ def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
             if tensor.dim() and not (_multiplies(node) and tensor.dtype in _PLAIN):
                 return _operand(tensor) if short in _OPERANDS else ""
             if tensor.dtype == torch.float32 and not _weighs(node):
-                return ""  # torch's own
+                return ""  # a number that torch computed itself
             return _factor(tensor) if tensor.dim() else _number(tensor)
         value = getters[name].__get__(node)
     except Exception:  # noqa: BLE001  # torch raises its own errors where backward has freed it

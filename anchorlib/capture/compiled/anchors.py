@@ -58,7 +58,7 @@ def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: 
 def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False) -> None:
     """Observe an input or output of a watched module, if its watch selected the value or gradient.
 
-    watch: the watch's number. root: whether `x` is an output of the watched root, of which the
+    watch: the watch's number. root: whether `x` is an output of the whole watched model: then the
         arrival of a gradient is noted even if nothing of it is recorded, since that ends a pass.
     """
     value, grad = traced_constants.chosen(watch, name)
@@ -75,9 +75,9 @@ def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False
 
 
 def enter_root(watch: int, *, training: bool) -> None:
-    """Leave an operator in the graph which notes that the forward of a watched root module begins.
+    """Leave an operator in the graph which notes that the forward of a watched model begins.
 
-    watch: the number of the root's watch.
+    watch: the number of the model's watch. training: whether the model is in training mode.
     """
     if torch.compiler.is_exporting():
         return
@@ -86,9 +86,9 @@ def enter_root(watch: int, *, training: bool) -> None:
 
 
 def leave_root(watch: int) -> None:
-    """Note in the graph's program that the forward of a watched root module has ended.
+    """Note in the graph's program that the forward of a watched model has ended.
 
-    The program is the list of a graph's anchors. watch: the number of the root's watch.
+    The program is the list of a graph's anchors. watch: the number of the model's watch.
     """
     if torch.compiler.is_exporting():
         return
@@ -104,13 +104,13 @@ class TracedPhase:
         self._name = name
 
     def __enter__(self) -> None:
-        """Note that records of the code from here on carry the phase `name`."""
+        """Note in the graph's program that records carry the phase `name` from here on."""
         refusal = traced_constants.add_phase(self._name)
         if refusal is not None:
             anchor_operators.refuse(*refusal)
 
     def __exit__(self, *_exception: object) -> None:
-        """Note that the phase has ended: records carry the phase again that was open around it."""
+        """Note in the graph's program that the phase ends: the phase around it holds again."""
         traced_constants.add_phase(None)
 
 

@@ -69,9 +69,9 @@ class AnchorPlace:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """An event of a program: the forward of a watched root module begins.
+    """An event of a program: the forward of a watched model begins.
 
-    watch: the number of its watch. training: whether the root is in training mode. gradients:
+    watch: the number of its watch. training: whether the model is in training mode. gradients:
         whether gradients are enabled.
     """
 
@@ -82,7 +82,7 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """An event of a program: the forward of a watched root module has ended.
+    """An event of a program: the forward of a watched model has ended.
 
     watch: the number of its watch.
     """

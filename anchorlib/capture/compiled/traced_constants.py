@@ -109,14 +109,23 @@ def followed(site: int = -1) -> bool:
 
 @constant
 def enter(watch: int, training: bool, gradients: bool) -> Spelled:  # noqa: FBT001
-    """Add to the program that a watched root's forward begins; return an operator's arguments."""
+    """Add to the graph's program that a watched model's forward begins.
+
+    watch: the number of its watch. training: whether the model is in training mode. gradients:
+        whether gradients are enabled.
+    Returns the arguments of the operator that says so at run time.
+    """
     program = current_program()
     return "", "", program.number, program.add(Enter(watch, training, gradients))
 
 
 @constant
 def leave(watch: int) -> Spelled:
-    """Add to the program that a watched root's forward ended; return an operator's arguments."""
+    """Add to the graph's program that a watched model's forward has ended.
+
+    watch: the number of its watch.
+    Returns the arguments of the operator that may say so at run time.
+    """
     program = current_program()
     return "", "", program.number, program.add(Leave(watch))
 

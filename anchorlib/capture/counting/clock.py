@@ -3,11 +3,11 @@
     step        ends when the clock's optimizer has stepped (see `optimizer_turns`), or at
                 `session.step()`
     pass_index  n-th forward+backward inside a step: a forward observation after a gradient opens
-                the next pass; without gradients, each further forward of a watched root does
+                the next pass; without gradients, each further forward of a watched model does
     call        n-th use of a name inside the pass
 
-A watched root is a model that was given to `watch`. Passes and calls are counted separately for
-each phase (see `phases`), so that validating in the middle of a step does not renumber the training
+A watched model is one that was given to `watch`. Passes and calls are counted separately for each
+phase (see `phases`), so that validating in the middle of a step does not renumber the training
 around it.
 """
 
@@ -83,10 +83,11 @@ class Clock:
     def enter_root(
         self, root: int, *, training: bool, gradients: bool, trained: bool = False
     ) -> None:
-        """Note that the forward of a watched root begins, which may begin a pass and set the phase.
+        """Note that a watched model's forward begins, which sets the phase and may open a pass.
 
-        root: the root's id. training: whether it is in training mode. gradients: whether the
-            forward may get gradients. trained: whether an optimizer updates the root.
+        root: the id of the model's root module. training: whether it is in training mode.
+            gradients: whether the forward may get gradients. trained: whether an optimizer updates
+            the model.
         """
         with self._lock:
             around = self.phases.forward
@@ -117,7 +118,7 @@ class Clock:
         return Forward.BESIDE if self.trains else Forward.TRAINING
 
     def leave_root(self) -> None:
-        """Note that the forward of a watched root has ended, so that its phase ends."""
+        """Note that the forward of a watched model has ended, so that its phase ends."""
         self.phases.leave()
 
     def call(self, name: Hashable, *, backward: bool = False) -> At:

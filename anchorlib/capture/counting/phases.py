@@ -1,12 +1,12 @@
 """Which phase a record carries; each thread has phases of its own.
 
     session.phase(name)     `name`, for records made inside by the thread that entered it
-    a watched root's        "eval" where the root is in eval mode; "no_grad" where the root is
+    a watched model's       "eval" where the model is in eval mode; "no_grad" where the model is
     forward                 trained and runs without gradients; else "train"
 
-An explicit phase takes precedence. A backward has the phase of the thread that called it, whichever
-threads autograd runs it in. A gradient carries the phase of its forward, and other records made
-inside a backward carry the phase of that backward's first gradient.
+A phase that was set by `session.phase` takes precedence. A backward has the phase of the thread
+that called it, whichever threads autograd runs it in. A gradient carries the phase of its forward,
+and other records made inside a backward carry the phase of that backward's first gradient.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REMEMBERED = 64  # most backwards to remember; many threads may each run one
 
 
 class Forward(Enum):
-    """How the forward of a watched root runs; the value is the phase of records made inside."""
+    """How the forward of a watched model runs; the value is the phase of records made inside."""
 
     TRAINING = TRAIN
     EVALUATION = EVAL
@@ -87,13 +87,13 @@ class Phases:
             thread.changed()
 
     def enter(self, forward: Forward) -> None:
-        """Note that the forward of a watched root begins in this thread."""
+        """Note that the forward of a watched model begins in this thread."""
         thread = self._entering()
         thread.forwards.append((forward, graph_task()))
         thread.changed()
 
     def leave(self) -> None:
-        """Note that the innermost forward of a watched root has ended in this thread."""
+        """Note that the innermost forward of a watched model has ended in this thread."""
         thread = self.own.thread
         if thread.forwards:
             thread.forwards.pop()
@@ -101,7 +101,7 @@ class Phases:
 
     @property
     def forward(self) -> Forward | None:
-        """The innermost forward of a watched root that runs in this thread; None without one."""
+        """The innermost forward of a watched model that runs in this thread; None without one."""
         forwards = self.own.thread.forwards
         return forwards[-1][0] if forwards else None
 

@@ -1,4 +1,8 @@
-"""What runs around an observation without gradients, read off the Python stack and the heap."""
+"""What runs around an observation without gradients, found on the Python stack and the heap.
+
+A forward without gradients may be an evaluation, or one that activation checkpointing will repeat;
+what runs around it tells which.
+"""
 
 from __future__ import annotations
 

@@ -3,13 +3,13 @@
     monitoring      a forward of the model in training, to watch it: has the phase "no_grad"
     beside it       a forward of another model (a teacher, an average of weights): counts as further
                     calls of the pass of training that is open or comes next
-    inference       a forward of a watched root where nothing is trained: is a pass
+    inference       a forward of a watched model where nothing is trained: is a pass
     checkpointed    backward will repeat the forward with gradients: counts as one of training
 
-A watched root is a model that was given to `watch`. For a watched root the case is decided when its
-forward begins. For an anchor outside of watched roots it is decided by the anchor's name: a name
-that was used with gradients, and is now used without while no pass of training is open, belongs to
-monitoring.
+A watched model is one that was given to `watch`; its forward is that of the root module. The case
+is decided when the forward begins. For an anchor outside of watched models it is decided by the
+anchor's name: a name that was used with gradients, and is now used without while no pass of
+training is open, belongs to monitoring.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class Forwards:
     # -- watched roots
 
     def enter(self, root: nn.Module, *, training: bool, gradients: bool) -> None:
-        """Decide as what the forward of a watched root counts, and tell the clock that it begins.
+        """Decide as what the forward of a watched model counts, and tell the clock that it begins.
 
-        training: whether the root is in training mode. gradients: whether gradients are enabled.
+        root: the model's root module. training: whether it is in training mode. gradients: whether
+            gradients are enabled.
         """
         number, outermost = id(root), self._clock.phases.forward is None
         if not gradients and outermost:

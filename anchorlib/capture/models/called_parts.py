@@ -1,8 +1,8 @@
 """Parts of a watched model that a program calls directly, as Lightning's `training_step` does.
 
-The root module's forward does not run then, and cannot tell training from evaluation. So the
-outermost part that is called counts as the root for that call: its `training` attribute tells
-training and evaluation apart.
+The model's own forward does not run then, and cannot tell training from evaluation. So the
+outermost part that is called counts as the whole model for that call: its `training` attribute
+tells training and evaluation apart.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _CalledPart:
         self._depth: dict[int, int] = {}
 
     def begins(self, module: nn.Module, _args: Any) -> None:
-        """Note that the part's forward begins; it counts as a root's forward if none is running."""
+        """Note that the part's forward begins; it counts as the model's if no other is running."""
         observer = self._observer
         if torch.compiler.is_compiling() or observer.closed or recomputing():
             return

@@ -20,7 +20,7 @@ _LAYERS = (
 
 
 class ModuleModes:
-    """Finds layers of one model that are in eval mode while the model trains.
+    """Finds batch norm and dropout layers that are in eval mode while their model trains.
 
     tell: called with the header key of each such layer and the step.
     """

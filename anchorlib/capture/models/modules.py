@@ -147,7 +147,7 @@ class ModelWatch:
     # -- hooks
 
     def attach(self) -> None:
-        """Hook the root module, whose forward opens passes and phases.
+        """Hook the model's root module, whose forward opens passes and phases.
 
         A ModelWatch that is not attached records nothing.
         """
@@ -198,12 +198,12 @@ class ModelWatch:
             self.leave()
 
     def enter(self, *, training: bool, gradients: bool) -> None:
-        """Note that the root module's forward begins, so that its pass and phase are known."""
+        """Note that the model's forward begins, so that its pass and phase are known."""
         root = self.parts.root
         self._observer.forwards.enter(root, training=training, gradients=gradients)
 
     def leave(self) -> None:
-        """Note that the forward of the root module has ended, so that its phase ends."""
+        """Note that the model's forward has ended, so that its phase ends."""
         self._observer.clock.leave_root()
 
     def _trace(self, name: str, value: Any, *, root: bool = False) -> None:

@@ -227,7 +227,7 @@ def _due(streams: tuple[Stream, ...], step: int) -> bool:
 
 
 class StepHook:
-    """The hook after every optimizer's step in this process, for one session.
+    """Hooks the end of every optimizer's step in this process, for one session.
 
     watches: returns the watches of an optimizer. stepped: called with each optimizer that has
         stepped, and the number of the session's step.

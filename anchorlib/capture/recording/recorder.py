@@ -240,7 +240,10 @@ class Recorder:
         stream.key = layout_key(dtype, shape) if known and not large else None
 
     def _located(self, device: str) -> None:
-        """Note in the header of a machine with an accelerator where recorded tensors lie."""
+        """Note in the run's header that recorded tensors lie on `device`.
+
+        That is done only on a machine with an accelerator.
+        """
         if device not in self._devices:
             self._devices.add(device)
             if torch.accelerator.is_available():

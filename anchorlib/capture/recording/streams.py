@@ -221,8 +221,8 @@ class Plan:
     make: returns new streams of a kind and phase. modes: returns the modes in which calls are
         counted.
     use: how the name was used so far (NEW, QUIET, REACHED or MIXED); see `eager.forwards`.
-    ends: whether the name is an output of a watched root, whose gradient is noticed even where it
-        is not recorded, since it belongs to a pass.
+    ends: whether the name is an output of a whole watched model, whose gradient is noticed even
+        where it is not recorded, since it belongs to a pass.
     """
 
     __slots__ = (
@@ -248,7 +248,10 @@ class Plan:
 
     @property
     def counters(self) -> tuple[tuple[str, str], ...]:
-        """The clock's counters of calls: one for each mode, since each series counts its own."""
+        """The keys under which the clock counts calls of the name: one for each mode.
+
+        Each mode makes a series of records, and each series counts its own calls.
+        """
         if not self.counted:
             texts = dict.fromkeys(str(mode) for mode in self._modes())
             self.counted = tuple((self.name, text) for text in texts) or ((self.name, ""),)
@@ -269,7 +272,7 @@ class Plan:
         return route
 
     def forget(self) -> None:
-        """Drop all streams, since the tensors or modes to record have changed."""
+        """Drop all streams, so that they are made anew for other tensors or modes to record."""
         self.routes.clear()
         self._streams.clear()
         self.counted = ()

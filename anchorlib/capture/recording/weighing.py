@@ -19,8 +19,8 @@ from anchorlib.scope import TRAIN
 __all__ = ["Weighing", "Weight", "size_text"]
 
 _HEAVY_STEP = 64 * 10**6  # bytes above which the line is a warning
-_LIGHT_STEP = 10**6  # bytes below which no way to lower the weight is told
-_MUCH = 0.3  # the part of a step's bytes that a way must save to be told
+_LIGHT_STEP = 10**6  # bytes below which no way to lower the weight is suggested
+_MUCH = 0.3  # the part of a step's bytes that a way must save to be suggested
 
 
 class Weight(NamedTuple):
@@ -48,11 +48,14 @@ class Weighing:
         self._logged: set[str] = set()
 
     def knows(self, phases: set[str]) -> bool:
-        """Return whether the weights of all these phases were logged."""
+        """Return whether the bytes of a step were logged for all these phases."""
         return phases <= self._logged
 
     def tell(self, weights: Iterable[Weight]) -> None:
-        """Log the weight of phases that have records for the first time; called as steps end."""
+        """Log how much a step records in phases that have records for the first time.
+
+        Called as steps end.
+        """
         new = [one for one in weights if one.records and one.phase not in self._logged]
         if not new:
             return

@@ -78,7 +78,7 @@ def has_begun(session: Session) -> bool:
 def before_training_goes_on(session: Session, action: Callable[[], None]) -> None:
     """Call `action` once, when the next forward of a watched model or optimizer's step begins.
 
-    Does nothing where another action is due already.
+    Does nothing where another action waits already.
     """
     observer = session._observer  # noqa: SLF001
     if observer.due is None:
@@ -86,7 +86,7 @@ def before_training_goes_on(session: Session, action: Callable[[], None]) -> Non
 
 
 def catches_up_before_steps(session: Session) -> None:
-    """Call a due action (see `before_training_goes_on`) before steps of any optimizer, too."""
+    """Call the action of `before_training_goes_on` before the steps of any optimizer, too."""
     observer = session._observer  # noqa: SLF001
 
     @never_traced

@@ -119,7 +119,7 @@ class Watches:
             self._compiled.pop(watch.number, None)
 
     def forget_choices(self, root: nn.Module) -> None:
-        """Forget which tensors of `root` to record, and its optimizers, so that both can be set."""
+        """Forget which tensors of `root` to record, and its optimizers; `root` stays watched."""
         for watch in [one for one in self._models if one.parts.root is root]:
             self._choices = [one for one in self._choices if one not in watch.choices]
             watch.forget_choices()
@@ -188,7 +188,7 @@ class Watches:
                 self._observer.forwards.know_trained(watch.parts.root)
 
     def _tell_modules(self, parts: Parts) -> None:
-        """Note in the header the constructor arguments of modules, as their `repr` shows them."""
+        """Note in the run's header the settings of modules, as their `repr` shows them."""
         if self._settings.recording:
             self._trees[parts.prefix] = module_tree(parts.modules)
             entries = {**module_texts(parts.modules), "modules": "; ".join(self._trees.values())}
@@ -196,7 +196,7 @@ class Watches:
                 self._observer.recorder.header(key, value)
 
     def _tell_settings(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note in the header the optimizer's hyperparameters when it is first watched."""
+        """Note the optimizer's hyperparameters in the run's header, when it is first watched."""
         if not self._settings.recording or optimizer in self._in_header:
             return
         for key, value in hyperparameters(optimizer, len(self._in_header)).items():
