@@ -168,7 +168,7 @@ class Gap:
 
 
 def summed_gaps(gaps: Iterable[Gap]) -> list[Gap]:
-    """Return the gaps with equal name, kind, mode and reason added up into one gap each."""
+    """Return `gaps` with those of equal name, kind, mode and reason added up into one gap."""
     sums: dict[tuple[str, str, str, str], Gap] = {}
     for gap in gaps:
         key = (gap.name, gap.kind, gap.mode, gap.reason)

@@ -49,7 +49,7 @@ class Model:
 
 
 def holds(optimizer: Optimizer | None, parameters: set[int]) -> bool:
-    """Return whether `optimizer` holds any of these parameters; parameters: their ids."""
+    """Return whether `optimizer` holds any of the parameters whose ids are in `parameters`."""
     groups = [] if optimizer is None else optimizer.param_groups
     return any(id(p) in parameters for group in groups for p in group["params"])
 

@@ -152,7 +152,11 @@ class LineageTracker:
         self._tell_new(site, at.step, ancestry, follows=follows)
 
     def _tell_new(self, site: Site, step: int, ancestry: Ancestry, *, follows: bool) -> None:
-        """State the edges of a site unless the last ones of the site, or of its call, are equal."""
+        """State the edges of a site unless equal edges were stated for it last.
+
+        A site is a name, phase, pass, call and shape. A site without edges of its own has the first
+        edges that were stated for its name, phase and call.
+        """
         name, phase, pass_index, call, shape = site
         first, content = (name, phase, call), hash((ancestry, follows))
         if self._stated.get(site, self._stated.get(first)) == content:

@@ -32,11 +32,11 @@ __all__ = ["CompiledObserver"]
 
 
 class CompiledObserver:
-    """Takes the observations that operators in compiled code make, for one session.
+    """Observes values and gradients for the operators in compiled code, for one session.
 
     observer: the session's observer of eager code, whose clock and recorder are used. plan_of:
-        returns the plan of a name and the text of its modes; None where the session records nothing
-        of it.
+        returns the plan of a name and the text of its modes (what is recorded of the name); None
+        where the session records nothing of it.
     """
 
     def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
@@ -83,7 +83,10 @@ class CompiledObserver:
         return NOWHERE
 
     def _any_value(self, x: torch.Tensor | None, spot: Spot) -> tuple[int, ...]:
-        """Observe `x` at a spot that was not checked yet, and return its encoded coordinates."""
+        """Observe `x` at an anchor that was not checked yet, and return its encoded coordinates.
+
+        spot: the anchor's name, modes, and place in its graph's program.
+        """
         program = program_of(spot)
         at, new = self._place(program, spot)
         if at is None:
@@ -98,9 +101,10 @@ class CompiledObserver:
     def _ordinary_value(
         self, x: torch.Tensor, spot: Spot, program: Program, plan: Plan
     ) -> tuple[int, ...]:
-        """Observe `x` at a spot that `_any_value` has checked; return its encoded coordinates.
+        """Observe `x` at an anchor that `_any_value` has checked; return its encoded coordinates.
 
-        This is the short way, for spots that run in every step.
+        spot: the anchor's name, modes, and place in `program`. This is the short way, for anchors
+            that run in every step.
         """
         at = self._executions.forward(program, spot.site)
         if at is None:
@@ -112,7 +116,7 @@ class CompiledObserver:
         return self._where(at)
 
     def _know(self, program: Program | None, spot: Spot) -> None:
-        """Let `_ordinary_value` observe at `spot` from now on, unless gradients are lost there."""
+        """Let `_ordinary_value` observe at `spot`, an anchor, unless its gradients are lost."""
         if program is None or not spot.name or spot.site in program.lost:
             return
         plan = self._plan(spot.name, spot.modes)

@@ -119,12 +119,15 @@ class Program:
     _counted: int = 0
 
     def add(self, event: Event) -> int:
-        """Append `event`, and return its site."""
+        """Append `event`, and return its index in the program, which is called its site."""
         self.events.append(event)
         return len(self.events) - 1
 
     def sites(self, name: str, modes: str) -> list[int]:
-        """Return the sites of one name and its modes that each execution visits once, in order."""
+        """Return the sites of a name's anchors that each execution visits exactly once, in order.
+
+        A site is an index in `events`. modes: as in `AnchorPlace.modes`.
+        """
         for site in range(self._counted, len(self.events)):
             event = self.events[site]
             if isinstance(event, AnchorPlace) and not (event.backward or event.body):
@@ -149,7 +152,7 @@ _tracing: WeakKeyDictionary[Any, tuple[int, Program]] = WeakKeyDictionary()
 
 
 def program_of(spot: Spot) -> Program | None:
-    """Return the program of `spot`; None where another process traced the graph."""
+    """Return the program with the anchor `spot`; None where another process traced the graph."""
     if not 0 <= spot.program < len(_programs):
         return None
     program = _programs[spot.program]
@@ -158,7 +161,7 @@ def program_of(spot: Spot) -> Program | None:
 
 
 def current_program() -> Program:
-    """Return the program of the graph that dynamo is tracing; make one if there is none."""
+    """Return the program (list of anchors) of the graph that dynamo traces; make it at first."""
     context = CompileContext.try_get()
     if context is None:
         return _new_program()

@@ -91,7 +91,7 @@ def chosen(watch: int, name: str) -> tuple[bool, bool]:
 
 @constant
 def place_watched(name: str, watch: int, gradients: bool) -> Spelled:  # noqa: FBT001
-    """Add a watched tensor to the program; return the arguments of its operators."""
+    """Add a watched tensor to the graph's program; return the arguments of its operators."""
     return _placed(name, f"watch:{watch}", gradients)
 
 

@@ -55,9 +55,10 @@ class _Stepper:
 
 
 class _Reign(NamedTuple):
-    """The optimizers as they were while one of them was the clock, kept so that it can return.
+    """A time during which one optimizer, "the clock", ended the session's steps.
 
-    clock: that optimizer. most: how often each other optimizer stepped at most inside one of its
+    It is kept so that the optimizer can become the clock again.
+    clock: the optimizer. most: how often each other optimizer stepped at most inside one of its
         steps. beside: the optimizers that stepped inside its steps.
     """
 

@@ -36,7 +36,10 @@ class Passes:
         self.roots.clear()
 
     def call(self, counters: tuple[Hashable, ...]) -> int:
-        """Return the next number of these counters, and advance all beyond the highest of them."""
+        """Return the next number of these counters, and advance all beyond the highest of them.
+
+        counters: keys, one for each mode of the observed name.
+        """
         calls = self.calls
         n = max(next(calls.setdefault(counter, count())) for counter in counters)
         if len(counters) > 1:

@@ -94,7 +94,7 @@ class LeafHook(GradientHook):
 
 
 class Observer:
-    """Takes the observations of one session, of eager code, until it is closed.
+    """Observes tensors in eager code for one session: records values, and hooks gradients.
 
     outside: called for an output of compiled code, which may keep a part of the output's gradient
         to itself, with the tensor, its autograd node, the plan and the coordinates.

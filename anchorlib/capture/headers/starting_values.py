@@ -33,7 +33,7 @@ class StartingValues:
         self._left = _MOST_BYTES
 
     def note(self, step: int, tensors: Iterable[tuple[str, Read]]) -> None:
-        """Add the digests of these tensors, with which `step` begins, and write the entry.
+        """Add the digests of `tensors`, with which `step` begins, and write the entry.
 
         tensors: names, each with a function that reads the tensor. Tensors beyond 4,096, or beyond
             4 GiB in sum, are left out.
