@@ -28,7 +28,7 @@ class OpGap:
 
     @property
     def is_of_values(self) -> bool:
-        """Whether only values are missing, which were to be kept whole; no operation is."""
+        """Whether the operations were traced, and only values that were wanted were not kept."""
         return self.reason.startswith(VALUES)
 
 

@@ -1,4 +1,4 @@
-"""The layers between a call of torch and its kernel: modes, functorch, tracing, autocast."""
+"""Private names for the layers between a call and its kernel: modes, functorch, jit, autocast."""
 
 from __future__ import annotations
 
