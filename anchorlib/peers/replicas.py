@@ -1,4 +1,4 @@
-"""Tensors that ranks hold alike, and ranks whose bits differ there: by digests, no threshold.
+"""Finds the tensors that ranks hold alike, and the ranks whose bits differ there, by digests.
 
 Ranks with equal digests at a place are a class. A series is replicated where classes typically have
 several ranks (all ranks of a data-parallel job; the replicas of a shard in a hybrid one), and where
@@ -27,8 +27,9 @@ MANY = 8  # ranks from which one new value is enough for that
 class DigestClasses:
     """How many ranks share a rank's digest at each place of a series.
 
+    kind: of the series. first: its first place on the grid. digest: (ranks, places).
     sizes: (ranks, places), 0 where a rank has no record.
-    typical: how large the classes of a replicated tensor are, 0 for a tensor that is none.
+    typical: how many ranks typically share a digest of a replicated tensor; 0 for any other tensor.
     plain: whether the tensor says nothing: one number throughout, which never changes.
     """
 
@@ -41,7 +42,7 @@ class DigestClasses:
 
 
 def classes(grid: RankGrid) -> list[DigestClasses]:
-    """The classes of every series."""
+    """For every series of the grid, how many ranks share each rank's digests."""
     return [_classes(grid, key.kind, places) for key, places in grid.each()]
 
 
@@ -58,7 +59,7 @@ def _classes(grid: RankGrid, kind: str, places: slice) -> DigestClasses:
 
 
 def settled(every: list[DigestClasses]) -> list[DigestClasses]:
-    """The classes, where series that say nothing are replicated if the others of their kind are.
+    """The classes, where a series that says nothing is replicated if the others of its kind are.
 
     A bias of zeros, or a scale that never moves, is held alike where nearly all series of its kind
     are. A loss is not held alike: ranks differ in it from the first record on.
@@ -81,7 +82,7 @@ def settled(every: list[DigestClasses]) -> list[DigestClasses]:
 
 
 def departures(one: DigestClasses) -> Iterator[Departure]:
-    """Each rank that leaves its peers in this series, with the first record that shows it."""
+    """Yield each rank that differs from its peers in this series, with the first such record."""
     if one.typical < 2:
         return
     present = one.sizes > 0
@@ -99,7 +100,10 @@ def departures(one: DigestClasses) -> Iterator[Departure]:
 
 
 def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> Iterator[Departure]:
-    """The departure of a rank that is away; none where it went on after its peers had ended."""
+    """Yield the departure of a rank that is away; nothing if it went on after its peers had ended.
+
+    away, present: (ranks, places), whether a rank is away, and whether it has a record.
+    """
     places = np.flatnonzero(away[rank])
     at = int(places[0])
     mates = _mates(one, rank, at, away)
@@ -114,7 +118,10 @@ def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> It
 
 
 def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
-    """The ranks with which a rank agreed last before a place; none where it agreed with nobody."""
+    """Which ranks a rank last agreed with before a place, as booleans.
+
+    None if it agreed with nobody.
+    """
     before = np.flatnonzero((one.sizes[rank, :at] > 1) & ~away[rank, :at])
     if not len(before):
         return np.zeros(len(one.digest), bool)
@@ -125,7 +132,10 @@ def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
 
 
 def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterator[Departure]:
-    """A departure for each rank that agreed with its peers until `at`, where majorities end."""
+    """Yield a departure for each rank that agreed with its peers until place `at`.
+
+    From that place on no digest has a majority of ranks.
+    """
     left = away[:, :at].any(axis=1)
     for rank in np.flatnonzero(present[:, at] & ~left).tolist():
         records = int(present[rank, at:].sum())
@@ -135,8 +145,9 @@ def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterat
 def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array, int | None]:
     """Which ranks are away at places that have a majority; and the place where majorities end.
 
-    The place is None where a majority comes back after the places without: ranks that all part and
-    meet again (local steps between two averages) do nothing wrong.
+    nowhere: the places without a majority. The place returned is None where a majority comes back
+    after them: ranks that all part and meet again (local steps between two averages) do nothing
+    wrong.
     """
     recorded = present.any(axis=0)
     home = np.flatnonzero(recorded & ~nowhere)
@@ -146,7 +157,7 @@ def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array,
 
 
 def _is_data(away: Array, present: Array) -> bool:
-    """Whether ranks leave and come back too often for a fault, as padding masks do."""
+    """Whether ranks leave and come back too often for a fault, as where padding masks differ."""
     left = away.any(axis=1)
     if int(left.sum()) <= max(len(away) // MOST_RETURNING, 1):
         return False
@@ -183,13 +194,16 @@ def _changes(sizes: Array, digest: Array) -> int:
 
 
 def _agree_at_first(sizes: Array) -> bool:
-    """Whether a rank typically has peers at the first place where there are several."""
+    """Whether ranks typically agree at the first place where several of them have a record."""
     held = np.flatnonzero((sizes > 0).sum(axis=0) > 1)
     return bool(len(held)) and int(_usual(sizes[:, held[:1]])[0]) > 1
 
 
 def _usual(sizes: Array) -> Array:
-    """The median size of the ranks' classes at each place, a size that occurs; 0 without ranks."""
+    """The median, at each place, of how many ranks share a rank's digest; 0 without ranks.
+
+    The median is a size that occurs, not a mean of two.
+    """
     ascending = np.sort(sizes, axis=0)
     absent = (ascending == 0).sum(axis=0)
     middle = np.minimum((absent + len(sizes) - 1) // 2, len(sizes) - 1)
