@@ -30,7 +30,10 @@ def distributed() -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep dask from logging in many lines, while the context lasts, what our error says in one."""
+    """Silence dask's loggers while the context lasts.
+
+    An error of anchorlib says the same in one line.
+    """
     distributed()  # sets up its loggers when it is imported
     loggers = [logging.getLogger(name) for name in TALKING]
     levels = [logger.level for logger in loggers]

@@ -140,7 +140,7 @@ def convolution(chosen: Elements, taps: int, how: Strides) -> Function:
 
     Its output is (groups, places, channels). Its inputs: patches (groups, places, k), weights
     (groups, k, channels), b (groups, 1, channels) if there is a bias, all of the chosen elements;
-    then x, w and b (None where there is none) as they were recorded, for torch's kernel. taps: the
+    then x, w and b (empty if there is no bias) as they were recorded, for torch's kernel. taps: the
     number of positions in the kernel window.
     """
 
@@ -229,10 +229,10 @@ def _forms(outer: str, inner: int) -> list[Formula]:
 def _turned(
     order: Product, inner: int, *, last: bool, nested: bool = False
 ) -> Callable[..., Rounded]:
-    """The formula that adds a product's terms in an order.
+    """Return a formula that adds the terms of a product by `order`, in one of two loop orders.
 
-    last: whether the outer of the two loops becomes the inner one. nested: whether the terms of
-    the inner loop are added up by themselves.
+    inner: how many terms the inner loop has. last: whether the outer of the two loops becomes the
+    inner one. nested: whether the terms of the inner loop are added up by themselves.
     """
 
     def compute(_: Any, left: Rounded, right: Rounded, *rest: Rounded) -> Rounded:

@@ -107,10 +107,7 @@ def _scaled(x: Rounded, parameters: Sequence[Rounded]) -> Rounded:
 
 
 def layer_norm(eps: float) -> Function:
-    """The function (x - mean)/sqrt(var + eps)*w + b.
-
-    Inputs: x, then w, then b, if there are any.
-    """
+    """The function (x - mean)/sqrt(var + eps)*w + b; inputs: x, then w and b if there are any."""
 
     def arguments(inputs: Sequence[Array]) -> list[Any]:
         x, *parameters = inputs

@@ -98,7 +98,7 @@ def _in_lanes(count: int) -> Product:
 
 
 def in_two(first: Product, outer: int) -> Product:
-    """A product whose terms `first` adds up in groups, and whose groups are added one by one.
+    """Return a product whose terms `first` adds up in groups, and whose groups are then added.
 
     outer: the number of groups, each of consecutive terms.
     """

@@ -42,7 +42,7 @@ _MOST: Final = 6  # the most facts about an operation in its tooltip
 def dot_text(graphs: Sequence[Graph], remark: str = "") -> str:
     """The text of a DOT digraph that holds these graphs side by side.
 
-    `remark` begins it as a comment.
+    remark: a comment for the first line; none if empty.
     """
     lines = [f"// {remark}"] if remark else []
     lines += [

@@ -20,7 +20,7 @@ _RED: Final = {"backgroundColor": "#ffb3b3", "borderColor": "#c62828", "textColo
 def explorer_text(graphs: Sequence[Graph], remark: str = "") -> str:
     """The JSON of a graph collection that holds these graphs.
 
-    `remark` becomes part of its label.
+    remark: added to the collection's label.
     """
     label = " and ".join(graph.name for graph in graphs)
     return json.dumps(

@@ -1,4 +1,4 @@
-"""Marks the nodes where two runs differ: what the other run does there in other ways."""
+"""Marks the nodes where two runs differ with a text about what the other run does there."""
 
 from __future__ import annotations
 

@@ -39,10 +39,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     "graph.Shape": "dim 2 graph.Dimension*",
     "graph.Dimension": "size 1 int64",
 }
-"""The fields of each message, with number and type.
-
-* marks a field that may have several values.
-"""
+"""Field, number and type for each message; `*` marks a field that may have several values."""
 
 _PACKAGE: Final = "anchorlib"
 

@@ -43,9 +43,8 @@ def align_ops(
 ) -> OpAlignment | None:
     """Align the operations in the steps that both runs traced.
 
-    None if they traced no step in common.
-
-    If one run divides a step into more passes than the other, only the passes of both are aligned.
+    Returns None if no step was traced by both. If one run divides a step into more passes than the
+    other, only the passes of both are aligned.
 
     names: B's name of a module -> A's, where they differ.
     step_offset: step n of A is step n + step_offset of B.

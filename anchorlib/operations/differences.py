@@ -45,10 +45,7 @@ class OpDifference:
 
     @property
     def decomposed_from(self) -> str:
-        """Names of the operations that a compiler decomposed into some of these.
-
-        "" where none is known.
-        """
+        """Names of the operations that a compiler decomposed into some of these; "" if unknown."""
         made = {
             base_name(op.origin): None
             for op in (*self.a, *self.b)
@@ -73,10 +70,7 @@ class OpDifference:
 
     @property
     def where(self) -> tuple[str, str]:
-        """The source lines "PATH:LINE" of A and of B.
-
-        "" where no operation of the run has a line.
-        """
+        """The source lines "PATH:LINE" of A and of B; "" for a run whose operations have none."""
         return _line(self.a), _line(self.b)
 
 
@@ -96,7 +90,10 @@ class OpAlignment:
 
     @property
     def differences(self) -> tuple[OpDifference, ...]:
-        """One difference of each kind; its `like_it` names the other modules that have it."""
+        """One for all differences that agree in stage, operations and arguments.
+
+        Its `like_it` names the other modules that have the same difference.
+        """
         kinds: dict[tuple[object, ...], list[OpDifference]] = {}
         for one in self.every:
             kind = (one.stage, one.arguments, one.only_a, one.only_b)

@@ -43,10 +43,7 @@ def entry_key(entry: Entry) -> Key:
 
 
 def check_entry(entry: Any) -> Entry:
-    """Return `entry` if it is well formed.
-
-    Raise ValueError if no writer of a log states such an entry.
-    """
+    """Return `entry` if it is well formed; raise ValueError if no writer of a log states it."""
     try:
         if not isinstance(entry, dict):
             raise TypeError("the entry is no JSON object")

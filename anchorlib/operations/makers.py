@@ -78,10 +78,7 @@ class Joined:
         return max(reversed(here) if last else here, key=rank, default=None)
 
     def _keeper(self, name: str, kind: str, digest: str, step: int, pass_index: int) -> Op | None:
-        """The operation of which a record made by `trace(values=...)` holds a tensor.
-
-        None if unknown.
-        """
+        """The operation whose tensor a record of `trace(values=...)` holds; None if not known."""
         keepers = [
             op
             for op in self._steps[step]

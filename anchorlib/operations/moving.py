@@ -16,7 +16,7 @@ Key: TypeAlias = tuple[object, ...]
 
 
 def without_moved(parts: Sequence[Part]) -> list[Part]:
-    """The parts, in which moved operations are partners of each other.
+    """Return `parts` with operations that only moved to another module paired as equal.
 
     A part is a group's stretch of operations. One with operations of A alone and one with
     operations of B alone become one equal part where the operations have the same names, in the
@@ -50,9 +50,7 @@ class _Waiting:
                 self._numbers[_kind(part, part[1].b), key].append(number)
 
     def take(self, part: Part) -> Stretch | None:
-        """Remove the first of B's parts that matches A's `part`.
-
-        Return its stretch, None if none does.
+        """Remove the first of B's parts that matches A's `part` and return its stretch, or None.
 
         Its operations have the same names, and either the same bits or a module that is the same
         as, around or inside that of `part`.
@@ -93,10 +91,7 @@ def _bits(ops: Sequence[Op]) -> Iterator[Key]:
 
 
 def _around(module: str) -> Iterator[str]:
-    """Yield the modules that a module lies in, from the inside out.
-
-    The last is "", the model itself.
-    """
+    """Yield the modules around a module, from the inside out; the last is "", the model."""
     while module:
         module = module.rpartition(".")[0]
         yield module

@@ -36,7 +36,8 @@ class Op:
     module: the path of the module whose forward ran the operation. A backward operation has the
         module of its forward operation; an accumulation, or an optimizer's operation on one
         parameter, has the module that holds the parameter. Empty where no module is known.
-    seq: a number that an operation and its backward share, from 0 within the step; None without.
+    seq: a number that an operation and its backward share, from 0 within the step; None if it has
+        no backward.
     node: the autograd node that ran the operation; empty outside backward.
     where: "PATH:LINE" of the first line outside torch that led to the operation. A backward
         operation has the line of its forward operation.

@@ -25,7 +25,7 @@ MANY = 8  # ranks from which one new value is enough for that
 
 @dataclass(frozen=True, slots=True)
 class DigestClasses:
-    """How many ranks share a rank's digest at each place of a series.
+    """How many ranks share a rank's digest, at each place (step, pass and call) of a series.
 
     kind: of the series. first: its first place on the grid. digest: (ranks, places).
     sizes: (ranks, places), 0 where a rank has no record.
@@ -59,7 +59,7 @@ def _classes(grid: RankGrid, kind: str, places: slice) -> DigestClasses:
 
 
 def settled(every: list[DigestClasses]) -> list[DigestClasses]:
-    """The classes, where a series that says nothing is replicated if the others of its kind are.
+    """The classes, with constant series counted as replicated if others of their kind are.
 
     A bias of zeros, or a scale that never moves, is held alike where nearly all series of its kind
     are. A loss is not held alike: ranks differ in it from the first record on.
@@ -100,9 +100,11 @@ def departures(one: DigestClasses) -> Iterator[Departure]:
 
 
 def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> Iterator[Departure]:
-    """Yield the departure of a rank that is away; nothing if it went on after its peers had ended.
+    """Yield a Departure for a rank that is away from its peers at some places.
 
-    away, present: (ranks, places), whether a rank is away, and whether it has a record.
+    Nothing is yielded if the rank only went on recording after its peers had ended.
+    away, present: (ranks, places), whether few ranks share the rank's digest, and whether it has a
+    record.
     """
     places = np.flatnonzero(away[rank])
     at = int(places[0])
@@ -118,9 +120,9 @@ def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> It
 
 
 def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
-    """Which ranks a rank last agreed with before a place, as booleans.
+    """For each rank, whether `rank` agreed with it at the last place before `at` with agreement.
 
-    None if it agreed with nobody.
+    All are False if it agreed with nobody.
     """
     before = np.flatnonzero((one.sizes[rank, :at] > 1) & ~away[rank, :at])
     if not len(before):
@@ -145,9 +147,10 @@ def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterat
 def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array, int | None]:
     """Which ranks are away at places that have a majority; and the place where majorities end.
 
-    nowhere: the places without a majority. The place returned is None where a majority comes back
-    after them: ranks that all part and meet again (local steps between two averages) do nothing
-    wrong.
+    away, present: (ranks, places), whether few ranks share the rank's digest, and whether it has a
+    record. nowhere: the places without a majority. The place returned is None where a majority
+    comes back after them: ranks that all part and meet again (local steps between two averages) do
+    nothing wrong.
     """
     recorded = present.any(axis=0)
     home = np.flatnonzero(recorded & ~nowhere)
@@ -157,7 +160,7 @@ def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array,
 
 
 def _is_data(away: Array, present: Array) -> bool:
-    """Whether ranks leave and come back too often for a fault, as where padding masks differ."""
+    """Whether ranks leave and rejoin their peers too often for a fault, as with padding masks."""
     left = away.any(axis=1)
     if int(left.sum()) <= max(len(away) // MOST_RETURNING, 1):
         return False
@@ -187,7 +190,7 @@ def _sizes(digest: Array, present: Array) -> Array:
 
 
 def _changes(sizes: Array, digest: Array) -> int:
-    """How often most ranks went to one new value together from one place to the next."""
+    """How often most ranks changed to one new value together, from one place to the next."""
     most = 4 * sizes.max(axis=0) >= 3 * len(sizes)
     shared = np.take_along_axis(digest, np.argmax(sizes, axis=0)[None], axis=0)[0]
     return int(np.count_nonzero((shared[1:] != shared[:-1]) & most[1:] & most[:-1]))

@@ -28,7 +28,7 @@ _STATE_KINDS = ("opt.exp_avg", "opt.exp_avg_sq", "opt.momentum_buffer")
 
 @dataclass(frozen=True, slots=True)
 class AnchorArguments:
-    """The arguments of one `Options.anchorTensor`; mode None stands for the mode of the outputs."""
+    """The arguments of one call of `Options.anchorTensor`; mode None means that of the outputs."""
 
     long_name: str
     mode: OutputMode | None
@@ -112,9 +112,7 @@ class ModelAnchors:
         self.known = resolve(self._seen, model, optimizer, window, default)
 
     def look(self, optimizer: object) -> list[Anchor]:
-        """Resolve the anchors that were added to the options since the last call.
-
-        Return the new ones.
+        """Resolve the anchors added to the options since the last call; return the new ones.
 
         An anchor that this model cannot have is logged as a warning, not raised: the options may
         belong to another model too, and the training goes on.

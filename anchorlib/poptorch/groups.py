@@ -210,7 +210,7 @@ class Popart(OptionGroup):
 def from_one(what: str, value: object) -> int:
     """Return `value` if it is a whole number from 1 on.
 
-    Else raise MisuseError, which names `what`.
+    Raise MisuseError, naming `what`, if not.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise MisuseError(f"{what} is a whole number from 1, not {value!r}")

@@ -110,7 +110,7 @@ class _Lamb(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters that have a gradient.
 
-        Return the loss of `closure`, None without.
+        Returns what `closure` returns; None if there is no closure.
         """
         loss = None
         if closure is not None:

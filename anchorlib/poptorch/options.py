@@ -156,7 +156,7 @@ class Options(OptionGroup):
     def for_model(self) -> Options:
         """A frozen copy for one model.
 
-        It shares the anchors, also later ones, with these options.
+        It shares its anchors, also later ones, with these options.
         """
         mine = self.clone()
         mine.anchored_tensors = self.anchored_tensors

@@ -135,9 +135,9 @@ class Recording:
                     session.watch(self._model, tensors=selectors, mode=mode, optimizer=optimizer)
 
     def see_loss(self, loss: torch.Tensor) -> None:
-        """Record the loss, and its gradient, where an anchor wants it.
+        """Record the loss, and its gradient, if an anchor wants them.
 
-        Called before its backward.
+        To be called before backward.
         """
         if self._losses:
             anchor(loss, LOSS, self._losses)

@@ -59,7 +59,7 @@ class Trace:
             handle.remove()
 
     def see(self, name: str, tensor: torch.Tensor) -> None:
-        """Note that `tensor` was computed under the name `name`."""
+        """Note that `tensor` was computed under `name`, and let backward note its gradient."""
         self._forward[name] = None
         self._dtypes[name] = tensor.dtype
         if tensor.requires_grad:
@@ -103,10 +103,7 @@ class Trace:
         return hook
 
     def traced(self, optimizer: torch.optim.Optimizer | None) -> Traced:
-        """The tensors noted so far, and those that `optimizer` will make.
-
-        It need not have stepped.
-        """
+        """The tensors noted so far, and those that `optimizer` will make when it steps."""
         names = dict(self._forward)
         names |= dict.fromkeys(self._state())  # parameters and buffers that no forward used
         names |= dict.fromkeys(f"Gradient___{name}" for name in self._backward)

@@ -85,11 +85,9 @@ bequeathed = private(
 
 
 def _keeping_stash() -> Any:
-    """torch's function that passes an object on to threads.
+    """torch's function that passes an object on to threads, if it keeps the object alive.
 
-    None if it does not keep the object alive.
-
-    torch 2.6 takes no reference to the object and later releases one.
+    None for torch 2.6, which takes no reference to the object and later releases one.
     """
     stash, thing = torch._C._stash_obj_in_tls, object()
     before = sys.getrefcount(thing)
@@ -132,7 +130,7 @@ ENGINE_CALL: Final = "_engine_run_backward"
 
 
 def _no_engine() -> None:
-    """Its code replaces that of torch's function where it is gone: no frame ever runs it."""
+    """A function that is never called; its code stands in for torch's where that is gone."""
 
 
 _engine: CodeType = private(

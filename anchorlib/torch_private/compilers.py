@@ -92,7 +92,7 @@ AOT_ENTRY: Final = "torch._functorch.aot_autograd"
 """The module whose import loads all other modules of AOT."""
 
 AOT_TEXTS: Final = "aot_graphs"
-"""What `torch._logging.set_logs` and TORCH_LOGS call the texts of AOT's graphs."""
+"""The name that `torch._logging.set_logs` and TORCH_LOGS have for the texts of AOT's graphs."""
 
 
 def loggers_of(kind: str) -> list[logging.Logger]:

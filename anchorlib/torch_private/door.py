@@ -174,7 +174,10 @@ def later(  # noqa: PLR0913  # the fields of a door
     probe: Callable[[], object] | None = None,
     kind: Callable[[Any], bool] = callable,
 ) -> Door:
-    """List the door of a name in a compiler's modules, without looking the name up yet."""
+    """Add a private name of a compiler to `DOORS` without looking it up; return its `Door`.
+
+    The arguments are those of `private`.
+    """
     find = probe or (lambda: look_up(name))
     door = DOORS[name] = Door(name, purpose, loss, since, reach, False, find, kind)
     return door

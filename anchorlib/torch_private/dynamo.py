@@ -175,7 +175,7 @@ def traced_functions() -> Iterator[str]:
 def enclosing_operators() -> Iterator[str]:
     """Yield the operators whose bodies dynamo is tracing, the innermost first.
 
-    "None" for the graph.
+    The last is "None", which stands for the whole graph.
     """
     tracer: Any = getattr(_output(), "current_tracer", None)
     while tracer is not None:

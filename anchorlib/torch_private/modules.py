@@ -89,10 +89,7 @@ def own_buffers(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
 
 
 def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
-    """The direct submodules of `module`, by name.
-
-    A submodule with several names has each of them.
-    """
+    """The direct submodules of `module`, by name; one with several names is there under each."""
     if _children is None:
         return dict(module.named_children())
     children: Mapping[str, nn.Module | None] = getattr(module, CHILDREN)
@@ -100,9 +97,9 @@ def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
 
 
 def held_by_modules(module: nn.Module) -> tuple[list[object], list[object]]:
-    """The submodules and parameters that `module` itself has.
+    """The submodules and the parameters that `module` itself has, as two lists.
 
-    None before its constructor has begun.
+    Both are empty before the module's constructor has begun.
     """
     held = vars(module)
     if _parameters is None or _children is None:
@@ -257,7 +254,10 @@ def step_pre_hooks(optimizer: Optimizer) -> Any:
 
 
 def _never() -> None:
-    """Its code replaces that of a function of torch's that is gone: no frame ever runs it."""
+    """A function that is never called.
+
+    Its code stands in for that of a function that torch lacks.
+    """
 
 
 def _code(name: str, *given: Any) -> Callable[[], object]:

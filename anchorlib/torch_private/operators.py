@@ -42,7 +42,7 @@ _entry: Any = private(
 
 
 def enter_by(operator: Any, entry: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Let a call of our `operator` enter `entry(f)`, where f is the function that it enters so far.
+    """Make calls of our `operator` run `entry(f)`, where f is the function that they run so far.
 
     Does nothing where torch hides that function.
     """

@@ -124,10 +124,7 @@ class StorageRef(Protocol):
 
 
 class _Gone:
-    """Replaces torch's weak reference to a storage where torch hides it.
-
-    Always counts as expired.
-    """
+    """Replaces torch's weak reference to a storage where torch hides it; counts as expired."""
 
     def __init__(self, storage: Any) -> None:
         self.cdata = storage_key(storage)

@@ -176,7 +176,7 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
 
 
 def line_above(frame: FrameType | None) -> str:
-    """File and line of the innermost user code among `frame` and its callers; empty without."""
+    """File and line of the innermost user code among `frame` and its callers; empty if none is."""
     while frame is not None:
         if _kind_of(frame.f_code.co_filename) is _USERS:
             return _line_of(frame)

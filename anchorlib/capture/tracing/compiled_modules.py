@@ -92,7 +92,10 @@ def _is_users_module(value: object) -> bool:
 
 
 def _down(value: Any, links: Iterable[str]) -> Iterable[object]:
-    """Yield `value`, then each value along `links`, without running properties of the user's."""
+    """Yield `value`, then the value behind each of `links`: attributes, items, submodules.
+
+    No property and no `__getattr__` of the user's is run.
+    """
     yield value
     for link in links:
         if isinstance(value, nn.Module) and link in children_of(value):

@@ -22,7 +22,10 @@ OUR_OPERATORS: Final = "anchorlib."
 
 
 class NodeOutput(NamedTuple):
-    """A tensor of a graph: output number `place` of node `node`; inputs of the graph have 0."""
+    """A tensor in a graph: output number `place` of the node `node`.
+
+    0 for an input of the graph.
+    """
 
     node: str
     place: int = 0

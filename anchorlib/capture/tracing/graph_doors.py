@@ -110,7 +110,7 @@ class Doors:
                 self._unread(fault)
 
     def _safe(self, take: Callable[[_Given], None]) -> Callable[[_Given], None]:
-        """Wrap `take` so that its exceptions become gaps.
+        """Wrap `take` so that its exceptions are reported by `on_missing`, not raised.
 
         It runs while a user's code imports or compiles.
         """
@@ -124,7 +124,7 @@ class Doors:
         return taken
 
     def _miss(self, name: str, instead: str = "") -> None:
-        """State a gap because torch has moved a name, and read what torch logs in its place.
+        """Report that torch has moved a name, and read what torch logs in its place.
 
         instead: in words, what torch has under that name; empty where it has nothing.
         """
@@ -140,10 +140,7 @@ class Doors:
         self._hearing.begin(AOT_TEXTS)
 
     def _named(self, module: Any, name: str) -> Any:
-        """The private attribute `name` of a torch module.
-
-        None, with a gap, where torch moved it.
-        """
+        """The private attribute `name` of a torch module; None, and reported, if torch moved it."""
         full = f"{module.__name__}.{name}"
         attribute = getattr(module, name, None)
         door = next(door for one, door in GRAPH_DOORS.items() if one.startswith(full))

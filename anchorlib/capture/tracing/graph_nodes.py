@@ -114,7 +114,7 @@ def _module_path(text: str) -> ModulePath:
 
 @lru_cache(4096)
 def _where(trace: str) -> str:
-    """The innermost line of a stack trace outside torch, as "FILE:LINE"; empty without."""
+    """The innermost line of a stack trace outside torch, as "FILE:LINE"; empty if there is none."""
     for file, line in reversed(_FRAME.findall(trace)):
         if not is_torchs(file):
             return f"{file.rpartition('/')[2]}:{line}"

@@ -169,9 +169,9 @@ class _Reading:
         return (argument, *form)  # type: ignore[return-value]  # the rest of such a tuple
 
     def _where(self, line: int) -> str:
-        """The user's line, "FILE:LINE", from the comment above a line of the text.
+        """The user's line, as "FILE:LINE", in the comment above a line of the text.
 
-        Empty without.
+        Empty where the comment names no line, or a line of torch's.
         """
         for text in reversed(self._lines[: line - 1]):
             match = _FILE.match(text)
@@ -184,7 +184,10 @@ class _Reading:
 
 
 def _assigned(statement: ast.stmt) -> tuple[str, ast.expr | None, ast.expr | None]:
-    """The name that a statement assigns, the value, and the annotation; "" and None without."""
+    """The name that a statement assigns, the value, and the annotation.
+
+    The name is "" for a statement that assigns none; the annotation is None if there is none.
+    """
     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
         return statement.target.id, statement.value, statement.annotation
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):

@@ -61,7 +61,10 @@ def keep_op(
 
 
 def miss_op(keeping: Keeping, op: GraphOp, sight: Sight) -> None:
-    """State a gap for each selected output of an operation in a graph whose runs are not seen."""
+    """Note in the log that selected outputs of an operation are not recorded.
+
+    The operation is of a graph that a backend runs unseen.
+    """
     called = Called(op.op, sight.origin, sight.module)
     for kind in made_kinds(form[0] for form in op.outputs):
         keeping.miss(called, kind, UNSEEN)

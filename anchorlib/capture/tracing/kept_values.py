@@ -83,12 +83,12 @@ class Keeping:
             self._recorder.observe(streams, at, x)
 
     def miss(self, called: Called, kind: str, why: str) -> None:
-        """State a gap if this tensor was selected, since its values could not be recorded."""
+        """Note in the trace's log that a tensor, if selected, was not recorded; `why` says why."""
         if self.wanted.takes(called, kind):
             self._on_gap(f"{VALUES} {called.op}: {why}")
 
     def miss_unmatched(self) -> list[str]:
-        """State a gap for each selector that has selected nothing; return their texts."""
+        """Note in the trace's log each selector that selected nothing; return their texts."""
         unmatched = self.wanted.unmatched
         for text in unmatched:
             self._on_gap(f"{VALUES} operations named {text!r}: no traced operation is")

@@ -32,10 +32,7 @@ def trace_steps(steps: object, upcoming: int) -> range:
 
 
 def check_digests(digests: object) -> Digests:
-    """The option `digests`, checked.
-
-    Raises OptionError unless it is "both", "outputs" or "none".
-    """
+    """Return `digests` if it is "both", "outputs" or "none"; raise OptionError otherwise."""
     for choice in get_args(Digests):
         if digests == choice:
             checked: Digests = choice

@@ -40,7 +40,10 @@ class Lines:
         return nodes[place] if place is not None and place < len(nodes) else None
 
     def _of_line(self, graph_module: Any, frame: FrameType) -> fx.Node | None:
-        """The node whose name stands in the line of code that `frame` is running; None without."""
+        """The node whose name is in the line of code that `frame` is running.
+
+        None if no node is.
+        """
         if not isinstance(graph_module, fx.GraphModule):
             return None
         code = frame.f_code

@@ -1,6 +1,6 @@
 """Sights: what is known of a traced step so far; tells the stage and module of each operation.
 
-How an operation is told:
+Where stage and module of an operation come from:
 
 forward    the operation has the sequence number of the autograd node that was just made
 backward   the autograd node that runs has the number of its forward operation, which gives module

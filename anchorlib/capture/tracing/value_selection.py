@@ -48,7 +48,7 @@ class Called(NamedTuple):
     """What selectors see of an operation: its full name, its origin and its module.
 
     op: the full name, as "aten.mm.default". origin: the operation that a compiler decomposed into
-    this operation; empty without. module: the name of the module that ran the operation.
+    this operation; empty if there was none. module: the name of the module that ran the operation.
     """
 
     op: str
