@@ -41,7 +41,7 @@ class Cluster:
 
     def _connected(self) -> Any:
         with warnings.catch_warnings():
-            # Every answer says which versions made it, and one line is made of that.
+            # `_compare` says in one line which versions differ; dask's warning has many lines.
             warnings.simplefilter("ignore", distributed().versions.VersionMismatchWarning)
             try:
                 return distributed().Client(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["watch"]
 
 
-def watch(  # what prepare gave back, then as `start` and `watch`
+def watch(  # prepared objects first, then the arguments of `start` and `watch`
     accelerator: Accelerator,
     model: nn.Module,
     optimizer: object = None,

@@ -164,7 +164,7 @@ def _row(step: int, first: int, key: str, block: Sequence[TracedOp]) -> dict[str
 def _form_fields(form: OpForm) -> dict[str, Any]:
     """The structure of an operation as JSON, without its empty fields."""
     fields = zip(OpForm._fields, form, strict=True)
-    # Of what counts as false only numbers say something: `view`, and the numbers that begin at 0.
+    # Empty texts, tuples and None are left out; False and 0 are kept, as they say something.
     return {name: value for name, value in fields if value or isinstance(value, int)}
 
 

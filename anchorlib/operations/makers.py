@@ -40,7 +40,7 @@ class Joined:
                 if operand.digest is not None:
                     self._made[operand.digest, operand.shape].append(op)
 
-    def maker(  # what a record is
+    def maker(  # the arguments identify a record
         self,
         name: str,
         kind: str,
@@ -94,7 +94,7 @@ def segment(ops: Iterable[Op], end: Op, stops: Iterable[Op]) -> list[Op]:
     The way is followed from `end` back over the producers of inputs; views are left out.
     ops: the operations of one step and rank.
     """
-    known = {op.index: op for op in ops}  # a log that lost operations has indices without any
+    known = {op.index: op for op in ops}  # where a log lost operations, indices are missing
     stopping = {op.index for op in stops} - {end.index}
     seen: set[int] = set()
     todo = [end.index]

@@ -37,7 +37,7 @@ BEYOND_OTHERS = 2.0
 LEVEL = 8.0
 LEVEL_AT_LEAST = 0.5
 LEVEL_SERIES = 3
-TOGETHER = 3  # series of a kind from which their median change in a step is the batch's doing
+TOGETHER = 3  # so many series of a kind are needed to tell what the batch changed in all
 FLOOR = 0.02  # powers of two by which a norm may change where a sum rounds in another order
 SIGMA = 1.4826
 

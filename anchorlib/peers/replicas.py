@@ -18,9 +18,9 @@ from anchorlib.peers.outlier import Departure
 
 __all__ = ["DigestClasses", "classes", "departures", "settled"]
 
-MOST_RETURNING = 4  # where more than one rank in four leaves and comes back, the data does it
-CHANGES = 3  # new values that ranks share, from which even a single number is replicated
-MANY = 8  # ranks from which one new value is enough for that
+MOST_RETURNING = 4  # if more than one rank in four leaves and comes back, the cause is the data
+CHANGES = 3  # common changes after which a tensor that is one number counts as replicated
+MANY = 8  # with at least so many ranks a single common change is enough
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,7 @@ class Recording:
 
         Raises Error where values were dropped because the queue was full.
         """
-        from anchorlib.reading import as_tensor  # the store is loaded where it is read
+        from anchorlib.reading import as_tensor  # imported here, as only readers need the store
 
         rows = []
         for record in self._recorded(one):
@@ -197,7 +197,7 @@ class Recording:
         ]
 
     def _stored(self, one: Anchor) -> list[Record]:
-        from anchorlib.reading import open_run  # the store is loaded where it is read
+        from anchorlib.reading import open_run  # imported here, as only readers need the store
 
         session = self._session
         assert session is not None

@@ -71,7 +71,7 @@ _ANCHORLIB: Final = str(Path(__file__).parents[2]) + "/"
 _KERNELS: Final = re.compile(r"/[a-z2-7]{2}/c[a-z2-7]{51}[.]py$")  # files that Inductor generates
 _OBSERVING: Final = (f"{_ANCHORLIB}capture/", f"{_ANCHORLIB}recorder/")
 _OPTIMIZING: Final = ("optim/", "nn/utils/clip_grad", "amp/grad_scaler")
-_WRAPPERS: Final = {"scale", "step", "backward"}  # of ours, around functions of torch
+_WRAPPERS: Final = {"scale", "step", "backward"}  # anchorlib's wrappers of torch's functions
 
 
 _CALL: Final = inner_call_code()

@@ -111,8 +111,8 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
             return func(*args, **kwargs)
         if types and not _PLAIN.issuperset(types):
             if any(kind.__name__ in _WITHOUT_VALUES for kind in types):
-                return func(*args, **kwargs)  # the mode that makes these comes next
-            return NotImplemented  # the operations that the class runs inside come back here
+                return func(*args, **kwargs)  # torch asks the mode of these classes next
+            return NotImplemented  # what the class itself runs is dispatched here again
         running = self._kernels.running if self._executions else None
         if running is not None:
             return self._inside(running, func, args, kwargs)

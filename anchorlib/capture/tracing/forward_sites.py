@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 __all__ = ["ForwardSite", "ForwardSites"]
 
-_LATE: Final = 2  # one for the memory that was written, one for the view of it
+_LATE: Final = 2  # nodes made after an operation: for the written memory, and for its view
 
 
 class ForwardSite(NamedTuple):

@@ -74,8 +74,8 @@ class NodeFacts(NamedTuple):
 def facts_of_node(node: Node) -> NodeFacts:
     """Read from the metadata of `node` its operation's module, line, autograd node and origin."""
     sums = bool(node.meta.get(_SUMMED))
-    # AOT has no metadata for a sum of gradients: as in eager code, it is told as part of the
-    # operation that made the gradient added last.
+    # AOT has no metadata for a sum of gradients. As in eager code, the sum counts as part of the
+    # operation that made the gradient which was added last.
     meta = node.all_input_nodes[-1].meta if sums and node.all_input_nodes else node.meta
     tag = meta.get("partitioner_tag")
     stack = meta.get("fwd_nn_module_stack") or meta.get("nn_module_stack")

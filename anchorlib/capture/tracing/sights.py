@@ -271,7 +271,7 @@ class Sights:
         if not place.where and name in _SUMS and _alike(tensors):
             return _sight(("accumulate", forward.module, seq, called, where, ""))
         module = place.module or forward.module
-        if torch.is_grad_enabled():  # this backward will have one of its own (`create_graph`)
+        if torch.is_grad_enabled():  # this backward can be differentiated (`create_graph`)
             self._forwards.note_new(next_sequence() - 1, module, where)
         return _sight(("backward", module, seq, called, where, ""))
 

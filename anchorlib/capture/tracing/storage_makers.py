@@ -61,7 +61,7 @@ def storage_keys(tensors: Sequence[torch.Tensor]) -> list[int | None]:
     """A key that identifies the storage of each tensor, as `storage_key` returns it."""
     try:
         return list(map(_key, map(_untyped_storage, tensors)))
-    except (NotImplementedError, RuntimeError):  # one of them has no storage
+    except (NotImplementedError, RuntimeError):  # a tensor has no storage
         return [storage_key(x) for x in tensors]
 
 
