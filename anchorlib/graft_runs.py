@@ -23,14 +23,13 @@ __all__ = ["graft_run"]
 def graft_run(
     command: Sequence[str], run: str, store: str | Path | None = None, *, output: Any = None
 ) -> tuple[str, str]:
-    """Run `command`, with anchors that return the values of `run`.
+    """Run `command` with anchors that return the values of `run`; return the new run and its store.
 
     run: as for `open_run`; the run is not changed.
     store: where runs live.
     output: where the command's standard output goes, as for `subprocess.run`.
 
-    Returns the name of the recorded run, and its store. Raises RunNotFoundError; CommandError where
-    the command fails, or records no such run.
+    Raises RunNotFoundError; CommandError where the command fails, or records no such run.
     """
     reference, place = open_run(run, store), store_of(run, store)
     name = graft_name(reference.name)

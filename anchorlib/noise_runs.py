@@ -1,4 +1,4 @@
-"""Noise runs: a command run again, from parameters that are a rounding error away.
+"""Noise runs: a training command run again, from parameters changed by about a rounding error.
 
 Each rerun finds ANCHOR_PERTURB=SEED:EPS in its environment, and the session that it opens records
 the run RUN-noiseSEED (see `anchorlib.capture.sessions.perturbing`). The drift of these runs from
@@ -28,7 +28,7 @@ _PLACEHOLDER = ("COMMAND…",)
 
 
 class Recorded(Protocol):
-    """What `noise_line` needs of a run: name, dtypes of its records, rank → header of that rank."""
+    """What `noise_line` reads of a run: its name, the dtypes of its records, each rank's header."""
 
     @property
     def run(self) -> str: ...
@@ -83,7 +83,7 @@ def noise(
 
 
 def noise_line(a: Recorded, b: Recorded | None = None, *, store: str | None = None) -> str:
-    """The `anchor noise …` line that makes noise runs of `a`, to compare it with `b`.
+    """The `anchor noise …` command line that makes noise runs of `a`, to compare `a` with `b`.
 
     The line ends in COMMAND… where the command that recorded `a` is not known, or cannot be run
     again as it was recorded.
@@ -102,14 +102,17 @@ def noise_line(a: Recorded, b: Recorded | None = None, *, store: str | None = No
 def compare_line(
     a: str, noise: Sequence[str], *, b: str = "OTHER", store: str | None = None
 ) -> str:
-    """The `anchor compare …` line that compares `a` with `b`, judged by noise runs."""
+    """The `anchor compare …` command line that compares `a` with `b`, judged by noise runs.
+
+    noise: the names of the noise runs.
+    """
     options = [] if store is None else ["--store", store]
     flags = [word for one in noise for word in ("--noise", one)]
     return escape(shlex.join(["anchor", "compare", a, b, *flags, *options]))
 
 
 def coarsest(dtypes: Iterable[str]) -> str:
-    """Of the given types in which parameters are kept, the one with the largest eps.
+    """Of the types in `dtypes` in which parameters are kept, the type with the largest eps.
 
     float32 where parameters are kept in none of them.
     """

@@ -1,7 +1,7 @@
 """Runs a training command again, with variables in its environment that change the recording.
 
 The session that the command opens takes its name and store from the variables. So the command need
-not be edited, and no earlier run is changed. `noise_runs` and `graft_runs` are made of this.
+not be edited, and no earlier run is changed. `noise_runs` and `graft_runs` use this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ __all__ = ["header_of", "made_run", "rerun", "store_of"]
 
 
 def store_of(run: str, store: str | Path | None) -> str:
-    """The store that holds `run`, which may be a name in `store`, a path or an address."""
+    """The store that holds `run`, which may be a name in `store`, a path or a URL.
+
+    Without `store`, a name is looked for where ANCHOR_STORE says, else in "anchors".
+    """
     if "://" in run:
         return run.rstrip("/").rpartition("/")[0]
     if os.sep in run or run.endswith(".zarr"):
@@ -64,7 +67,7 @@ def header_of(name: str, store: str) -> Mapping[str, Any] | None:
 def made_run(
     name: str, store: str, header: Mapping[str, str], previous: Mapping[str, Any] | None
 ) -> str:
-    """The name `name`, after a check that a rerun has just recorded the run of that name.
+    """Check that a rerun has just recorded a run called `name`; return the name.
 
     header: entries that the rerun writes into the run's header.
     previous: the header of the run of that name before the command ran; None if there was none.

@@ -1,4 +1,4 @@
-"""The import of dask, where it is installed, and the address of a dask scheduler."""
+"""Imports dask where it is installed, and checks the address of a dask scheduler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SILENT: Final = logging.CRITICAL + 1
 
 
 def distributed() -> Any:
-    """The package `distributed`; raises MissingExtraError where it is not installed."""
+    """Return the package `distributed`; raise MissingExtraError where it is not installed."""
     try:
         import distributed as package
     except ImportError as error:
@@ -30,7 +30,10 @@ def distributed() -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps dask from logging in many lines what an error of ours says in one."""
+    """Silence dask's loggers while the context lasts.
+
+    An error of anchorlib says the same in one line.
+    """
     distributed()  # sets up its loggers when it is imported
     loggers = [logging.getLogger(name) for name in TALKING]
     levels = [logger.level for logger in loggers]
@@ -44,7 +47,7 @@ def quiet() -> Iterator[None]:
 
 
 def checked_address(text: str) -> str:
-    """A scheduler's address with its scheme, which is tcp where none is given.
+    """Return a scheduler's address with its scheme, which is tcp where none is given.
 
     Raises OptionError for an address that dask cannot use, and for tls:// without certificates.
     """

@@ -1,4 +1,4 @@
-"""A dask cluster as a map: answers in the order of the parts, or an error of one line."""
+"""A dask cluster used as `map`: answers in the order of the parts, or an error of one line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Cluster:
-    """The workers of one dask scheduler, for the time of a `with`."""
+    """A connection to the workers of one dask scheduler, used as a context manager."""
 
     def __init__(self, address: str) -> None:
         """Connects to the scheduler at `address`: "tcp://host:8786", or "tls://…".
@@ -41,7 +41,7 @@ class Cluster:
 
     def _connected(self) -> Any:
         with warnings.catch_warnings():
-            # Every answer says which versions made it, and one line is made of that.
+            # `_compare` says in one line which versions differ; dask's warning has many lines.
             warnings.simplefilter("ignore", distributed().versions.VersionMismatchWarning)
             try:
                 return distributed().Client(
@@ -86,7 +86,10 @@ class Cluster:
         self.close()
 
     def _result(self, future: Any) -> Any:
-        """The answer of a task. Raises ClusterError where it failed or the cluster is gone."""
+        """The answer of a task.
+
+        Raises ClusterError where the task failed or the cluster is gone.
+        """
         lonely_since: float | None = None
         while True:
             try:
@@ -101,9 +104,10 @@ class Cluster:
             lonely_since = self._looked(lonely_since)
 
     def _looked(self, lonely_since: float | None) -> float | None:
-        """Since when the cluster has no worker; None while it has one.
+        """Check the cluster; return since when it has had no worker, None while it has a worker.
 
-        Raises ClusterError where that is too long, or where the scheduler is gone.
+        lonely_since: what the last call returned.
+        Raises ClusterError where that is too long ago, or where the scheduler is gone.
         """
         if self._client.status in ("closed", "closing"):
             raise ClusterError(f"the dask scheduler at {self.address} is gone; nothing is answered")
@@ -118,7 +122,10 @@ class Cluster:
         return now if lonely_since is None else lonely_since
 
     def _workers(self) -> bool:
-        """Whether the cluster has workers. Raises ClusterError where the scheduler is silent."""
+        """Whether the cluster has workers.
+
+        Raises ClusterError where the scheduler does not answer.
+        """
         client = self._client
         try:
             identity = client.sync(client.scheduler.identity, callback_timeout=PATIENCE_SECONDS)
@@ -129,7 +136,7 @@ class Cluster:
         return bool(identity["workers"])
 
     def _failed(self, error: Exception) -> ClusterError:
-        """The error of a task that failed for another reason than the run that it read."""
+        """The ClusterError to raise for a task that failed with an error that is not ours."""
         kind = type(error).__name__
         if isinstance(error, distributed().CancelledError):
             return ClusterError(
@@ -148,7 +155,7 @@ class Cluster:
         return ClusterError(f"a worker of {self.address} failed: {kind}: {_line(error)}")
 
     def _compare(self, ours: dict[str, str], theirs: dict[str, str]) -> None:
-        """Logs in one line which versions of a worker differ from this process's, each one once."""
+        """Log in one line, once each, the versions of a worker that differ from this process's."""
         other = {(name, theirs[name]) for name in ours if theirs.get(name) != ours[name]}
         if fresh := sorted(other - self._logged):
             self._logged |= other
@@ -163,9 +170,10 @@ class Cluster:
             self._quietly(partial(self._client.cancel, futures))
 
     def _quietly(self, leave: Callable[[], object]) -> None:
-        """Calls `leave`, whose failure is only logged.
+        """Call `leave`, whose failure is only logged.
 
-        The answers are there by then, or another error is being raised, which must not be hidden.
+        The answers have arrived by then, or another error is being raised, which must not be
+        hidden.
         """
         try:
             leave()

@@ -1,4 +1,4 @@
-"""Parts of a query packed into tasks, and the function by which a worker answers a task."""
+"""Packs parts of a query into tasks, and answers a task on a worker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Far", "Near", "answered", "packed", "versions"]
 
 Answer = TypeVar("Answer")
 TASK_BYTES: Final = 256 << 20
-"""The weight that a task should reach: each task costs the scheduler some milliseconds."""
+"""How many bytes a task should read at least: each task costs the scheduler some milliseconds."""
 GROWTH: Final = 10_000
 """After so many tasks their size doubles, so that a petabyte takes fewer than 100,000 tasks."""
 PACKAGES: Final = ("numpy", "distributed")
 
 
 class Far(Protocol):
-    """A part of a query as it travels to a worker: small, pickled, openable by any process."""
+    """A part of a query as it is sent to a worker: small, pickled, openable by any process."""
 
     @property
     def pins(self) -> Sequence[OpenedRank]:
@@ -28,7 +28,7 @@ class Far(Protocol):
         ...
 
     def near(self) -> Near:
-        """The part, opened in this process."""
+        """Open the part in this process."""
         ...
 
 
@@ -42,22 +42,22 @@ class Near(Protocol):
     def weight(self) -> int: ...
 
     def far(self) -> Far:
-        """The part as another process can open it."""
+        """The part in the form that is sent to another process, which opens it again."""
         ...
 
 
 class OpenedRank(Hashable, Protocol):
-    """A rank that is opened by the process that needs it."""
+    """Identifies a rank that a part reads, and opens it in the process that needs it."""
 
     def reader(self) -> Any:
-        """Opens the rank; raises AnchorError."""
+        """Open the rank and return its reader; raises AnchorError."""
         ...
 
 
 def packed(parts: Iterable[Any]) -> Iterator[list[Far]]:
-    """Packs parts, each a Near, into tasks, in order.
+    """Pack parts, each a Near, into tasks, and yield the tasks in order.
 
-    `far` of a part is called only when its task is made, so few of them are in memory at a time.
+    A part's `far` is called only when its task is made, so few of them are in memory at a time.
     """
     task: list[Far] = []
     weight = made = 0
@@ -74,7 +74,7 @@ def packed(parts: Iterable[Any]) -> Iterator[list[Far]]:
 def answered(
     function: Callable[[Any], Answer], parts: Sequence[Far], ours: str
 ) -> tuple[list[Answer], dict[str, str]]:
-    """The answer of `function` for each part, and the versions of the packages that computed it.
+    """Run on a worker: the answer of `function` for each part, and the versions of packages there.
 
     ours: the version of anchorlib in the process that asks.
     Raises ClusterError where this worker cannot answer, and the errors of `function`.
@@ -97,7 +97,7 @@ def answered(
 
 
 def versions() -> dict[str, str]:
-    """The versions in this process of the packages that an answer depends on."""
+    """The versions, in this process, of Python and of the packages that an answer depends on."""
     # Imported here: the package defines its version only when all of it is imported.
     from anchorlib import __version__
 

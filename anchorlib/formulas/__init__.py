@@ -1,4 +1,4 @@
-"""Formulas with every rounding explicit: which of them reproduces the bits of a recorded tensor.
+"""Finds which formula, with every rounding explicit, reproduces the bits of a recorded tensor.
 
     rounded         arithmetic that rounds after each operation, and the exact fused multiply-add
     elementary      exp, tanh and erf, as several libraries round them

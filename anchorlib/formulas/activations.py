@@ -1,7 +1,7 @@
 """Activations and their gradients: g is the gradient of the output, y the output, x the input.
 
-The forms are those of torch's eager kernels (ATen/native/cpu), of torch's decompositions, which
-compilers use (torch/_decomp/decompositions.py), and the ones that people write by hand.
+The formulas are those of torch's eager kernels (ATen/native/cpu), of torch's decompositions, which
+compilers use (torch/_decomp/decompositions.py), and those that people write by hand.
 """
 
 from __future__ import annotations

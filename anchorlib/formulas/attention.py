@@ -43,14 +43,17 @@ class Attention(NamedTuple):
     scale: float | None = None
 
     def suffix(self) -> str:
-        """The settings as text behind the name of the function; it begins with a comma."""
+        """The settings as text to append to the function's name, "" for the usual ones.
+
+        The text begins with a comma: ", causal, scale=0.5".
+        """
         which = "".join("qkv"[self.order.index(at)] for at in range(3))
         said = [", causal"] * self.causal + [", masked"] * (self.mask is not None)
         said += [] if self.scale is None else [f", scale={self.scale:g}"]
         return "".join(said + [f", given as {which}"] * (which != "qkv"))
 
     def arguments(self, given: Sequence[Array]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of torch's kernels."""
+        """The positional and keyword arguments of torch's kernels, from the inputs `given`."""
         q, k, v = (given[at] for at in self.order)
         mask = None if self.mask is None else given[self.mask]
         named = {"scale": self.scale, "enable_gqa": q.shape[-3:-2] != k.shape[-3:-2]}
@@ -58,14 +61,14 @@ class Attention(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """A way to round: the order of the products' sums, and whether q is scaled before the first."""
+    """One way to round: the order in which products are summed, and whether q is scaled first."""
 
     times: Product
     early: bool
 
 
 class _Weights(NamedTuple):
-    """q, k and v with as many heads as q has, the factor of the scores, and their softmax p."""
+    """q, k and v, each with as many heads as q, the factor of the scores, and their softmax p."""
 
     q: Rounded
     k: Rounded
@@ -75,7 +78,10 @@ class _Weights(NamedTuple):
 
 
 def attention(how: Attention) -> Function:
-    """The output of attention; inputs: three arrays (…, places, d), then masks, if any."""
+    """The function that gives the output of attention; inputs: q, k and v, then masks, if any.
+
+    q, k and v have the shape (…, places, d) and the order in `how`.
+    """
 
     def form(way: _Way) -> Callable[..., Rounded]:
         def compute(lib: Library, *given: Rounded) -> Rounded:
@@ -100,7 +106,9 @@ def attention(how: Attention) -> Function:
 
 
 def attention_backward(how: Attention, part: str) -> Function:
-    """A gradient; inputs: those of `attention`, then the output's gradient.
+    """The function of a gradient of attention.
+
+    Inputs: those of `attention`, then the output's gradient.
 
     part: whose gradient, "q", "k", "v" or "mask". With p the softmax, o the output and g its
     gradient: that of v is pᵀ·g, that of the scores s = p*(g·vᵀ - r), where each row of r is the sum
@@ -149,7 +157,7 @@ def attention_backward(how: Attention, part: str) -> Function:
 
 
 def _mask_backward(how: Attention) -> Function:
-    """The gradient of the mask, which `attention_backward` describes."""
+    """The function of the mask's gradient: that of the scores, summed where heads share a mask."""
     mask = how.mask or 0
 
     def form(way: _Way, *, of_output: bool) -> Callable[..., Rounded]:
@@ -182,14 +190,17 @@ def _mask_backward(how: Attention) -> Function:
 
 
 def _slope(weights: _Weights, way: _Way, g: Rounded, *, of_output: bool) -> Rounded:
-    """The gradient of the scores from which the softmax was taken."""
+    """The gradient of the scores, that is, of the softmax's input; g: the output's gradient.
+
+    of_output: which of two equal formulas gives the sums of rows, that of g*o or that of p*(g·vᵀ).
+    """
     arrived = way.times(g, _turned(weights.v))
     terms = g * way.times(weights.p, weights.v) if of_output else weights.p * arrived
     return weights.p * (arrived - terms.sum())
 
 
 def _added_up(x: Rounded, shape: tuple[int, ...]) -> Rounded:
-    """`x` added up, one term after another, over the axes on which `shape` was repeated."""
+    """`x` summed, term by term, over the axes along which an array of `shape` was broadcast."""
     lengths = (1,) * (x.values.ndim - len(shape)) + shape
     axes = [at for at, (n, m) in enumerate(zip(x.values.shape, lengths, strict=True)) if n != m]
     if axes:
@@ -214,7 +225,7 @@ def _weights(lib: Library, how: Attention, way: _Way, given: Sequence[Rounded]) 
 
 
 def _softmax(lib: Library, scores: Rounded) -> Rounded:
-    """The softmax over the last axis; 0 in rows in which all is hidden, as torch has it."""
+    """The softmax over the last axis; 0 in rows in which all is masked, as torch has it."""
     top = scores.map(lambda one: one.max(-1, keepdims=True))
     e = lib.exp(scores - top.map(lambda one: np.where(np.isneginf(one), 0, one)))
     total = e.sum()
@@ -222,7 +233,7 @@ def _softmax(lib: Library, scores: Rounded) -> Rounded:
 
 
 def _repeated(x: Rounded, q: Rounded) -> Rounded:
-    """`x` with as many heads as `q` has."""
+    """`x` with its heads repeated until it has as many heads as `q`."""
     if x.values.ndim < 3 or x.values.shape[-3] == q.values.shape[-3]:
         return x
     times = q.values.shape[-3] // x.values.shape[-3]

@@ -5,9 +5,10 @@
     gradient of the weight    the output's gradient times the patches of the input
     gradient of the bias      the sum of the output's gradient over all places
 
-The order in which a library adds the terms depends on its blocks and on the machine. The orders of
-`products` are tried, over channels and taps (of a weight: over images and places) in either order,
-and with one of the two added up first; where none of them fits, the order of a run stays unknown.
+A place is a position in an image of the batch, a tap is a position in the kernel window. The order
+in which a library adds the terms depends on its blocks and on the machine. The orders of `products`
+are tried, over channels and taps (of a weight: over images and places) in either order, and with
+one of the two added up first; where none of them fits, the order of a run stays unknown.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 PARTS: Final = ("input", "weight", "bias")
-"""The tensors that have gradients, in the order of torch's kernel."""
+"""The tensors of a convolution that have gradients, in the order of torch's kernel."""
 
 
 class Strides(NamedTuple):
-    """How a convolution moves over its input: a number for each axis of space.
+    """How a convolution moves over its input: a number for each spatial axis.
 
-    groups: how many groups the channels are in; each has weights of its own.
-    transposed: whether it is a transposed convolution, which computes what the gradient of the
-    input of this one is: then the input has the size of this one's output. extra: of a transposed
-    one, how many places its output has beyond the least, on each axis.
+    groups: how many groups the channels are in; each has weights of its own. transposed: whether it
+    is a transposed convolution, which computes what the gradient of the input of an ordinary one
+    is; its input has the size of the ordinary one's output. extra: for a transposed convolution, by
+    how much its output exceeds the least size, on each axis (`output_padding`).
     """
 
     stride: tuple[int, ...]
@@ -57,11 +58,11 @@ class Strides(NamedTuple):
 
     @property
     def axes(self) -> tuple[tuple[int, int, int], ...]:
-        """Stride, padding and dilation of each axis of space."""
+        """Stride, padding and dilation of each spatial axis."""
         return tuple(zip(self.stride, self.padding, self.dilation, strict=True))
 
     def out(self, space: Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
-        """The output's size in space, from the input's and the weight's."""
+        """The output's spatial size. space: that of the input. size: that of the weight."""
         return tuple(
             (n + 2 * pad - step * (k - 1) - 1) // stride + 1
             for n, k, (stride, pad, step) in zip(space, size, self.axes, strict=True)
@@ -69,23 +70,24 @@ class Strides(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """The elements of (groups, rows, columns) that are computed and compared."""
+    """Which elements of an array (groups, rows, columns) are computed and compared."""
 
     groups: Array
     rows: Array
     columns: Array
 
     def of(self, output: Array) -> Array:
-        """These elements of an output (groups, rows, columns)."""
+        """The chosen elements of an output of shape (groups, rows, columns)."""
         chosen: Array = output[np.ix_(self.groups, self.rows, self.columns)]
         return chosen
 
 
 def patches(x: Array, size: tuple[int, ...], how: Strides, places: Array) -> Array:
-    """The inputs of some places of the output: (groups, places, channels of a group · taps).
+    """The input values that each of some places of the output depends on.
 
-    x: (batch, channels, *space). size: the weight's size in space.
+    x: (batch, channels, *space). size: the weight's spatial size.
     places: flat indices into (batch, *space of the output).
+    Result: (groups, places, channels of a group · taps).
     """
     edges = [(0, 0), (0, 0), *((pad, pad) for pad in how.padding)]
     padded = np.pad(x, edges)
@@ -105,8 +107,9 @@ def arriving(
 ) -> Array:
     """The gradients that come to some places of the input, 0 where a tap reaches no output.
 
-    g: (batch, channels of the output, *space of the output). space: the input's. places: flat
-    indices into (batch, *space). Result: (groups, places, output channels of a group · taps).
+    g: (batch, channels of the output, *space of the output). space: the input's spatial size.
+    places: flat indices into (batch, *space). Result: (groups, places, output channels of a group ·
+    taps).
     """
     batch, *where = np.unravel_index(places, (g.shape[0], *space))
     taken = []
@@ -122,7 +125,10 @@ def arriving(
 
 
 def _grouped(taken: Sequence[Array], groups: int) -> Array:
-    """Values of each tap (places, channels) as (groups, places, channels of a group · taps)."""
+    """Rearrange the values of each tap, (places, channels), into one array.
+
+    Result: (groups, places, channels of a group · taps).
+    """
     whole = np.stack(taken, -1)
     places, channels, taps = whole.shape
     parts = whole.reshape(places, groups, channels // groups * taps)
@@ -130,12 +136,12 @@ def _grouped(taken: Sequence[Array], groups: int) -> Array:
 
 
 def convolution(chosen: Elements, taps: int, how: Strides) -> Function:
-    """Some elements of a convolution of x with weight w and bias b: (groups, places, channels).
+    """The function of some elements of a convolution of x with weight w and bias b.
 
-    Inputs of the function: patches (groups, places, k), weights (groups, k, channels), b (groups,
-    1, channels) if there is a bias, all of the chosen elements; then x, w and b (None where there
-    is none) as they were recorded, for torch's kernel.
-    taps: the weight's size in space.
+    Its output is (groups, places, channels). Its inputs: patches (groups, places, k), weights
+    (groups, k, channels), b (groups, 1, channels) if there is a bias, all of the chosen elements;
+    then x, w and b (empty if there is no bias) as they were recorded, for torch's kernel. taps: the
+    number of positions in the kernel window.
     """
 
     def library(inputs: Sequence[Any], precision: str) -> Array:
@@ -149,16 +155,16 @@ def convolution(chosen: Elements, taps: int, how: Strides) -> Function:
 
 
 _RECORDED: Final = 3
-"""The last inputs of each function, which are for torch's kernel alone."""
+"""How many of the last inputs of each function are for torch's kernel alone."""
 
 
 def convolution_backward(part: str, chosen: Elements, inner: int, how: Strides) -> Function:
-    """Some elements of a gradient of a convolution.
+    """The function of some elements of a gradient of a convolution.
 
     part: whose gradient, "input", "weight" or "bias". Inputs of the function: two matrices of the
     chosen elements, (groups, rows, k) and (groups, k, columns); then g, x and w as they were
     recorded, for torch's kernel. Where no values of x or w are needed, any of their shape will do.
-    inner: how many of the k terms follow one another: of an input the taps, else the places of one
+    inner: how many of the k terms follow one another: for an input the taps, else the places of one
     image.
     """
 
@@ -178,7 +184,10 @@ def convolution_backward(part: str, chosen: Elements, inner: int, how: Strides) 
 
 
 def in_groups(part: str, gradient: Array, groups: int) -> Array:
-    """A gradient of a convolution as (groups, rows, columns)."""
+    """Rearrange a gradient of a convolution to (groups, rows, columns).
+
+    part: whose gradient, "input", "weight" or "bias".
+    """
     if part == "input":
         return by_channels(gradient, groups)
     if part == "bias":
@@ -187,20 +196,23 @@ def in_groups(part: str, gradient: Array, groups: int) -> Array:
 
 
 def by_channels(x: Array, groups: int) -> Array:
-    """(batch, channels, *space) as (groups, places, channels of a group)."""
+    """Rearrange (batch, channels, *space) to (groups, places, channels of a group)."""
     flat = np.moveaxis(x, 1, -1).reshape(-1, groups, x.shape[1] // groups)
     return np.moveaxis(flat, 1, 0)
 
 
 def _settings(how: Strides) -> list[Any]:
-    """The settings as torch's kernels take them, with the padding of a transposed one's output."""
+    """The convolution's settings as arguments of torch's kernels, with the output padding."""
     extra = list(how.extra) or [0] * len(how.stride)
     moves = [list(how.stride), list(how.padding), list(how.dilation)]
     return [*moves, how.transposed, extra, how.groups]
 
 
 def _forms(outer: str, inner: int) -> list[Formula]:
-    """The orders of sums whose terms are in two nested loops. outer: the name of the outer one."""
+    """The formulas for sums whose terms are in two nested loops, in each order of adding.
+
+    outer: the name of the outer loop. inner: how many terms the inner loop has.
+    """
     other = "places" if outer == "images" else "taps"
     forms = []
     for last in (False, True):
@@ -217,10 +229,10 @@ def _forms(outer: str, inner: int) -> list[Formula]:
 def _turned(
     order: Product, inner: int, *, last: bool, nested: bool = False
 ) -> Callable[..., Rounded]:
-    """The formula that adds a product's terms in an order.
+    """Return a formula that adds the terms of a product by `order`, in one of two loop orders.
 
-    last: whether the outer of the two loops becomes the inner one. nested: whether the terms of
-    the inner loop are added up by themselves.
+    inner: how many terms the inner loop has. last: whether the outer of the two loops becomes the
+    inner one. nested: whether the terms of the inner loop are added up by themselves.
     """
 
     def compute(_: Any, left: Rounded, right: Rounded, *rest: Rounded) -> Rounded:

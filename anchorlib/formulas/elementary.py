@@ -21,7 +21,10 @@ Map = Callable[[Rounded], Rounded]
 
 
 class Library(NamedTuple):
-    """One library's elementary functions, under torch's names. name: the library's, for people."""
+    """The elementary functions of one library, under torch's names.
+
+    name: of the library, for people.
+    """
 
     name: str
     exp: Map
@@ -34,7 +37,7 @@ class Library(NamedTuple):
 
 
 def _correct(function: Callable[[Array], Array]) -> Map:
-    """A function computed in float64 or wider and rounded once.
+    """Return a function that computes in float64 or wider and rounds once.
 
     The result is the correctly rounded one, but for rare values close to a tie.
     """
@@ -57,7 +60,7 @@ def _rsqrt(x: Array) -> Array:
 
 
 def _torch(name: str) -> Map:
-    """torch's function of this name, computed in the element type of its input."""
+    """Return torch's function of this name, computed in the element type of its input."""
 
     def computed(x: Rounded) -> Rounded:
         return x.of(kernel(name, [x.values], x.precision))
@@ -78,4 +81,4 @@ CORRECT: Final = Library(
 TORCH: Final = Library("torch's", *(_torch(name) for name in Library._fields[1:]))
 
 LIBRARIES: Final = (CORRECT, TORCH)
-"""The libraries that formulas are tried with. The first also computes the true values."""
+"""The libraries that formulas are tried with; the first also computes the true values."""

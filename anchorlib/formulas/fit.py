@@ -1,4 +1,4 @@
-"""Which formula reproduces recorded bits, and how far they are from the truth.
+"""Finds which formula reproduces recorded bits, and how far these are from the true values.
 
     fit([tanh_backward], [g, y], recorded, "float32")
 
@@ -54,10 +54,10 @@ def fit(
     *,
     part: Callable[[Array], Array] | None = None,
 ) -> Fit:
-    """Compare an output with all formulas of one function: that to which the output is nearest.
+    """Compare an output with all formulas of the function in `functions` that it is nearest to.
 
     inputs, output: values of `precision` (float32, float64, bfloat16 or float16), decoded.
-    part: takes from the output the elements that the functions compute; None takes all of them.
+    part: selects from the output the elements that the functions compute; None selects all of them.
     """
     recorded = nearest(output if part is None else part(output), precision)
     with np.errstate(all="ignore"):
@@ -89,7 +89,10 @@ def _error(output: Array, truth: Array, precision: str) -> float:
 def _shares(
     function: Function, inputs: Sequence[Array], output: Array, precision: str
 ) -> Iterator[tuple[str, float]]:
-    """(name, share of the elements whose bits it gives) for each formula, precision and library."""
+    """Yield each formula's name, and the share of elements whose bits the formula gives.
+
+    A formula counts once for each precision and each library that it can be computed in.
+    """
     for formula in function.formulas:
         for computed_in, rounding in _roundings(precision):
             arguments = [Rounded(one, computed_in) for one in inputs]
@@ -119,7 +122,7 @@ def _libraries(formula: Formula) -> list[tuple[Library, str]]:
 
 
 def _equal(values: Array, output: Array) -> float:
-    """The share of elements that have the same bits; a NaN equals any NaN."""
+    """The share of elements that have the same bits in both arrays; a NaN equals any NaN."""
     kind = f"u{values.dtype.itemsize}"
     same = np.ascontiguousarray(values).view(kind) == np.ascontiguousarray(output).view(kind)
     same |= np.isnan(values) & np.isnan(output)

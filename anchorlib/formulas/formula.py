@@ -19,7 +19,8 @@ class Formula(NamedTuple):
 
     name: the formula as people write it, "g*(1 - y*y)".
     compute: (library, *inputs) -> output.
-    elementary: whether it calls a function of the library (exp, tanh, …), so that each is tried.
+    elementary: whether it calls exp, tanh or the like, which libraries round differently; then the
+        formula is tried with each library.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Function(NamedTuple):
 
     name: as "gelu(approximate='tanh')".
     formulas: the first, evaluated in the widest arithmetic, is taken for the true value.
+    kernels: torch's own kernels, which are tried too.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""Runs torch's own kernels on recorded inputs; the result depends on its build and this machine.
+"""Runs torch's own kernels on recorded inputs; results depend on the torch build and the machine.
 
-This is the only module of the room that needs torch, which it imports when it is called.
+This is the only module of `formulas` that needs torch, which is imported when it is called.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ Array = np.ndarray[Any, Any]
 
 
 def kernel(name: str, inputs: Sequence[Any], precision: str, **options: Any) -> Array:
-    """The first output of `kernel_outputs`."""
+    """The first output of `torch.ops.aten.NAME`, as float32 or float64 values.
+
+    The arguments are those of `kernel_outputs`.
+    """
     return kernel_outputs(name, inputs, precision, **options)[0]
 
 
@@ -59,7 +62,7 @@ def kernel_gradients(
 
 
 def _tensors(inputs: Sequence[Any], precision: str) -> list[Any]:
-    """The arrays among the inputs as tensors of `precision`; everything else unchanged."""
+    """The inputs with each array made a tensor of `precision`; everything else is unchanged."""
     import torch
 
     kind = getattr(torch, precision, torch.float64)

@@ -32,7 +32,10 @@ Sum = Callable[[Rounded], Rounded]
 
 
 def mse_loss(reduction: str) -> Function:
-    """The mean, or the sum, of (x - t)²; inputs: x, t, both flat. The output has one element."""
+    """The function that gives the mean, or the sum, of (x - t)², as one element.
+
+    Inputs: x, t, both flat. reduction: "mean" or "sum".
+    """
 
     def form(total: Sum) -> Callable[..., Rounded]:
         def compute(_: Library, x: Rounded, t: Rounded) -> Rounded:
@@ -47,7 +50,10 @@ def mse_loss(reduction: str) -> Function:
 
 
 def mse_loss_backward(reduction: str) -> Function:
-    """g·2·(x - t)/n, n being 1 for a sum; inputs: g of one element, x and t, both flat."""
+    """The function g·2·(x - t)/n, where n is 1 for a sum; the gradient of the loss's input x.
+
+    Inputs: g of one element, x and t, both flat. reduction: "mean" or "sum".
+    """
 
     def scale(x: Rounded) -> float:
         return float(x.values.size) if reduction == "mean" else 1.0
@@ -68,7 +74,7 @@ def mse_loss_backward(reduction: str) -> Function:
 
 
 def log_softmax() -> Function:
-    """x - max - log(sum(exp(x - max))); inputs: x."""
+    """The function x - max - log(sum(exp(x - max))) over the last axis; inputs: x."""
 
     def apart(total: Sum) -> Callable[[Library, Rounded], Rounded]:
         return lambda lib, x: _log_softmax(lib, x, total)
@@ -89,7 +95,7 @@ def log_softmax() -> Function:
 
 
 def log_softmax_backward() -> Function:
-    """g - exp(y)·sum(g); inputs: g, y."""
+    """The function g - exp(y)·sum(g), the gradient of a log-softmax's input; inputs: g, y."""
 
     def form(total: Sum) -> Callable[[Library, Rounded, Rounded], Rounded]:
         return lambda lib, g, y: g - lib.exp(y) * total(g)
@@ -103,9 +109,9 @@ def log_softmax_backward() -> Function:
 
 
 def cross_entropy() -> Function:
-    """The mean of -log_softmax(x) at the target; inputs: x (n, classes), t (n, classes) of 0 and 1.
+    """The function that gives the mean of -log_softmax(x) at the target, as one element.
 
-    The output has one element.
+    Inputs: x (n, classes), t (n, classes) of 0 and 1.
     """
 
     def form(total: Sum) -> Callable[[Library, Rounded, Rounded], Rounded]:
@@ -123,7 +129,10 @@ def cross_entropy() -> Function:
 
 
 def cross_entropy_backward() -> Function:
-    """(softmax(x) - t)·g/n; inputs: g of one element, x (n, classes), t (n, classes) of 0 and 1."""
+    """The function (softmax(x) - t)·g/n, the gradient of a cross entropy's input x.
+
+    Inputs: g of one element, x (n, classes), t (n, classes) of 0 and 1.
+    """
 
     def by_logarithm(total: Sum) -> Callable[..., Rounded]:
         def compute(lib: Library, g: Rounded, x: Rounded, t: Rounded) -> Rounded:
@@ -177,7 +186,7 @@ def _log_softmax(lib: Library, x: Rounded, total: Sum) -> Rounded:
 
 
 def _code(reduction: str) -> int:
-    """The number by which torch's kernels name a reduction."""
+    """The number that torch's kernels have for a reduction: 1 for "mean", 2 for "sum"."""
     return {"mean": 1, "sum": 2}[reduction]
 
 

@@ -48,7 +48,7 @@ def _kernel(name: str, arguments: Callable[[Sequence[Array]], list[Any]]) -> tup
 
 
 def softmax() -> Function:
-    """exp(x - max) / sum; inputs: x."""
+    """The function exp(x - max) / sum over the last axis; inputs: x."""
 
     def form(total: Callable[[Rounded], Rounded]) -> Callable[[Library, Rounded], Rounded]:
         def compute(lib: Library, x: Rounded) -> Rounded:
@@ -69,7 +69,7 @@ def softmax() -> Function:
 
 
 def softmax_backward() -> Function:
-    """y*(g - sum(g*y)); inputs: g, y."""
+    """The function y*(g - sum(g*y)), the gradient of a softmax's input; inputs: g, y."""
     forms = []
     for name, total in ORDERS:
         forms += [
@@ -101,13 +101,13 @@ def _bind(
 
 
 def _scaled(x: Rounded, parameters: Sequence[Rounded]) -> Rounded:
-    """x times the weight plus the bias; `parameters` holds none, the weight alone, or both."""
+    """x times the weight plus the bias; `parameters` holds nothing, the weight alone, or both."""
     scaled = x * parameters[0] if parameters else x
     return scaled + parameters[1] if len(parameters) > 1 else scaled
 
 
 def layer_norm(eps: float) -> Function:
-    """(x - mean)/sqrt(var + eps)*w + b; inputs: x, then w, then b where there are any."""
+    """The function (x - mean)/sqrt(var + eps)*w + b; inputs: x, then w and b if there are any."""
 
     def arguments(inputs: Sequence[Array]) -> list[Any]:
         x, *parameters = inputs
@@ -122,7 +122,7 @@ def layer_norm(eps: float) -> Function:
 
 
 def rms_norm(eps: float) -> Function:
-    """x/sqrt(mean(x*x) + eps)*w; inputs: x, then w where there is a weight."""
+    """The function x/sqrt(mean(x*x) + eps)*w; inputs: x, then w where there is a weight."""
 
     def arguments(inputs: Sequence[Array]) -> list[Any]:
         x, *parameters = inputs
@@ -164,7 +164,7 @@ def _forms(root: str, inverse: str, eps: float, *, centred: bool = True) -> tupl
 
 
 def _once(compute: Callable[..., Rounded]) -> Callable[..., Rounded]:
-    """`compute` in float64 (or wider, for float64 inputs), with a single rounding at the end."""
+    """Return `compute`, done in float64 (wider for float64 inputs) and rounded once at the end."""
 
     def rounded(lib: Library, *inputs: Rounded) -> Rounded:
         wide = EXACT if inputs[0].precision in ("float64", EXACT) else "float64"
@@ -175,7 +175,7 @@ def _once(compute: Callable[..., Rounded]) -> Callable[..., Rounded]:
 
 
 def layer_norm_backward(eps: float) -> Function:
-    """The gradient of x; inputs: g, x, then w where there is a weight."""
+    """The gradient of a layer norm's input x; inputs: g, x, then w where there is a weight."""
 
     def form(total: Callable[[Rounded], Rounded]) -> Callable[..., Rounded]:
         def compute(lib: Library, g: Rounded, x: Rounded, *parameters: Rounded) -> Rounded:

@@ -1,11 +1,11 @@
-"""Matrix products: in which order the terms of each element are added up.
+"""Matrix products, computed with the terms of each element added up in different orders.
 
     sequential   ((p1 + p2) + p3) + …, each product rounded before it is added
     fma          like sequential, but products are not rounded before they are added
     pairwise     the sum of one half plus the sum of the other half, and so on within the halves
     n sums, fma  n sums side by side, as vector units keep them, added up at the end
 
-Only some rows and columns of a product are computed: each of its elements is made by itself.
+Only some rows and columns of a product are computed: its elements do not depend on each other.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ _LANES: Final = (2, 4, 8, 16, 32)
 
 
 class ProductPart(NamedTuple):
-    """The rows and columns of a product that are computed and compared."""
+    """The rows and columns of a matrix product that are computed and compared."""
 
     rows: Array
     columns: Array
 
     def of(self, output: Array) -> Array:
-        """The elements of an output in these rows and columns."""
+        """The elements of a whole product that are in these rows and columns."""
         part: Array = output[np.ix_(self.rows, self.columns)]
         return part
 
 
 def product(part: ProductPart) -> Function:
-    """a·b (+ c), in the rows and columns of `part`; inputs: a (m, k), b (k, n), perhaps c (n,)."""
+    """The function a·b (+ c), of which the rows and columns of `part` are computed.
+
+    Inputs of the function: a (m, k), b (k, n), perhaps c (n,).
+    """
 
     def form(order: Callable[[Rounded, Rounded], Rounded]) -> Callable[..., Rounded]:
         def compute(_: Any, a: Rounded, b: Rounded, *c: Rounded) -> Rounded:
@@ -65,7 +68,7 @@ def product(part: ProductPart) -> Function:
 
 
 def sequential(a: Rounded, b: Rounded) -> Rounded:
-    """a·b of matrices (…, m, k) and (…, k, n): each product is rounded before it is added."""
+    """a·b of matrices (…, m, k) and (…, k, n), where each product is rounded before it is added."""
     total = _column(a, 0) * _row(b, 0)
     for at in range(1, a.values.shape[-1]):
         total = total + _column(a, at) * _row(b, at)
@@ -73,7 +76,7 @@ def sequential(a: Rounded, b: Rounded) -> Rounded:
 
 
 def fused(a: Rounded, b: Rounded) -> Rounded:
-    """a·b of matrices (…, m, k) and (…, k, n): products are added without a rounding of their own.
+    """a·b of matrices (…, m, k) and (…, k, n), by fused multiply-add: products are not rounded.
 
     The first product is rounded, for nothing is added to it.
     """
@@ -95,9 +98,9 @@ def _in_lanes(count: int) -> Product:
 
 
 def in_two(first: Product, outer: int) -> Product:
-    """The product whose terms are added up in groups by `first`, and the groups one after another.
+    """Return a product whose terms `first` adds up in groups, and whose groups are then added.
 
-    outer: the number of groups, each of terms that follow one another.
+    outer: the number of groups, each of consecutive terms.
     """
 
     def summed(a: Rounded, b: Rounded) -> Rounded:
@@ -141,4 +144,4 @@ PRODUCTS: Final[tuple[tuple[str, Product], ...]] = (
     ("pairwise", _pairwise),
     *((f"{n} sums, fma", _in_lanes(n)) for n in _LANES),
 )
-"""The orders by name, for matrices (…, m, k) and (…, k, n)."""
+"""The orders in which products are tried, by name, for matrices (…, m, k) and (…, k, n)."""

@@ -28,7 +28,7 @@ EXACT: Final = "exact"
 
 
 def _bfloat16(values: Array) -> Array:
-    """The nearest bfloat16 of float32 values, as float32; ties to even, NaN stays NaN."""
+    """Round float32 values to the nearest bfloat16, as float32; ties to even, NaN stays NaN."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     even = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(
         0xFFFF0000
@@ -57,8 +57,8 @@ PRECISIONS: Final[dict[str, tuple[Any, Callable[[Array], Array]]]] = {
 class Rounded:
     """An array of one precision, whose every operation is rounded to that precision.
 
-    values: an array of any shape. precision: a key of `PRECISIONS`.
-    A Python number in an operation is a constant of the type that is computed in.
+    values: an array of any shape. precision: a key of `PRECISIONS`. A Python number in an operation
+    is a constant of the numpy type in which the precision is computed.
     """
 
     __slots__ = ("precision", "values")
@@ -69,7 +69,7 @@ class Rounded:
         self.precision = precision
 
     def of(self, values: Any) -> Rounded:
-        """Makes an array of `values`, rounded to the precision that this array has."""
+        """Make an array of `values`, rounded to the precision of this array."""
         return Rounded(values, self.precision)
 
     def map(self, function: Callable[[Array], Array]) -> Rounded:
@@ -144,21 +144,21 @@ def fma(a: Rounded, b: Rounded, c: Rounded | float) -> Rounded:
 
 
 def _two_sum(x: Array, y: Array) -> tuple[Array, Array]:
-    """A sum and the error of its rounding, exactly (Knuth)."""
+    """A sum, and the error of its rounding, exactly (Knuth)."""
     total = x + y
     back = total - x
     return total, (x - (total - back)) + (y - back)
 
 
 def _two_product(x: Array, y: Array) -> tuple[Array, Array]:
-    """A product and the error of its rounding, exactly where nothing overflows (Dekker)."""
+    """A product, and the error of its rounding, exactly where nothing overflows (Dekker)."""
     product = x * y
     (x1, x2), (y1, y2) = _halves(x), _halves(y)
     return product, x2 * y2 - (((product - x1 * y1) - x2 * y1) - x1 * y2)
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """The upper 26 bits of a mantissa, and the rest (Veltkamp)."""
+    """The upper 26 bits of a float64 mantissa, and the rest, as two numbers (Veltkamp)."""
     large = x * 134217729.0
     upper = large - (large - x)
     return upper, x - upper

@@ -4,8 +4,9 @@
                      ▲
     OpAlignment ─marks_of─ how another run differs
 
-A node is an operation, an edge leads from the operation that made a tensor to one that takes it.
-Names are paths (stage, then module by module), so that viewers fold them.
+A node is an operation; an edge leads from the operation that made a tensor to an operation that
+has the tensor as an input. Names are paths (stage, then module by module), so that viewers fold
+them.
 """
 
 from anchorlib.graphs.graph import Graph, graph_of

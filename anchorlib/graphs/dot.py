@@ -23,12 +23,16 @@ _STAGES: Final = {
 _OTHER: Final = "#f1f5f9"
 _MARKED: Final = ' color="#c62828" fillcolor="#ffb3b3" penwidth=2'
 _ELSEWHERE: Final = ' style=dashed color="#cbd5e1"'
-"""The look of an edge into another stage. It has no label: such an edge is long, and a label in its
-middle would stand beside other nodes."""
+"""The look of an edge into another stage.
+
+It has no label: such an edge is long, and a label in its middle would stand beside other nodes.
+"""
 
 _SAVED: Final = " constraint=false"
-"""Added to an edge for a tensor that forward saved for backward, so that the two stages are placed
-beside each other, not one below the other."""
+"""Added to an edge for a tensor that forward saved for backward.
+
+With it the two stages are placed beside each other, not one below the other.
+"""
 
 _BESIDE: Final = 60  # the most letters of a mark that are written beside its node
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "&": "&amp;", '"': "&quot;"})
@@ -36,7 +40,10 @@ _MOST: Final = 6  # the most facts about an operation in its tooltip
 
 
 def dot_text(graphs: Sequence[Graph], remark: str = "") -> str:
-    """A DOT digraph that holds these graphs beside each other; `remark` is a comment before it."""
+    """The text of a DOT digraph that holds these graphs side by side.
+
+    remark: a comment for the first line; none if empty.
+    """
     lines = [f"// {remark}"] if remark else []
     lines += [
         "digraph anchorlib {",
@@ -52,7 +59,7 @@ def dot_text(graphs: Sequence[Graph], remark: str = "") -> str:
 
 
 class _Clusters:
-    """The nodes of a graph as nested clusters, one for each scope."""
+    """Writes the nodes of a graph as nested clusters, one for each stage and module."""
 
     def __init__(self, graph: Graph, numbers: Iterator[int]) -> None:
         self._numbers = numbers
@@ -78,7 +85,10 @@ class _Clusters:
 
 
 def _shown(node: Node, *, marked_before: bool) -> str:
-    """The attributes of a node. marked_before: whether another node already shows the same mark."""
+    """The DOT attributes of a node.
+
+    marked_before: whether another node already shows the same text about how the runs differ.
+    """
     lines = [f"{key}: {text}" for key, text in node.attributes.items()][:_MOST]
     color = f' fillcolor="{_STAGES.get(node.stage, _OTHER)}"'
     look = _MARKED if node.mark else color
@@ -98,7 +108,10 @@ def _edges(graph: Graph) -> Iterator[str]:
 
 
 def _drawn(start: str, end: str, text: str) -> str:
-    """The attributes of an edge between two stages, which may be the same; text: its tensor."""
+    """The DOT attributes of an edge between nodes of two stages, which may be the same stage.
+
+    text: describes the edge's tensor.
+    """
     if start == end:
         return f"label={_quoted(text)}"
     return f"tooltip={_quoted(text)}{_ELSEWHERE}{_SAVED if start == 'forward' else ''}"

@@ -1,4 +1,4 @@
-"""Graphs as a graph collection in JSON, which Google's Model Explorer opens.
+"""Writes graphs as a graph collection in JSON, which Google's Model Explorer opens.
 
 Each run is a graph of its own, so that both can be shown side by side; groups are stages and
 modules. Operations that differ from the other run are red.
@@ -18,7 +18,10 @@ _RED: Final = {"backgroundColor": "#ffb3b3", "borderColor": "#c62828", "textColo
 
 
 def explorer_text(graphs: Sequence[Graph], remark: str = "") -> str:
-    """The JSON of a graph collection; `remark` becomes part of its label."""
+    """The JSON of a graph collection that holds these graphs.
+
+    remark: added to the collection's label.
+    """
     label = " and ".join(graph.name for graph in graphs)
     return json.dumps(
         {"label": f"{label}: {remark}" if remark else label, "graphs": list(map(_graph, graphs))},

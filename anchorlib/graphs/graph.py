@@ -1,7 +1,7 @@
 """Traced operations as nodes and edges, before they are written in any format.
 
-Views are left out: the log of operations names the operation that wrote the memory which another
-reads, so no edge leads through a view.
+Views are left out: the log of operations names, for each input, the operation that wrote the memory
+which the input reads, so no edge leads through a view.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_TOLD: Final = 8  # tensors of one operation that its attributes list
 
 @dataclass(frozen=True, slots=True)
 class GraphTensor:
-    """A tensor that an operation takes or makes: the operation's name for it, dtype, shape."""
+    """An input or output tensor of an operation: the operation's name for it, dtype and shape."""
 
     argument: str
     dtype: str
@@ -49,9 +49,9 @@ class GraphTensor:
 
 @dataclass(frozen=True, slots=True)
 class InputSource:
-    """An input of an operation.
+    """An input of an operation, and the node that it comes from.
 
-    maker: the place in `Graph.nodes` of the operation that made the tensor; None where no operation
+    maker: the index in `Graph.nodes` of the operation that made the tensor; None where no operation
         of the graph made it: a parameter, a batch, the output of an operation that was not chosen.
     output: which of the maker's outputs the tensor is.
     free: where there is no maker, a number for the tensor; equal numbers are one tensor.
@@ -65,7 +65,7 @@ class InputSource:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation.
+    """One operation as a node of a graph.
 
     name: its path, unique among all graphs of a file: "backward/fc1/mm_28".
     scope: the parts of that path before the last. label: as "mm". domain: as "aten".
@@ -86,10 +86,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The operations of one run.
+    """The operations of one run as a graph.
 
     name: the run's name, printable.
-    nodes: the operations in the order in which they ran, so that makers stand before takers.
+    nodes: the operations in the order in which they ran, so that an input's maker comes first.
     views: how many operations were left out because they make no tensor of their own.
     left_out: how many more were left out because a graph holds MOST_NODES at most.
     against: whether the run was compared with another one.
@@ -103,7 +103,7 @@ class Graph:
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """(maker, taker), as places in `nodes`, for each input that an operation here made."""
+        """The edges as indices into `nodes`: (maker, user) for each input that a node here made."""
         return [
             (one.maker, place)
             for place, node in enumerate(self.nodes)
@@ -113,7 +113,7 @@ class Graph:
 
     @property
     def marked(self) -> int:
-        """How many operations differ from the other run."""
+        """How many operations differ from those of the other run."""
         return sum(bool(node.mark) for node in self.nodes)
 
 
@@ -125,10 +125,11 @@ def graph_of(
     scope: Sequence[str] = (),
     most: int = MOST_NODES,
 ) -> Graph:
-    """The operations of one rank of a run as a graph.
+    """Make a graph of the operations of one rank of a run.
 
-    ops: sorted by step and place, as `Run.ops` gives them.
-    marks: how operations differ from another run, by place; None where there is no other run.
+    ops: sorted by step and index, as `Run.ops` gives them.
+    marks: how operations differ from another run, by rank, step and index; None where there is no
+        other run.
     scope: put before every path, as the run's name where a file holds two runs.
     most: how many operations the graph may hold.
     """
@@ -147,12 +148,12 @@ def graph_of(
 
 
 def place_of(op: Op) -> Place:
-    """The place that identifies an operation in its run."""
+    """The rank, step and index of an operation, which identify it in its run."""
     return op.rank, op.step, op.index
 
 
 class _Sources:
-    """Finds the makers of inputs among the operations that are drawn."""
+    """Finds, for the inputs of an operation, which operations of the graph made them."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self._ops = ops
@@ -179,7 +180,7 @@ class _Sources:
 
 
 def _output(maker: Op, taken: Operand) -> int:
-    """The number of the output that was taken.
+    """The number of the output of `maker` that another operation has as its input `taken`.
 
     It is the output with the bits of `taken`, else the first with its dtype and shape, else 0.
     """

@@ -1,4 +1,4 @@
-"""Marks on the nodes that differ: that the other run ran other operations, or other arguments."""
+"""Marks the nodes where two runs differ with a text about what the other run does there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Marks: TypeAlias = Mapping[Place, str]
 
 
 def marks_of(alignment: OpAlignment, a: str, b: str) -> tuple[Marks, Marks]:
-    """For each of the two runs a text about every operation that differs from the other run.
+    """For each of two runs, a text about every operation that differs, by the operation's place.
 
     a, b: the names of the runs, which the texts mention.
     """

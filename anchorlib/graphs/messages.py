@@ -1,8 +1,8 @@
 """The protobuf messages of ONNX and of TensorFlow's graphs, with the fields that we write.
 
-Neither onnx nor tensorflow is needed: protobuf, which is installed for the collector's line,
+Neither onnx nor tensorflow is needed: protobuf, which is installed for the collector's protocol,
 encodes the messages. Names, numbers and types of the fields are those of onnx.proto and of
-TensorFlow's graph.proto, so that their readers read the result.
+TensorFlow's graph.proto, so that programs for these formats read the result.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _FIELDS: Final[Mapping[str, str]] = {
     "graph.Shape": "dim 2 graph.Dimension*",
     "graph.Dimension": "size 1 int64",
 }
-"""Field, number and type of each message; * where there may be several."""
+"""Field, number and type for each message; `*` marks a field that may have several values."""
 
 _PACKAGE: Final = "anchorlib"
 
 
 def message(kind: str, /, **fields: Any) -> Any:
-    """A message of one of the kinds in `_FIELDS`, with these fields."""
+    """Make a message of one of the kinds in `_FIELDS`, with these fields."""
     return _class(kind)(**fields)
 
 
@@ -56,7 +56,7 @@ def _class(name: str) -> Any:
 
 @cache
 def _pool() -> Any:
-    """The message types, in a pool of our own.
+    """The protobuf types of all messages, in a descriptor pool of our own.
 
     protobuf's common pool would refuse them where onnx or tensorboard is loaded too: these register
     their own descriptors there.

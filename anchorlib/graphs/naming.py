@@ -20,7 +20,7 @@ _DEEPEST: Final = 24  # the most parts of a module's path; the rest stays one pa
 
 
 def cut(text: str) -> str:
-    """A text made printable and cut to the length that a reader still reads."""
+    """Return `text` made printable and cut to a length that people still read."""
     shown = escape(text)
     return shown if len(shown) <= _LETTERS else f"{shown[: _LETTERS - 1]}…"
 
@@ -36,7 +36,7 @@ def domain_of(op: Op) -> str:
 
 
 def scope_of(op: Op, *, step: bool) -> tuple[str, ...]:
-    """The path of an operation's groups: stage, then module by module.
+    """The path of the groups that an operation is in: its stage, then module by module.
 
     step: whether the step comes first, which a graph of several steps needs.
     """
@@ -46,6 +46,6 @@ def scope_of(op: Op, *, step: bool) -> tuple[str, ...]:
 
 
 def part(text: str) -> str:
-    """A text as one part of a path: printable, without "/", cut, "-" where it is empty."""
+    """Return `text` as one part of a path: printable, without "/", cut; "-" where it is empty."""
     shown = escape(text).replace("/", r"\x2f") or "-"
     return shown if len(shown) <= _PART else f"{shown[: _PART - 1]}…"

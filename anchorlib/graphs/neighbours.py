@@ -1,4 +1,4 @@
-"""The few operations around a given one: the nearest makers of its inputs, and its first takers."""
+"""Chooses the few operations around a given one: those that made its inputs or use its outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FAR: Final = 3  # edges from an operation that differs back to the farthest mak
 
 
 def around(ops: Sequence[Op], end: Op, parting: Container[Place] = ()) -> list[Op]:
-    """At most a dozen operations of a step, in order: makers, `end`, takers.
+    """At most a dozen operations of a step, in order: makers of inputs, `end`, users of results.
 
     ops: the operations of the step and rank of `end`.
     parting: the operations that differ from another run. Their makers count as near to `end`, so
@@ -36,7 +36,10 @@ def around(ops: Sequence[Op], end: Op, parting: Container[Place] = ()) -> list[O
 
 
 def _makers(drawn: dict[int, Op], end: Op, parting: Container[Place]) -> Iterator[Op]:
-    """The makers of an operation's inputs, then the makers of theirs, and so on, each once."""
+    """Yield the makers of an operation's inputs, then the makers of theirs, and so on, each once.
+
+    It goes back at most `_FAR` edges from an operation that differs from the other run.
+    """
     seen, todo = {end.index}, deque([(end, 0)])
     while todo:
         op, far = todo.popleft()

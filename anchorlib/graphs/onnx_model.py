@@ -1,4 +1,4 @@
-"""Graphs as one ONNX model, which netron opens.
+"""Writes graphs as one ONNX model, which netron opens.
 
 Operations keep their own names, in the domain of their library ("aten"): the model is a drawing
 that nothing can run. Every further fact about an operation is an attribute, as text.
@@ -25,11 +25,11 @@ _ELEMENTS: Final = {
     "bfloat16": 16, "float8_e4m3fn": 17, "float8_e4m3fnuz": 18, "float8_e5m2": 19,
     "float8_e5m2fnuz": 20, "uint4": 21, "int4": 22, "float8_e8m0fnu": 24,
 }  # fmt: skip
-"""TensorProto.DataType of onnx.proto."""
+"""The number that onnx.proto (TensorProto.DataType) gives to each element type."""
 
 
 def onnx_bytes(graphs: Sequence[Graph], remark: str = "") -> bytes:
-    """A serialised ONNX model that holds these graphs beside each other, described by `remark`."""
+    """A serialised ONNX model that holds these graphs side by side, described by `remark`."""
     name = " and ".join(graph.name for graph in graphs)
     whole = message("onnx.Graph", name=name, doc_string=remark)
     for graph in graphs:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["watch"]
 
 
-def watch(  # what prepare gave back, then as `start` and `watch`
+def watch(  # prepared objects first, then the arguments of `start` and `watch`
     accelerator: Accelerator,
     model: nn.Module,
     optimizer: object = None,
@@ -36,8 +36,8 @@ def watch(  # what prepare gave back, then as `start` and `watch`
         in the order in which they step; the last of them counts the steps.
     run, options: as for `anchorlib.start`. tensors, prefix: as for `Session.watch`.
 
-    The caller closes the session, as one of `anchorlib.start`. Raises what `start` and `watch`
-    raise, and TypeError for an unknown option; then no session is open.
+    The caller closes the session, like a session of `anchorlib.start`. Raises what `start` and
+    `watch` raise, and TypeError for an unknown option; then no session is open.
     """
     training = ObservedTraining(run, tensors, prefix, options)
     return training.begin(model, optimizer, rank=accelerator.process_index)

@@ -63,7 +63,7 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
 
     @property
     def session(self) -> Session | None:
-        """The session during a fit; None outside."""
+        """The session while a fit is under way; None outside a fit."""
         return self._training.session
 
     # -- a fit begins and ends. on_fit_start would be too early: no checkpoint is loaded by then
@@ -73,7 +73,7 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
         self._begin(trainer, pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Open the session, unless a sanity check has opened it."""
+        """Open the session, unless the sanity check has opened it already."""
         if self.session is None:
             self._begin(trainer, pl_module)
 
@@ -102,7 +102,7 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
         self._end(None)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's
-        """Close the run; Lightning then raises the exception further."""
+        """Close the run; Lightning itself goes on to raise the exception."""
         self._end(exception)
 
     def _end(self, fault: BaseException | None) -> None:
@@ -114,11 +114,14 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
     # -- steps, passes and phases
 
     def on_train_batch_start(self, *_arguments: Any) -> None:
-        """Begin a pass."""
+        """Begin a pass: each batch is one."""
         self._batch()
 
     def on_train_batch_end(self, trainer: Any, *_arguments: Any) -> None:
-        """End the step if an optimizer stepped, where optimizers do not end steps themselves."""
+        """End the step if an optimizer stepped, in manual optimisation with several optimizers.
+
+        Otherwise the session itself ends a step when the optimizer steps.
+        """
         if self._by_batch and self.session and trainer.global_step > self._optimizer_steps:
             self._optimizer_steps = trainer.global_step
             self.session.step()
@@ -130,21 +133,21 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
             self._phase.enter_context(self.session.phase(name))
 
     def on_validation_batch_start(self, *_arguments: Any) -> None:
-        """Begin a pass of the phase."""
+        """Begin a pass of the validation phase."""
         self._batch()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's
-        """Leave the phase, back to "train"."""
+        """Leave the validation phase, back to "train"."""
         self._phase.close()
 
     # -- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """The present step, which goes into the checkpoint."""
+        """The present step, as a dict that goes into the checkpoint."""
         return {"step": self._step if self.session is None else self.session.current_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the step at which the checkpoint was made."""
+        """Take the step over from a checkpoint, as the step that this fit goes on from."""
         self._step = state_dict["step"]
 
 
@@ -156,4 +159,4 @@ class _Batch(nn.Module):
     """
 
     def forward(self) -> None:
-        """Compute nothing; only the call matters."""
+        """Compute nothing; only the call matters, as it begins a pass."""

@@ -1,4 +1,4 @@
-"""The session of a training that a framework runs: it is opened and closed with the training."""
+"""ObservedTraining: opens and closes the session of a training whose loop a framework runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["ObservedTraining"]
 
 
 class ObservedTraining:
-    """The arguments of an integration, and the session while a training runs.
+    """Opens, for an integration, a session when a training begins, and closes it at the end.
 
     run, options: the arguments for `anchorlib.start`, without its `tensors`.
     tensors, prefix: the arguments for `Session.watch`.
+    session: the open session; None while no training runs.
 
     Raises TypeError for a keyword that `start` does not take.
     """
@@ -41,7 +42,7 @@ class ObservedTraining:
         rank, first_step: used unless the user's options name them. A training that does not begin
         at step 0 comes from a checkpoint: it is the run's next attempt, not another run.
 
-        Raises what `start` and `Session.watch` raise; then no session is open.
+        Returns the session. Raises what `start` and `Session.watch` raise; then no session is open.
         """
         self.end()  # an exception may have ended the training before without closing its session
         options = {"rank": rank, "first_step": first_step, **self._options}

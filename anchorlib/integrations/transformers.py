@@ -51,11 +51,11 @@ class AnchorCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     @property
     def session(self) -> Session | None:
-        """The session during training; None outside."""
+        """The session while training is under way; None outside training."""
         return self._training.session
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:  # noqa: ARG002  # the trainer's
-        """Open the session."""
+        """Open the session and watch the trainer's model and optimizer."""
         self._training.begin(
             parts["model"],
             parts["optimizer"],

@@ -1,11 +1,12 @@
-"""The operations of a traced step: what each took, what it made, and the log that keeps them.
+"""The operations of a traced step: their inputs and outputs, and the log in which they are stored.
 
-Op, Operand      an operation, and a tensor that it took or made
+Op, Operand      an operation, and an input or output tensor of it
 OpLog            turns a step's operations into entries: each structure once, then a row per block
 read_entries     turns entries into operations again
 Joined, segment  the operation that made a record, and the operations between it and others
 align_ops        aligns the operations of two runs and says which of them differ
-base_name        an operation's name as people write it; computes: whether it makes bits of its own
+base_name        an operation's name as people write it
+computes         whether an operation makes new bits, or only moves its input's
 kept_as          the records that hold the values of an operation, by kind
 traced_steps     the steps that ANCHOR_TRACE asks for
 entry_key        the identity of an entry, by which an entry that arrives twice is kept once

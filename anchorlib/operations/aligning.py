@@ -1,4 +1,4 @@
-"""The operations of two runs side by side: those of one run alone, and those with other arguments.
+"""Aligns the operations of two runs: finds those of one run alone, and those with other arguments.
 
     backward tanh2    A tanh_backward | B mul sub mul    equal bits go in, other bits come out
     forward gelu      A gelu | B gelu                    approximate none | tanh
@@ -41,9 +41,10 @@ def align_ops(
     step_offset: int = 0,
     partial: bool = False,
 ) -> OpAlignment | None:
-    """The alignment of the operations in the steps that both runs traced; None without such a step.
+    """Align the operations in the steps that both runs traced.
 
-    If one run divides a step into more passes than the other, only the passes of both are aligned.
+    Returns None if no step was traced by both. If one run divides a step into more passes than the
+    other, only the passes of both are aligned.
 
     names: B's name of a module -> A's, where they differ.
     step_offset: step n of A is step n + step_offset of B.
@@ -71,7 +72,11 @@ def align_ops(
 
 
 class _Grouped:
-    """The operations of one run that make bits of their own, by the group they are aligned in."""
+    """The operations of one run that make bits of their own, by the group they are aligned in.
+
+    names: run A's name of each module that this run names otherwise. ahead: how many steps this run
+    counts more than run A.
+    """
 
     def __init__(self, ops: Iterable[Op], names: Mapping[str, str], ahead: int) -> None:
         self.groups: dict[Group, list[Op]] = {}

@@ -1,4 +1,4 @@
-"""The steps that the environment asks to trace: ANCHOR_TRACE=0:2 traces steps 0 and 1."""
+"""Reads from the environment which steps to trace: ANCHOR_TRACE=0:2 traces steps 0 and 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRACE: Final = "ANCHOR_TRACE"
 def traced_steps(environ: Mapping[str, str]) -> range | None:
     """The steps that ANCHOR_TRACE names; None where it is not set or empty.
 
-    Raises OptionError for a text that is no range of steps, or that holds no step.
+    Raises OptionError for a text that is not a range of steps, or that holds no step.
     """
     text = environ.get(TRACE, "").strip()
     if not text:

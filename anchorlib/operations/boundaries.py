@@ -1,4 +1,4 @@
-"""Whether equal bits went into the operations that differ, and whether equal bits came out."""
+"""Boundaries: tells whether differing operations of two runs had equal inputs and equal outputs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["Boundaries", "Side"]
 
 
 class Side(NamedTuple):
-    """One run, with its partners in the other run.
+    """The operations of one run, and their partners in the other run.
 
-    partners: the place of an operation -> its partner in the other run.
+    flow: the tensors between the operations. partners: the partner of the operation at each place.
     ahead: what is added to a step of this run to get the step of the other run.
     """
 
@@ -39,10 +39,10 @@ class Boundaries:
         return all(known) if known else None
 
     def outputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
-        """Whether the other block, too, makes the last output of one block; None if not known.
+        """Whether the last output of one block is among the other block's outputs; None if unknown.
 
-        Where one of the blocks is empty: whether the other block's output is one of its inputs, so
-        that it changed no bits.
+        If one block is empty: whether the last output of the other block is one of that block's
+        inputs, so that it changed no bits.
         """
         if not (a and b):
             side = self._a if a else self._b
@@ -57,10 +57,10 @@ class Boundaries:
 
 
 def _given(block: Sequence[Op], own: Side, other: Side) -> list[bool]:
-    """For each input of a block whose bits are known, whether the other run has these bits there.
+    """For each input of a block whose bits are known, whether the other run has the same bits.
 
-    "There" is among the outputs of the maker's partner; for an input from before the step, among
-    all tensors of the other run's step.
+    They are looked for among the outputs of the partner of the input's maker; for an input from
+    before the step, among all tensors of the other run's step.
     """
     known = []
     for maker, digest in own.flow.into(block):

@@ -14,7 +14,7 @@ __all__ = ["OpAlignment", "OpDifference"]
 
 @dataclass(frozen=True, slots=True)
 class OpDifference:
-    """Operations that one run has alone, or an operation that the runs called with other arguments.
+    """Operations that only one run has, or one operation that the runs called with other arguments.
 
     stage, module: where they ran; the module has its name in A.
     a, b: the operations of each run; one each where only arguments differ.
@@ -35,17 +35,17 @@ class OpDifference:
 
     @property
     def only_a(self) -> tuple[str, ...]:
-        """The names of A's operations, as "tanh_backward"."""
+        """The short names, as "tanh_backward", of the operations of run A."""
         return tuple(base_name(op.op) for op in self.a)
 
     @property
     def only_b(self) -> tuple[str, ...]:
-        """The names of B's operations."""
+        """The short names, as "tanh_backward", of the operations of run B."""
         return tuple(base_name(op.op) for op in self.b)
 
     @property
     def decomposed_from(self) -> str:
-        """The operations that a compiler decomposed into some of these; "" where none is known."""
+        """Names of the operations that a compiler decomposed into some of these; "" if unknown."""
         made = {
             base_name(op.origin): None
             for op in (*self.a, *self.b)
@@ -54,7 +54,7 @@ class OpDifference:
         return " ".join(made)
 
     def to_dict(self) -> dict[str, Any]:
-        """The difference as the contract's JSON has it."""
+        """The difference as a dict, with the fields of the JSON output."""
         return {
             "stage": self.stage,
             "module": self.module,
@@ -70,17 +70,17 @@ class OpDifference:
 
     @property
     def where(self) -> tuple[str, str]:
-        """The source lines "PATH:LINE" of A and of B; "" where no operation of the run has one."""
+        """The source lines "PATH:LINE" of A and of B; "" for a run whose operations have none."""
         return _line(self.a), _line(self.b)
 
 
 @dataclass(frozen=True, slots=True)
 class OpAlignment:
-    """The operations of two runs in the steps that both traced.
+    """The operations of two runs side by side, in the steps that both traced.
 
     matched: how many operations of A have a partner of the same name in B.
     only_a, only_b: how many operations of A, and of B, have no partner.
-    every: all differences, each at its place in A's order.
+    every: all differences, in the order of A's operations.
     """
 
     matched: int
@@ -90,7 +90,10 @@ class OpAlignment:
 
     @property
     def differences(self) -> tuple[OpDifference, ...]:
-        """One difference of each kind; its `like_it` names the other modules that have it."""
+        """One for all differences that agree in stage, operations and arguments.
+
+        Its `like_it` names the other modules that have the same difference.
+        """
         kinds: dict[tuple[object, ...], list[OpDifference]] = {}
         for one in self.every:
             kind = (one.stage, one.arguments, one.only_a, one.only_b)
@@ -98,7 +101,7 @@ class OpAlignment:
         return tuple(map(_folded, kinds.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """The alignment as the contract's JSON has it."""
+        """The alignment as a dict, with the fields of the JSON output."""
         return {
             "matched": self.matched,
             "only_a": self.only_a,

@@ -7,7 +7,8 @@
 
 A structure describes some consecutive operations without their values. It is stated once, under its
 hash, however often the operations run. A row says that they ran, and holds their digests and the
-numbers among their arguments. Fields of an entry that are not named here are ignored.
+numbers among their arguments. A gap says that something was not traced, and why. Fields of an entry
+that are not named here are ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MOST: Final = (1 << 63) - 1
 
 
 def entry_key(entry: Entry) -> Key:
-    """The identity of an entry. Of several entries with one key the first counts.
+    """The identity of an entry: of several entries with one key, readers take the first.
 
     A gap's count is part of its key, for a later gap of the same reason states a new total.
     Raises ValueError, KeyError or TypeError for a mapping that is no entry.
@@ -42,7 +43,7 @@ def entry_key(entry: Entry) -> Key:
 
 
 def check_entry(entry: Any) -> Entry:
-    """`entry` itself, if it is well formed. Raises ValueError if no writer of a log states it."""
+    """Return `entry` if it is well formed; raise ValueError if no writer of a log states it."""
     try:
         if not isinstance(entry, dict):
             raise TypeError("the entry is no JSON object")
@@ -57,15 +58,15 @@ def check_entry(entry: Any) -> Entry:
 
 
 def gap_entry(reason: str, count: int, first_step: int, last_step: int) -> Entry:
-    """The entry that says how many operations could not be traced so far for one reason."""
+    """The entry that says how often so far something could not be traced, for one reason."""
     gap = {"reason": reason, "count": count, "first_step": first_step, "last_step": last_step}
     return {"gap": gap}
 
 
 def whole(value: Any, least: int = 0) -> int:
-    """`value`, if it is a whole number from `least` on that fits in 64 bits.
+    """Return `value` if it is a whole number of at least `least` that fits in 64 bits.
 
-    Raises TypeError, ValueError.
+    Raises TypeError or ValueError for anything else.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{value!r} is no whole number")

@@ -1,4 +1,4 @@
-"""The tensors that flow between the operations of a run, past operations that only move bits."""
+"""Flow: from which operations a run's tensors came, past operations that only move bits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from anchorlib.operations.spelling import base_name, computes, moved
 __all__ = ["Entering", "Flow", "Place", "place_of"]
 
 Place: TypeAlias = tuple[int, int, int]
-"""Rank, step and index of an operation."""
+"""Identifies an operation in its run: rank, step and index."""
 
 
 class Entering(NamedTuple):
-    """A tensor that an operation took.
+    """An input tensor of an operation, with the operation that computed it.
 
     maker: the operation that computed it; None for a tensor from before the step, or where the
         maker is not known.
@@ -27,12 +27,12 @@ class Entering(NamedTuple):
 
 
 def place_of(op: Op) -> Place:
-    """Where an operation stands in its run."""
+    """The rank, step and index of an operation, which identify it in its run."""
     return op.rank, op.step, op.index
 
 
 class Flow:
-    """The operations of one run, each of which can be followed back to what made its inputs."""
+    """The operations of one run; finds for each operation which operations computed its inputs."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self._ops = {place_of(op): op for op in ops}
@@ -42,7 +42,7 @@ class Flow:
             known |= {one.digest for one in (*op.inputs, *op.outputs) if one.digest}
 
     def knows(self, digest: str, rank: int, step: int) -> bool:
-        """Whether any operation of a step took or made a tensor of this digest."""
+        """Whether a tensor with this digest is an input or output of any operation of a step."""
         return digest in self._digests.get((rank, step), ())
 
     def signature(self, op: Op) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class Flow:
         return (base_name(op.op), *sorted(base_name(one.op) if one else "" for one in makers))
 
     def entering(self, op: Op) -> Iterator[Entering]:
-        """The tensors that an operation took, in the order of its arguments, without constants.
+        """Yield the inputs of an operation, in the order of its arguments, without constants.
 
         Views and copies are followed back to the operation that computed the bits.
         """
@@ -69,7 +69,7 @@ class Flow:
             yield Entering(maker, digest)
 
     def into(self, block: Sequence[Op]) -> Iterator[Entering]:
-        """The tensors that a block of operations took from outside the block."""
+        """Yield the inputs of a block of operations that come from outside the block."""
         inside: Collection[Place] = {place_of(op) for op in block}
         for op in block:
             for one in self.entering(op):

@@ -1,4 +1,4 @@
-"""Operations that could not be traced, as their log states them."""
+"""What could not be traced, and why, read from the log of operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALUES: Final = "values of"
 class OpGap:
     """Steps in which some or all operations were not traced, and why.
 
-    count: how many operations were not traced for this reason.
+    count: how often something was not traced for this reason.
     """
 
     reason: str
@@ -28,7 +28,7 @@ class OpGap:
 
     @property
     def is_of_values(self) -> bool:
-        """Whether only values are missing, which were to be kept whole; no operation is."""
+        """Whether the operations were traced, and only values that were wanted were not kept."""
         return self.reason.startswith(VALUES)
 
 

@@ -1,4 +1,4 @@
-"""How the kept values of an operation are named: one record for each tensor that it took or made.
+"""How records of an operation's values are named: one record for each input and output tensor.
 
 fc1/aten.addmm.default @ op.in.mat1    an input, under its argument's name
                        @ op.out        what the operation returned; further tensors are op.out:1, …
@@ -18,17 +18,20 @@ _RETURNED: Final = "out"
 
 
 def kept_name(module: str, op: str) -> str:
-    """The name of an operation's records: its module, a slash, and its full name."""
+    """The name of the records of an operation's tensors: its module, a slash, and its full name."""
     return f"{module}/{op}" if module else op
 
 
 def taken_kind(argument: str) -> str:
-    """The kind of an input's records."""
+    """The kind of the records of an operation's input: "op.in.mat1" for the argument "mat1"."""
     return f"op.in.{argument}"
 
 
 def made_kinds(arguments: Iterable[str]) -> Iterator[str]:
-    """The kind of each output's records. arguments: what `Operand.argument` says of each output."""
+    """Yield the kind of the records of each output of an operation, "op.out" for instance.
+
+    arguments: the `Operand.argument` of each output.
+    """
     returned = 0
     for argument in arguments:
         if argument != _RETURNED:
@@ -39,7 +42,7 @@ def made_kinds(arguments: Iterable[str]) -> Iterator[str]:
 
 
 def kept_as(op: Op) -> Iterator[tuple[str, Operand]]:
-    """The kind under which each tensor of an operation is kept, with the tensor."""
+    """Yield each tensor of an operation, with the kind of the records that hold its values."""
     for one in op.inputs:
         yield taken_kind(one.argument), one
     yield from zip(made_kinds(one.argument for one in op.outputs), op.outputs, strict=True)

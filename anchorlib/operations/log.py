@@ -1,8 +1,9 @@
-"""Turns a step's operations into entries of the log: each structure once, then a row per block.
+"""Turns a step's operations into log entries: each structure once, then a row for each block.
 
 A block is some consecutive operations of forward, of backward or of the optimizer. It ends where
-that changes, or when it is large enough. Only the structure of the operations decides where it
-ends, so two steps that run the same operations have the same blocks and share their structures.
+the next stage begins, or when it is large enough. Its structure is all but the values. Only the
+structure decides where a block ends, so two steps that run the same operations have the same blocks
+and share their structures.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from anchorlib.operations.entries import Entry
 __all__ = ["FLOAT", "OpForm", "OpLog", "OperandForm", "TracedOp"]
 
 OperandForm: TypeAlias = tuple[str, str, tuple[int, ...], tuple[int, ...], bool]
-"""A tensor of an operation without its values: argument, dtype, shape, stride, has a digest."""
+"""An operation's tensor without values: argument, dtype, shape, stride, whether it has a digest."""
 
 FLOAT: Final = "\0"
-"""Stands in the text of the arguments in place of a number, which the row holds."""
+"""A placeholder for a number in the text of arguments; the row of the log has the number."""
 
 # `json.dumps` would note each tuple while it looks for circles, which forms do not have.
 _encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -32,10 +33,10 @@ _MANY: Final = 1 << 14  # operations whose structures are kept from one trace to
 
 
 class OpForm(NamedTuple):
-    """An operation without its values.
+    """The structure of an operation: all that is known of it without its values.
 
-    producers: for each input how many places before this operation its maker ran; None where the
-        maker is not known.
+    producers: for each input how many operations earlier its maker ran; None where the maker is
+        not known. The other fields are those of `Op`.
     """
 
     op: str
@@ -56,7 +57,7 @@ class OpForm(NamedTuple):
 
 
 class TracedOp(NamedTuple):
-    """An operation as it was traced.
+    """An operation as it was traced: its structure, and its digests and numbers.
 
     digests: 16 bytes for each input that has a digest, then 16 for each output that has one.
     floats: the floating-point numbers among its arguments.
@@ -69,9 +70,9 @@ class TracedOp(NamedTuple):
 
 
 class OpLog:
-    """Makes the entries of a rank's steps.
+    """Makes the log entries of a rank's traced steps.
 
-    It states no structure twice until `restate` is called.
+    No structure is stated twice until `restate` is called.
     """
 
     def __init__(self) -> None:
@@ -82,7 +83,7 @@ class OpLog:
         self._blocks: list[tuple[tuple[OpForm, ...], str]] = []
 
     def restate(self) -> None:
-        """Another trace begins: it states each of its structures again.
+        """Begin another trace: forget which structures were stated, so that they are stated again.
 
         A sink that failed may have lost what an earlier trace stated.
         """
@@ -92,7 +93,7 @@ class OpLog:
             self._statements.clear()
 
     def entries(self, step: int, ops: Sequence[TracedOp]) -> Iterator[Entry]:
-        """The entries that state the operations of one step, in their order."""
+        """Yield the entries that state the operations of one step, in their order."""
         forms = [one.form for one in ops]
         if forms != self._forms:  # a step mostly runs what the step before it ran
             self._blocks = [(block, self._key(block)) for block in _blocks(forms)]
@@ -107,7 +108,7 @@ class OpLog:
             first = end
 
     def _statement(self, block: tuple[OpForm, ...], key: str) -> Entry:
-        """The entry of a structure, made once: each trace states it."""
+        """The entry that states a structure; made once and kept, since each trace states it."""
         statement = self._statements.get(key)
         if statement is None:
             ops = [_form_fields(form) for form in block]
@@ -115,7 +116,7 @@ class OpLog:
         return statement
 
     def _key(self, block: tuple[OpForm, ...]) -> str:
-        """The hash of a structure, computed once."""
+        """The hash of a structure, which identifies it in the log; computed once."""
         key = self._keys.get(block)
         if key is None:
             key = self._keys[block] = _hash_of(block)
@@ -140,10 +141,10 @@ def _blocks(forms: Iterable[OpForm]) -> Iterator[tuple[OpForm, ...]]:
 
 
 def _group(form: OpForm) -> str:
-    """The part of the step that a block may not exceed: "forward", "optimizer" or "backward".
+    """The part of the step in which an operation is: "forward", "optimizer" or "backward".
 
-    Accumulations and repeated forwards alternate with backward operations and belong to "backward";
-    otherwise each of them would end a block.
+    A block of the log never spans two parts. Accumulations and repeated forwards alternate with
+    backward operations and so count as "backward"; otherwise each of them would end a block.
     """
     return form.stage if form.stage in ("forward", "optimizer") else "backward"
 
@@ -161,9 +162,9 @@ def _row(step: int, first: int, key: str, block: Sequence[TracedOp]) -> dict[str
 
 
 def _form_fields(form: OpForm) -> dict[str, Any]:
-    """A form as JSON, without its empty fields."""
+    """The structure of an operation as JSON, without its empty fields."""
     fields = zip(OpForm._fields, form, strict=True)
-    # Of what counts as false only numbers say something: `view`, and the numbers that begin at 0.
+    # Empty texts, tuples and None are left out; False and 0 are kept, as they say something.
     return {name: value for name, value in fields if value or isinstance(value, int)}
 
 

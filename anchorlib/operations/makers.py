@@ -1,10 +1,10 @@
-"""Which operation made a record: the one whose output has the record's digest.
+"""Finds which operation made a record: the one with an output whose digest the record has.
 
 No name is guessed. Several outputs may have the same bits (views, constants). Then the operation is
-preferred, in this order, that belongs to the stage which makes records of this kind, that is no
-view, that ran in the record's pass, and whose module the record is named after. Among equals the
-first counts; of a gradient that was accumulated or that an optimizer consumed the last, since such
-gradients are summed, scaled and clipped in place.
+preferred, in this order, that belongs to the stage which makes records of this kind, that is not a
+view, that ran in the record's pass, and whose module the record is named after. If several are left
+the first counts. For a gradient that was accumulated, or that an optimizer consumed, the last does,
+since such gradients are summed, scaled and clipped in place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPTIMIZER: Final = ("optimizer",)
 
 
 class Joined:
-    """The operations of one rank, each of which can be found by a record of its output."""
+    """Joins records to operations: finds the operation of a rank that made a recorded tensor."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
         self._made: defaultdict[tuple[str, tuple[int, ...]], list[Op]] = defaultdict(list)
@@ -40,7 +40,7 @@ class Joined:
                 if operand.digest is not None:
                     self._made[operand.digest, operand.shape].append(op)
 
-    def maker(  # what a record is
+    def maker(  # the arguments identify a record
         self,
         name: str,
         kind: str,
@@ -53,7 +53,8 @@ class Joined:
         """The operation that made a record of this name, kind and digest; None if it is not known.
 
         A parameter's value was made by the optimizer's operation that wrote it in an earlier step.
-        The kept value of an operation belongs to that operation, whether it is an input or output.
+        A record of an operation's own tensor (`trace(values=...)`) belongs to that operation,
+        whether the tensor is an input or an output.
         """
         if step not in self._steps:
             return None
@@ -77,7 +78,7 @@ class Joined:
         return max(reversed(here) if last else here, key=rank, default=None)
 
     def _keeper(self, name: str, kind: str, digest: str, step: int, pass_index: int) -> Op | None:
-        """The operation whose tensor a record keeps, by the name and kind of such records."""
+        """The operation whose tensor a record of `trace(values=...)` holds; None if not known."""
         keepers = [
             op
             for op in self._steps[step]
@@ -93,7 +94,7 @@ def segment(ops: Iterable[Op], end: Op, stops: Iterable[Op]) -> list[Op]:
     The way is followed from `end` back over the producers of inputs; views are left out.
     ops: the operations of one step and rank.
     """
-    known = {op.index: op for op in ops}  # a log that lost operations has indices without any
+    known = {op.index: op for op in ops}  # where a log lost operations, indices are missing
     stopping = {op.index for op in stops} - {end.index}
     seen: set[int] = set()
     todo = [end.index]
@@ -107,5 +108,5 @@ def segment(ops: Iterable[Op], end: Op, stops: Iterable[Op]) -> list[Op]:
 
 
 def _computes(op: Op) -> bool:
-    """Whether an operation makes bits of its own; views and operations without an output do not."""
+    """Whether an operation is neither a view nor without outputs, so that it makes new bits."""
     return bool(op.outputs) and not op.view

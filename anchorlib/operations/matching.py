@@ -1,9 +1,10 @@
-"""Aligns two long lists: which of their entries are equal, in order, in nearly linear time.
+"""Aligns two long lists: finds which entries are equal, in order, in nearly linear time.
 
-Equal ends are cut off first. The rest is divided at marks that each list has exactly once (patience
-diff, with digests as marks). Pieces without such marks are searched for the fewest edits (E. Myers,
-An O(ND) difference algorithm, 1986), in time proportional to the number of edits. Small pieces go
-to difflib, whose time is quadratic. A piece with too many edits is cut in half, until it is small.
+Equal ends are cut off first. The rest is divided at entries with a mark that each list has exactly
+once (patience diff, with digests as marks). Pieces without such marks are searched for the fewest
+edits (E. Myers, An O(ND) difference algorithm, 1986), in time proportional to the number of edits.
+Small pieces go to difflib, whose time is quadratic. A piece with too many edits is cut in half,
+until it is small.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ EDITS: Final = 200
 
 
 class Match(NamedTuple):
-    """The `size` entries from `a` on in one list equal those from `b` on in the other."""
+    """The `size` entries from index `a` of one list equal those from index `b` of the other."""
 
     a: int
     b: int
@@ -31,7 +32,7 @@ class Match(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A stretch of each list: from i to j of the first, from k to m of the second."""
+    """A range of each list: from i to j of the first, from k to m of the second."""
 
     i: int
     j: int
@@ -44,10 +45,10 @@ def matches(
     b: Sequence[Hashable],
     marks: tuple[Sequence[Hashable], Sequence[Hashable]] | None = None,
 ) -> list[Match]:
-    """The stretches that both lists have, in order; they do not overlap.
+    """The runs of entries that both lists have, in order and without overlap.
 
-    marks: for each entry of either list what tells it apart from entries that are equal to it; None
-        for an entry without a mark.
+    marks: for each entry of either list a value (a digest, say) that tells the entry apart from
+        entries equal to it; None for an entry without such a mark.
     """
     stretches: list[Match] = []
     waiting = [Piece(0, len(a), 0, len(b))]
@@ -94,9 +95,9 @@ def _common_marks(
     piece: Piece,
     marks: tuple[Sequence[Hashable], Sequence[Hashable]] | None,
 ) -> list[Match]:
-    """Matches of equal entries whose mark each list has once in this piece.
+    """Matches of equal entries whose mark occurs exactly once in each list's part of the piece.
 
-    Where they are not all in the same order, the longest series of them that is.
+    If these are not in the same order in both lists, the longest series that is.
     """
     if marks is None:
         return []
@@ -111,7 +112,7 @@ def _common_marks(
 
 
 def _single(marks: Sequence[Hashable], start: int, stop: int) -> dict[Hashable, int]:
-    """The places of the marks that occur exactly once in this stretch, by mark."""
+    """The index of each mark that occurs exactly once from `start` to `stop`, by mark."""
     counted = Counter(marks[start:stop])
     places = range(start, stop)
     return {marks[at]: at for at in places if marks[at] is not None and counted[marks[at]] == 1}
@@ -120,7 +121,7 @@ def _single(marks: Sequence[Hashable], start: int, stop: int) -> dict[Hashable, 
 def _rising(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The longest subsequence of `places` in which the second numbers rise.
 
-    places: sorted by the first numbers.
+    places: pairs of numbers, sorted by the first numbers.
     """
     lowest: list[int] = []
     ends: list[int] = []
@@ -139,7 +140,7 @@ def _rising(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _divided(piece: Piece, common: Sequence[Match]) -> Iterator[Piece]:
-    """The pieces into which matches divide a piece; each match is the start of the next piece."""
+    """The pieces into which matches divide a piece; a match is the start of the piece behind it."""
     i, k = piece.i, piece.k
     for one in common:
         yield Piece(i, one.a, k, one.b)
@@ -166,7 +167,10 @@ def _few_edits(a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece) -> li
 
 
 def _start(reached: dict[int, int], diagonal: int, edits: int) -> int:
-    """Where one more edit reaches `diagonal` from the neighbouring diagonal that got further."""
+    """How far into the first list one more edit gets on `diagonal`, from a neighbouring diagonal.
+
+    The neighbour that got further is taken, as in Myers' algorithm.
+    """
     left, right = reached.get(diagonal - 1, -1), reached.get(diagonal + 1, -1)
     if diagonal == -edits or (diagonal != edits and left < right):
         return right

@@ -1,4 +1,4 @@
-"""Pairs operations that have moved: one run has them in a module, the other in one inside it."""
+"""Pairs moved operations, which one run has in a module and the other in a module inside it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ Key: TypeAlias = tuple[object, ...]
 
 
 def without_moved(parts: Sequence[Part]) -> list[Part]:
-    """The parts, in which moved operations are partners of each other.
+    """Return `parts` with operations that only moved to another module paired as equal.
 
-    A part of A alone and a part of B alone become one equal part where they hold operations of the
-    same names in the same step, pass and stage, and share their bits or have one module inside the
-    other's.
+    A part is a group's stretch of operations. One with operations of A alone and one with
+    operations of B alone become one equal part where the operations have the same names, in the
+    same step, pass and stage, and either their results have the same bits or the module of one lies
+    inside the other's.
     """
     waiting = _Waiting([part for part in parts if not part[1].equal and not part[1].a])
     joined = list[Part]()
@@ -35,7 +36,7 @@ def without_moved(parts: Sequence[Part]) -> list[Part]:
 
 
 class _Waiting:
-    """The parts that B alone has, by the keys that find them.
+    """The parts that only B has, indexed by everything by which a part of A may match them.
 
     A search through a list would take too long: a model whose modules are named otherwise has
     thousands of such parts.
@@ -49,9 +50,10 @@ class _Waiting:
                 self._numbers[_kind(part, part[1].b), key].append(number)
 
     def take(self, part: Part) -> Stretch | None:
-        """Take out the first of B's parts that has the operations of A's `part`; None if none has.
+        """Remove the first of B's parts that matches A's `part` and return its stretch, or None.
 
-        It has the same bits, or lies in the same module, in one around it or in one inside it.
+        Its operations have the same names, and either the same bits or a module that is the same
+        as, around or inside that of `part`.
         """
         kind, group = _kind(part, part[1].a), part[0]
         keys = [*_bits(part[1].a), ("inside", group.module)]
@@ -60,7 +62,7 @@ class _Waiting:
         return self._parts.pop(min(first))[1] if first else None
 
     def left(self) -> list[Part]:
-        """The parts that were not taken."""
+        """The parts of B that no part of A was paired with."""
         return list(self._parts.values())
 
     def _first(self, key: Key) -> int | None:
@@ -71,12 +73,12 @@ class _Waiting:
 
 
 def _kind(part: Part, ops: Sequence[Op]) -> Key:
-    """The facts that must agree: rank, step, pass, stage, and the names of the operations."""
+    """What must agree in two parts: rank, step, pass, stage, and the names of the operations."""
     return (*part[0][:4], *(base_name(op.op) for op in ops))
 
 
 def _keys(part: Part) -> Iterator[Key]:
-    """The keys by which a part of B is found: its bits, its module, and the modules around that."""
+    """Yield the keys by which a part of B is found: its bits, its module, and outer modules."""
     yield from _bits(part[1].b)
     yield "at", part[0].module
     yield from (("inside", outer) for outer in _around(part[0].module))
@@ -89,7 +91,7 @@ def _bits(ops: Sequence[Op]) -> Iterator[Key]:
 
 
 def _around(module: str) -> Iterator[str]:
-    """The modules that a module lies in, the unnamed one last."""
+    """Yield the modules around a module, from the inside out; the last is "", the model."""
     while module:
         module = module.rpartition(".")[0]
         yield module

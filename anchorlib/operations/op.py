@@ -1,4 +1,4 @@
-"""An operation as it ran, and the tensors that it took and made."""
+"""An operation as it ran, and the tensors that were its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Op", "Operand"]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that an operation took or made.
+    """An input or output tensor of an operation.
 
     argument: the operation's name for the tensor ("self", "mat2", "tensors[3]"); "out" for a
         tensor that it returned.
@@ -29,14 +29,15 @@ class Operand:
 class Op:
     """One ATen operation of a traced step.
 
-    index: the operation's place in the step, from 0.
+    index: the operation's position in the step, from 0.
     op: its full name, as "aten.addmm.default".
     stage: "forward", "backward", "accumulate" (gradients that are summed), "optimizer", or
         "recompute" (a forward that activation checkpointing repeats inside backward).
     module: the path of the module whose forward ran the operation. A backward operation has the
         module of its forward operation; an accumulation, or an optimizer's operation on one
         parameter, has the module that holds the parameter. Empty where no module is known.
-    seq: a number that an operation and its backward share, from 0 within the step; None without.
+    seq: a number that an operation and its backward share, from 0 within the step; None if it has
+        no backward.
     node: the autograd node that ran the operation; empty outside backward.
     where: "PATH:LINE" of the first line outside torch that led to the operation. A backward
         operation has the line of its forward operation.
@@ -45,7 +46,7 @@ class Op:
     args: its other arguments, as text.
     producers: for each input the index of the operation that made or last wrote the input's memory;
         None where that happened before this step, or is not known.
-    mutates: the places, among the inputs, of those that the operation wrote.
+    mutates: the positions, among the inputs, of those that the operation wrote.
     view: whether an output shares memory with an input.
     origin: in compiled code, the operation before decomposition, where it is another; else empty.
     group: in compiled code, the number of the kernel in its graph, which fused operations share;
@@ -78,5 +79,5 @@ class Op:
     attempt: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The operation as JSON can hold it."""
+        """The operation as a dict that JSON can hold."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""Turns entries of the log into operations again."""
+"""Reads the log of operations: turns its entries into operations again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIGEST_BYTES: Final = 16
 
 
 def read_entries(entries: Iterable[Entry], rank: int = 0) -> list[Op]:
-    """The operations that these entries state, sorted by step and place in the step.
+    """The operations that these log entries state, sorted by step and position in the step.
 
     Of a step that several attempts ran, only the operations of the last attempt are returned.
     Raises ValueError, KeyError, TypeError or IndexError for entries that no writer states.

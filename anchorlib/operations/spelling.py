@@ -16,7 +16,7 @@ _ALIKE: Final = {
     "_native_batch_norm_legit": "native_batch_norm",
     "_native_batch_norm_legit_functional": "native_batch_norm",
 }
-"""Names under which one operation runs: `1 - y` is rsub in eager code and sub in a graph."""
+"""Names that stand for one operation: `1 - y` is rsub in eager code and sub in a graph."""
 
 _MOVING: Final = frozenset(
     (
@@ -26,7 +26,7 @@ _MOVING: Final = frozenset(
         *("unsafe_split", "unsqueeze", "view", "_reshape_alias"),
     )
 )
-"""Operations that give their input's bits another shape, place or owner."""
+"""Operations whose result has their input's bits, in another shape or at another place."""
 
 _MAKING: Final = frozenset(
     (
@@ -49,7 +49,7 @@ _PLACING: Final = frozenset(
 
 
 def base_name(op: str) -> str:
-    """The name without its overload: "tanh_backward" for "aten.tanh_backward.default".
+    """An operation's name without its overload: "tanh_backward" for "aten.tanh_backward.default".
 
     An operation of another library than ATen or prims keeps its namespace: "mylib.scan".
     """
@@ -63,7 +63,7 @@ def base_name(op: str) -> str:
 
 
 def computes(op: Op) -> bool:
-    """Whether an operation makes bits of its own.
+    """Whether an operation makes bits of its own, rather than moving those of an input.
 
     Views, copies within a dtype, constants and allocations do not.
     """
@@ -76,7 +76,7 @@ def computes(op: Op) -> bool:
 
 
 def moved(op: Op) -> int | None:
-    """The place of the input from which an operation that computes nothing takes its bits.
+    """For an operation that only moves bits, the index of the input that they come from.
 
     None for a constant. `copy_(here, there)` names its source last.
     """
@@ -87,13 +87,16 @@ def moved(op: Op) -> int | None:
 
 
 def settings_of(op: Op) -> dict[str, str]:
-    """The values of an operation's other arguments, by name, without those that place tensors."""
+    """The values of an operation's arguments that are not tensors, by name.
+
+    Arguments that say where a tensor lies or how it is copied are left out.
+    """
     settings = (part.partition("=") for part in _parts(op.args))
     return {name: value for name, _, value in settings if name not in _PLACING}
 
 
 def is_alike(a: str | None, b: str | None) -> bool:
-    """Whether two settings are equal; 1 and 1.0 are, since either may stand for a number."""
+    """Whether two argument values, as text, are equal; so are "1" and "1.0", and None and None."""
     if a is None or b is None or a == b:
         return a == b
     try:
@@ -103,7 +106,7 @@ def is_alike(a: str | None, b: str | None) -> bool:
 
 
 def subtraction(op: Op) -> str:
-    """A subtraction of a number and a tensor as text, "1 - x" or "x - 1"; "" for another operation.
+    """A subtraction of a number and a tensor as text: "1 - x" or "x - 1"; "" for another operation.
 
     Eager code runs `1 - x` as rsub; a graph runs it as sub with the number as the first argument.
     """
@@ -117,7 +120,7 @@ def subtraction(op: Op) -> str:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The arguments in a text, divided at commas that are not inside brackets."""
+    """Split a text of arguments at the commas that are not inside brackets; yield each argument."""
     depth, start = 0, 0
     for at, char in enumerate(text):
         depth += (char in "[(") - (char in "])")

@@ -1,4 +1,4 @@
-"""Two lists of operations as blocks: stretches of equal operations, and the differences between."""
+"""Splits two lists of operations into stretches: equal operations, and differences between them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _GAP: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of A's operations, and the stretch of B's operations in its place.
+    """Consecutive operations of run A, and the consecutive operations of run B in their place.
 
-    equal: whether each operation of `a` has the name of the operation at its place in `b`.
+    equal: whether each operation of `a` has the name of the operation at the same position in `b`.
     """
 
     a: tuple[Op, ...]
@@ -34,7 +34,10 @@ class Stretch:
 
 
 class Group(NamedTuple):
-    """Operations that are aligned with each other; steps are counted and modules named as in A."""
+    """What operations have in common that are aligned with each other.
+
+    Steps are counted, and modules named, as in run A.
+    """
 
     rank: int
     step: int
@@ -49,7 +52,7 @@ Part: TypeAlias = tuple[Group, Stretch]
 def blocks(
     a: Sequence[Op], b: Sequence[Op], signatures: tuple[Signature, Signature]
 ) -> Iterator[Stretch]:
-    """All operations of `a` and of `b`, in order, as blocks.
+    """Align `a` with `b`: yield all their operations, in order, as stretches that match or differ.
 
     signatures: for A and for B the function that gives an operation's name and the names of its
         inputs' makers. Two stretches whose signatures differ only in their order are equal, for a
@@ -69,7 +72,7 @@ def _names(ops: Sequence[Op]) -> list[str]:
 
 
 def _spans(a: Sequence[Op], b: Sequence[Op]) -> list[Span]:
-    """All operations of both, in order: stretches of equal names, and the stretches between."""
+    """Align both lists by operation names; return stretches of equal names and those between."""
     spans: list[Span] = []
     i = k = 0
     every = matches(_names(a), _names(b), (_bits(a), _bits(b)))
@@ -90,7 +93,7 @@ def _bits(ops: Sequence[Op]) -> list[str | None]:
 
 
 def _merged(spans: Sequence[Span]) -> Iterator[Span]:
-    """The spans, with differences between which few equal operations lie merged into one.
+    """Merge differences that have only a few equal operations between them.
 
     So `mul sub mul` in place of `tanh_backward` is one difference, even where one of these
     operations happens to have a partner.
@@ -117,7 +120,7 @@ def _joined(held: Sequence[Span]) -> Span:
 def _ordered(
     ops: Sequence[Op], own: Sequence[tuple[str, ...]], wanted: Sequence[tuple[str, ...]]
 ) -> tuple[Op, ...]:
-    """The operations, put in the order in which `wanted` names their signatures.
+    """The operations `ops`, sorted so that their signatures are in the order of `wanted`.
 
     own: the signature of each operation; `wanted` holds the same signatures in another order.
     """

@@ -1,9 +1,9 @@
-"""Ranks of one run among their peers: which of them leave the others, where, and by what.
+"""Finds the ranks of a run that differ from the others, and says where and in what they differ.
 
-outliers("run1").outliers       ranks that their peers contradict, each with its first such record
+outliers("run1").outliers       ranks that contradict the others, each with its first such record
 outliers("run1").missing        ranks of the job that recorded nothing
 
-Columns alone are read: digests, counts and norms, never values.
+Peers are ranks that should agree. Only stored digests, counts and norms are read, never values.
 """
 
 from anchorlib.peers.outlier import Early, Outlier, RankAnswer

@@ -1,4 +1,4 @@
-"""The columns of all ranks on one grid, ranks × places, so that peers stand below each other.
+"""The stored columns of all ranks on one grid, ranks × places, so that ranks can be compared.
 
 A place is a record's series (name, kind, mode and phase), step, pass and call.
 """
@@ -35,10 +35,11 @@ class SeriesKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """Places are sorted by series, then by step, pass and call.
+    """What is known of the records of all ranks, as arrays with a column for each place of the run.
 
+    Places are sorted by series, then by step, pass and call.
     ranks: (ranks,), ascending. last: the last step of each, -1 without a record.
-    series: what `owner` numbers.
+    readers: the reader of each rank. series: the series that `owner` numbers.
     owner, step, pass_index, call: (places,).
     Of each record, (ranks, places):
     row: the record's row in the table of its rank; -1 where the rank has no record, or one without
@@ -67,7 +68,7 @@ class RankGrid:
     rms: Array
 
     def each(self) -> Iterator[tuple[SeriesKey, slice]]:
-        """Every series with its places."""
+        """Yield every series with the slice of its places."""
         bounds = np.searchsorted(self.owner, np.arange(len(self.series) + 1)).tolist()
         for key, first, stop in zip(self.series, bounds, bounds[1:], strict=False):
             yield key, slice(first, stop)
@@ -75,7 +76,7 @@ class RankGrid:
     def order(self, rank: int, place: int) -> int:
         """The number of the record at a place in its rank's order of execution.
 
-        rank: the rank's place in `ranks`. The record's checksum is compared first, since damage on
+        rank: the rank's index in `ranks`. The record's checksum is compared first, since damage on
         a disk is not a rank's fault. Raises DamagedError.
         """
         row = int(self.row[rank, place])
@@ -85,7 +86,7 @@ class RankGrid:
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """The rows of one rank, each with the numbers that give it its place on the grid."""
+    """The rows of one rank, each with the four numbers that determine its place on the grid."""
 
     reader: RankReader
     rows: Array
@@ -93,10 +94,10 @@ class _Labels:
 
 
 def grid_of(run: Run, pairs: Set[tuple[str, str]] | None) -> RankGrid:
-    """The grid of the records that a run's ranks have of these names and kinds.
+    """Make the grid of the records that a run's ranks have of these names and kinds.
 
-    pairs: (name, kind) of the series that the grid holds; None for all but the kept values of
-        traced operations.
+    pairs: (name, kind) of the series that the grid holds; None for all series but those that hold
+        values of traced operations.
     Where a rank has several records of one place, the grid holds the first.
     Raises DamagedError, CollectorError.
     """
@@ -123,7 +124,7 @@ def grid_of(run: Run, pairs: Set[tuple[str, str]] | None) -> RankGrid:
 def _labels(
     reader: RankReader, rows: Array, known: dict[SeriesKey, int], pairs: Set[tuple[str, str]] | None
 ) -> _Labels:
-    """The labels of a rank's rows; series that no rank before had are numbered into `known`."""
+    """The labels of a rank's rows; series that no earlier rank had are numbered into `known`."""
     phases = reader.catalogue.phases
     ids = reader.series_ids[rows].astype(np.int64)
     of_phase = reader.column("phase")[rows].astype(np.int64)
@@ -143,7 +144,7 @@ def _labels(
 
 
 def _shared(labels: list[_Labels]) -> list[_Labels]:
-    """The labels, in which neighbours with equal keys share one array of keys.
+    """Let a rank whose keys equal those of the rank before it share that rank's array of keys.
 
     Ranks of a job mostly have the same keys, so the keys of thousands of ranks fit into memory.
     """
@@ -155,7 +156,10 @@ def _shared(labels: list[_Labels]) -> list[_Labels]:
 
 
 def _codes(keys: Array, levels: list[Array]) -> Array:
-    """One number for each column of keys; the numbers sort as the keys do."""
+    """Combine each column of `keys` into one number; the numbers sort as the columns do.
+
+    levels: the values that occur in each row of `keys`, sorted.
+    """
     codes = np.zeros(keys.shape[1], np.int64)
     for values, level in zip(keys, levels, strict=True):
         codes = codes * max(len(level), 1) + np.searchsorted(level, values)
@@ -163,7 +167,7 @@ def _codes(keys: Array, levels: list[Array]) -> Array:
 
 
 def _empty(ranks: int, places: int) -> dict[str, Array]:
-    """The grid's arrays of (ranks, places), as they are where no rank has a record."""
+    """The grid's arrays of (ranks, places), filled with what stands for no record."""
     shape = (ranks, places)
     flags = {name: np.zeros(shape, bool) for name in ("varied", "nan", "inf")}
     return {
@@ -175,7 +179,10 @@ def _empty(ranks: int, places: int) -> dict[str, Array]:
 
 
 def _fill(grid: RankGrid, rank: int, rows: Array, at: Array, reader: RankReader) -> None:
-    """Writes a rank's records onto the grid; of several records of one place, the first."""
+    """Write a rank's records onto the grid; of several records of one place, the first.
+
+    at: the place of each row.
+    """
     numel = _numel(*reader.shape_codes(rows))
     with_elements = np.flatnonzero(numel > 0)[::-1]
     rows, at, numel = rows[with_elements], at[with_elements], numel[with_elements]

@@ -1,4 +1,4 @@
-"""Ranks with NaN where most of their peers have none."""
+"""Finds ranks with NaN where most of the other ranks have none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACTIVATIONS = "value"  # the kind in which infinities are usual, as in masks of 
 
 
 def departures_of_nan(grid: RankGrid) -> Iterator[Departure]:
-    """Each rank that has NaN in a series, or an infinite gradient, where its peers are finite.
+    """Yield each rank that has NaN in a series, or an infinite gradient, where others are finite.
 
     Steps that GradScaler skipped and gradients that carry its scale do not count: a loss scale that
     is too large lets gradients overflow, mostly on one rank first.

@@ -1,4 +1,4 @@
-"""Ranks whose norms leave those of their peers, in series that every rank has for itself.
+"""Finds ranks whose norms lie far from those of the others, in tensors that differ between ranks.
 
 Local gradients, losses and activations differ on every rank, for the data does. All is measured in
 powers of two of the root mean square, against the median of the ranks at the same place, with the
@@ -13,7 +13,7 @@ level   all records of a rank are compared with its peers'. A rank is out where 
         of a kind are out, all upwards or all downwards, as on a rank that counts its gradients
         twice from its first step on. One large shard is not enough.
 
-A change of all series of a rank in a single step is taken for the doing of its data.
+A change of all series of a rank in a single step is attributed to its data, not to a fault.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ BEYOND_OTHERS = 2.0
 LEVEL = 8.0
 LEVEL_AT_LEAST = 0.5
 LEVEL_SERIES = 3
-TOGETHER = 3  # series of a kind from which their median change in a step is the batch's doing
+TOGETHER = 3  # so many series of a kind are needed to tell what the batch changed in all
 FLOOR = 0.02  # powers of two by which a norm may change where a sum rounds in another order
 SIGMA = 1.4826
 
 
 def departures_of_norms(grid: RankGrid, replicated: list[bool]) -> Iterator[Departure]:
-    """Each rank whose norms leave those of its peers, by series.
+    """Yield each rank whose norms lie far from those of its peers, by series.
 
-    replicated: of each series, whether ranks hold it alike; such series are judged by their bits.
+    replicated: for each series, whether ranks hold the tensor alike; then its bits are compared,
+    and it is left out here.
     """
     if len(grid.ranks) < FEWEST_RANKS:
         return
@@ -64,10 +65,11 @@ def departures_of_norms(grid: RankGrid, replicated: list[bool]) -> Iterator[Depa
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The sizes of one series, in powers of two.
+    """The sizes of the records of one series, in powers of two.
 
-    apart: (ranks, places): how far each rank is from the median of all ranks. change: how much of
-    `apart` is new since the rank's records before.
+    start: the first place of the series. steps: the step of each place. apart: (ranks, places): how
+    far each rank is from the median of all ranks. change: how much of `apart` is new since the
+    rank's records before.
     """
 
     start: int
@@ -96,7 +98,10 @@ def _change(apart: Array) -> Array:
 
 
 def _together(sizes: list[_Sizes]) -> dict[int, Array]:
-    """By step, what most series of each rank did; without an entry where series are few."""
+    """By step, the median change of each rank over its series of one kind.
+
+    A step in which there are too few series to tell has no entry.
+    """
     if len(sizes) < TOGETHER:
         return {}
     steps = np.concatenate([one.steps for one in sizes])
@@ -159,7 +164,7 @@ def _lasting(
 ) -> Departure:
     """The departure of a rank whose norms leave those of its peers throughout some series.
 
-    It begins at the first record of these series.
+    It begins at the first record of these series. out: which of `series` they are.
     """
     starts = {series[number][0]: number for number in np.flatnonzero(out).tolist()}
     first = {_first(grid, rank, start): number for start, number in starts.items()}
@@ -179,7 +184,7 @@ def _first(grid: RankGrid, rank: int, start: int) -> int:
 
 
 def _median(values: Array, axis: int | None = None) -> Array:
-    """The median of the values that are not NaN; NaN where all are."""
+    """The median of the values that are not NaN; NaN where all are NaN."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # numpy says that a slice is all NaN
         median: Array = np.nanmedian(values, axis=axis)

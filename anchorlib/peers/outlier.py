@@ -1,4 +1,4 @@
-"""The answer about the ranks of a run: which leave their peers, are missing or ended early."""
+"""The answer about the ranks of a run: which differ from the others, are missing or ended early."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Evidence = Literal["digest", "parting", "nan", "norm"]
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """One rank that leaves its peers in one series.
+    """One rank that differs from its peers in one series, before departures are combined.
 
-    rank and the ranks in peers are places in the grid's list of ranks.
+    rank and the ranks in peers are indices into the grid's list of ranks.
     place: the grid's number of the first record that shows the departure. records: how many do.
     ratio: how many times its peers' norm the rank's norm is; None unless the evidence is "norm".
     """
@@ -30,13 +30,13 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """Ranks that leave their peers together, and the first record that shows it.
+    """Ranks that differ from their peers in the same way, and the first record that shows it.
 
     evidence: "digest": a replicated tensor has other bits there than on its peers.
         "parting": ranks that agreed do not any more, and no majority says which are right.
         "nan": NaN, or infinite gradients, where most peers have none.
         "norm": a root mean square far from its peers', by the factor `ratio`.
-    peers: the ranks that the outlier was held against; they agree with each other.
+    peers: the ranks that the outlier was compared with; they agree with each other.
     records, tensors: how many records of how many tensors and kinds show the departure.
     """
 
@@ -65,7 +65,7 @@ class Early:
 
 @dataclass(frozen=True, slots=True)
 class RankAnswer:
-    """The ranks of a run, and which of them leave their peers.
+    """The ranks of a run, and which of them differ from the others.
 
     replicated: how many series the ranks hold alike. series: how many were looked at in all.
     missing: ranks that recorded nothing, though the job had them.
@@ -81,7 +81,7 @@ class RankAnswer:
 
     @property
     def complete(self) -> bool:
-        """Whether every rank recorded to the end."""
+        """Whether every rank of the job recorded, and recorded to the last step of the run."""
         return not self.missing and not self.ended_early
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class RankAnswer:
 
 
 def folded(outliers: Sequence[Outlier]) -> tuple[Outlier, ...]:
-    """The outliers: one for all ranks that leave the same peers at the same record."""
+    """Combine outliers: one for all ranks that differ from the same peers at the same record."""
     groups: dict[tuple[Any, ...], list[Outlier]] = {}
     for one in outliers:
         where = (one.step, one.pass_index, one.call, one.phase, one.name, one.kind)

@@ -1,4 +1,4 @@
-"""Ranks that a job had and a run has not, and ranks that end before the others."""
+"""Finds ranks that a job had but that recorded nothing, and ranks that ended before the others."""
 
 from __future__ import annotations
 

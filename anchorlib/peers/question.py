@@ -1,4 +1,4 @@
-"""Which ranks of a run leave their peers: the question as users ask it."""
+"""The function `outliers`, by which users ask which ranks of a run differ from the others."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def outliers(
     store: str | Path | None = None,
     tensors: str | Sequence[str] = "*",
 ) -> RankAnswer:
-    """Which ranks of a run leave their peers, and with which record.
+    """Find the ranks of a run that differ from the others, and the first record that shows it.
 
-    run: a name in `store`, a path, a URL, or a Run. tensors: selectors; what they leave out is not
-    looked at.
+    run: a name in `store`, a path, a URL, or a Run. tensors: selectors; only the tensors that they
+    name are looked at.
 
-    A tensor that ranks hold alike (a parameter of a data-parallel job) tells by its digests: one
-    flipped bit is an outlier. What each rank has for itself (its loss, local gradients) tells by
-    NaN that its peers have not, and by a norm far from theirs. Columns are read, values are not:
-    about 50 bytes of memory a record.
+    Where ranks hold a tensor alike (a parameter of a data-parallel job), digests are compared: one
+    flipped bit is an outlier. Where each rank has its own (a loss, local gradients), a rank is an
+    outlier by NaN that its peers have not, and by a norm far from theirs. Columns are read, values
+    are not: about 50 bytes of memory a record.
 
     Raises RunNotFoundError, UnknownTensorError, OptionError, DamagedError, CollectorError.
     """
@@ -55,7 +55,10 @@ def outliers(
 
 
 def _ordered(grid: RankGrid, left: Iterable[Departure]) -> tuple[Outlier, ...]:
-    """The outliers in order of execution: a rank's departures of one kind of evidence are one."""
+    """The outliers in order of execution.
+
+    A rank's departures by one kind of evidence are one outlier.
+    """
     groups: dict[tuple[int, str], list[Departure]] = {}
     for one in left:
         groups.setdefault((one.rank, one.evidence), []).append(one)

@@ -1,4 +1,4 @@
-"""Tensors that ranks hold alike, and ranks whose bits differ there: by digests, no threshold.
+"""Finds the tensors that ranks hold alike, and the ranks whose bits differ there, by digests.
 
 Ranks with equal digests at a place are a class. A series is replicated where classes typically have
 several ranks (all ranks of a data-parallel job; the replicas of a shard in a hybrid one), and where
@@ -18,17 +18,18 @@ from anchorlib.peers.outlier import Departure
 
 __all__ = ["DigestClasses", "classes", "departures", "settled"]
 
-MOST_RETURNING = 4  # where more than one rank in four leaves and comes back, the data does it
-CHANGES = 3  # new values that ranks share, from which even a single number is replicated
-MANY = 8  # ranks from which one new value is enough for that
+MOST_RETURNING = 4  # if more than one rank in four leaves and comes back, the cause is the data
+CHANGES = 3  # common changes after which a tensor that is one number counts as replicated
+MANY = 8  # with at least so many ranks a single common change is enough
 
 
 @dataclass(frozen=True, slots=True)
 class DigestClasses:
-    """How many ranks share a rank's digest at each place of a series.
+    """How many ranks share a rank's digest, at each place (step, pass and call) of a series.
 
+    kind: of the series. first: its first place on the grid. digest: (ranks, places).
     sizes: (ranks, places), 0 where a rank has no record.
-    typical: how large the classes of a replicated tensor are, 0 for a tensor that is none.
+    typical: how many ranks typically share a digest of a replicated tensor; 0 for any other tensor.
     plain: whether the tensor says nothing: one number throughout, which never changes.
     """
 
@@ -41,7 +42,7 @@ class DigestClasses:
 
 
 def classes(grid: RankGrid) -> list[DigestClasses]:
-    """The classes of every series."""
+    """For every series of the grid, how many ranks share each rank's digests."""
     return [_classes(grid, key.kind, places) for key, places in grid.each()]
 
 
@@ -58,7 +59,7 @@ def _classes(grid: RankGrid, kind: str, places: slice) -> DigestClasses:
 
 
 def settled(every: list[DigestClasses]) -> list[DigestClasses]:
-    """The classes, where series that say nothing are replicated if the others of their kind are.
+    """The classes, with constant series counted as replicated if others of their kind are.
 
     A bias of zeros, or a scale that never moves, is held alike where nearly all series of its kind
     are. A loss is not held alike: ranks differ in it from the first record on.
@@ -81,7 +82,7 @@ def settled(every: list[DigestClasses]) -> list[DigestClasses]:
 
 
 def departures(one: DigestClasses) -> Iterator[Departure]:
-    """Each rank that leaves its peers in this series, with the first record that shows it."""
+    """Yield each rank that differs from its peers in this series, with the first such record."""
     if one.typical < 2:
         return
     present = one.sizes > 0
@@ -99,7 +100,12 @@ def departures(one: DigestClasses) -> Iterator[Departure]:
 
 
 def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> Iterator[Departure]:
-    """The departure of a rank that is away; none where it went on after its peers had ended."""
+    """Yield a Departure for a rank that is away from its peers at some places.
+
+    Nothing is yielded if the rank only went on recording after its peers had ended.
+    away, present: (ranks, places), whether few ranks share the rank's digest, and whether it has a
+    record.
+    """
     places = np.flatnonzero(away[rank])
     at = int(places[0])
     mates = _mates(one, rank, at, away)
@@ -114,7 +120,10 @@ def _departure(one: DigestClasses, rank: int, away: Array, present: Array) -> It
 
 
 def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
-    """The ranks with which a rank agreed last before a place; none where it agreed with nobody."""
+    """For each rank, whether `rank` agreed with it at the last place before `at` with agreement.
+
+    All are False if it agreed with nobody.
+    """
     before = np.flatnonzero((one.sizes[rank, :at] > 1) & ~away[rank, :at])
     if not len(before):
         return np.zeros(len(one.digest), bool)
@@ -125,7 +134,10 @@ def _mates(one: DigestClasses, rank: int, at: int, away: Array) -> Array:
 
 
 def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterator[Departure]:
-    """A departure for each rank that agreed with its peers until `at`, where majorities end."""
+    """Yield a departure for each rank that agreed with its peers until place `at`.
+
+    From that place on no digest has a majority of ranks.
+    """
     left = away[:, :at].any(axis=1)
     for rank in np.flatnonzero(present[:, at] & ~left).tolist():
         records = int(present[rank, at:].sum())
@@ -135,8 +147,10 @@ def _parting(one: DigestClasses, at: int, away: Array, present: Array) -> Iterat
 def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array, int | None]:
     """Which ranks are away at places that have a majority; and the place where majorities end.
 
-    The place is None where a majority comes back after the places without: ranks that all part and
-    meet again (local steps between two averages) do nothing wrong.
+    away, present: (ranks, places), whether few ranks share the rank's digest, and whether it has a
+    record. nowhere: the places without a majority. The place returned is None where a majority
+    comes back after them: ranks that all part and meet again (local steps between two averages) do
+    nothing wrong.
     """
     recorded = present.any(axis=0)
     home = np.flatnonzero(recorded & ~nowhere)
@@ -146,7 +160,7 @@ def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array,
 
 
 def _is_data(away: Array, present: Array) -> bool:
-    """Whether ranks leave and come back too often for a fault, as padding masks do."""
+    """Whether ranks leave and rejoin their peers too often for a fault, as with padding masks."""
     left = away.any(axis=1)
     if int(left.sum()) <= max(len(away) // MOST_RETURNING, 1):
         return False
@@ -176,20 +190,23 @@ def _sizes(digest: Array, present: Array) -> Array:
 
 
 def _changes(sizes: Array, digest: Array) -> int:
-    """How often most ranks went to one new value together from one place to the next."""
+    """How often most ranks changed to one new value together, from one place to the next."""
     most = 4 * sizes.max(axis=0) >= 3 * len(sizes)
     shared = np.take_along_axis(digest, np.argmax(sizes, axis=0)[None], axis=0)[0]
     return int(np.count_nonzero((shared[1:] != shared[:-1]) & most[1:] & most[:-1]))
 
 
 def _agree_at_first(sizes: Array) -> bool:
-    """Whether a rank typically has peers at the first place where there are several."""
+    """Whether ranks typically agree at the first place where several of them have a record."""
     held = np.flatnonzero((sizes > 0).sum(axis=0) > 1)
     return bool(len(held)) and int(_usual(sizes[:, held[:1]])[0]) > 1
 
 
 def _usual(sizes: Array) -> Array:
-    """The median size of the ranks' classes at each place, a size that occurs; 0 without ranks."""
+    """The median, at each place, of how many ranks share a rank's digest; 0 without ranks.
+
+    The median is a size that occurs, not a mean of two.
+    """
     ascending = np.sort(sizes, axis=0)
     absent = (ascending == 0).sum(axis=0)
     middle = np.minimum((absent + len(sizes) - 1) // 2, len(sizes) - 1)

@@ -1,4 +1,4 @@
-"""PopTorch's own programs, on torch: `import anchorlib.poptorch as poptorch`.
+"""Runs programs written for PopTorch on torch: `import anchorlib.poptorch as poptorch`.
 
     opts = poptorch.Options()
     opts.anchorTensor("grad_bias", "Gradient___fc2.bias")

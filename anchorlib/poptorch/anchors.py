@@ -1,4 +1,4 @@
-"""Anchors: which tensor of a model an anchor's long name means, and how it is recorded."""
+"""Finds which tensor of a model the long name of a PopTorch anchor means, and how to record it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STATE_KINDS = ("opt.exp_avg", "opt.exp_avg_sq", "opt.momentum_buffer")
 
 @dataclass(frozen=True, slots=True)
 class AnchorArguments:
-    """The arguments of one `Options.anchorTensor`; mode None stands for the mode of the outputs."""
+    """The arguments of one call of `Options.anchorTensor`; mode None means that of the outputs."""
 
     long_name: str
     mode: OutputMode | None
@@ -37,7 +37,7 @@ class AnchorArguments:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """One anchored tensor of one model."""
+    """One anchored tensor of one model: its name, its kind, and the mode that records it."""
 
     name: str
     kind: str
@@ -50,7 +50,7 @@ class Anchor:
 
 
 def names_its_loss(model: nn.Module) -> bool:
-    """Whether `model` has a tensor of its own named `loss`."""
+    """Whether a tensor of `model` itself, such as a module's output, has the name `loss`."""
     return any(split(text)[0] == LOSS for text in tensor_names(model))
 
 
@@ -61,8 +61,9 @@ def resolve(
     window: Window,
     default: tuple[OutputMode, int],
 ) -> dict[str, Anchor]:
-    """The anchors of `model`, by their short names.
+    """Find the tensors of `model` that anchors name; return the anchors by their short names.
 
+    wanted: what was asked for, by short name.
     default: the mode and return period of anchors without a mode of their own.
 
     Raises UnknownAnchorError for a name that no tensor has, MisuseError for a name that several
@@ -87,7 +88,7 @@ def resolve(
 
 
 class ModelAnchors:
-    """The anchors of one model. Its options may be given further anchors at any time.
+    """The anchors of one model, to whose options further anchors may be added at any time.
 
     wanted: the anchors of the options, a mapping that may grow. default: as `resolve` takes it.
 
@@ -111,7 +112,7 @@ class ModelAnchors:
         self.known = resolve(self._seen, model, optimizer, window, default)
 
     def look(self, optimizer: object) -> list[Anchor]:
-        """The anchors that the options were given since the last look, resolved.
+        """Resolve the anchors added to the options since the last call; return the new ones.
 
         An anchor that this model cannot have is logged as a warning, not raised: the options may
         belong to another model too, and the training goes on.
@@ -133,7 +134,7 @@ class ModelAnchors:
         return new
 
     def get(self, short: str) -> Anchor:
-        """The anchor of this short name.
+        """The anchor with the short name `short`.
 
         Raises MisuseError where no anchor has the name, or the error with which it was refused.
         """
@@ -162,9 +163,9 @@ def _meant(
 
 
 def _to_come(text: str, parameters: Collection[str]) -> list[tuple[str, str]]:
-    """Tensors of this name that only the first step makes: optimizer state, or a module's outputs.
+    """Find tensors of this name that only the first step makes; return their names and kinds.
 
-    A name with ":" is taken for a further output of a module.
+    These are optimizer state and further outputs of a module, whose names contain ":".
     """
     selector = parse(text)
     name, kind = split(text)

@@ -1,4 +1,4 @@
-"""A call's inputs cut into micro-batches, and its outputs put together again.
+"""Splits a call's inputs into micro-batches, and joins the outputs of the micro-batches.
 
 A call is given all its micro-batches at once, one after the other along dimension 0, and returns
 the outputs that the output mode selects in the same layout:
@@ -34,7 +34,7 @@ MicroBatch: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 def micro_batches(
     window: Window, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
 ) -> Iterator[MicroBatch]:
-    """The arguments of each micro-batch, in order, on `device`.
+    """Yield the arguments of each micro-batch, in order, on `device`.
 
     Tensors are cut along dimension 0, also inside lists, tuples and dicts; any other argument is
     passed to each micro-batch unchanged.
@@ -69,7 +69,7 @@ def _part(leaf: Any, index: int, count: int, device: torch.device) -> Any:
 
 
 class Outputs:
-    """The outputs of one call's micro-batches, folded by `mode` as they come."""
+    """Collects the outputs of one call's micro-batches, and keeps those that `mode` selects."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
@@ -95,7 +95,7 @@ class Outputs:
                 stream.take(leaf.detach())
 
     def result(self) -> Any:
-        """The outputs of all micro-batches, in the structure of one of them; tensors on the CPU."""
+        """The outputs of the whole call, on the CPU, in the structure of each micro-batch's."""
         assert self._spec is not None
         leaves = [
             stream.result() if isinstance(leaf, torch.Tensor) else leaf
@@ -105,7 +105,7 @@ class Outputs:
 
 
 class _Stream:
-    """One tensor of the outputs, over the micro-batches of a call."""
+    """Collects one tensor of the outputs over the micro-batches of a call."""
 
     def __init__(self, mode: Mode, arithmetic: TorchArithmetic) -> None:
         self._fold = Fold(mode, arithmetic)
@@ -133,7 +133,7 @@ class _Stream:
 
 
 def flattened(rows: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    """The rows one after the other along dimension 0, in `dtype`; a single 0-d row stays 0-d."""
+    """Join the rows along dimension 0, in `dtype`; a single 0-d row stays 0-d."""
     if len(rows) == 1:
         return rows[0].to(dtype)
     return torch.cat([row.reshape(1) if row.dim() == 0 else row for row in rows]).to(dtype)

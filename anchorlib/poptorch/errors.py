@@ -14,7 +14,7 @@ __all__ = ["Error", "FrozenOptionsError", "MisuseError", "UnknownAnchorError"]
 
 
 class Error(AnchorError, RuntimeError):
-    """Whatever a program written for PopTorch would catch as `poptorch.Error`."""
+    """The base of all errors raised here, so that a program catches them as `poptorch.Error`."""
 
 
 class MisuseError(Error, AssertionError):
@@ -22,7 +22,7 @@ class MisuseError(Error, AssertionError):
 
 
 class FrozenOptionsError(Error, AttributeError):
-    """Options were changed after a model had been built from them."""
+    """An attempt to change the options of a model that was already built."""
 
 
 class UnknownAnchorError(Error, UnknownTensorError):

@@ -67,7 +67,10 @@ def inferenceModel(model: nn.Module, options: Options | None = None) -> PoplarEx
 
 
 class PoplarExecutor:
-    """A model that is called as in PopTorch; attributes it lacks are looked up on the model."""
+    """A model that is called as in PopTorch.
+
+    Attributes it lacks are looked up on the torch model.
+    """
 
     def __init__(
         self, model: nn.Module, options: Options, optimizer: torch.optim.Optimizer | None
@@ -98,7 +101,7 @@ class PoplarExecutor:
 
     @property
     def options(self) -> Options:
-        """The model's copy of its options; it takes further anchors but no other change."""
+        """This model's copy of its options; it accepts further anchors but no other change."""
         return self._options
 
     def __getattr__(self, name: str) -> Any:
@@ -109,7 +112,7 @@ class PoplarExecutor:
         return self._traced is not None
 
     def isAttachedToDevice(self) -> bool:
-        """Always True: here no device has to be attached."""
+        """Return True: here no device has to be attached."""
         return True
 
     # -- running
@@ -187,7 +190,7 @@ class PoplarExecutor:
         return output
 
     def _end_update(self, batches: int) -> None:
-        """Update the weights, if an update is due after this many micro-batches of the call."""
+        """Update the weights, if an update is due after `batches` micro-batches of the call."""
         optimizer, passes = self._optimizer, self._window.passes
         if optimizer is None or batches % passes:
             return
@@ -233,7 +236,7 @@ class PoplarExecutor:
     # -- anchors
 
     def getTensorNames(self) -> list[str]:
-        """The names that `anchorTensor` takes, in the order in which a micro-batch computes them.
+        """The names that `anchorTensor` accepts, in the order in which a micro-batch computes them.
 
         Raises MisuseError before the model was compiled or called.
         """
@@ -242,10 +245,10 @@ class PoplarExecutor:
         return list(self._traced.names)
 
     def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
-        """A copy of the tensor that the last call recorded under an anchor.
+        """Return a copy of the tensor that the last call recorded under an anchor.
 
-        The micro-batches that its mode selects stand one after the other along dimension 0, as in
-        outputs; a tensor that is made once in a weight update has one entry per update.
+        The micro-batches that the anchor's mode selects stand one after the other along dimension
+        0, as in outputs; a tensor that is made once in a weight update has one entry per update.
 
         Raises MisuseError before the first call, for a name without an anchor and for an anchor
         that this model cannot have, UnknownAnchorError for an anchor that names no tensor of the

@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - PopTorch's own names
-"""The parts of `Options`, and how they treat options that have no effect here.
+"""The groups of options in `Options`, and how options are treated that have no effect here.
 
 An option that concerns hardware alone is accepted and noted in the debug log, so that programs with
 it run. An option that would change numbers and is not available is logged as a warning, or refused.
@@ -31,7 +31,11 @@ _log = logging.getLogger("anchorlib")
 
 
 class OptionGroup:
-    """A part of the options; `owner` is its name in messages."""
+    """A group of options, such as `Options.Training`.
+
+    owner: the group's name in messages. ignored: options that are accepted and need no effect here.
+    missed: options that would change numbers, and are warned of.
+    """
 
     owner: ClassVar[str] = "Options"
 
@@ -46,7 +50,10 @@ class OptionGroup:
         self._built = 0  # how many models were built from these options
 
     def set_all(self, **values: Any) -> Self:
-        """Set options by name. Raises FrozenOptionsError if they belong to a built model."""
+        """Set options by name and return the group.
+
+        Raises FrozenOptionsError if the group belongs to a model that was built.
+        """
         if self._frozen:
             raise FrozenOptionsError(
                 f"Can't modify frozen Options: {self.owner} is the copy of a model that was built"
@@ -57,7 +64,7 @@ class OptionGroup:
         return self
 
     def warn_built(self, what: str) -> None:
-        """Log a warning if models were built already, which a change of `what` does not reach."""
+        """Warn, if models were built from these options, that they keep their present `what`."""
         if self._built:
             _log.warning(
                 "anchorlib: %s of %s comes after a model was built from it: that model keeps what "
@@ -71,7 +78,7 @@ class OptionGroup:
         self._frozen = True
 
     def thaw(self) -> None:
-        """Allow changes again, as for options from which no model was built."""
+        """Allow changes again, and forget that models were built from these options."""
         self._frozen, self._built = False, 0
 
     def note_model(self) -> None:
@@ -108,7 +115,7 @@ class OptionGroup:
 
 
 class Training(OptionGroup):
-    """`Options.Training`."""
+    """The options of training, `Options.Training`: gradient accumulation and reduction."""
 
     owner = "Options.Training"
     ignored = frozenset(
@@ -140,7 +147,7 @@ class Training(OptionGroup):
 
 
 class Precision(OptionGroup):
-    """`Options.Precision`."""
+    """The options of precision, `Options.Precision`; none has an effect here."""
 
     owner = "Options.Precision"
     ignored = frozenset({"enableFloatingPointExceptions", "runningStatisticsAlwaysFloat"})
@@ -156,7 +163,7 @@ class Precision(OptionGroup):
 
 
 class Distributed(OptionGroup):
-    """`Options.Distributed`."""
+    """The options of several processes, `Options.Distributed`; only one process is run here."""
 
     owner = "Options.Distributed"
     ignored = frozenset({"disable", "IPUoFConfigFiles", "setEnvVarNames"})
@@ -172,7 +179,7 @@ class Distributed(OptionGroup):
 
 
 class TensorLocations(OptionGroup):
-    """`Options.TensorLocations`."""
+    """Where tensors lie on a device, `Options.TensorLocations`; no option has an effect here."""
 
     owner = "Options.TensorLocations"
     ignored = frozenset(
@@ -187,21 +194,24 @@ class TensorLocations(OptionGroup):
 
 
 class Jit(OptionGroup):
-    """`Options.Jit`."""
+    """The options of tracing, `Options.Jit`; none has an effect here."""
 
     owner = "Options.Jit"
     ignored = frozenset({"traceModel"})
 
 
 class Popart(OptionGroup):
-    """`Options._Popart`."""
+    """The options of the PopART compiler, `Options._Popart`; none has an effect here."""
 
     owner = "Options._Popart"
     ignored = frozenset({"set", "setEngineOptions", "setPatterns"})
 
 
 def from_one(what: str, value: object) -> int:
-    """`value`, if it is a whole number from 1 on. Raises MisuseError, which names `what`."""
+    """Return `value` if it is a whole number from 1 on.
+
+    Raise MisuseError, naming `what`, if not.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise MisuseError(f"{what} is a whole number from 1, not {value!r}")
     return value

@@ -1,4 +1,4 @@
-"""PopTorch's output modes in terms of anchorlib's.
+"""Translates PopTorch's output modes into anchorlib's modes.
 
 PopTorch's window is one call of the model: `deviceIterations` weight updates, each of
 `gradientAccumulation` micro-batches. anchorlib's window is a number of steps, and a step is one
@@ -26,7 +26,7 @@ __all__ = ["Window", "check_mode", "mode_for"]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One call of a model.
+    """How many weight updates and micro-batches one call of a model has.
 
     updates: weight updates in a call; 1 for an inference model, whose call is one step.
     passes: micro-batches in each update.
@@ -42,9 +42,10 @@ class Window:
 
 
 def check_mode(mode: OutputMode | None, period: int | None, *, what: str) -> int:
-    """The return period of `mode`, checked; 1 for a mode without a period.
+    """Check a mode and its return period; return the period, 1 for a mode without a period.
 
-    Raises MisuseError for a value that is no mode, and for EveryN without a whole number from 1.
+    what: names the option in messages. Raises MisuseError for a value that is no mode, and for
+    EveryN without a whole number from 1.
     """
     if mode is not None and not isinstance(mode, OutputMode):
         raise MisuseError(f"{what}: {mode!r} is no poptorch.OutputMode")
@@ -60,7 +61,7 @@ def check_mode(mode: OutputMode | None, period: int | None, *, what: str) -> int
 def mode_for(
     mode: OutputMode, period: int, window: Window, *, what: str, per_update: bool = False
 ) -> Mode:
-    """anchorlib's mode that records what PopTorch would return for one tensor.
+    """The mode of anchorlib that records what PopTorch would return for one tensor.
 
     per_update: the tensor is made once in each weight update, not in each micro-batch. Then a
         period that would be due in the middle of an update is refused.

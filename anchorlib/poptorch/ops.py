@@ -75,7 +75,10 @@ _marked = _Marked()
 
 
 def identity_loss(x: torch.Tensor, reduction: str | int) -> torch.Tensor:
-    """`x` reduced by "sum" (0), "mean" (1) or "none" (2), and marked as the loss of the model."""
+    """Reduce `x` by "sum" (0), "mean" (1) or "none" (2), and mark the result as the model's loss.
+
+    Returns the result. Raises MisuseError for another reduction.
+    """
     number = _REDUCTIONS.get(reduction, -1) if isinstance(reduction, str) else reduction
     if number not in _REDUCTIONS.values():
         raise MisuseError(f"a reduction is 'sum', 'mean' or 'none', not {reduction!r}")
@@ -107,18 +110,18 @@ def loss_of(output: Any) -> torch.Tensor:
 
 
 def marked_losses() -> list[torch.Tensor]:
-    """The losses that were marked since the last call of this function."""
+    """Return the losses that `identity_loss` has marked in this thread, and forget them."""
     losses, _marked.losses = _marked.losses, []
     return losses
 
 
 def isRunningOnIpu() -> bool:
-    """Always False: nothing runs on an IPU here."""
+    """Return False: nothing runs on an IPU here."""
     return False
 
 
 def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:  # noqa: ARG001
-    """Always False: anchorlib uses no IPU."""
+    """Return False: anchorlib uses no IPU."""
     return False
 
 
@@ -150,20 +153,23 @@ def BeginBlock(
     user_id: str | None = None,  # noqa: ARG001
     ipu_id: int | None = None,  # noqa: ARG001
 ) -> torch.nn.Module:
-    """`layer_to_call` unchanged; in PopTorch it would begin a block on a device."""
+    """Return `layer_to_call` unchanged; in PopTorch it would begin a block on a device."""
     return layer_to_call
 
 
 def set_available_memory(tensor: torch.Tensor, available_memory_proportion: float) -> torch.Tensor:  # noqa: ARG001
-    """`tensor` unchanged; in PopTorch it would limit the memory of the operation that made it."""
+    """Return `tensor` unchanged; in PopTorch the memory of its operation would be limited."""
     return tensor
 
 
 def recomputationCheckpoint(*tensors: Any) -> Any:
-    """The tensors unchanged, a single tensor not in a tuple."""
+    """Return the tensors unchanged: a single tensor itself, several as a tuple.
+
+    In PopTorch they would be kept for backward, and not computed again.
+    """
     return tensors[0] if len(tensors) == 1 else tensors
 
 
 def nop(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` unchanged."""
+    """Return `tensor` unchanged, as PopTorch does."""
     return tensor

@@ -38,7 +38,7 @@ _EXTRA = frozenset(
 
 
 class _Extended(torch.optim.Optimizer):
-    """Removes PopTorch's arguments before torch's class sees the others."""
+    """A base class that removes PopTorch's arguments before torch's optimizer gets the others."""
 
     heeded: ClassVar[frozenset[str]] = frozenset({"max_grad_norm"})
     # Arguments with values for which torch's class would make other updates than PopTorch.
@@ -62,23 +62,23 @@ class _Extended(torch.optim.Optimizer):
 
 
 class SGD(_Extended, torch.optim.SGD):
-    """torch.optim.SGD."""
+    """torch.optim.SGD, which accepts PopTorch's arguments too."""
 
 
 class Adam(_Extended, torch.optim.Adam):
-    """torch.optim.Adam."""
+    """torch.optim.Adam, which accepts PopTorch's arguments too."""
 
     unavailable: ClassVar[Mapping[str, object]] = {"bias_correction": False}
 
 
 class AdamW(_Extended, torch.optim.AdamW):
-    """torch.optim.AdamW."""
+    """torch.optim.AdamW, which accepts PopTorch's arguments too."""
 
     unavailable: ClassVar[Mapping[str, object]] = {"bias_correction": False}
 
 
 class RMSprop(_Extended, torch.optim.RMSprop):
-    """torch.optim.RMSprop."""
+    """torch.optim.RMSprop, which accepts PopTorch's arguments too."""
 
     unavailable: ClassVar[Mapping[str, object]] = {"use_tf_variant": True}
 
@@ -108,7 +108,10 @@ class _Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update all parameters that have a gradient."""
+        """Update all parameters that have a gradient.
+
+        Returns what `closure` returns; None if there is no closure.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -140,7 +143,10 @@ class _Lamb(torch.optim.Optimizer):
 
 
 class LAMB(_Extended, _Lamb):
-    """Layer-wise adaptive moments; `max_weight_norm` bounds the norm to which a step is scaled."""
+    """Layer-wise adaptive moments, with PopTorch's arguments.
+
+    `max_weight_norm` is the largest norm of the weights that a step is scaled to.
+    """
 
     heeded = frozenset({"max_grad_norm", "max_weight_norm", "bias_correction"})
 

@@ -120,7 +120,7 @@ class Options(OptionGroup):
     anchorMode = outputMode  # noqa: N815  # its name until PopTorch 2.3
 
     def defaultOutputMode(self) -> bool:
-        """Whether no output mode was chosen."""
+        """Whether no output mode was chosen, so that the default is used."""
         return self.output_mode is OutputMode.Default
 
     def anchorTensor(
@@ -154,7 +154,10 @@ class Options(OptionGroup):
     # -- for models
 
     def for_model(self) -> Options:
-        """A frozen copy for one model; it shares the anchors with these options, later ones too."""
+        """A frozen copy for one model.
+
+        It shares its anchors, also later ones, with these options.
+        """
         mine = self.clone()
         mine.anchored_tensors = self.anchored_tensors
         for group in self.groups():
@@ -164,11 +167,11 @@ class Options(OptionGroup):
         return mine
 
     def groups(self) -> tuple[OptionGroup, ...]:
-        """The parts that a model may depend on, these options among them."""
+        """The groups of options that a model may depend on, these options among them."""
         return (self, self.Training, self.Precision, self.Distributed)
 
     def window(self, *, training: bool) -> Window:
-        """The window of a call: its weight updates, and the micro-batches of each update."""
+        """How many weight updates a call has, and how many micro-batches each update."""
         if training:
             return Window(self.device_iterations, self.Training.gradient_accumulation)
         return Window(1, self.device_iterations)
@@ -179,7 +182,11 @@ class Options(OptionGroup):
 
 
 def _renamed(call: str, given: dict[str, Any], old: str, value: Any) -> Any:
-    """The argument under its present name, or under the one it had before PopTorch 2.4."""
+    """The argument under its present name, or under the one that it had until PopTorch 2.3.
+
+    given: the keyword arguments that were left over. old: the former name. Raises TypeError for an
+    unknown one.
+    """
     olds = {"anchor_mode", "anchor_return_period"}
     unknown = set(given) - olds
     if unknown:

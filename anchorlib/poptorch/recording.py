@@ -1,7 +1,7 @@
-"""Records a model's anchors, and finds the records of its last call again.
+"""Records a model's anchors, and returns what its last call recorded.
 
-Anchors are recorded by the process's session. If the program has started one, the records are in
-its run. Otherwise a session in memory is opened, which keeps the records of the last call alone.
+Anchors are recorded by the process's session. If the program has started a session, the records are
+in its run. Otherwise a session in memory is opened, which keeps the records of the last call alone.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _log = logging.getLogger("anchorlib")
 
 
 class CallSink(MemorySink):
-    """A sink in memory that keeps records until they are taken."""
+    """A sink that keeps records in memory until `take` is called."""
 
     def take(self) -> list[Record]:
-        """All records so far, which the sink then forgets."""
+        """Return all records so far, and forget them."""
         records, self.records = self.records, []
         self.gaps.clear()
         self.lineage.clear()
@@ -54,7 +54,7 @@ _in_call: WeakSet[Session] = WeakSet()  # the sessions of calls that have not fi
 
 
 def _session() -> Session:
-    """The session to record with: the active one, one for ANCHOR_RUN, or one in memory."""
+    """The session to record with: the active one, a new one for ANCHOR_RUN, or one in memory."""
     global _in_memory  # noqa: PLW0603  # one session a process
     session = active_session()
     if session is None and os.environ.get("ANCHOR_RUN"):
@@ -70,7 +70,7 @@ def _session() -> Session:
 
 
 def _sink_of(session: Session) -> CallSink | None:
-    """The sink of `session`, if it is the session in memory; else None."""
+    """The sink of `session` if it is the session in memory, else None."""
     return _in_memory[1] if _in_memory is not None and _in_memory[0] is session else None
 
 
@@ -135,7 +135,10 @@ class Recording:
                     session.watch(self._model, tensors=selectors, mode=mode, optimizer=optimizer)
 
     def see_loss(self, loss: torch.Tensor) -> None:
-        """Anchor the loss, if an anchor wants it, before backward is called on it."""
+        """Record the loss, and its gradient, if an anchor wants them.
+
+        To be called before backward.
+        """
         if self._losses:
             anchor(loss, LOSS, self._losses)
 
@@ -145,7 +148,7 @@ class Recording:
             self._session.step()
 
     def finish(self) -> None:
-        """End the call, and take its records out of memory."""
+        """End the call, and move its records out of the session in memory, if that is used."""
         if not self._anchors or self._session is None:
             return
         _in_call.discard(self._session)
@@ -156,7 +159,7 @@ class Recording:
             self._records = sink.take()
 
     def release(self) -> None:
-        """Stop recording; the session in memory is closed with its last user."""
+        """Stop recording; the session in memory is closed when no other model uses it."""
         _users.discard(self)
         self._records, self._watched = [], None
         if _in_memory is not None and not _users:
@@ -168,8 +171,11 @@ class Recording:
         return self._session is not None and leaves_out(self._session, self._steps)
 
     def rows(self, one: Anchor) -> list[torch.Tensor]:
-        """Copies of the tensors that the last call recorded under an anchor, in order."""
-        from anchorlib.reading import as_tensor  # the store is loaded where it is read
+        """Copies of the tensors that the last call recorded under an anchor, in order.
+
+        Raises Error where values were dropped because the queue was full.
+        """
+        from anchorlib.reading import as_tensor  # imported here, as only readers need the store
 
         rows = []
         for record in self._recorded(one):
@@ -191,7 +197,7 @@ class Recording:
         ]
 
     def _stored(self, one: Anchor) -> list[Record]:
-        from anchorlib.reading import open_run  # the store is loaded where it is read
+        from anchorlib.reading import open_run  # imported here, as only readers need the store
 
         session = self._session
         assert session is not None

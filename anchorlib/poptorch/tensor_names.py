@@ -1,4 +1,4 @@
-"""The names of a model's tensors, in PopTorch's spellings and in the order of execution."""
+"""Finds the names of a model's tensors, in PopTorch's spellings and in the order of execution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STATE = {"exp_avg": "Accl1___", "exp_avg_sq": "Accl2___", "momentum_buffer": "A
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The tensors of one micro-batch of a model.
+    """The tensors that one micro-batch of a model computes.
 
     names: the names of all tensors that can be anchored, in the order in which they are computed.
     dtypes: the dtype of each value, by name.
@@ -59,7 +59,7 @@ class Trace:
             handle.remove()
 
     def see(self, name: str, tensor: torch.Tensor) -> None:
-        """Note that `tensor` was computed under the name `name`."""
+        """Note that `tensor` was computed under `name`, and let backward note its gradient."""
         self._forward[name] = None
         self._dtypes[name] = tensor.dtype
         if tensor.requires_grad:
@@ -103,7 +103,7 @@ class Trace:
         return hook
 
     def traced(self, optimizer: torch.optim.Optimizer | None) -> Traced:
-        """The noted tensors, and those that `optimizer` will make; it need not have stepped."""
+        """The tensors noted so far, and those that `optimizer` will make when it steps."""
         names = dict(self._forward)
         names |= dict.fromkeys(self._state())  # parameters and buffers that no forward used
         names |= dict.fromkeys(f"Gradient___{name}" for name in self._backward)
@@ -116,7 +116,7 @@ class Trace:
 
 
 def _state_prefixes(optimizer: torch.optim.Optimizer) -> Iterable[str]:
-    """PopTorch's prefixes for the state tensors that this optimizer will keep."""
+    """PopTorch's prefixes for the names of the state tensors that this optimizer will keep."""
     defaults = optimizer.defaults
     if "betas" in defaults:
         return (_STATE["exp_avg"], _STATE["exp_avg_sq"])

@@ -1,4 +1,4 @@
-"""The private names of torch that this project uses, all of them, and nothing else.
+"""All private names of torch that this project uses, and nothing else.
 
 torch documents less than an observer needs: no public name tells whether a backward runs, or
 registers a hook that copies leave out. Each private name is a *door*, listed here and nowhere else,

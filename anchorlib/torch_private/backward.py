@@ -63,7 +63,7 @@ _number_of: Any = private(
 
 
 def sequence_number(node: Any) -> int:
-    """The node's number, as its thread counts the nodes it makes; -1 where torch hides it."""
+    """The number of an autograd node, in its thread's count of nodes; -1 where torch hides it."""
     # Looked up on the type: a user may set any attribute on a custom Function's node.
     return -1 if _number_of is None else int(type(node)._sequence_nr(node))
 
@@ -85,9 +85,9 @@ bequeathed = private(
 
 
 def _keeping_stash() -> Any:
-    """torch's function if it keeps the object alive; None for torch 2.6, which takes no reference.
+    """torch's function that passes an object on to threads, if it keeps the object alive.
 
-    torch 2.6 releases a reference that it never took.
+    None for torch 2.6, which takes no reference to the object and later releases one.
     """
     stash, thing = torch._C._stash_obj_in_tls, object()
     before = sys.getrefcount(thing)
@@ -109,7 +109,7 @@ bequeath = private(
 
 
 class _Nothing:
-    """A class of which nothing is an instance."""
+    """Replaces the class of `ctx` objects where torch hides it; nothing is an instance of it."""
 
 
 NodeContext: Any = private(
@@ -130,7 +130,7 @@ ENGINE_CALL: Final = "_engine_run_backward"
 
 
 def _no_engine() -> None:
-    """Stands for a function that is never called."""
+    """A function that is never called; its code stands in for torch's where that is gone."""
 
 
 _engine: CodeType = private(
@@ -144,7 +144,7 @@ _engine: CodeType = private(
 
 
 def engine_code() -> CodeType:
-    """The code of the function in which torch's Python calls autograd's engine."""
+    """The code object of the function in which torch's Python calls autograd's engine."""
     return _engine
 
 
@@ -170,7 +170,7 @@ private(
 
 
 def leaf_of(node: Any) -> torch.Tensor | None:
-    """The leaf for which a node accumulates gradients; None for any other node."""
+    """The leaf for which a node accumulates gradients; None for a node of another kind."""
     if type(node).__name__ != "AccumulateGrad":
         return None
     leaf = getattr(node, "variable", None)
@@ -191,7 +191,7 @@ RAW_SAVED: Final = "_raw_saved_"
 def saved_getters(node: Any) -> dict[str, Any]:
     """The getters of the arguments that a node has saved for backward, by name (`_saved_eps`).
 
-    Read off the type's own dict: a custom Function may have any attribute with such a name.
+    They are taken from the type's own dict: a custom Function may have any attribute so named.
     """
     return {
         name: getter
@@ -222,7 +222,7 @@ _FORWARD: Final = "_forward_cls"
 def compiled_outputs(node: Any) -> int | None:
     """How many outputs of the compiled code that made `node` have gradients.
 
-    0 for a Function of the user's with the same name; None where torch hides the number.
+    0 for a Function of the user's whose name is that of torch's; None where torch hides the number.
     """
     forward: Any = getattr(type(node), _FORWARD, None)
     if _function.fitting(forward) is None:

@@ -85,18 +85,18 @@ _doors = [
     ),
 ]
 GRAPH_DOORS: Final = {door.name: door for door in _doors}
-"""The names by which graphs are read."""
+"""The doors by which compilers' graphs are read, by name."""
 
 
 AOT_ENTRY: Final = "torch._functorch.aot_autograd"
-"""The module whose import loads all others of AOT's."""
+"""The module whose import loads all other modules of AOT."""
 
 AOT_TEXTS: Final = "aot_graphs"
-"""What `torch._logging.set_logs` and TORCH_LOGS call the texts of AOT's graphs."""
+"""The name that `torch._logging.set_logs` and TORCH_LOGS have for the texts of AOT's graphs."""
 
 
 def loggers_of(kind: str) -> list[logging.Logger]:
-    """The loggers through which torch logs this kind, in the modules that are loaded."""
+    """The loggers through which torch logs this kind of message, in the modules that are loaded."""
     every = dict(logging.Logger.manager.loggerDict)
     return [one for one in every.values() if getattr(one, "artifact_name", None) == kind]  # type: ignore[misc]
 
@@ -127,7 +127,7 @@ later(
 
 
 def is_in_torch(module: str) -> bool:
-    """Whether torch has a file of this module; imports nothing."""
+    """Whether the installed torch has a file for this module; imports nothing."""
     place = Path(fx.__file__).parents[2].joinpath(*module.split("."))
     return place.with_suffix(".py").exists() or place.is_dir()
 
@@ -140,7 +140,7 @@ def inductors_graph() -> Any:
 
 
 def node_lines(module: fx.GraphModule) -> tuple[Any, int] | None:
-    """The table of lines to nodes of a graph module's code, and the number of its first line.
+    """The table from lines of a graph module's code to nodes, and the number of its first line.
 
     torch writes the code of a graph module, one line for each node. None where torch hides the
     table.

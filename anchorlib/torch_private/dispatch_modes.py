@@ -1,4 +1,4 @@
-"""The layers between a call of torch and its kernel: modes, functorch, tracing, autocast."""
+"""Private names for the layers between a call and its kernel: modes, functorch, jit, autocast."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _unwrapped: Any = private(
 
 
 def inside_functorch(x: torch.Tensor) -> torch.Tensor:
-    """The tensor inside all wrappers of vmap and grad around `x`, or `x` itself."""
+    """The tensor inside all wrappers that vmap and grad put around `x`; `x` itself without any."""
     while is_wrapped(x):
         x = _unwrapped(x)
     return x
@@ -119,7 +119,7 @@ def _both() -> Iterator[None]:
 
 
 def without_modes() -> AbstractContextManager[None]:
-    """A context in which no mode of the user's intercepts our calls.
+    """A context in which none of the user's modes intercepts what anchorlib calls.
 
     Raises MovedError where torch has no such context: modes would treat our copies as the user's.
     """

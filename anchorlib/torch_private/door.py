@@ -50,7 +50,7 @@ OLDEST: Final = "2.6"
 
 
 class AffectedPrograms(Enum):
-    """Which programs are affected where a door is gone."""
+    """Which programs lose something where torch has moved a private name; they alone are warned."""
 
     EAGER = "any training"
     COMPILED = "anchors in compiled code"
@@ -67,17 +67,17 @@ class MovedError(AnchorError, RuntimeError):
 
 
 def is_a(*types: type) -> Callable[[Any], bool]:
-    """Whether a thing is an instance of one of these types."""
+    """Return a function that tells whether an object is an instance of one of these types."""
     return lambda thing: isinstance(thing, types)
 
 
 def is_attribute(thing: object) -> bool:
-    """Whether a thing found in a class is an attribute, or method, of its instances."""
+    """Whether an object found in a class is an attribute, or method, of the class's instances."""
     return hasattr(type(thing), "__get__")
 
 
 _others: dict[str, str] = {}
-"""By name of a door, the type of the thing of another kind that this torch has there."""
+"""For a name under which this torch has another kind of object, the type of that object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,10 @@ class Door:
     """A private name of torch.
 
     purpose: what the name is used for. loss: what is lost without it. since: the oldest version of
-    torch, from 2.6 on, that has the name. probe: returns the object of that name; where there is
-    none, raises anything or returns None. kind: whether an object is of the kind that our code
-    uses. at_once: whether it is looked up when this is imported.
+    torch, from 2.6 on, that has the name. reach: which programs lose it. at_once: whether the name
+    is looked up when this package is imported. probe: returns the object of that name; where there
+    is none, raises anything or returns None. kind: whether an object is of the kind that our code
+    uses.
     """
 
     name: str
@@ -105,7 +106,7 @@ class Door:
         return self.look() is not None
 
     def look(self) -> Any:
-        """The object, of the kind that our code uses; None where this torch has none."""
+        """Look the name up; None where this torch has no object of the right kind under it."""
         try:
             return self.fitting(self.probe())
         except Exception:  # noqa: BLE001  # whatever torch raises, the door is not there
@@ -120,7 +121,7 @@ class Door:
 
     @property
     def said(self) -> str:
-        """The warning where the name is gone, or stands for another kind of thing."""
+        """The warning that torch has moved the name, or has another kind of object under it."""
         other = _others.get(self.name)
         there = (
             f"has no {self.name}" if other is None else f"has another {self.name}, of type {other}"
@@ -146,11 +147,12 @@ def private(  # noqa: PLR0913  # the fields of a door
     probe: Callable[[], object] | None = None,
     kind: Callable[[Any], bool] = callable,
 ) -> Any:
-    """The object with a private name in this torch; `instead`, with a warning later, if it is gone.
+    """Look up a private name of torch now; return its object, or `instead` where it is gone.
 
-    since: the oldest torch that has the name; an older torch causes no warning, as nothing moved.
-    probe: returns the object where it is no attribute of a module or class. kind: whether an object
-    is of the kind that our code uses; one of another kind counts as gone.
+    A name that is gone is warned of later, by `tell_moved`. since: the oldest torch that has the
+    name; an older torch causes no warning, as nothing moved. probe: returns the object where it is
+    not an attribute of a module or class. kind: whether an object is of the kind that our code
+    uses; an object of another kind counts as gone.
     """
     find = probe or (lambda: look_up(name))
     door = DOORS[name] = Door(name, purpose, loss, since, reach, True, find, kind)
@@ -172,17 +174,20 @@ def later(  # noqa: PLR0913  # the fields of a door
     probe: Callable[[], object] | None = None,
     kind: Callable[[Any], bool] = callable,
 ) -> Door:
-    """The door of a name in a compiler's modules, which is listed but not looked up yet."""
+    """Add a private name of a compiler to `DOORS` without looking it up; return its `Door`.
+
+    The arguments are those of `private`.
+    """
     find = probe or (lambda: look_up(name))
     door = DOORS[name] = Door(name, purpose, loss, since, reach, False, find, kind)
     return door
 
 
 def look_up(name: str, *, loaded: bool = False) -> Any:
-    """The object with a dotted name.
+    """The object with a dotted name, such as "torch.Tensor._version".
 
-    loaded: looks only in loaded modules; otherwise modules are imported. Raises AttributeError or
-    ImportError where there is no such object.
+    loaded: whether to look only in modules that are loaded, and import none. Raises AttributeError
+    or ImportError where there is no such object.
     """
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
@@ -198,7 +203,7 @@ def look_up(name: str, *, loaded: bool = False) -> Any:
 
 
 def tell_moved(reach: AffectedPrograms) -> list[str]:
-    """Warn of each door of this reach that is gone, once in a process.
+    """Warn, once in a process, of each name that torch has moved and that affects these programs.
 
     Returns the names that are gone, for the run's header.
     """
@@ -213,7 +218,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def tell(door: Door) -> None:
-    """Warn that a door is gone, once in a process."""
+    """Warn, once in a process, that torch has moved this name."""
     if door.name not in _logged:
         _logged.add(door.name)
         _log.warning("anchorlib: %s", door.said)

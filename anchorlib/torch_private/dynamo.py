@@ -1,6 +1,6 @@
-"""How dynamo is to treat our functions, and facts about the code that it compiles.
+"""Private names of dynamo: marks on our functions, and facts about the code that it compiles.
 
-No function imports dynamo that a training without compiling calls: the import takes a second.
+No function that a training without compiling calls imports dynamo: the import takes a second.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ _CONSTANT: Final = "_dynamo_marked_constant"
 
 
 def mark_disabled(function: Callable[..., Any]) -> None:
-    """Let dynamo break its graph instead of inlining `function`, as by torch.compiler.disable."""
+    """Let dynamo break its graph at `function`, not inline it, as torch.compiler.disable does."""
     vars(function)[_DISABLED] = True
 
 
 def mark_constant(function: Callable[..., Any]) -> None:
     """Let dynamo call `function` while it traces, and use the result as a constant.
 
-    As `torch.compiler.assume_constant_result`, but without its import of dynamo.
+    As `torch.compiler.assume_constant_result`, but without importing dynamo.
     """
     vars(function)[_CONSTANT] = True
 
@@ -104,7 +104,10 @@ _constant = later(
 
 
 def tell_marks() -> bool:
-    """Say which marks dynamo has moved; whether it could be asked: it is loaded by now."""
+    """Warn of each mark that dynamo does not know any more.
+
+    Returns whether dynamo is loaded, so that its marks could be checked.
+    """
     if "torch._dynamo" not in sys.modules:
         return False
     for door in (_disabled, _constant):
@@ -117,15 +120,15 @@ def tell_marks() -> bool:
 
 
 class _NoContext:
-    """Stands for torch's class where torch does not tell which compilation is under way."""
+    """Replaces torch's `CompileContext` where torch hides it: no compilation is ever under way."""
 
     @staticmethod
     def try_get() -> None:
-        """No compilation is known."""
+        """Return None: no compilation is known."""
 
     @staticmethod
     def current_compile_id() -> None:
-        """No compilation is known."""
+        """Return None: no compilation is known."""
 
 
 CompileContext: Any = private(
@@ -162,7 +165,7 @@ def _output() -> Any:
 
 
 def traced_functions() -> Iterator[str]:
-    """The names of the functions that dynamo is tracing, the innermost first."""
+    """Yield the names of the functions that dynamo is tracing, the innermost first."""
     frame: Any = getattr(_output(), "current_tx", None)
     while frame is not None:
         yield frame.f_code.co_name
@@ -170,7 +173,10 @@ def traced_functions() -> Iterator[str]:
 
 
 def enclosing_operators() -> Iterator[str]:
-    """The operators whose bodies dynamo is tracing, the innermost first; "None" for the graph."""
+    """Yield the operators whose bodies dynamo is tracing, the innermost first.
+
+    The last is "None", which stands for the whole graph.
+    """
     tracer: Any = getattr(_output(), "current_tracer", None)
     while tracer is not None:
         yield str(tracer.source_target)
@@ -181,7 +187,7 @@ _ORIGINAL: Final = "_torchdynamo_orig_backend"
 
 
 def tracing_backend() -> str:
-    """The name of the backend that dynamo is tracing for, "" where it is not known."""
+    """The name of the backend that dynamo is tracing for; "" where it is not known."""
     wrapped = getattr(_output(), "compiler_fn", None)
     return str(getattr(getattr(wrapped, _ORIGINAL, wrapped), "compiler_name", ""))
 
@@ -218,7 +224,7 @@ _region = later(
 
 
 def _loaded(door: Door) -> Any:
-    """The object of a door if its module is loaded, else None; warns if the door has moved."""
+    """The object of a door if its module is loaded, else None; warns if torch has moved it."""
     module, _, name = door.name.rpartition(".")
     holder = sys.modules.get(module)
     if holder is None:
@@ -239,13 +245,13 @@ def hide_compiled_autograd() -> bool:
 
 
 def show_compiled_autograd() -> None:
-    """Undo `hide_compiled_autograd` where it has returned True."""
+    """Undo `hide_compiled_autograd`, to be called where that has returned True."""
     state: Any = sys.modules[_AUTOGRAD]
     state.compiled_autograd_enabled = True
 
 
 def backward_of_compiled_autograd() -> bool:
-    """Whether a backward runs that compiled autograd has compiled."""
+    """Whether the backward under way was compiled by compiled autograd."""
     return bool(_loaded(_region))
 
 
@@ -301,7 +307,7 @@ def forget_compiled() -> bool:
 
 
 def compile_hooks_of(model: object) -> Callable[[], None] | None:
-    """Let a model that `torch.compile` returned compile its own hooks too.
+    """Let a model that `torch.compile` returned also compile the hooks on the model itself.
 
     Returns a function that undoes this; None where `model` is no such model, or torch moved a name.
     """
@@ -330,6 +336,6 @@ def count_compiled() -> int:
 
 
 def emulates_precision() -> bool | None:
-    """Whether Inductor rounds as eager code does; None where Inductor is not loaded."""
+    """Whether Inductor is set to round as eager code does; None where Inductor is not loaded."""
     setting = _loaded(_precise)
     return None if setting is None else bool(setting)

@@ -41,7 +41,7 @@ def _kept(name: str) -> Callable[[], object]:
 
 
 def _dicts(*names: str) -> Callable[[], object]:
-    """A probe: True where a module has a dict under each of these names."""
+    """A probe for a door: returns True where a module has a dict under each of these names."""
     return lambda: all(isinstance(_MODULE.get(name), dict) for name in names) or None
 
 
@@ -63,7 +63,7 @@ _buffers = private(
     kind=is_a(dict),
 )
 CHILDREN: Final = "_modules"
-"""The attribute of a module that has its submodules."""
+"""The name of the attribute in which a module keeps its submodules."""
 
 _children = private(
     f"torch.nn.Module.{CHILDREN}",
@@ -75,21 +75,21 @@ _children = private(
 
 
 def own_parameters(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
-    """The parameters of `module` itself, by name."""
+    """The parameters of `module` itself, by name, without those of its submodules."""
     if _parameters is None:
         return dict(module.named_parameters(recurse=False))
     return module._parameters
 
 
 def own_buffers(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
-    """The buffers of `module` itself, by name. A ScriptModule's mapping has no `get`."""
+    """The buffers of `module` itself, by name; a ScriptModule's mapping has no `get`."""
     if _buffers is None:
         return dict(module.named_buffers(recurse=False))
     return module._buffers
 
 
 def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
-    """The submodules of `module`, by name; a shared one under each of its names."""
+    """The direct submodules of `module`, by name; one with several names is there under each."""
     if _children is None:
         return dict(module.named_children())
     children: Mapping[str, nn.Module | None] = getattr(module, CHILDREN)
@@ -97,7 +97,10 @@ def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
 
 
 def held_by_modules(module: nn.Module) -> tuple[list[object], list[object]]:
-    """The submodules and the parameters of `module`; none before its constructor has begun."""
+    """The submodules and the parameters that `module` itself has, as two lists.
+
+    Both are empty before the module's constructor has begun.
+    """
     held = vars(module)
     if _parameters is None or _children is None:
         return list(module.children()), list(module.parameters(recurse=False))
@@ -139,11 +142,18 @@ _WRAPPING: Final = {
     "torch.distributed.fsdp.fully_sharded_data_parallel",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
 }
-"""Where torch defines these wrappers: one that has none of the links calls it otherwise."""
+"""The modules of torch that define the wrappers.
+
+A wrapper defined there that has none of the attributes in `WRAPPER_LINKS` names it differently in
+this torch, which is warned of.
+"""
 
 
 def is_wrapper_link(module: nn.Module, name: str) -> bool:
-    """Whether `module` wraps another one, which it calls `name`."""
+    """Whether `name` is the attribute in which a wrapper (torch.compile, FSDP) keeps its module.
+
+    Warns, once, if `module` is a wrapper that keeps its module under a name not known here.
+    """
     if name in WRAPPER_LINKS:
         return True
     # The class first: the children of a TorchScript module cannot be iterated over.
@@ -190,7 +200,10 @@ def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
 
 
 def forward_pre_hook_dicts(module: nn.Module) -> tuple[Any, Any] | None:
-    """A module's dicts of hooks before its forward: all; those with keywords. None if hidden."""
+    """A module's dicts of hooks before its forward: all hooks; those with keywords.
+
+    None where torch hides them.
+    """
     if _before_forward is None:
         return None
     return module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs
@@ -212,7 +225,10 @@ _before_steps: Any = private(
 
 
 def global_step_hooks(*, before: bool) -> Any:
-    """The hooks that run at each step of any optimizer; None where torch hides them."""
+    """The dict of hooks that run before, or after, each step of any optimizer.
+
+    None where torch hides it.
+    """
     return _before_steps if before else _after_steps
 
 
@@ -230,7 +246,7 @@ _one_optimizers: Any = private(
 
 
 def step_pre_hooks(optimizer: Optimizer) -> Any:
-    """The hooks that run before a step of `optimizer`; None where torch hides them."""
+    """The dict of hooks that run before a step of `optimizer`; None where torch hides it."""
     return None if _one_optimizers is None else optimizer._optimizer_step_pre_hooks
 
 
@@ -238,11 +254,17 @@ def step_pre_hooks(optimizer: Optimizer) -> Any:
 
 
 def _never() -> None:
-    """Stands for a function that is never called."""
+    """A function that is never called.
+
+    Its code stands in for that of a function that torch lacks.
+    """
 
 
 def _code(name: str, *given: Any) -> Callable[[], object]:
-    """A probe: the code of a function of torch's, or of the one that it returns for `given`."""
+    """A probe for a door: returns the code object of the function of torch's named `name`.
+
+    given: if any, the function is called with these, and the code of what it returns is taken.
+    """
 
     def probe() -> object:
         function = look_up(name)
@@ -287,12 +309,12 @@ _profiled = _frame(
 
 
 def call_code() -> CodeType:
-    """The code that calls a module."""
+    """The code object of torch's function that calls a module."""
     return _wrapped_call
 
 
 def inner_call_code() -> CodeType:
-    """The code that calls a module's forward and its hooks."""
+    """The code object of torch's function that calls a module's forward and its hooks."""
     return _inner_call
 
 
@@ -327,6 +349,6 @@ _scripting: Any = private(
 
 
 def wrap_scripting(wrap: Callable[[Any], Any]) -> None:
-    """Replace torch's function that scripts a module by `wrap` of it, unless torch hides it."""
+    """Replace torch's function that scripts a module by `wrap(function)`, unless torch hides it."""
     if _scripting is not None:
         torch.jit._recursive.create_script_module = wrap(_scripting)

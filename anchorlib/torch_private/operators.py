@@ -1,4 +1,4 @@
-"""Operators of torch: their class, their schema, and the function that a call enters."""
+"""Private names of torch's operators: their class, schema, and the function that a call enters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _schema: Any = private(
 
 
 def schema_of(overload: Any) -> Any:
-    """The schema of an overload. Raises MovedError where torch hides it."""
+    """The schema of an operator's overload. Raises MovedError where torch hides it."""
     if _schema is None:
         raise MovedError(DOORS[_SCHEMA].said)
     return overload._schema
@@ -42,6 +42,9 @@ _entry: Any = private(
 
 
 def enter_by(operator: Any, entry: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Let calls of our `operator` enter `entry(f)`, where f is the function they enter now."""
+    """Make calls of our `operator` run `entry(f)`, where f is the function that they run so far.
+
+    Does nothing where torch hides that function.
+    """
     if _entry is not None:
         operator._op = entry(operator._op)

@@ -1,4 +1,4 @@
-"""torch's functions that flatten nested lists, tuples and dicts, and put them together again."""
+"""torch's functions that flatten nested lists, tuples and dicts, and rebuild them."""
 
 from __future__ import annotations
 

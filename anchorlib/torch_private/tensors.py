@@ -69,7 +69,7 @@ def hooks_of(x: torch.Tensor) -> dict[Any, Any]:
 
 
 def hooks_of_new(x: torch.Tensor) -> dict[Any, Any]:
-    """The dict of hooks of a leaf, which is made if the leaf has none yet."""
+    """A leaf's dict of hooks, which is created if the leaf has none yet."""
     if x._backward_hooks is None:
         x._backward_hooks = OrderedDict()
     return x._backward_hooks
@@ -105,7 +105,10 @@ _version: Any = private(
 
 
 def version(x: torch.Tensor) -> int:
-    """How often the memory of `x` was written; another number each time where torch hides it."""
+    """How often the memory of `x` was written.
+
+    Where torch hides the count each call returns a new number, as if `x` had been written since.
+    """
     if _version is None:
         return next(_changes)
     return 0 if x.is_inference() else x._version
@@ -121,13 +124,13 @@ class StorageRef(Protocol):
 
 
 class _Gone:
-    """Stands for torch's class of weak references; each reference counts as expired."""
+    """Replaces torch's weak reference to a storage where torch hides it; counts as expired."""
 
     def __init__(self, storage: Any) -> None:
         self.cdata = storage_key(storage)
 
     def expired(self) -> bool:
-        """True: whether the storage lives is not known."""
+        """Return True, since nothing tells whether the storage still lives."""
         return True
 
 
@@ -151,7 +154,7 @@ def _by_address(storage: Any) -> int:
 
 
 storage_key: Callable[[Any], int] = _by_address if _cdata is None else attrgetter("_cdata")
-"""Gives a number that identifies a storage while it lives."""
+"""Returns a number that identifies a storage while the storage lives."""
 
 
 _storage_address: Any = private(
@@ -164,7 +167,7 @@ _storage_address: Any = private(
 
 
 def data_address(x: torch.Tensor) -> int:
-    """The address of the first value of `x`, whose memory is not copied even if it is a lazy clone.
+    """The address of the first value of `x`; a lazy clone's memory is not copied to get it.
 
     `Tensor.data_ptr` gives the same address, and makes a lazy clone a copy of its own before. 0 for
     a tensor that has no memory, and where torch hides the address. Raises RuntimeError for a tensor
@@ -213,7 +216,10 @@ _shard = later(
 
 
 def has_local_tensor(x: object) -> bool:
-    """Whether `x` is a DTensor, told by its type: a user may set any attribute on a tensor."""
+    """Whether `x` is a DTensor.
+
+    Its type tells, not its attributes: a user may set any attribute on a tensor.
+    """
     return hasattr(type(x), _LOCAL) or (
         hasattr(type(x), "to_local") and hasattr(type(x), "placements")
     )

@@ -1,16 +1,16 @@
-"""Tracing: the operations themselves, as torch dispatches them, for some steps of a session.
+"""Tracing: records every operation that torch dispatches during chosen steps of a session.
 
     SessionTraces       what a session was asked to trace, and the trace under way
      └ Tracer    begins and ends at step boundaries ─▶ OpLog ─▶ the recorder's queue
-        ├ OpMode sees each operation, on the thread that began the trace
+        ├ OpMode intercepts each operation, on the thread that began the trace
         │  ├ Sights   what is known of a step so far: makers, forward operations, passes
         │  └ Kernels  Inductor's graphs, while they run
-        └ Doors  what is compiled, read while torch logs it
+        └ Doors  reads compiled graphs, from the calls in which torch logs them
 
-ATen operations of forward, backward, accumulation and optimizer are traced. torch dispatches few
-or none of the operations of compiled code, so its graphs are read while they are compiled, and
-their operations are listed whenever a graph runs. A graph that could not be read is stated as a
-gap.
+ATen operations of forward, backward, accumulation and optimizer are traced. torch dispatches few or
+none of the operations of compiled code, so the graphs of compiled code are read while they are
+compiled, and their operations are listed whenever a graph runs. A graph that could not be read is
+stated as a gap.
 """
 
 from anchorlib.capture.tracing.request import Digests, TraceSteps

@@ -1,4 +1,4 @@
-"""An operation's arguments taken apart: its tensors, each with its name, and all else as text."""
+"""Splits the arguments of an operation's call into tensors, by name, and text for all others."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CONSTANTS: Final = {torch.dtype, torch.layout, torch.memory_format, torch.devic
 
 
 class Arguments:
-    """The arguments of one call.
+    """The arguments of one call of an operation.
 
     tensors: the arguments that are tensors. names: the name of each tensor. text: all other
-    arguments, with the schema's default for each that the caller left out. floats: the numbers
-    that `FLOAT` stands for in `text`.
+    arguments, with the schema's default for each that the caller left out. floats: the numbers for
+    which `text` has the placeholder `FLOAT`, so that calls which differ in a number share a text.
     """
 
     __slots__ = ("floats", "names", "tensors", "text")
@@ -74,7 +74,7 @@ class Arguments:
             texts.append(f"{name}={self._text(value)}")
 
     def _list(self, name: str, value: Any) -> bool:
-        """Take the tensors of `value` if it is a list; return whether there were any."""
+        """Add the tensors in `value` if it is a list; return whether it is a list that has any."""
         if not isinstance(value, _LISTS) or not value or type(value[0]) is int:
             return False
         numbered = [(at, x) for at, x in enumerate(value) if isinstance(x, torch.Tensor)]
@@ -83,7 +83,7 @@ class Arguments:
         return bool(numbered)
 
     def places(self, wanted: Collection[str]) -> tuple[int, ...]:
-        """Indices into `tensors` of those that belong to the arguments named in `wanted`."""
+        """The indices into `tensors` of those that belong to the arguments named in `wanted`."""
         return tuple(
             [
                 place
@@ -108,12 +108,12 @@ class Arguments:
 
 @lru_cache(maxsize=256)
 def _constant(value: Any) -> str:
-    """A constant of torch's as text, made once: torch takes a microsecond to spell one."""
+    """The text of a dtype, layout or device; cached, as torch takes a microsecond to spell it."""
     return setting(value)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in the value that an operation returned: a tensor, or nested lists of them."""
+    """Yield the tensors in what an operation returned: a tensor, or nested lists of tensors."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Where an operation comes from (line, module, stage), read off the Python frames above it.
+"""Finds where an operation comes from (line, module, stage) from the Python frames that called it.
 
 The frames are read because hooks on modules would make torch.compile compile its code again.
 """
@@ -52,7 +52,7 @@ class CodePlace(NamedTuple):
 _place: Final[Callable[[tuple[object, ...]], CodePlace]] = partial(tuple.__new__, CodePlace)
 
 OURS: Final = CodePlace("ours")
-"""The place of operations that anchorlib itself runs."""
+"""The place of operations that anchorlib itself runs, which are not traced."""
 
 
 class _Kind(Enum):
@@ -71,7 +71,7 @@ _ANCHORLIB: Final = str(Path(__file__).parents[2]) + "/"
 _KERNELS: Final = re.compile(r"/[a-z2-7]{2}/c[a-z2-7]{51}[.]py$")  # files that Inductor generates
 _OBSERVING: Final = (f"{_ANCHORLIB}capture/", f"{_ANCHORLIB}recorder/")
 _OPTIMIZING: Final = ("optim/", "nn/utils/clip_grad", "amp/grad_scaler")
-_WRAPPERS: Final = {"scale", "step", "backward"}  # of ours, around functions of torch
+_WRAPPERS: Final = {"scale", "step", "backward"}  # anchorlib's wrappers of torch's functions
 
 
 _CALL: Final = inner_call_code()
@@ -89,7 +89,7 @@ _OURS: Final = _Kind.OURS
 _kinds: dict[str, _Kind] = {}
 _lines: dict[tuple[int, int], tuple[CodeType, str]] = {}
 MOST_LINES: Final = 1 << 14
-"""So many lines are kept, with their code: a program that makes code anew would fill memory."""
+"""How many lines are cached, with their code: a program that makes code anew would fill memory."""
 
 
 def is_torchs(file: str) -> bool:
@@ -98,7 +98,7 @@ def is_torchs(file: str) -> bool:
 
 
 def is_called_compiled(frame: FrameType | None) -> bool:
-    """Whether `frame`, or any frame above it, is dynamo's call of a compiled function."""
+    """Whether `frame`, or a caller of it, is dynamo's wrapper around a compiled function."""
     while frame is not None:
         code = frame.f_code
         if code.co_name == "compile_wrapper" and code.co_filename == _DYNAMO:
@@ -137,7 +137,7 @@ def _new_kind(file: str) -> _Kind:
 def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one loop, no calls
     frame: FrameType | None, names: Mapping[int, str], *, backward: bool
 ) -> CodePlace:
-    """Where the operation that `frame` runs comes from; `OURS` where anchorlib itself runs it.
+    """Find where the operation that `frame` runs comes from; `OURS` where anchorlib itself runs it.
 
     names: of modules, by id. backward: whether autograd's engine runs on this thread.
     """
@@ -176,7 +176,7 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
 
 
 def line_above(frame: FrameType | None) -> str:
-    """File and line of the user code that called what `frame` runs; empty where there is none."""
+    """File and line of the innermost user code among `frame` and its callers; empty if none is."""
     while frame is not None:
         if _kind_of(frame.f_code.co_filename) is _USERS:
             return _line_of(frame)
@@ -185,7 +185,7 @@ def line_above(frame: FrameType | None) -> str:
 
 
 def _line_of(frame: FrameType) -> str:
-    """File and line that a frame runs, kept by place in its code.
+    """File and line that a frame is running, cached by the instruction of its code.
 
     Python counts a line from the first line of its function on, which takes a microsecond in a
     function of two hundred lines, and a step runs the same lines again and again.

@@ -1,9 +1,9 @@
-"""Which module each operation of compiled code belongs to, found while the code runs.
+"""Insides: finds the module that an operation of compiled code belongs to, while the code runs.
 
 A graph names a module by a variable of the function that was compiled, and a path of attributes
-and items from there. The graph's forward is called below that function, whose frame still has the
-variable. The graph's backward is not: its variables are those that were seen in the forward which
-made the backward's autograd node.
+and items from there. When the graph's forward runs, that function's frame is among its callers and
+still has the variable. When the graph's backward runs it is not: the variables are those that were
+seen in the forward which made the backward's autograd node.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _Start: TypeAlias = tuple[int, bool, str]
 
 
 class Insides:
-    """The modules that the executions of compiled code in this step and the last one started from.
+    """Names the modules inside compiled code, in this step and the one before.
 
-    name_of: gives the name of a module; None where it belongs to no watched model.
+    For each execution of a graph it keeps the objects that the paths to modules start from.
+    name_of: returns the name of a module; None where it belongs to no watched model.
     """
 
     def __init__(self, name_of: Callable[[object], str | None]) -> None:
@@ -37,7 +38,7 @@ class Insides:
         self._before: dict[_Start, object] = {}
 
     def next_step(self) -> None:
-        """A step begins. A backward in it may be that of a forward in the step before."""
+        """Begin a step; the last step's objects are kept, as its backward may run in this step."""
         self._roots, self._before = {}, self._roots
 
     def module(self, path: ModulePath, execution: int, frame: FrameType | None) -> str:
@@ -59,7 +60,10 @@ class Insides:
 
 
 def _variable(frame: FrameType | None, path: ModulePath) -> object:
-    """The value of the variable with which `path` begins, in the function that was compiled."""
+    """The value of the variable with which `path` begins, in the function that was compiled.
+
+    It is found in the callers of `frame`; None where no caller has it.
+    """
     while frame is not None:
         scope = frame.f_globals if path.of_globals else frame.f_locals
         value: object = scope.get(path.root)
@@ -72,8 +76,8 @@ def _variable(frame: FrameType | None, path: ModulePath) -> object:
 def _is_torchs(frame: FrameType, value: object, links: Iterable[str]) -> bool:
     """Whether `value` is a variable of torch's own, in a frame between the graph and user code.
 
-    A function of torch's that holds a module on the way along `links` is the user's: dynamo
-    compiles it in place of the module that was given to `torch.compile`.
+    A function of torch's that holds a module of the user's along `links` does not count as torch's:
+    dynamo compiles it in place of the module that was given to `torch.compile`.
     """
     if isinstance(value, nn.Module):
         return isinstance(value, fx.GraphModule)
@@ -88,7 +92,10 @@ def _is_users_module(value: object) -> bool:
 
 
 def _down(value: Any, links: Iterable[str]) -> Iterable[object]:
-    """`value`, then each value along `links`; runs no property or `__getattr__` of the user's."""
+    """Yield `value`, then the value behind each of `links`: attributes, items, submodules.
+
+    No property and no `__getattr__` of the user's is run.
+    """
     yield value
     for link in links:
         if isinstance(value, nn.Module) and link in children_of(value):

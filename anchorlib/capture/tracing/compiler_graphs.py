@@ -22,7 +22,10 @@ OUR_OPERATORS: Final = "anchorlib."
 
 
 class NodeOutput(NamedTuple):
-    """A tensor of a graph: output number `place` of node `node`; inputs of the graph have 0."""
+    """A tensor in a graph: output number `place` of the node `node`.
+
+    0 for an input of the graph.
+    """
 
     node: str
     place: int = 0
@@ -31,9 +34,12 @@ class NodeOutput(NamedTuple):
 class GraphOp(NamedTuple):
     """One operation of a graph.
 
-    name: of its node in the graph. op: of the operation. takes: the tensor of the graph that each
-    input is. mutates: indices of the inputs that it writes. group: the number of the kernel that
-    computes it; None where it is in no kernel.
+    name: of its node in the graph. op: of the operation. node: facts from the node's metadata.
+    facts: facts from the operation's schema; None where it is no ATen operation. inputs, outputs:
+    the layouts of its tensors. takes: which tensor of the graph each input is. args: its other
+    arguments, as text. floats: the numbers that `args` has placeholders for. mutates: indices of
+    the inputs that it writes. group: the number of the kernel that computes it; None where it is in
+    no kernel.
     """
 
     name: str
@@ -54,8 +60,8 @@ class CompilerGraph:
     """The operations of one graph, in the graph's order.
 
     inputs: names of the graph's arguments. outputs: the tensors that it returns, None for returned
-    values that are no tensors. sightings: the tensor that each of anchorlib's operators takes, by
-    the operator's name and constant arguments.
+    values that are not tensors. sightings: the tensor that each call of anchorlib's own operators
+    in the graph observes, by the operator's name and constant arguments.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -65,7 +71,10 @@ class CompilerGraph:
 
 
 def read_graph(graph: fx.Graph, groups: Mapping[str, int]) -> CompilerGraph:
-    """The operations of `graph`. groups: number of the kernel that computes a node, by its name."""
+    """Read the operations of `graph`.
+
+    groups: number of the kernel that computes a node, by its name.
+    """
     read = CompilerGraph()
     for node in graph.nodes:
         if node.op == "placeholder":
@@ -126,7 +135,7 @@ class _Unread:
 
 
 def _node_output(node: Any) -> NodeOutput:
-    """The tensor that a node stands for; a `getitem` is an output of the node that it takes."""
+    """The tensor that a node stands for; for a `getitem` node, an output of the indexed node."""
     if node.op == "call_function" and op_name(node.target) == "getitem":
         return NodeOutput(node.args[0].name, node.args[1] if isinstance(node.args[1], int) else 0)
     return NodeOutput(node.name)

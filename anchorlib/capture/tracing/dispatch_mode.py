@@ -1,4 +1,4 @@
-"""The mode through which torch shows each operation that it dispatches.
+"""OpMode: the dispatch mode by which each operation that torch dispatches is intercepted and noted.
 
 The operation itself is called exactly once, with its own arguments, even if anchorlib fails before
 or after the call.
@@ -31,21 +31,30 @@ from anchorlib.torch_private import DispatchMode, Overload, current_node, graph_
 __all__ = ["Begun", "OpMode"]
 
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
-"""Classes whose operations are noted; any other class first dispatches the ones it consists of."""
+"""Tensor classes whose operations are noted here.
+
+An operation on any other class first dispatches the operations that it consists of.
+"""
 
 _WITHOUT_VALUES: Final = frozenset({"FakeTensor", "FunctionalTensor"})
-"""Classes that a mode of torch's serves, which lies below ours and is not asked if we decline."""
+"""Tensor classes served by a mode of torch's below ours, which is not asked if ours declines."""
 
 _ALL: Final = repeat(True)
 _NONE: Final = repeat(False)
 # A named tuple's own constructor is a function in Python, which takes several times as long.
 _new: Final[Any] = tuple.__new__
 _OWNING: Final = ("accumulate", "optimizer")
-"""Stages whose operations make memory that belongs to the module of their parameter."""
+"""Stages in which an operation's result belongs to the module that has the parameter."""
 
 
 class Begun(NamedTuple):
-    """An operation that is about to run."""
+    """What is known of an operation before it runs, for `OpMode._note` after it has run.
+
+    facts: from the operation's schema. sight: its stage, module and line. inputs: layouts of its
+    input tensors. digests: of the inputs' values, joined. makers: for each input the operation that
+    made it. source: "eager", or "graph" for a compiler's graph. near: a cache of digests of this
+    operation's tensors; None where inputs and outputs share no memory.
+    """
 
     facts: OpFacts
     sight: Sight
@@ -59,9 +68,10 @@ class Begun(NamedTuple):
 
 
 class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
-    """Notes each operation in `sights` while it is `live`.
+    """The dispatch mode that notes each operation in `sights` while the mode is `live`.
 
-    on_gap: takes the reason why something was not traced. on_fault: takes an exception of ours.
+    on_gap: receives the reason why something was not traced. on_fault: receives an exception of
+    anchorlib's own.
     """
 
     supports_higher_order_operators = True
@@ -84,7 +94,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """True, so that torch.compile acts as without this mode and does not fall back to eager."""
+        """Return True, so that torch.compile compiles under this mode and does not go eager."""
         return True
 
     @classmethod
@@ -95,14 +105,14 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operation, and note what it was."""
+        """Run the operation `func`, note it, and return its result."""
         kwargs = kwargs or {}
         if not self.live:
             return func(*args, **kwargs)
         if types and not _PLAIN.issuperset(types):
             if any(kind.__name__ in _WITHOUT_VALUES for kind in types):
-                return func(*args, **kwargs)  # the mode that makes these comes next
-            return NotImplemented  # the operations that the class runs inside come back here
+                return func(*args, **kwargs)  # torch asks the mode of these classes next
+            return NotImplemented  # what the class itself runs is dispatched here again
         running = self._kernels.running if self._executions else None
         if running is not None:
             return self._inside(running, func, args, kwargs)
@@ -120,7 +130,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         return out
 
     def run_graph(self, key: GraphKey, given: list[Any], run: Callable[[], Any]) -> Any:
-        """Run a graph of Inductor's that was read, and note the operations that it computed."""
+        """Run a graph of Inductor's and note the operations that it computed; return its result."""
         kernels, sights = self._kernels, self._sights
         running = None
         try:
@@ -146,7 +156,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         self._on_gap(f"a graph's run could not be traced: {type(fault).__name__}: {fault}"[:200])
 
     def _inside(self, running: Running, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation that a graph of Inductor's leaves to torch."""
+        """Run an operation that a graph of Inductor's leaves to torch, and note its values."""
         out = func(*args, **kwargs)
         if isinstance(func, Overload):
             try:
@@ -232,7 +242,11 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
     def _note_memory(
         self, sight: Sight, names: list[str], made: list[torch.Tensor], index: int, *, view: bool
     ) -> None:
-        """Note whose memory operation number `index` has made or written."""
+        """Note that operation number `index` has made or written the memory of the tensors `made`.
+
+        In backward's accumulation and in the optimizer the memory also belongs to the operation's
+        module.
+        """
         sights = self._sights
         owned = sight.module if sight.stage in _OWNING else ""
         for name, x in zip(names, made, strict=True):

@@ -1,10 +1,9 @@
-"""Where the forward of each autograd node ran: its module and line, by the node's number.
+"""Finds for each autograd node where its forward ran: the module and line, by the node's number.
 
 torch numbers the nodes of a thread as it makes them, and makes an operation's node before it
 dispatches the operation. So an operation that is dispatched is the forward of the node that was
-made last, if that node is new. A node for which no operation was dispatched at once, as
-`torch.func` makes them for derivatives of its own, belongs to the operation that is dispatched
-next.
+made last, if that node is new. Where torch dispatches no operation right after it made a node, as
+`torch.func` does for its own derivatives, the node belongs to the operation dispatched next.
 """
 
 from __future__ import annotations
@@ -14,11 +13,14 @@ from typing import Final, NamedTuple
 
 __all__ = ["ForwardSite", "ForwardSites"]
 
-_LATE: Final = 2  # one for the memory that was written, one for the view of it
+_LATE: Final = 2  # nodes made after an operation: for the written memory, and for its view
 
 
 class ForwardSite(NamedTuple):
-    """The forward of a node. number: that of the last node which torch made for it."""
+    """Where the forward of an autograd node ran: its module and its line of user code.
+
+    number: of the last node that torch made for that forward operation.
+    """
 
     number: int
     module: str = ""
@@ -26,7 +28,7 @@ class ForwardSite(NamedTuple):
 
 
 class ForwardSites:
-    """The forwards of one step and of the step before it.
+    """Where the forward operations of this step and of the step before ran.
 
     A backward may run a step later than its forward: where each model has an optimizer of its own,
     the first of them that steps ends the step.
@@ -36,15 +38,22 @@ class ForwardSites:
         self._now, self._before = _Step(-1), _Step(-1)
 
     def next_step(self, made: int) -> None:
-        """A step begins. made: the number of the last node that was made before it."""
+        """Begin a step.
+
+        made: the number of the last autograd node that was made before the step.
+        """
         self._now, self._before = _Step(made), self._now
 
     def is_new(self, number: int) -> bool:
-        """Whether node `number` was made in this step and no operation was its forward so far."""
+        """Whether node `number` was made in this step and no forward operation is noted for it."""
         return number > self._now.made and number not in self._now.sites
 
     def note_new(self, number: int, module: str, where: str) -> bool:
-        """Note the forward of node `number`, an operation that is about to run, if it is new."""
+        """Note an operation that is about to run as the forward of autograd node `number`.
+
+        That happens only if the node is new, that is, made in this step and without a noted
+        forward. Returns whether the node is new.
+        """
         now = self._now
         if number <= now.made or number in now.sites:
             return False
@@ -57,17 +66,19 @@ class ForwardSites:
         return True
 
     def note_written(self, number: int, module: str, where: str) -> None:
-        """Note an operation that is about to write a tensor in place; node `number` was made last.
+        """Note where an operation runs that is about to write a tensor in place.
 
-        torch may make further nodes after it, if the tensor is a view (`x[0] = y`).
+        number: of the autograd node that was made last. If the tensor is a view (`x[0] = y`), torch
+        makes further nodes after the operation, which then get this module and line.
         """
         for late in range(number + 1, number + 1 + _LATE):
             self._now.late[late] = module, where
 
     def of(self, number: int, *, later: bool = False) -> ForwardSite:
-        """The forward of node `number`, without module and line where it is not known.
+        """Where the forward of autograd node `number` ran; module and line are empty if not known.
 
-        later: whether it is the operation that was dispatched next, where none was at once.
+        later: whether a node without an operation of its own gets that of the next node that has
+        one.
         """
         step = self._now if number > self._now.made else self._before
         exact = step.sites.get(number) or step.late.get(number)
@@ -80,10 +91,10 @@ class ForwardSites:
 
 
 class _Step:
-    """The forwards of one step. made: the number of the last node that was made before it.
+    """Where the forwards of one step ran. made: number of the last node made before the step.
 
-    sites: module and line by number. late: those of nodes that torch may make after an operation.
-    numbers: of `sites`, in order.
+    sites: module and line by node number. late: the same of nodes that torch may make after an
+    operation. numbers: the keys of `sites`, sorted.
     """
 
     def __init__(self, made: int) -> None:

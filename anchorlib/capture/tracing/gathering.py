@@ -1,7 +1,7 @@
 """Copies values that are scattered over memory, as those of a transposed tensor, into their order.
 
-numpy copies them out of the memory as it lies: an operation of torch's would take and first touch
-new memory for each copy, which costs several times as much as the copy.
+numpy does the copying in memory that is used again: a torch operation would allocate memory for
+each copy and touch it first, which costs several times as much as the copy.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ import numpy.typing as npt
 __all__ = ["CopyMemory", "Gathering"]
 
 _LISTED: Final = (16, 32)
-"""Sizes of elements for which numpy takes elements by a list of places faster than by strides.
+"""Element sizes for which numpy copies faster by a list of positions than by strides.
 
-Of these sizes it copies each element by two or four instructions, and by strides by a call.
+For these sizes numpy copies an element with two or four instructions from a list, and with a
+function call by strides.
 """
 _LISTED_BYTES: Final = 1 << 18
-"""Size of the values up to which their places are listed; the list has up to half that size."""
+"""Bytes of values up to which their positions are listed; the list has at most half that size."""
 
 _KEPT: Final = 1 << 22
-"""Bytes of memory that are kept for the next copy; larger values get memory of their own."""
+"""Bytes of memory that are kept for the next copy; a larger copy gets memory of its own."""
 
 
 class Gathering:
-    """How the values of one layout are read in their order.
+    """Copies the values of a tensor of one layout into memory, in their logical (row-major) order.
 
     Values that lie one after another along the last dimensions are copied as one element.
 
@@ -53,7 +54,10 @@ class Gathering:
         self._listed = run in _LISTED and nbytes <= _LISTED_BYTES and whole
 
     def read(self, memory: Any, into: npt.NDArray[np.uint8]) -> None:
-        """Copy the values in `memory`, from the first to the last, to as many bytes."""
+        """Copy the values in `memory` to `into`, in their order.
+
+        memory: the bytes from the first value to the last. into: as many bytes as the values have.
+        """
         if self._listed:
             places = _places(self._shape, self._strides, self._run)
             elements = np.ndarray(len(memory) // self._run, self._dtype, memory)
@@ -66,9 +70,9 @@ class Gathering:
 
 @lru_cache(maxsize=128)
 def _places(shape: tuple[int, ...], strides: tuple[int, ...], run: int) -> npt.NDArray[np.intp]:
-    """Where each element of `run` bytes lies, as a number of elements, in the order of the values.
+    """The position of each element of `run` bytes, counted in elements, in the order of the values.
 
-    Kept for the layouts that were read last, for a step reads the same ones again and again.
+    Cached for the layouts that were read last, since a step reads the same layouts again and again.
     """
     places = np.zeros(1, np.intp)
     for n, step in zip(shape, strides, strict=True):
@@ -77,14 +81,14 @@ def _places(shape: tuple[int, ...], strides: tuple[int, ...], run: int) -> npt.N
 
 
 class CopyMemory:
-    """Memory that one copy after another is made in, by one thread at a time."""
+    """A buffer in which one copy after another is made, by one thread at a time."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._memory = np.empty(0, np.uint8)
 
     def of(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """`nbytes` bytes of memory, for as long as the caller holds `lock`."""
+        """Return `nbytes` bytes of the buffer, which the caller may use while it holds `lock`."""
         if nbytes > len(self._memory):
             if nbytes > _KEPT:
                 return np.empty(nbytes, np.uint8)

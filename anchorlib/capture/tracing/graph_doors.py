@@ -1,8 +1,7 @@
-"""The private names of torch through which compiled code is read.
+"""Doors: reads compiled code by wrapping private functions of torch, the names of which are here.
 
 The private names for graphs that run operation by operation are in `running_nodes`; no other file
 of tracing uses private names of compilers.
-
 
     _log_fw_bw_graphs, _log_inference_graph
                                         functions that log AOT's graphs, for any backend
@@ -11,9 +10,9 @@ of tracing uses private names of compilers.
     fx_graph_cache, autograd_cache      switched off while a trace is asked for: a graph that comes
                                         from a cache is not compiled, and so could not be read
 
-Where torch has moved a name, the trace states a gap with that name, and a test fails by it. What
-can be had without it is read all the same: AOT's graphs from the text that torch logs of them, and
-for a graph of Inductor's whose kernels or runs are not seen AOT's graph.
+Where torch has moved a name, the trace states a gap with that name, and a test fails. What is
+possible without the name is still read: AOT's graphs are taken from the text that torch logs, and
+where kernels or runs of an Inductor graph are not seen, AOT's graph is listed in its place.
 """
 
 from __future__ import annotations
@@ -56,16 +55,16 @@ class GraphKey(NamedTuple):
 
 
 Call = Callable[[GraphKey, list[Any], Callable[[], Any]], Any]
-"""Runs a graph: takes its key, its inputs, and the function that runs it; returns its result."""
+"""Runs a graph: gets its key, its inputs and a function that runs it; returns the result."""
 
 
 class Doors:
     """Reads graphs while they are compiled, and intercepts their runs, from `open` to `close`.
 
-    on_graph: takes each graph of Inductor's that was read. on_aot: takes each graph of AOT's before
-    its backend gets it. on_call: is called in place of each graph of Inductor's that runs.
-    on_missing: takes the reason why something could not be read. on_text: takes what torch logs of
-    AOT's graphs, where torch has moved the functions that are given the graphs themselves.
+    on_graph: receives each graph of Inductor's that was read. on_aot: receives each graph of AOT's
+    before its backend gets it. on_call: is called in place of each graph of Inductor's that runs.
+    on_missing: receives the reason why something could not be read. on_text: receives the text that
+    torch logs of AOT's graphs, where torch has moved the functions that get the graphs themselves.
     """
 
     def __init__(
@@ -93,14 +92,14 @@ class Doors:
         self._arrivals = Arrivals({name: self._safe(meet) for name, meet in meetings.items()})
 
     def open(self) -> None:
-        """Begin: wrap torch's functions, in a module that is not loaded yet on its import."""
+        """Wrap torch's functions; those of a module that is not loaded yet, on its import."""
         self._arrivals.begin()
         for module in (AOT_MODULE, INDUCTORS_DEBUG, INDUCTORS_OUTPUT):
             if not is_in_torch(module):
                 self._miss(module)
 
     def close(self) -> None:
-        """End: put torch's own functions and settings back."""
+        """Put torch's own functions and settings back."""
         self._arrivals.end()
         self._hearing.end()
         undone, self._undo = self._undo, []
@@ -111,7 +110,10 @@ class Doors:
                 self._unread(fault)
 
     def _safe(self, take: Callable[[_Given], None]) -> Callable[[_Given], None]:
-        """`take`, with its exceptions reported as gaps: user code imports or compiles there."""
+        """Wrap `take` so that its exceptions are reported by `on_missing`, not raised.
+
+        It runs while a user's code imports or compiles.
+        """
 
         def taken(given: _Given) -> None:
             try:
@@ -122,9 +124,9 @@ class Doors:
         return taken
 
     def _miss(self, name: str, instead: str = "") -> None:
-        """State that torch has moved a name, and read what it logs where that tells as much.
+        """Report that torch has moved a name, and read what torch logs in its place.
 
-        instead: what torch has there, in words, if anything.
+        instead: in words, what torch has under that name; empty where it has nothing.
         """
         losses = (door.loss for one, door in GRAPH_DOORS.items() if one.startswith(name))
         self._on_missing(f"{next(losses, 'code')}: this torch has {instead or f'no {name}'}")
@@ -134,11 +136,11 @@ class Doors:
             self._sees_runs = False
 
     def _listen(self) -> None:
-        """Take the texts of AOT's graphs from the loggers of those modules that are loaded."""
+        """Read the texts of AOT's graphs from torch's loggers of those modules that are loaded."""
         self._hearing.begin(AOT_TEXTS)
 
     def _named(self, module: Any, name: str) -> Any:
-        """The private attribute `name` of a module of torch's; None, with a gap, if it moved."""
+        """The private attribute `name` of a torch module; None, and reported, if torch moved it."""
         full = f"{module.__name__}.{name}"
         attribute = getattr(module, name, None)
         door = next(door for one, door in GRAPH_DOORS.items() if one.startswith(full))
@@ -169,7 +171,7 @@ class Doors:
                 self._put(module, name, self._telling(logged))
 
     def _telling(self, logged: Callable[..., Any]) -> Callable[..., Any]:
-        """`logged`, wrapped so that the graphs among its arguments are read first."""
+        """Wrap torch's function `logged` so that the graphs among its arguments are read first."""
 
         @wraps(logged)
         def log(*args: Any, **kwargs: Any) -> Any:
@@ -228,7 +230,10 @@ class Doors:
 
 
 def _inductors(nodes: Any) -> tuple[GraphKey, CompilerGraph]:
-    """The graph that Inductor is compiling, with its key; nodes: its kernels, in their order."""
+    """Read the graph that Inductor is compiling; return its key and the graph.
+
+    nodes: Inductor's kernels, in their order.
+    """
     lowering = inductors_graph()
     kernels = [(at, kernel) for at, kernel in enumerate(nodes)]
     kernels.sort(key=lambda one: type(one[1]).__name__ == "ExternKernelSchedulerNode")

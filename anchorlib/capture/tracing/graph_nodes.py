@@ -1,4 +1,4 @@
-"""What the metadata of a node in a compiler's graph tells of the operation that it stands for.
+"""Reads the metadata of a node in a compiler's graph: which operation it stands for, and where.
 
 Dynamo and AOT note in `node.meta` which module and line a node comes from, which autograd node it
 belongs to, and which operation it was before decomposition.
@@ -24,12 +24,12 @@ _LINK: Final = re.compile(r"\._modules\['([^']+)'\]|\[['\"]?([^\]'\"]+)['\"]?\]|
 _HOOKED: Final = re.compile(
     r"\._forward\w*_hooks\w*\[list\(dict\.keys\([^()]*\)\)\[\d+\]\]\._module\(\)"
 )
-"""A detour over the module that a hook of ours stands for: the one in whose hooks it is found."""
+"""A detour in a path that dynamo wrote: a hook of anchorlib's leads back to the module it is on."""
 _FRAME: Final = re.compile(r'^ *File "([^"\n]+)", line ([0-9]+)', re.MULTILINE)
 
 
 CLOSURE: Final = "__closure__"
-"""Begins a path of three links to the module that a function of torch's was made for."""
+"""The first link of a path, of three, to a module held in the closure of a function of torch's."""
 
 
 class ModulePath(NamedTuple):
@@ -50,16 +50,16 @@ class ModulePath(NamedTuple):
 
 
 ITSELF: Final = ModulePath(of_globals=False, root="self", path=())
-"""The module whose forward was compiled, as `self`: dynamo does not list it in its module stack."""
+"""The path of the module whose forward was compiled: its `self`, not in dynamo's module stack."""
 
 
 class NodeFacts(NamedTuple):
-    """The facts about one node of a graph.
+    """The facts about one node of a graph, from its metadata.
 
     module: the module that ran it. where: its line of user code. seq: number of the autograd node
-    that it belongs to; None where AOT gave none. is_forward, is_backward: which half of AOT's
-    joint graph it is marked as part of. is_summing: whether it adds two gradients. origin: the
-    operation before decomposition; empty where the node was not decomposed.
+    that it belongs to; None where AOT gave none. is_forward, is_backward: which half of AOT's joint
+    graph it is marked as part of. is_summing: whether it adds two gradients. origin: the operation
+    before decomposition; empty where the node was not decomposed.
     """
 
     module: ModulePath
@@ -72,10 +72,10 @@ class NodeFacts(NamedTuple):
 
 
 def facts_of_node(node: Node) -> NodeFacts:
-    """What the metadata of `node` says about its operation: module, line, autograd node, origin."""
+    """Read from the metadata of `node` its operation's module, line, autograd node and origin."""
     sums = bool(node.meta.get(_SUMMED))
-    # AOT has no metadata for a sum of gradients: as in eager code, it is told as part of the
-    # operation that made the gradient added last.
+    # AOT has no metadata for a sum of gradients. As in eager code, the sum counts as part of the
+    # operation that made the gradient which was added last.
     meta = node.all_input_nodes[-1].meta if sums and node.all_input_nodes else node.meta
     tag = meta.get("partitioner_tag")
     stack = meta.get("fwd_nn_module_stack") or meta.get("nn_module_stack")
@@ -93,7 +93,7 @@ def facts_of_node(node: Node) -> NodeFacts:
 
 
 def op_name(target: Any) -> str:
-    """The name of the function that a node calls, as in `TracedOp`: `aten.add.Tensor`."""
+    """The name of the function that a node calls, spelled as in `TracedOp`: `aten.add.Tensor`."""
     if isinstance(target, Overload):
         return facts_of(target).name
     return str(getattr(target, "__name__", target))
@@ -101,7 +101,7 @@ def op_name(target: Any) -> str:
 
 @lru_cache(4096)
 def _module_path(text: str) -> ModulePath:
-    """`L['self']._modules['blocks'][0].fc1`, as dynamo writes it, taken apart."""
+    """Parse a path as dynamo writes it: `L['self']._modules['blocks'][0].fc1`."""
     detours = 1
     while detours:  # a detour may name the modules on its way by detours
         text, detours = _HOOKED.subn("", text)
@@ -114,7 +114,7 @@ def _module_path(text: str) -> ModulePath:
 
 @lru_cache(4096)
 def _where(trace: str) -> str:
-    """The innermost line of a stack trace that lies outside torch."""
+    """The innermost line of a stack trace outside torch, as "FILE:LINE"; empty if there is none."""
     for file, line in reversed(_FRAME.findall(trace)):
         if not is_torchs(file):
             return f"{file.rpartition('/')[2]}:{line}"

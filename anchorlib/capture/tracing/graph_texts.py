@@ -1,12 +1,12 @@
-"""A compiler's graph read from the text that torch logs of it, where torch's own objects are gone.
+"""Reads a compiler's graph from the text that torch logs, where torch's own objects have moved.
 
 The text is Python: a statement for each node, with dtype, shape and strides in its annotation.
 
     # File: train.py:12 in forward, code: return torch.tanh(self.fc1(x))
     tanh: "f32[3, 4][4, 1]cpu" = torch.ops.aten.tanh.default(addmm);  addmm = None
 
-So operations, values, producers and lines are known. Modules, numbers (`seq`) and what an operation
-was before decomposition are not.
+The text tells operations, values, producers and lines. It does not tell modules, numbers (`seq`),
+or what an operation was before decomposition.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TextGraph(NamedTuple):
 
 
 def read_text(text: str) -> TextGraph | None:
-    """The graph in a text that torch logs; None where the text holds no graph.
+    """Read the graph in a text that torch logs; None where the text holds no graph.
 
     Raises SyntaxError, ValueError or StopIteration for a graph that is written otherwise.
     """
@@ -79,10 +79,11 @@ def _split(text: str) -> tuple[str, bool, str]:
 
 
 class _Reading:
-    """One text while it is read.
+    """Reads one text, statement by statement.
 
-    forms: dtype, shape and strides of the values, as far as they are stated. taken: the value that
-    each name stands for; a `getitem` stands for an output of another node.
+    forms: argument name, dtype, shape and strides of the graph's values, as far as the text states
+    them. taken: the value that each variable stands for; a variable assigned by `getitem` stands
+    for an output of another node.
     """
 
     def __init__(self, body: str, *, backward: bool) -> None:
@@ -107,7 +108,7 @@ class _Reading:
         return TextGraph(self._graph, (*self._names, "output"))
 
     def _calls(self) -> Iterator[tuple[str, ast.Call, int]]:
-        """Each node that calls an operation: its name, the call, and its line in the text."""
+        """Yield each node that calls an operation: its name, the call, and its line in the text."""
         for statement in self._forward.body:
             target, value, form = _assigned(statement)
             if not target or (isinstance(value, ast.Constant) and value.value is None):
@@ -168,7 +169,10 @@ class _Reading:
         return (argument, *form)  # type: ignore[return-value]  # the rest of such a tuple
 
     def _where(self, line: int) -> str:
-        """The line of user code that stands in the comment before a line of the text."""
+        """The user's line, as "FILE:LINE", in the comment above a line of the text.
+
+        Empty where the comment names no line, or a line of torch's.
+        """
         for text in reversed(self._lines[: line - 1]):
             match = _FILE.match(text)
             if match is not None:
@@ -180,7 +184,10 @@ class _Reading:
 
 
 def _assigned(statement: ast.stmt) -> tuple[str, ast.expr | None, ast.expr | None]:
-    """The one name that a statement assigns, the value, and its annotation."""
+    """The name that a statement assigns, the value, and the annotation.
+
+    The name is "" for a statement that assigns none; the annotation is None if there is none.
+    """
     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
         return statement.target.id, statement.value, statement.annotation
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
@@ -193,7 +200,7 @@ def _is_in(one: ast.expr, values: Container[str]) -> TypeGuard[ast.Name]:
 
 
 def _facts(called: str) -> OpFacts | None:
-    """The facts of an operation by the name under which a program calls it; None if it has none."""
+    """Facts from the schema of the operation called by this name; None where torch has none."""
     if not called.startswith(_OPERATORS):
         return None
     try:
@@ -204,7 +211,7 @@ def _facts(called: str) -> OpFacts | None:
 
 
 def _literal(value: ast.expr) -> Any:
-    """The value of an argument; the text of one that is no literal, as `torch.float32`."""
+    """The value of an argument; its text where it is not a literal, as `torch.float32`."""
     try:
         return ast.literal_eval(value)
     except ValueError:
@@ -212,6 +219,6 @@ def _literal(value: ast.expr) -> Any:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    """Sizes as the text has them; 0 for a size that is not known before the graph runs."""
+    """Parse sizes, as "3, 4"; 0 stands for a size that is not known before the graph runs."""
     parts = [one.strip() for one in text.split(",") if one.strip()]
     return tuple(int(one) if one.isdecimal() else 0 for one in parts)

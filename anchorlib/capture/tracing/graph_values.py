@@ -1,7 +1,7 @@
-"""Values of the operations of Inductor's graphs, as far as they lie in memory and are seen there.
+"""Records values of operations in Inductor's graphs, where these are in memory and are seen.
 
-Most tensors between two operations of a kernel are in no memory: each of those that was wanted is a
-gap. Tensors that are seen are copied at once, since a graph uses its memory again.
+Most tensors between two operations of a kernel are in no memory: each such tensor that was selected
+becomes a gap. Seen tensors are copied at once, since a graph uses its memory again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ UNSEEN: Final = "the backend runs the graph out of sight"
 
 
 def places_of(keeping: Keeping, graph: CompilerGraph, modules: Iterable[str]) -> set[NodeOutput]:
-    """The tensors of a graph that must be copied when they are seen.
+    """The tensors of a graph that must be copied when they are seen, as they may be selected.
 
-    modules: the names of all modules; which of them an operation belongs to shows later.
+    modules: the names of all modules; which of them an operation belongs to is found out later.
     """
     places: set[NodeOutput] = set()
     names = list(modules)
@@ -45,7 +45,7 @@ def keep_op(
     kept: Mapping[NodeOutput, torch.Tensor],
     written: Sequence[torch.Tensor],
 ) -> None:
-    """Record the values of one operation of a graph that has run.
+    """Record the selected values of one operation of a graph that has run.
 
     kept: the copies of the tensors that were seen. written: the inputs of the graph that the
     operation wrote in place.
@@ -61,7 +61,10 @@ def keep_op(
 
 
 def miss_op(keeping: Keeping, op: GraphOp, sight: Sight) -> None:
-    """State a gap for an operation of a graph whose runs are not seen, if its values are wanted."""
+    """Note in the log that selected outputs of an operation are not recorded.
+
+    The operation is of a graph that a backend runs unseen.
+    """
     called = Called(op.op, sight.origin, sight.module)
     for kind in made_kinds(form[0] for form in op.outputs):
         keeping.miss(called, kind, UNSEEN)

@@ -1,4 +1,4 @@
-"""Callbacks on the import of modules, so that anchorlib imports none of them itself.
+"""Arrivals: calls functions when modules are imported, so that anchorlib need not import them.
 
 Compilers take more than a second to import, and a training that does not compile never needs them.
 """
@@ -18,7 +18,10 @@ Meeting = Callable[[ModuleType], None]
 
 
 class Arrivals(importlib.abc.MetaPathFinder):
-    """Calls a function with each module of a list: at once if it is loaded, else on its import."""
+    """Calls a function with each wanted module: at once if it is loaded, else on its import.
+
+    wanted: the functions, by the name of the module. It is an import finder on `sys.meta_path`.
+    """
 
     def __init__(self, wanted: Mapping[str, Meeting]) -> None:
         self._wanted = wanted
@@ -45,7 +48,10 @@ class Arrivals(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002  # importlib's own
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec that other finders return, with a loader that calls the module's function."""
+        """The spec that other finders return, with a loader that also calls the wanted function.
+
+        None for a module that is not wanted, so that other finders are asked.
+        """
         if name not in self._left:
             return None
         self._left.discard(name)  # so that the find_spec below asks the other finders

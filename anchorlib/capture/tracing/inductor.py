@@ -1,8 +1,8 @@
 """Inductor's graphs while they run: their operations, and the values that can be seen.
 
 A kernel computes several operations at once, and most values between them are never in memory.
-Values are seen where a graph is given or returns a tensor, where torch's own kernels (a product of
-matrices) take or make one inside it, and where an anchor is shown one.
+Values are seen where a tensor enters or leaves a graph, where one of torch's own kernels (a product
+of matrices) reads or makes a tensor inside it, and where the graph shows a tensor to an anchor.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = ["Kernels", "Running"]
 
 
 class Running:
-    """One execution of a graph.
+    """One execution of a graph compiled by Inductor.
 
     makers: the operation that made each of the graph's inputs. written: the inputs that the graph
     writes in place. digests: of the graph's tensors whose values were seen. kept: copies of those
-    tensors of `keeps` that were seen, made when they were.
+    tensors named in `keeps` that were seen, copied at that moment.
     """
 
     def __init__(
@@ -62,7 +62,10 @@ class Running:
         self._waiting = sorted(kernels, key=lambda op: op.group or 0)
 
     def see(self, output: NodeOutput, x: torch.Tensor) -> None:
-        """Keep the digest of `x`, the values of the graph's tensor `output`, if it has none yet."""
+        """Store the digest of the graph's tensor `output`, whose values are `x`, if not yet stored.
+
+        If that tensor is to be recorded, a copy of `x` is stored as well.
+        """
         digest = self._digest(x)
         if digest is not None:
             self.digests.setdefault(output, digest)
@@ -70,7 +73,7 @@ class Running:
             self.kept[output] = Snapshot(x).tensor
 
     def writes(self, op: GraphOp) -> list[str]:
-        """Names of the graph's inputs that `op` writes in place."""
+        """Names of the graph's inputs that operation `op` writes in place."""
         names = [op.takes[at].node for at in op.mutates]
         return [name for name in names if name in self.written]
 
@@ -99,7 +102,10 @@ class Running:
                     self.see(output, x)
 
     def _next(self, name: str, shapes: list[tuple[int, ...]]) -> GraphOp | None:
-        """Take the first waiting operation, in kernel order, with this name and output shapes."""
+        """Take the first waiting operation, in kernel order, with this name and output shapes.
+
+        Returns None if no waiting operation fits.
+        """
         base = _base(name)
         for at, op in enumerate(self._waiting):
             if _base(op.op) == base and [form[2] for form in op.outputs] == shapes:
@@ -108,10 +114,10 @@ class Running:
 
 
 class Kernels:
-    """The graphs of Inductor's that were read, and those that run now, by thread.
+    """The graphs of Inductor's that were read, and their executions.
 
-    compilations: ids of the compilations that the graphs come from. executions: those under way, by
-    thread.
+    compilations: ids of the compilations that the graphs come from. executions: the executions
+    under way, by thread.
     """
 
     def __init__(self, digests: Digests, keeping: Keeping | None = None) -> None:
@@ -122,12 +128,12 @@ class Kernels:
         self._inputs, self._outputs = digests == "both", digests != "none"
 
     def read(self, key: GraphKey, graph: CompilerGraph) -> None:
-        """Keep a graph that was just compiled."""
+        """Store a graph that was just compiled."""
         self._graphs[key] = graph
         self.compilations.add(compile_id())
 
     def knows(self, key: GraphKey) -> bool:
-        """Whether the graph that is about to run was read."""
+        """Whether the graph with this key was read while it was compiled."""
         return key in self._graphs
 
     @property
@@ -136,7 +142,7 @@ class Kernels:
         return self.executions.get(get_ident())
 
     def begin(self, key: GraphKey, given: list[Any], sights: Sights) -> Running:
-        """A graph begins to run; given: its inputs."""
+        """Note that a graph begins to run with the inputs `given`; return its execution."""
         graph = self._graphs[key]
         digest = digest_of if self._outputs else _no_digest
         running = Running(graph, digest, self._kept(graph, sights))
@@ -152,13 +158,13 @@ class Kernels:
         return running
 
     def _kept(self, graph: CompilerGraph, sights: Sights) -> Collection[NodeOutput]:
-        """The tensors of a graph to copy where they are seen, for values that are kept whole."""
+        """The tensors of a graph to copy when they are seen, because they may be recorded."""
         if self._keeping is None:
             return ()
         return places_of(self._keeping, graph, sights.names.modules.values())
 
     def leave(self) -> None:
-        """The graph that ran on this thread has returned or failed."""
+        """End the execution on this thread, since the graph has returned or failed."""
         self.executions.pop(get_ident(), None)
 
     def note(self, running: Running, returned: Any, sights: Sights, node: Any) -> None:
@@ -210,7 +216,10 @@ class Kernels:
         pass_index: int,
         source: str = "inductor",
     ) -> TracedOp:
-        """The entry of a graph's operation. first: index in the step of each operation, by name."""
+        """The log's entry of an operation in a graph.
+
+        first: each operation's index in the step, by name.
+        """
         index = first[op.name]
         taken = [running.digests.get(output) if self._inputs else None for output in op.takes]
         made = self._made(op, running)
@@ -236,7 +245,7 @@ class Kernels:
         return TracedOp(form, pass_index, digests, op.floats)
 
     def _made(self, op: GraphOp, running: Running) -> list[bytes | None]:
-        """The digests of the tensors that an operation made; None for those not seen."""
+        """The digest of each tensor that an operation made; None for tensors that were not seen."""
         for name in running.writes(op):
             if self._outputs and len(op.outputs) == 1:
                 return [digest_of(running.written[name])]
@@ -252,7 +261,7 @@ def _with_digests(
 
 
 def _pairs(graph: CompilerGraph, returned: Any) -> Iterator[tuple[NodeOutput, torch.Tensor]]:
-    """Each tensor that a graph has returned, with the tensor of the graph that it is."""
+    """Yield each tensor that a graph has returned, with its place in the graph."""
     every = returned if isinstance(returned, list | tuple) else (returned,)
     for output, x in zip(graph.outputs, every, strict=True):
         if output is not None and isinstance(x, torch.Tensor):
@@ -264,7 +273,7 @@ def _named(arguments: Arguments) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _base(name: str) -> str:
-    """`addmm` of `aten.addmm.out`."""
+    """An operation's name without namespace and overload: `addmm` of `aten.addmm.out`."""
     return name.split(".")[1] if "." in name else name
 
 

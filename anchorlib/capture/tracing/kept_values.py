@@ -1,8 +1,8 @@
-"""Values of operations kept whole: what `trace(values=...)` selects is recorded as it runs.
+"""Keeping: records whole tensors of traced operations, as `trace(values=...)` selects them.
 
 Inputs are recorded right before an operation runs and outputs right after it, so that an operation
 in place has both. A tensor without plain values (sparse, quantized, of a dtype that no record can
-have) is a gap of the trace, as is one that only a compiler's kernel ever holds.
+have) becomes a gap of the trace, as does a tensor that only ever exists inside a compiled kernel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MODES: Final = ((All(), None),)
 class Keeping:
     """Records the values of selected operations.
 
-    on_gap: takes the reason why values were not kept.
+    wanted: the selectors. on_gap: receives the reason why values were not recorded.
     """
 
     def __init__(
@@ -43,31 +43,34 @@ class Keeping:
         self._running: dict[int, At] = {}
 
     def forget(self) -> None:
-        """A step has ended: the calls of each operation are counted anew."""
+        """Count the calls of each operation from 0 again, because a step has ended."""
         self._calls.clear()
         self._running.clear()
 
     def before(
         self, called: Called, pass_index: int, names: Iterable[str], tensors: Iterable[torch.Tensor]
     ) -> None:
-        """An operation is about to run. names, tensors: its inputs that have been written."""
+        """Record selected inputs of an operation that is about to run, and count the call.
+
+        names, tensors: its inputs whose memory has been written.
+        """
         self.begin(called, pass_index)
         for name, x in zip(names, tensors, strict=True):
             self.keep(called, taken_kind(name), x)
 
     def after(self, called: Called, names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None:
-        """The operation has run. names, tensors: its outputs."""
+        """Record selected outputs of the operation that has run. names, tensors: its outputs."""
         for kind, x in zip(made_kinds(names), tensors, strict=True):
             self.keep(called, kind, x)
 
     def begin(self, called: Called, pass_index: int) -> None:
-        """Count a call of an operation, which gives the coordinates of its records."""
+        """Count a call of an operation; the count is the `call` coordinate of its records."""
         phase = self._clock.phases.here
         number = next(self._calls[called.name, pass_index, phase])
         self._running[threading.get_ident()] = At(self._clock.step, pass_index, number, phase)
 
     def keep(self, called: Called, kind: str, x: torch.Tensor) -> None:
-        """Record the present values of one tensor of the operation that runs, if it is wanted."""
+        """Record the present values of one tensor of the running operation, if selected."""
         if not self.wanted.takes(called, kind):
             return
         if not is_plain(x):
@@ -80,12 +83,12 @@ class Keeping:
             self._recorder.observe(streams, at, x)
 
     def miss(self, called: Called, kind: str, why: str) -> None:
-        """State a gap: the values of this tensor were wanted, and not kept."""
+        """Note in the trace's log that a tensor, if selected, was not recorded; `why` says why."""
         if self.wanted.takes(called, kind):
             self._on_gap(f"{VALUES} {called.op}: {why}")
 
     def miss_unmatched(self) -> list[str]:
-        """State a gap for each selector that selected nothing, and return them."""
+        """Note in the trace's log each selector that selected nothing; return their texts."""
         unmatched = self.wanted.unmatched
         for text in unmatched:
             self._on_gap(f"{VALUES} operations named {text!r}: no traced operation is")
@@ -93,7 +96,7 @@ class Keeping:
 
 
 def _unkept(x: torch.Tensor) -> str:
-    """What a tensor without plain values is, for the reason of a gap."""
+    """In words for the reason of a gap, why the values of a tensor cannot be recorded."""
     if x.layout is not torch.strided:
         return f"a tensor of layout {str(x.layout).removeprefix('torch.')} is not kept whole"
     if x.is_nested or x.device.type == "meta":

@@ -1,4 +1,4 @@
-"""Listens to what torch logs of a kind; the program sees no message that it did not ask for."""
+"""Hearing: receives what torch logs, without showing the program messages it did not ask for."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _OURS: Final = logging.DEBUG - 1
 
 
 class Hearing(logging.Filter):
-    """A filter that hands each message to a function, and lets it through where it was asked for.
+    """A logging filter that hands each message to a function before the logger handles the message.
 
-    As a filter it is called before any handler is, so that the program's own handlers, and those of
-    the loggers above, see no message more than without it. A level that the program sets meanwhile
-    holds, also afterwards.
+    As a filter it is called before any handler is, so the program's own handlers, and those of
+    parent loggers, see only the messages that they would see anyway. A level that the program sets
+    meanwhile stays in force, also afterwards.
     """
 
     def __init__(self, on_message: Callable[[logging.LogRecord], None]) -> None:
@@ -29,7 +29,7 @@ class Hearing(logging.Filter):
         self._levels: dict[logging.Logger, int] = {}
 
     def begin(self, kind: str) -> bool:
-        """Listen to torch's loggers of this kind; returns whether there are any."""
+        """Listen to torch's loggers of this kind; return whether there are any."""
         for logger in loggers_of(kind):
             if logger in self._levels:
                 continue
@@ -39,7 +39,7 @@ class Hearing(logging.Filter):
         return bool(self._levels)
 
     def end(self) -> None:
-        """Stop listening, and put back each level that the program has not changed meanwhile."""
+        """Stop listening, and restore each level that the program has not changed meanwhile."""
         for logger, level in self._levels.items():
             logger.removeFilter(self)
             if logger.level == _OURS:
@@ -47,12 +47,12 @@ class Hearing(logging.Filter):
         self._levels.clear()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Hand a message over; whether the program sees it."""
+        """Hand a message to the function; return whether the program is to see the message."""
         self._on_message(record)
         logger = logging.getLogger(record.name)
         return logger.level != _OURS or record.levelno >= self._own_level(logger)
 
     def _own_level(self, logger: logging.Logger) -> int:
-        """The level from which on the program would see messages of a logger that was not heard."""
+        """The level that `logger` would have if anchorlib did not listen to it."""
         above = logger.parent or logger
         return self._levels.get(logger) or above.getEffectiveLevel()

@@ -13,7 +13,7 @@ __all__ = ["Names"]
 
 
 class Names:
-    """Names of modules by object, and the module that owns each parameter and each storage."""
+    """Names of modules, by id, and the module that owns each parameter and each storage."""
 
     def __init__(self) -> None:
         self.modules: dict[int, str] = {}
@@ -35,7 +35,7 @@ class Names:
         return self.modules.get(id(module))
 
     def at(self, path: tuple[str, ...]) -> str:
-        """The name of the module at a path, without wrappers; empty where there is no such one."""
+        """The name of the module at `path`, without wrappers; empty where no known module is."""
         name = ".".join(link for link in path if link not in WRAPPER_LINKS)
         return name if name in self.modules.values() else ""
 
@@ -44,24 +44,24 @@ class Names:
         return self._parameters.get(id(variable), "")
 
     def find_memory(self) -> None:
-        """Look up the parameters' memory anew, since an assignment to `.data` moves it."""
+        """Look up each parameter's storage again, since an assignment to `.data` changes it."""
         self._owners.clear()
         for parts in self._held[1::2]:
             for parameter in parts.values():  # type: ignore[attr-defined]
                 self.own(storage_key(parameter), self._parameters[id(parameter)])
 
     def own(self, key: int | None, module: str) -> None:
-        """Let `module` own a storage (of a gradient, of optimizer state) until the step ends.
+        """Note, until the step ends, that `module` owns a storage.
 
-        key: as `storage_key` gives it.
+        Such storages hold a gradient or optimizer state. key: the storage's, from `storage_key`.
         """
         if key is not None:
             self._owners[key] = module
 
     def owner_among(self, keys: Iterable[int | None]) -> str:
-        """The only module that owns some of these storages; empty where none or several do.
+        """The only module that owns some of these storages; empty where no module or several do.
 
-        keys: as `storage_keys` gives them.
+        keys: the storages', from `storage_keys`.
         """
         owned, owner = self._owners, ""
         for key in keys:

@@ -1,4 +1,7 @@
-"""How tensors lie in memory: the part of an operand's form that many operands of a step share."""
+"""Layouts: dtype, shape and strides of tensors, each described once and shared.
+
+A step has thousands of tensors that operations take or return, and few different layouts.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from anchorlib.operations import OperandForm
 __all__ = ["Layouts", "OperandLayout"]
 
 _SPREAD: Final = 4
-"""A tensor's span of memory is hashed whole only if it is at most so many times its own bytes."""
+"""A tensor that spans more than this many times its own bytes is not hashed by its whole span."""
 _MANY: Final = 1 << 12
 _STRIDED: Final = torch.strided
 _Key: TypeAlias = tuple[torch.dtype, torch.Size, tuple[int, ...]]
@@ -24,7 +27,10 @@ _Memory: TypeAlias = Callable[[int], Any]
 
 
 class _Forms(dict[str, OperandForm]):
-    """The forms of the operands of one layout, by argument; each is made once."""
+    """The descriptions of tensors of one layout, by argument name; each is made once and kept.
+
+    Such an `OperandForm` is what the log of operations stores of a tensor besides its digest.
+    """
 
     def __init__(self, parts: tuple[Any, ...], *, has_digest: bool) -> None:
         super().__init__()
@@ -39,12 +45,11 @@ class _Forms(dict[str, OperandForm]):
 class OperandLayout:
     """Element type, shape and strides of a tensor; no strides where it has none (sparse tensors).
 
-    known, unknown: the forms of operands that have a digest, and of those that have none.
-    nbytes: size of the values. span: size of the memory from the first to the last value.
-    memory_at: gives that memory, by the address of the first value; None where a tensor of this
-    layout is not read there.
-    gathering: how the values are put in order; None where that memory holds them so, and nothing
-    else.
+    known, unknown: by argument name, the log's descriptions of such a tensor with a digest, and
+    without. nbytes: size of the values. span: size of the memory from the first to the last value.
+    memory_at: returns the span at the address of the first value; None where tensors of this layout
+    are not read by address. gathering: copies the values in order; None where the span holds the
+    values in order and nothing else.
     """
 
     __slots__ = ("gathering", "known", "memory_at", "nbytes", "span", "unknown")
@@ -72,7 +77,10 @@ class Layouts:
         self._known: dict[_Key, OperandLayout] = {}
 
     def forget(self) -> None:
-        """Drop the layouts if there are many: other steps have other shapes."""
+        """Drop all layouts if there are very many.
+
+        A program with ever new shapes would fill memory.
+        """
         if len(self._known) > _MANY:
             self._known.clear()
 
@@ -95,10 +103,10 @@ class Layouts:
 
 
 def _span(x: torch.Tensor) -> int:
-    """Bytes from the first to the last element of an array; 0 where they are not read as they lie.
+    """Bytes from the first to the last element of a tensor; 0 if its bytes are not hashed in place.
 
-    That is where the array is empty, is large enough for all threads of torch, or is spread too
-    thinly over its memory, and where the bytes of its dtype do not make its values.
+    That is where the tensor is empty, so large that torch copies it with all threads, or spread too
+    thinly over its memory, and where the bytes of its dtype are not its values.
     """
     nbytes = x.numel() * x.element_size()
     if not nbytes or x.dtype not in QUICK or is_for_many(nbytes):

@@ -1,4 +1,8 @@
-"""What a session's traces share: each mostly sees again what the traces before it have seen."""
+"""Repeats: the state that the traces of one session share.
+
+A later trace mostly meets the operations and tensor layouts of the earlier ones again, and neither
+stores nor computes these anew.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ __all__ = ["Repeats"]
 
 @dataclass(slots=True)
 class Repeats:
-    """The log, which knows the structures of steps, and how tensors lie in memory."""
+    """What later traces of a session reuse: the log of operations, and the known tensor layouts."""
 
     log: OpLog = field(default_factory=OpLog)
     layouts: Layouts = field(default_factory=Layouts)

@@ -1,4 +1,4 @@
-"""A request to trace: which steps, and digests of which tensors."""
+"""Checks what `trace` was asked for: which steps, and digests of which tensors."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from anchorlib.errors import OptionError
 __all__ = ["Digests", "TraceSteps", "check_digests", "trace_steps"]
 
 TraceSteps: TypeAlias = int | range
-"""A number of steps, counted from the next step on, or a range of step numbers."""
+"""Which steps to trace: a number of steps, counted from the next step on, or a range of steps."""
 
 Digests: TypeAlias = Literal["both", "outputs", "none"]
 
 
 def trace_steps(steps: object, upcoming: int) -> range:
-    """The range of steps to trace, where `upcoming` is the next that can be traced whole.
+    """The range of steps to trace, from the option `steps`: a number of steps, or a range.
 
-    Raises OptionError for anything but a positive number or a range, and for steps that are over.
+    upcoming: the next step that can be traced whole. Raises OptionError for anything but a positive
+    number or a range, and for steps that are over.
     """
     if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0:
         return range(upcoming, upcoming + steps)
@@ -31,7 +32,7 @@ def trace_steps(steps: object, upcoming: int) -> range:
 
 
 def check_digests(digests: object) -> Digests:
-    """`digests` itself, with its type. Raises OptionError where it is no such choice."""
+    """Return `digests` if it is "both", "outputs" or "none"; raise OptionError otherwise."""
     for choice in get_args(Digests):
         if digests == choice:
             checked: Digests = choice

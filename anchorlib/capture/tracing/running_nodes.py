@@ -1,8 +1,8 @@
-"""Which node of a compiler's graph runs, where the graph is run operation by operation.
+"""Finds which node of a compiler's graph runs, where the graph runs operation by operation.
 
-torch writes the code of such a graph module, one line for each node, and keeps the table of lines
-to nodes in private attributes of the module. Where torch has moved these, the line itself tells the
-node, by the name that it assigns.
+torch writes the code of such a graph module, one line for each node, and keeps the table from lines
+to nodes in private attributes of the module. Where torch has moved these attributes, the node is
+found by the variable name that the line assigns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Lines"]
 
 
 class Lines:
-    """The nodes of the graphs that were seen to run, until they are forgotten."""
+    """Finds the node of a graph that is running; keeps the nodes of seen graphs until `forget`."""
 
     def __init__(self) -> None:
         self._nodes: dict[fx.GraphModule, tuple[object, list[fx.Node]]] = {}
@@ -29,7 +29,7 @@ class Lines:
         self._nodes.clear()
 
     def node(self, frame: FrameType) -> fx.Node | None:
-        """The node whose line `frame` runs; None where that cannot be told."""
+        """The node whose line of code `frame` is running; None where no node can be found."""
         graph_module: Any = frame.f_locals.get("self")
         known = node_lines(graph_module) if isinstance(graph_module, fx.GraphModule) else None
         if known is None:
@@ -40,7 +40,10 @@ class Lines:
         return nodes[place] if place is not None and place < len(nodes) else None
 
     def _of_line(self, graph_module: Any, frame: FrameType) -> fx.Node | None:
-        """The node that the text of the line names which `frame` runs."""
+        """The node whose name is in the line of code that `frame` is running.
+
+        None if no node is.
+        """
         if not isinstance(graph_module, fx.GraphModule):
             return None
         code = frame.f_code
@@ -50,7 +53,7 @@ class Lines:
         return next((node for node in nodes if node.name == name), None)
 
     def _of(self, graph_module: fx.GraphModule, lines: object) -> list[fx.Node]:
-        """The nodes of a module; listed anew when torch has written its code again."""
+        """The nodes of a graph module. lines: changes when torch writes the module's code again."""
         known = self._nodes.get(graph_module)
         if known is None or known[0] is not lines:
             known = self._nodes[graph_module] = (lines, list(graph_module.graph.nodes))

@@ -1,4 +1,4 @@
-"""Facts from an operation's schema: names of arguments, which it writes, whether it is a view."""
+"""Reads an operation's schema: the names of arguments, which it writes, whether it is a view."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNMARKED = {
     "aten::batch_norm_gather_stats": _STATISTICS,
     "aten::batch_norm_gather_stats_with_counts": _STATISTICS,
 }
-"""Arguments that operations write though their schemas do not say so: where `training`, if any."""
+"""Arguments that operations write although their schemas do not say so, unless `training=False`."""
 _UNMARKED_VIEWS = ("aten::_unsafe_view", "aten::_reshape_alias")
 _SILENT = ("profiler::", "prim::", "_c10d_functional::wait_tensor")
 
@@ -35,12 +35,13 @@ class Default(NamedTuple):
 class OpFacts(NamedTuple):
     """Facts about one overload of an operation, from its schema.
 
-    defaults: the arguments that have a default other than None.
-    writes: names of the arguments that it writes. trained: of those that it writes as well unless
-    it is told `training=False`. in_place: whether it is named as one that writes what it is given.
-    shares: whether what it returns mostly lies in memory that it was given and does not write.
-    silent: whether it computes no values.
-    blank: whether the memory that it returns has not been written yet (`empty`).
+    name: its full name. arguments: the names of its arguments. defaults: the arguments that have a
+    default other than None. writes: names of the arguments that it always writes. trained: names of
+    the arguments that it writes unless it is called with `training=False`. in_place: whether it
+    writes arguments and its name ends in "_". view: whether it returns a view of an argument.
+    shares: whether its result mostly lies in the memory of an argument that it does not write.
+    silent: whether it computes no values. blank: whether the memory that it returns has not been
+    written yet (`empty`).
     """
 
     name: str
@@ -55,7 +56,7 @@ class OpFacts(NamedTuple):
     blank: bool
 
     def written(self, settings: str) -> frozenset[str]:
-        """Names of the arguments that a call writes. settings: those that are no tensors."""
+        """Names of the arguments that a call writes. settings: the text of its other arguments."""
         return self.trained if self.trained and "training=False" not in settings else self.writes
 
 
@@ -63,7 +64,7 @@ _known: dict[int, tuple[Any, OpFacts]] = {}
 
 
 def facts_of(overload: Any) -> OpFacts:
-    """The facts in the schema of an overload."""
+    """The facts in the schema of an overload; cached, since each operation asks for them."""
     # By identity: the hash of an overload is a function in Python. While it is kept here, no other
     # overload can get its id.
     known = _known.get(id(overload))
@@ -94,7 +95,7 @@ def _new_facts(overload: Any) -> OpFacts:
 
 
 def setting(value: Any) -> str:
-    """An argument that is not a tensor, as text: "tanh", "[1, 1]", "float32"."""
+    """The text of an argument that is not a tensor: "tanh", "[1, 1]", "float32"."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(setting, value))}]"
     return str(value).removeprefix("torch.")

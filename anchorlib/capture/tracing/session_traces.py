@@ -1,4 +1,4 @@
-"""What a session was asked to trace, and the trace that is under way."""
+"""SessionTraces: starts, replaces and ends the traces of operations of one session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["SessionTraces"]
 class SessionTraces:
     """The traces of one session, one at a time. Only `ask` raises, never a call inside training.
 
-    parts: gives the named parts of each watched model.
+    parts: returns the named modules and parameters of each watched model.
     """
 
     def __init__(
@@ -42,7 +42,10 @@ class SessionTraces:
         compiled: bool = True,
         values: object = (),
     ) -> None:
-        """Trace these steps, in place of a trace that is under way. Raises OptionError."""
+        """Trace the operations of `steps`, in place of a trace under way. Raises OptionError.
+
+        The options are those that a user gives to `session.trace`; they are checked here.
+        """
         selectors = check_values(values)
         clock = self._clock
         upcoming = clock.step if clock.is_at_boundary else clock.step + 1
@@ -58,7 +61,7 @@ class SessionTraces:
         midway: bool = False,
         values: Sequence[Selector] = (),
     ) -> None:
-        """Trace `steps`, which were checked, in place of a trace that is under way.
+        """Trace `steps`, which were checked, in place of a trace under way.
 
         midway: whether the open step has begun even if the clock has counted nothing in it yet.
         values: select the operations whose tensors are recorded.
@@ -79,13 +82,13 @@ class SessionTraces:
         return lambda on_gap: Keeping(WantedValues(values), self._recorder, self._clock, on_gap)
 
     def know(self) -> None:
-        """Tell the trace under way the names of a model that is watched from now on."""
+        """Tell the trace under way the module names of all watched models, as a model was added."""
         if self._tracer is not None:
             for parts in self._parts():
                 self._tracer.know(parts)
 
     def end_step(self, upcoming: int | None) -> None:
-        """A step has ended, and step `upcoming` begins (None: no further step does)."""
+        """Tell the trace that a step has ended and step `upcoming` begins (None: none begins)."""
         tracer = self._tracer
         if tracer is not None:
             tracer.end_step(upcoming)
@@ -93,12 +96,12 @@ class SessionTraces:
                 self._tracer = None
 
     def close(self) -> None:
-        """End the trace that is under way, and hand over what it has seen."""
+        """End the trace under way and hand over the operations that it has seen."""
         self.end_step(None)
         self._tracer = None
 
     def silence(self) -> None:
-        """Trace nothing more: this process was forked from the process that traces."""
+        """Trace nothing more, because this process was forked from the process that traces."""
         if self._tracer is not None:
             self._tracer.silence()
 

@@ -1,4 +1,6 @@
-"""What is known of a traced step so far, and how an operation's stage and module are told.
+"""Sights: what is known of a traced step so far; tells the stage and module of each operation.
+
+Where stage and module of an operation come from:
 
 forward    the operation has the sequence number of the autograd node that was just made
 backward   the autograd node that runs has the number of its forward operation, which gives module
@@ -42,7 +44,13 @@ _SUMS: Final = {"aten.add.Tensor", "aten.add_.Tensor"}
 
 
 class Sight(NamedTuple):
-    """What an operation is: its stage, module, sequence number, autograd node, line and origin."""
+    """What was found out about an operation when it was dispatched.
+
+    stage: "forward", "backward", "accumulate", "optimizer" or "recompute". module: the name of the
+    module that it belongs to. seq: the number that it shares with its forward or backward
+    operation. node: the name of the autograd node that ran it; empty outside backward. where: its
+    line of user code. origin: the operation before decomposition, in compiled code.
+    """
 
     stage: str
     module: str
@@ -88,7 +96,7 @@ class Sights:
         self._insides = Insides(self.names.name_of)
 
     def next_step(self) -> list[TracedOp]:
-        """Return the operations of the step that has ended, and forget all else of that step."""
+        """Return the operations of the step that has ended, and forget all else about that step."""
         ops, self.ops = self.ops, []
         self.makers.forget()
         self.digester.forget()
@@ -104,17 +112,17 @@ class Sights:
         return ops
 
     def add(self, op: TracedOp, facts: OpFacts) -> None:
-        """Append an operation that has run."""
+        """Append an operation that has run to the operations of the step."""
         if facts.blank:
             self._blank.add(len(self.ops))
         self.ops.append(op)
 
     def is_blank(self, maker: int | None) -> bool:
-        """Whether the operation `maker` made memory and nothing has written that memory since."""
+        """Whether operation `maker` allocated memory (`empty`) and nothing has written it since."""
         return maker in self._blank
 
     def are_written(self, makers: list[int | None]) -> Iterable[bool]:
-        """For each of these operations whether the memory that it made has been written."""
+        """For each of these operations, whether the memory that it made has been written."""
         blank = self._blank
         return _ALL if blank.isdisjoint(makers) else [maker not in blank for maker in makers]
 
@@ -126,10 +134,10 @@ class Sights:
         tensors: list[torch.Tensor],
         keys: Keys,
     ) -> Sight:
-        """What an operation, dispatched at `place`, is in this step.
+        """Find out stage, module and line of an operation that torch has dispatched at `place`.
 
-        node: the autograd node that runs; None outside backward. tensors: its inputs. keys: of
-        their storages.
+        node: the autograd node that runs; None outside backward. tensors: the operation's inputs.
+        keys: of the inputs' storages.
         """
         facts = None if place.graph is None else self._facts(place.graph)
         if facts is not None and facts.seq is not None and not place.optimizes:
@@ -141,13 +149,17 @@ class Sights:
         return self._of_torch(dispatched, place, node, tensors, keys)._replace(origin=facts.origin)
 
     def see_node(self, facts: NodeFacts, place: CodePlace, node: Any) -> Sight:
-        """What the operation of a graph's node is, where torch did not dispatch the operation."""
+        """Find out stage, module and line of a graph's operation that torch did not dispatch.
+
+        facts: from the metadata of the operation's node. node: the autograd node that runs, or
+        None.
+        """
         if place.optimizes:
             return Sight("optimizer", "", None, "", facts.where or place.where, facts.origin)
         return self._of_graph(facts, place, node)
 
     def see_unseen(self, facts: NodeFacts) -> Sight:
-        """What the operation of a graph's node is, where not even the graph was seen to run."""
+        """Find out stage, module and line of an operation in a graph that was not seen to run."""
         module = self.names.at(facts.module.inside)
         stage = "backward" if facts.is_backward else "forward"
         return Sight(
@@ -165,7 +177,10 @@ class Sights:
         return facts
 
     def _of_graph(self, facts: NodeFacts, place: CodePlace, node: Any) -> Sight:
-        """What an operation of a graph of AOT's is; the graph has one autograd node, or none."""
+        """Find out stage, module and line of an operation in a graph of AOT's that is running.
+
+        node: the autograd node that runs the graph's backward; None while the graph's forward runs.
+        """
         where = facts.where or place.where
         if node is not None and not place.repeats:
             self._ended = True
@@ -187,7 +202,7 @@ class Sights:
         return Sight(stage, module, seq, called, where, facts.origin)
 
     def _is_followed(self, execution: int, module: str, where: str) -> bool:
-        """Whether a graph that runs forward has a backward: then it has just made a new node."""
+        """Whether a graph that runs forward has a backward, so has just made an autograd node."""
         if self._forwards.note_new(execution, module, where):
             self._followed.add(execution)
         return execution in self._followed
@@ -235,7 +250,7 @@ class Sights:
         return _sight((stage, module, seq, "", place.where, ""))
 
     def _begin_pass(self) -> None:
-        """A forward with gradients runs: it begins the next pass if a backward was seen before."""
+        """Note a forward with gradients: it begins the next pass if a backward was seen before."""
         if self._ended:
             self.pass_index, self._ended = self.pass_index + 1, False
 
@@ -256,7 +271,7 @@ class Sights:
         if not place.where and name in _SUMS and _alike(tensors):
             return _sight(("accumulate", forward.module, seq, called, where, ""))
         module = place.module or forward.module
-        if torch.is_grad_enabled():  # this backward will have one of its own (`create_graph`)
+        if torch.is_grad_enabled():  # this backward can be differentiated (`create_graph`)
             self._forwards.note_new(next_sequence() - 1, module, where)
         return _sight(("backward", module, seq, called, where, ""))
 
@@ -265,8 +280,8 @@ class Sights:
 
 
 def _alike(tensors: list[torch.Tensor]) -> bool:
-    """Whether these can be two gradients that the engine sums: two tensors of equal shape.
+    """Whether these can be two gradients that autograd adds up: two tensors of equal shape.
 
-    An `add` of two tensors of one shape hardly ever belongs to a derivative.
+    An `add` of two tensors of equal shape hardly ever belongs to a derivative.
     """
     return len(tensors) == 2 and tensors[0].shape == tensors[1].shape

@@ -1,4 +1,4 @@
-"""Which operation made, or last wrote, the memory of a tensor."""
+"""Finds which operation made, or last wrote, the memory of a tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _untyped_storage: Final = torch.Tensor.untyped_storage
 
 
 class Makers:
-    """The operation that last made or wrote each storage in this step."""
+    """For each storage, the number of the operation that last made or wrote it in this step."""
 
     def __init__(self) -> None:
         self._made: dict[int | None, int] = {}
@@ -29,11 +29,18 @@ class Makers:
         return None if storage is None else self._made.get(_key(storage))
 
     def of(self, keys: Iterable[int | None]) -> list[int | None]:
-        """The maker of each of these storages, by the keys that `storage_keys` gives."""
+        """The number of the operation that last wrote each of these storages in this step.
+
+        keys: the storages', from `storage_keys`. None stands for a storage that was not written so
+        far.
+        """
         return list(map(self._made.get, keys))
 
     def made(self, x: torch.Tensor, by: int) -> int | None:
-        """Note that operation number `by` made or wrote the memory of `x`; return its key."""
+        """Note that operation number `by` made or wrote the memory of `x`.
+
+        Returns the key of the storage; None, with nothing noted, where `x` has no storage.
+        """
         storage = _storage(x)
         if storage is None:
             return None
@@ -45,21 +52,21 @@ class Makers:
         return key
 
     def forget(self) -> None:
-        """Drop the storages of the step that has ended."""
+        """Drop all storages, as the step has ended."""
         self._made.clear()
         self._held.clear()
 
 
 def storage_keys(tensors: Sequence[torch.Tensor]) -> list[int | None]:
-    """Identifies the storage of each tensor, as `storage_key` does."""
+    """A key that identifies the storage of each tensor, as `storage_key` returns it."""
     try:
         return list(map(_key, map(_untyped_storage, tensors)))
-    except (NotImplementedError, RuntimeError):  # one of them has no storage
+    except (NotImplementedError, RuntimeError):  # a tensor has no storage
         return [storage_key(x) for x in tensors]
 
 
 def storage_key(x: torch.Tensor) -> int | None:
-    """Identifies the storage of `x` while that storage lives; None where `x` has no storage."""
+    """A key that identifies the storage of `x` while that lives; None where `x` has no storage."""
     storage = _storage(x)
     return None if storage is None else _key(storage)
 

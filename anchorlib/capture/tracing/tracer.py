@@ -1,6 +1,7 @@
-"""The trace of some steps: begins and ends at step boundaries, and hands over the operations.
+"""Tracer: traces the operations of some steps, from step boundary to step boundary.
 
-The mode is on torch's stack only during traced steps, so other steps cost nothing.
+The dispatch mode that intercepts operations is on torch's stack of modes only during traced steps,
+so other steps cost nothing. At the end of each traced step the operations go to the recorder.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ UNSEEN: Final = "runs of code whose backend runs it out of sight: its graphs are
 class Tracer:
     """Traces the operations of `steps`.
 
-    say: takes entries of the operations' log. missed: takes the reason of each gap.
-    compiled: whether compiled graphs are read, and stated as a gap where they cannot be read.
-    keep: makes what records the values of operations, of a function that states gaps; None where
-    no values were asked for. repeats: what earlier traces of the session have left.
+    say: receives the entries of the operation log at the end of each step. missed: receives the
+    reason of each gap, that is, of something that was not traced. compiled: whether compiled graphs
+    are read, and stated as gaps where they cannot be read. keep: makes the object that records
+    values of operations, from a function that states gaps; None where no values were asked for.
+    repeats: the log and tensor layouts that the traces of a session share.
     """
 
     def __init__(  # noqa: PLR0913  # the objects that it connects
@@ -84,17 +86,21 @@ class Tracer:
             self._doors.open()
 
     def know(self, parts: Parts) -> None:
-        """Add the modules and parameters of a watched model, with their names."""
+        """Add the modules and parameters of a watched model, so that operations can name them."""
         self._names.know(parts.modules, parts.parameters)
         self._names.find_memory()
 
     @property
     def is_done(self) -> bool:
-        """Whether no further step will be traced, and nothing of ours is left on torch's stack."""
+        """Whether no further step will be traced and the dispatch mode is off torch's stack."""
         return self._over and self._mode is None
 
     def begin(self, step: int, *, midway: bool = False) -> None:
-        """Step `step` begins. midway: it began earlier, so it cannot be traced and is a gap."""
+        """Begin to trace step `step`, if it was asked for.
+
+        midway: whether the step began earlier; such a step cannot be traced whole and becomes a
+        gap.
+        """
         self._step = step
         if self._over or step not in self.steps:
             return
@@ -111,7 +117,10 @@ class Tracer:
             self._mode.__enter__()
 
     def end_step(self, upcoming: int | None) -> None:
-        """End the traced step, as step `upcoming` begins; None where no further step does."""
+        """End the traced step and hand over its operations, because step `upcoming` begins.
+
+        upcoming: None where no further step begins.
+        """
         if upcoming == self._step:
             return
         over = upcoming is None or upcoming >= self.steps.stop
@@ -135,9 +144,9 @@ class Tracer:
         return OpMode(*parts) if self._keeping is None else ValuesMode(self._keeping, *parts)
 
     def _end_values(self, *, over: bool) -> None:
-        """Let go of the step's values. over: the last traced step has ended.
+        """Let go of the step's recorded values. over: whether the last traced step has ended.
 
-        A selector that has matched no operation by then is warned of.
+        After the last step, a warning names the selectors that have matched no operation.
         """
         if self._keeping is None:
             return
@@ -158,7 +167,10 @@ class Tracer:
             self._mode.live = False
 
     def _run_graph(self, key: GraphKey, given: list[Any], run: Callable[[], Any]) -> Any:
-        """Run a graph of Inductor's, and note its operations if a trace is active."""
+        """Run a graph compiled by Inductor and note its operations if a trace is active.
+
+        key: identifies the graph. given: its inputs. run: runs it. Returns the graph's result.
+        """
         mode = self._mode
         if mode is None or not (mode.live and dispatch_modes()):
             return run()
@@ -168,13 +180,13 @@ class Tracer:
         return mode.run_graph(key, given, run)
 
     def _gap(self, reason: str) -> None:
-        """Count a gap: something in this step was not traced, for `reason`."""
+        """Count a gap: note that something in this step was not traced, for `reason`."""
         count, first, _ = self._gaps.get(reason, (0, self._step, self._step))
         self._gaps[reason] = (count + 1, first, self._step)
         self._missed(reason)
 
     def _fault(self, fault: Exception) -> None:
-        """End the trace after an exception of ours, with a warning; training goes on."""
+        """End the trace, with a warning, after an exception in anchorlib; training goes on."""
         if self._mode is not None:
             self._mode.live = False
         self._over = True
@@ -195,7 +207,10 @@ class Tracer:
             self._say(entries)
 
     def _find_unseen(self) -> None:
-        """List the graphs that a backend compiled and runs unseen; each later step has a gap."""
+        """List the graphs that a backend compiled and runs in a way that no operation is seen.
+
+        Such graphs are listed once, so from then on each step has a gap that says so.
+        """
         if self._mode is None or not self._mode.live:
             return
         ran = {signature(graph) for graph in self._sights.graphs}
@@ -208,7 +223,7 @@ class Tracer:
             self._gap(UNSEEN)
 
     def _take_away(self) -> None:
-        """Take the mode off torch's stack, unless a mode of the user's lies on it."""
+        """Take the dispatch mode off torch's stack, unless a mode of the user's lies above it."""
         mode = self._mode
         if mode is None:
             return
@@ -226,7 +241,7 @@ def _is_compiled(op: TracedOp) -> bool:
 
 
 def _lacks_backward(ops: list[TracedOp]) -> bool:
-    """Whether an optimizer stepped after a forward with gradients, and no backward was seen."""
+    """Whether an optimizer stepped after a forward with gradients, yet no backward was seen."""
     stages = {op.form.stage for op in ops}
     followed = any(op.form.seq is not None for op in ops)
     return followed and "optimizer" in stages and not stages & {"backward", "accumulate"}

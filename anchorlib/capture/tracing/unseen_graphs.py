@@ -22,9 +22,9 @@ class _Read(NamedTuple):
 
 
 class Unseen:
-    """Keeps each graph of AOT's until it is known whether its runs are seen.
+    """Stores each graph of AOT's until it is known whether the graph's runs are seen.
 
-    has_texts: whether some of the graphs that were taken last were read from their text.
+    has_texts: whether some of the graphs that `take` returned last were read from their text.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Unseen:
         self.has_texts = False
 
     def read_text(self, text: str) -> None:
-        """Keep the graph in a text that torch logs, unless the graph itself was read."""
+        """Store the graph in a text that torch logs, unless the graph itself was read already."""
         logged = read_text(text)
         here = compile_id()
         known = [one.signature for one in self._read if one.compile_id == here]
@@ -40,7 +40,7 @@ class Unseen:
             self._read.append(_Read(here, logged.signature, logged.graph, is_text=True))
 
     def read(self, graph: fx.Graph) -> None:
-        """Keep a graph that AOT hands to its backend."""
+        """Store a graph that AOT hands to its backend."""
         self._read.append(
             _Read(compile_id(), signature(graph), read_graph(graph, {}), is_text=False)
         )
@@ -48,7 +48,7 @@ class Unseen:
     def take(
         self, inductors: AbstractSet[str], ran: AbstractSet[tuple[str, ...]]
     ) -> list[CompilerGraph]:
-        """The graphs that were not seen to run in the step that has ended; each is given once.
+        """Return the graphs that were not seen to run in the step that has ended, and forget all.
 
         inductors: ids of the compilations for which Inductor has made kernels. ran: signatures of
         the graphs that ran node by node.
@@ -62,10 +62,10 @@ class Unseen:
 
 
 def signature(graph: fx.Graph) -> tuple[str, ...]:
-    """The names of a graph's nodes, which a copy made by a backend keeps."""
+    """The names of a graph's nodes; a copy of the graph that a backend makes has the same names."""
     return tuple([node.name for node in graph.nodes])
 
 
 def compile_id() -> str:
-    """The id of the compilation that is under way."""
+    """The id that torch gives to the compilation under way, as text."""
     return str(CompileContext.current_compile_id())

@@ -1,4 +1,4 @@
-"""The digest of a tensor's values, over the bytes that a record of it would keep."""
+"""Computes digests of tensors' values, over the bytes that a record of the tensor would keep."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Near: TypeAlias = dict[tuple[int, int], bytes]
 
 
 class Digester:
-    """Digests of the tensors of one step.
+    """Computes the digests of the tensors of one step, with a cache for non-contiguous tensors.
 
     The values of a transposed tensor must be put in order before their digest can be taken, which
     takes several times as long as the digest. Its memory as it lies is hashed instead, and serves
@@ -37,7 +37,7 @@ class Digester:
         self._copies = CopyMemory()
 
     def forget(self) -> None:
-        """Drop the digests of the step that has ended."""
+        """Drop the cached digests, as the step has ended."""
         self._ordered.clear()
         self.layouts.forget()
 
@@ -48,10 +48,10 @@ class Digester:
         wanted: Iterable[bool],
         near: Near | None = None,
     ) -> tuple[tuple[OperandForm, ...], bytes]:
-        """The form of each tensor, and the digests of their values, joined.
+        """Describe each tensor and digest its values; return descriptions and joined digests.
 
         wanted: for each tensor, whether a digest is wanted and its memory has been written.
-        near: as for `digest`.
+        near: a cache for the tensors of one operation, or None.
         """
         forms: list[OperandForm] = []  # `list[OperandForm]()` takes most of a microsecond
         digests = b""
@@ -103,7 +103,7 @@ class Digester:
 
 
 def digest_of(x: torch.Tensor) -> bytes | None:
-    """The digest of `x`, computed without a cache; None as for `Digester.digest`.
+    """xxh3-128 of the values of `x`, without a cache; None where `x` has no values to record.
 
     The bytes are read where they lie: `x.numpy()` would make the storage of a user's tensor
     not resizable for good.
@@ -119,10 +119,10 @@ def digest_of(x: torch.Tensor) -> bytes | None:
 
 
 def _address(x: torch.Tensor) -> int:
-    """The address of the values of `x`; 0 where they are not read there.
+    """The address of the values of `x`; 0 where the values cannot be read at an address.
 
-    A lazy clone stays one: a traced step takes no more memory than an untraced one. What the layout
-    of `x` tells is not asked again, as `quick_place` does: this runs thrice an operation.
+    A lazy clone is not materialized: a traced step takes no more memory than an untraced one. What
+    the layout of `x` already tells is not checked again, since this runs thrice an operation.
     """
     try:
         if type(x) in PLAIN and x.is_cpu and not x.is_neg() and not function_modes():

@@ -1,4 +1,4 @@
-"""Which tensors of which operations `trace(values=...)` keeps."""
+"""Selectors of `trace(values=...)`: which tensors of which traced operations are recorded."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NAMED: Final = "'aten.tanh_backward', 'fc1', 'encoder.*/mm' or 're:.*softmax.*'"
 
 
 def check_values(values: object) -> tuple[Selector, ...]:
-    """The selectors in `values`: one text, or several of them.
+    """The option `values` of `trace`, one text or several, parsed into selectors.
 
-    Raises OptionError for anything else, and for a text that is no selector.
+    Raises OptionError for anything else, and for a text that is not a selector.
     """
     texts = [values] if isinstance(values, str) else values
     if not isinstance(texts, Iterable):
@@ -45,7 +45,11 @@ def _selector(text: object) -> Selector:
 
 
 class Called(NamedTuple):
-    """How an operation is called: its full name, the operation before decomposition, its module."""
+    """What selectors see of an operation: its full name, its origin and its module.
+
+    op: the full name, as "aten.mm.default". origin: the operation that a compiler decomposed into
+    this operation; empty if there was none. module: the name of the module that ran the operation.
+    """
 
     op: str
     origin: str
@@ -53,11 +57,11 @@ class Called(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the operation's records."""
+        """The name under which tensors of the operation are recorded."""
         return kept_name(self.module, self.op)
 
     def texts(self) -> Iterator[str]:
-        """All texts that a selector may name the operation by."""
+        """Yield all texts by which a selector may name the operation."""
         for op in filter(None, (self.op, self.origin)):
             for text in (op, op.rpartition(".")[0], base_name(op)):
                 yield text
@@ -67,7 +71,7 @@ class Called(NamedTuple):
 
 
 class WantedValues:
-    """The selectors of one trace, and which of them have selected something."""
+    """The selectors of one trace, with a note of which of them have selected a tensor so far."""
 
     def __init__(self, selectors: Iterable[Selector]) -> None:
         self._left = {selector.text: selector for selector in selectors}
@@ -76,7 +80,7 @@ class WantedValues:
         self._possible: dict[tuple[str, str], bool] = {}
 
     def takes(self, called: Called, kind: str) -> bool:
-        """Whether the tensor of this kind of an operation is kept."""
+        """Whether a selector selects tensors of kind `kind` ("op.out", say) of an operation."""
         key = called, kind
         known = self._known.get(key)
         if known is None:
@@ -91,7 +95,11 @@ class WantedValues:
         return took
 
     def may_take(self, op: str, origin: str, modules: Iterable[str]) -> bool:
-        """Whether tensors of an operation may be kept that runs in one of these modules."""
+        """Whether a selector may select tensors of an operation that runs in one of `modules`.
+
+        op, origin: as in `Called`. This is asked of a compiled graph, whose modules are known only
+        later.
+        """
         key = op, origin
         known = self._possible.get(key)
         if known is None:
@@ -100,16 +108,16 @@ class WantedValues:
         return known or self._means_modules(modules)
 
     def _means_modules(self, modules: Iterable[str]) -> bool:
-        """Whether a selector names one of these modules, alone or before an operation."""
+        """Whether a selector may name one of these modules, alone or in front of an operation."""
         names = list(modules)
         return any("/" in one.text or _may(one, names) for one in self._all)
 
     @property
     def unmatched(self) -> list[str]:
-        """The selectors that have selected nothing so far."""
+        """The texts of the selectors that have selected no tensor so far."""
         return list(self._left)
 
 
 def _may(selector: Selector, texts: Iterable[str]) -> bool:
-    """Whether a selector names one of these texts, whichever kind it means."""
+    """Whether a selector names one of these texts, whatever kind of tensor the selector is for."""
     return any(reading.has_name(text) for text in texts for reading in selector.readings)

@@ -1,4 +1,4 @@
-"""The mode of a trace that keeps values: it shows each operation's tensors to `Keeping`."""
+"""ValuesMode: the dispatch mode of a trace that also records values of operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ __all__ = ["ValuesMode"]
 
 
 class ValuesMode(OpMode):
-    """The mode of a trace that keeps values. A trace that keeps none never comes by here."""
+    """An `OpMode` that shows each operation's tensors to `keeping`, which records those selected.
+
+    A trace that records no values uses the plain `OpMode`, so it pays nothing for this.
+    """
 
     def __init__(self, keeping: Keeping, *rest: Any) -> None:
         super().__init__(*rest)
