@@ -60,7 +60,7 @@ class Operands:
 
 
 def operands_of(frontier: Frontier, row: int) -> Operands | None:
-    """The operands of one row of A; None where a run lacks the values of one of them."""
+    """Return the operands of the record in a row of A; None if a run lacks the values of one."""
     own = _operand(frontier, row)
     direct = frontier.parents(row)
     every = [(parent, _operand(frontier, parent)) for parent in frontier.parents(row, saved=True)]
@@ -85,7 +85,10 @@ def operands_of(frontier: Frontier, row: int) -> Operands | None:
 
 
 def _beside(frontier: Frontier, row: int, fits: Fits) -> list[StoredOperand]:
-    """A's values of a row's rank, step and pass that fit: the first value of each tensor."""
+    """Return A's values in a row's rank, step and pass that fit: the first value of each tensor.
+
+    fits: returns whether a shape and a dtype fit.
+    """
     a = frontier.alignment.a
     of_pass = (
         (a.step == a.step[row]) & (a.pass_index == a.pass_index[row]) & (a.phase == a.phase[row])
@@ -111,7 +114,10 @@ def _is_parameter(frontier: Frontier, row: int) -> bool:
 
 
 def _operand(frontier: Frontier, row: int) -> StoredOperand | None:
-    """The operand at a row; None unless both runs keep its values in one shape and type."""
+    """Return the record at a row of A as an operand; None unless both runs keep its values.
+
+    They must keep them in one shape and dtype.
+    """
     alignment = frontier.alignment
     pair = int(np.searchsorted(alignment.a_row, row))
     if pair >= len(alignment) or int(alignment.a_row[pair]) != row:
