@@ -31,7 +31,7 @@ class FormatLimits:
 
 
 def format_limits() -> list[FormatLimits]:
-    """The limits of all formats that `anchor hist --as` knows."""
+    """Return the limits of all number formats that `anchor hist --as` knows."""
     return [_limits(short, dtypes.dtype(name)) for short, name in FORMATS.items()]
 
 

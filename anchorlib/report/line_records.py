@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class LineRecords:
-    """The records of one rank that go into one line.
+    """The records of one rank that go into one line (name, kind, mode, phase) of the page.
 
     columns: the columns of the series that the page uses. numel: the elements of each record.
     """

@@ -23,7 +23,7 @@ SPLIT = "\n"
 
 
 class ArrayPacker:
-    """Collects arrays while a document is made."""
+    """Collects the arrays of a document in one block of bytes, while the document is made."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -62,19 +62,19 @@ class ArrayPacker:
         return self.array(rounded.astype("<u4").view("<f4"), "f4")
 
     def text(self, document: Any) -> str:
-        """Document and block as one text that is safe inside a <script> element."""
+        """Return document and block as one text that is safe inside a <script> element."""
         block = base64.b64encode(zlib.compress(b"".join(self._parts), LEVEL)).decode()
         return f"{script_json(document)}{SPLIT}{block}"
 
 
 def script_json(value: Any) -> str:
-    """JSON in ASCII without <, > and &, so that no text in it can end a <script> element."""
+    """Return JSON in ASCII without <, > and &, so that no text in it can end a <script>."""
     text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _finite(value: Any) -> Any:
-    """`value` with None for each NaN and infinity, which JSON cannot express."""
+    """Return `value` with None for each NaN and infinity, which JSON cannot express."""
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -86,12 +86,12 @@ class Line:
 
     @property
     def section(self) -> Section:
-        """The part of a training step that the line's records come from."""
+        """The part of a training step that makes the line's records."""
         return section_of(self.kind)
 
 
 def section_of(kind: str) -> Section:
-    """The part of a training step that makes records of this kind.
+    """Return the part of a training step that makes records of this kind.
 
     "forward" makes values, "backward" gradients, "update" everything of the optimizer's step.
     """
@@ -134,10 +134,11 @@ class Unclipped:
 
 @dataclass(frozen=True, slots=True)
 class Nonfinite:
-    """The first record that holds a NaN or an infinity.
+    """The first record of a run that holds a NaN or an infinity.
 
-    line: the row of its line. nan, inf: how many elements are so, of `numel`.
-    skipped: whether the optimizer skipped that step. before: how many records of its rank precede.
+    line: the row of its line. nan, inf: how many elements are NaN or infinite, of `numel`.
+    skipped: whether the optimizer skipped that step.
+    before: how many records of its rank precede it.
     """
 
     line: int

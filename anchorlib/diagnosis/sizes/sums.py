@@ -92,7 +92,7 @@ def certain(task: Task) -> Task:
 
 
 def products(p: Array, q: Array, shape: Shape) -> Iterator[Task]:
-    """The matrix products with a result of this shape, of two operands or their transposes."""
+    """Yield the matrix products of two operands, or of their transposes, that have this shape."""
     if min(p.ndim, q.ndim) < 2:
         return
     flat, flat_q = (left.reshape(-1, left.shape[-1]) for left in (p, q))

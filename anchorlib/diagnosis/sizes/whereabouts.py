@@ -80,7 +80,7 @@ def _same(a: Array, b: Array) -> Array:
 
 
 def where(differs: Array) -> list[str]:
-    """One sentence for each axis: "rows 12–15 of 16", "all 32 columns"."""
+    """Return a clause for each axis on the indices that differ, as "rows 12–15 of 16"."""
     dimensions = differs.ndim
     names = {1: ("element",), 2: ("row", "column")}.get(dimensions, ())
     clauses = []
@@ -101,7 +101,7 @@ def where(differs: Array) -> list[str]:
 
 
 def _ranges(places: Array) -> str:
-    """The indices in words, as "3", "12–15", "0, 4 and 7", "1 to 31 by 2", "2–3, 7 and 40 more"."""
+    """Return indices in words: "3", "12–15", "0, 4 and 7", "1 to 31 by 2", "2–3 and 40 more"."""
     steps = np.diff(places)
     if len(places) > FEWEST_REGULAR and steps[0] > 1 and (steps == steps[0]).all():
         return f"{places[0]} to {places[-1]} by {steps[0]}"

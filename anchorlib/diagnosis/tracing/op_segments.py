@@ -38,7 +38,10 @@ class OpSegments:
 
     @classmethod
     def of(cls, alignment: Alignment, steps: tuple[Steps, Steps]) -> tuple[OpSegments, OpSegments]:
-        """The segments of A and of B."""
+        """Return the segments of A and of B.
+
+        steps: the operations of A, and of B, by rank and step.
+        """
         rows = np.unique(alignment.a_row), np.unique(alignment.b_row)
         return cls(alignment.a, rows[0], steps[0]), cls(alignment.b, rows[1], steps[1])
 
