@@ -216,10 +216,9 @@ def compare_tables(
 def _set_aside(
     alignment: Alignment, every: Measures, alike: Benign, parts: Partials
 ) -> tuple[Alignment, Cuts]:
-    """Return the alignment for the search for origins, and the work that was cut in other places.
+    """Return the alignment in which pairs whose difference does not matter count as equal.
 
-    In that alignment, pairs whose difference does not matter count as equal. `Cuts` are values that
-    both runs compute alike, but in pieces that were cut otherwise.
+    Beside it, the pairs that differ since the runs call modules differently for equal work.
     """
     judged = parts.without(alike.without(alignment))
     recut = cuts(judged, every.without(np.flatnonzero(judged.equal & ~alignment.equal)))
@@ -236,8 +235,8 @@ def _judged(
 ) -> tuple[Drift | None, Leaving | None]:
     """Return how far the runs drift apart, and the first record that differs by more than noise.
 
-    Both are None without noise runs, or where there is no difference that noise could explain.
-    Where such a record exists, the noise runs do not cover the drift.
+    Both are None without noise runs, or without differences that noise could explain. Where such a
+    record exists, the noise runs do not cover the drift.
     parted: the first step that a GradScaler rightly skipped in one run alone; None without one.
         From then on the runs have different parameters, which noise runs do not imitate.
     """

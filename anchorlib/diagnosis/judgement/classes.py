@@ -100,7 +100,7 @@ class Classes:
         return self._class(row, pair, self.measure(pair))
 
     def alone(self, row: int) -> str:
-        """The clause that says that GradScaler skipped the step in one run alone, or ""."""
+        """Return a clause that says that GradScaler skipped the step in one run alone, or ""."""
         run = self.skips.alone(row)
         return f"; the scaler skipped the step in {run} only" if run else ""
 
@@ -109,7 +109,7 @@ class Classes:
         return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
 
     def pair(self, row: int) -> int:
-        """The index of the pair that holds a row of A."""
+        """Return the index, in the alignment, of the pair that holds a row of A."""
         return int(np.searchsorted(self.frontier.alignment.a_row, row))  # pairs are in A's order
 
     def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
@@ -127,7 +127,11 @@ class Classes:
         return self._from_outside(row, measure) or self._computed(row, pair, measure)
 
     def _from_outside(self, row: int, measure: Measure) -> tuple[str, str] | None:
-        """The class of a row that follows from what was not recorded; None where none is known."""
+        """Return the class of a row that missing records explain, and why; None if they do not.
+
+        Missing are its parents in B, gradients that changed parameters, or tensors that began
+        unequal.
+        """
         if self._lacks_gradients(row):
             return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
         if self._unseen_gradients(row) and not self._stands_still(row, measure):
@@ -273,7 +277,7 @@ class Classes:
         return cls, "; ".join(filter(None, (since, note)))
 
     def _has_lineage(self, row: int) -> bool:
-        """Whether the rank of this row states, for any tensor, what it was computed from."""
+        """Return whether the row's rank has stored edges: what its tensors were computed from."""
         a = self.frontier.alignment.a
         return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
 
@@ -366,7 +370,10 @@ class Classes:
         return alone and bool((front.status[earlier_passes] == EQUAL).all())
 
     def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of a computed row, by NaN and infinity, random operations, and its error."""
+        """Return the class of a computed row, and why.
+
+        It follows from NaN and infinity, from random operations, and from the size of the error.
+        """
         if measure.nonfinite and self.overflows.of(np.array([row]))[0]:
             times = figure(self.overflows.times(row))
             return "rounding", f"a loss scale {times} times the other's overflows{self.alone(row)}"
@@ -385,7 +392,7 @@ class Classes:
         return self.noise is not None and (tensor.name, tensor.kind) in self.noise.random
 
     def _size(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class by how large the difference is: rounding, or more than rounding."""
+        """Return "rounding" or "not_rounding" by how large the difference is, and why."""
         a = self.frontier.alignment.a
         if measure.measured == "shape":
             return self._reshaped(row, pair)
@@ -447,10 +454,10 @@ class Classes:
         return self.changes.other_factor(row) and not self._seeds_differ(row)
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
-        """The class of an error beyond the rounding of one operation.
+        """Return the class of an error beyond the rounding of one operation, and why.
 
-        A fault, unless the whole step is equal but for a few roundings, or unrecorded data may
-        explain the error.
+        It is a fault, unless the whole step is equal but for a few roundings, or unrecorded data
+        may explain the error.
         """
         if self._agrees_with_all_learnt(row, measure):
             return "rounding", "a few roundings in a row, as in all that is learned in the step"

@@ -82,5 +82,8 @@ def _is_square(a: _Figures, b: _Figures) -> bool:
 
 
 def _near(left: float, right: float, spread: float) -> bool:
-    """Whether two figures are equal; figures that are small beside the spread count as 0."""
+    """Return whether two figures (a mean, a spread, a first element) are equal.
+
+    Figures that are small beside the spread count as 0.
+    """
     return abs(left - right) <= NEAR * max(abs(left), abs(right), spread)

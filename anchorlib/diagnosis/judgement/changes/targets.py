@@ -119,7 +119,7 @@ def _different(target_a: _Target, target_b: _Target, classes: int) -> Iterator[s
 
 
 def _rounded(level: float) -> float:
-    """A level to the digits that are known of it: one computed as -1.7e-07 is 0."""
+    """Return a level with the digits that are known of it: a level computed as -1.7e-07 is 0."""
     return round(level, 3) + 0.0 if abs(level) < 1 else float(f"{level:.4g}")
 
 

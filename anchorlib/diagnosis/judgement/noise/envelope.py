@@ -164,7 +164,7 @@ def _of_run(
 
 
 def _of_parameters(a: Table, rows: Array) -> Array:
-    """The factor of each row by which `Envelope.floor` is larger than half an eps of the row.
+    """Return for each row by how much its least noise is larger than half an eps of itself.
 
     For an update `delta` it is the parameter's norm over the update's, at least 1; for others 1.
     """

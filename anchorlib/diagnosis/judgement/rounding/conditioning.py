@@ -107,7 +107,7 @@ def _grouped(x: Array, op: str, text: str, *, is_viewed: bool) -> Array:
 
 
 def _of(x: Array, eps: float) -> float:
-    """The factor for x, each row of which is normalised by itself."""
+    """Return the factor by which normalising each row of x enlarges rounding."""
     with np.errstate(all="ignore"):
         spread = x.var(-1)
         enlarged = ((x**2).mean(-1) / (spread + eps)).sum() / (spread / (spread + eps)).sum()

@@ -197,6 +197,6 @@ def header_of(table: Table, row: int) -> Mapping[str, Any]:
 
 
 def kind_of(frontier: Frontier, row: int) -> str:
-    """The kind of a row of A."""
+    """Return the kind, as "value" or "grad", of the record in a row of A."""
     kind: str = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row]].kind
     return kind
