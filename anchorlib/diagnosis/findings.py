@@ -19,7 +19,7 @@ __all__ = ["Findings", "FirstDifference"]
 
 
 class FirstDifference(Protocol):
-    """The members of `Divergence` that an answer shows."""
+    """Protocol of `Divergence`: the members that an answer shows."""
 
     @property
     def place(self) -> Place: ...
@@ -28,7 +28,7 @@ class FirstDifference(Protocol):
 
 
 class Findings(Protocol):
-    """The members of `Comparison` that an answer shows."""
+    """Protocol of `Comparison`: the members that an answer shows."""
 
     @property
     def a(self) -> str: ...

@@ -1,4 +1,4 @@
-"""A comparison as text for a prompt, as HTML for a notebook, and as a pandas frame."""
+"""A comparison as text for the Python prompt, as HTML for a notebook, and as a pandas frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a run into a RunView: the figures of all records, added up by line and step."""
+"""Reads a run into a RunView: the figures of all records, added up by line and step of the page."""
 
 from __future__ import annotations
 

@@ -31,5 +31,5 @@ class LineRecords:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """The key of the line that these records go into: name, kind, mode, phase."""
+        """The key of the line of the page that these records go into: name, kind, mode, phase."""
         return (self.info.name, self.info.kind, self.info.mode, self.phase)

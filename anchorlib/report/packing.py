@@ -30,7 +30,7 @@ class ArrayPacker:
         self._length = 0
 
     def array(self, values: Any, dtype: str) -> dict[str, list[Any]]:
-        """Append an array to the block and return its reference for the document.
+        """Append an array to the block of numbers; return its reference for the document.
 
         dtype: "u1", "u2", "u4", "i2", "i4", "f4" or "f8".
         """
@@ -45,15 +45,18 @@ class ArrayPacker:
         return {"$": [dtype, offset, flat.size]}
 
     def whole(self, values: Any) -> dict[str, list[Any]]:
-        """Append an array of whole numbers from 0 on, in the narrowest dtype that holds them."""
+        """Append whole numbers from 0 on, in the narrowest dtype that holds them.
+
+        Return a reference.
+        """
         most = np.max(values, initial=0)
         fitting = (dtype for dtype in ("u1", "u2", "u4") if most <= np.iinfo(dtype).max)
         return self.array(values, next(fitting, "f8"))
 
     def rough(self, values: Any) -> dict[str, list[Any]]:
-        """Append an array as f4 with 13 bits of precision (0.01 %), which compresses better.
+        """Append an array as f4 with 13 bits of precision (0.01 %); return its reference.
 
-        For figures that the page shows as colours, where no more can be seen.
+        It compresses better so, and suits figures that the page shows as colours.
         """
         bits = np.ascontiguousarray(np.asarray(values, "<f4").reshape(-1)).view("<u4")
         # Adding half of the unit that is cut off rounds to nearest. A carry into the exponent is

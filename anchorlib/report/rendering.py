@@ -75,7 +75,7 @@ def write_page(
     budget: PageBudget | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write the page to a file, whole or not at all; the arguments are those of `page`.
+    """Write the page to a file, whole or not at all; other arguments are those of `page`.
 
     Raises OSError.
     """

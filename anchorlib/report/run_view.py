@@ -32,11 +32,11 @@ Section = Literal["forward", "backward", "update"]
 
 @dataclass(frozen=True, slots=True)
 class PageBudget:
-    """How much goes into one page.
+    """Limits on how much data goes into one page.
 
     cells: lines × columns of figures; where a run has more, adjacent steps share a column.
-    bin_cells: lines × windows of histograms, each of which takes about twenty times as much room
-        as a cell of figures.
+    bin_cells: lines × windows of histograms, each of which takes about twenty times as much room as
+        a cell of figures.
     neighbourhoods: for how many cells of a comparison the values around the worst element are
         shown.
     read_bytes: how many bytes of stored values may be read for the neighbourhoods.
@@ -155,7 +155,7 @@ class Nonfinite:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence about something that deserves attention.
+    """A sentence about something in a run that deserves attention.
 
     level: "bad", "warn" or "info".
     line, column: the cell that a click on the sentence leads to; -1 for none.

@@ -1,7 +1,7 @@
 """The operations around an origin in both runs, which the page draws side by side.
 
 This needs both runs to be traced: the operation that made the record at the origin is found by the
-record's digest, and the operations around it by the log's producers. No name is guessed.
+record's digest, and the operations around it by following their inputs. No name is guessed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Where the configurations of two runs differ, as far as their headers state them."""
+"""Where the configurations of two runs differ, as far as the runs' headers state them.
+
+A header holds what a run depends on besides its tensors: versions, modules, optimizers, seeds.
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ COLLECTIVE = re.compile(
 
 
 class Role(IntEnum):
-    """The role of a record in its step, which decides what its possible parents are."""
+    """What a record is in its step, which decides what records it may have been computed from."""
 
     COMPUTED = 0  # a value or gradient whose parents edges state
     PARAMETER = 1  # the value of a parameter
@@ -61,7 +61,7 @@ class Role(IntEnum):
 
 
 class CauseScope(IntFlag):
-    """Which records, besides the record's parents, may explain a difference of a record."""
+    """Sets of records that, besides a record's known parents, may explain why it differs."""
 
     NONE = 0
     STEPS = 1  # all records of earlier steps

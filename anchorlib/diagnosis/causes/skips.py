@@ -53,7 +53,7 @@ class Skips:
         return escape(table.run if where in self.a else self.alignment.b.run)
 
     def lines(self) -> Iterable[str]:
-        """A sentence for each run that skipped steps alone."""
+        """Yield a sentence for each run that skipped steps which the other run took."""
         sides = (self.alignment.a, self.a - self.b), (self.alignment.b, self.b - self.a)
         for table, own in sides:
             if own:

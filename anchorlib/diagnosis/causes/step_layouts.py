@@ -40,7 +40,7 @@ class Blocks:
         return len(self.rank)
 
     def rows_of(self, block: int) -> Array:
-        """The rows of one block."""
+        """Return the rows, in the table, of one block's records."""
         rows: Array = self.rows[self.starts[block] : self.starts[block + 1]]
         return rows
 

@@ -421,12 +421,12 @@ class Classes:
         return self._large(row, measure, "; ".join(filter(None, notes)))
 
     def _agrees_with_all_learnt(self, row: int, measure: Measure) -> bool:
-        """Whether a row is off by few roundings, as is all else in the first step that differs.
+        """Return whether a row is off by few roundings, and so is all else in its step.
 
-        False for rows of later steps, and for kinds other than values and gradients.
-
-        Code that is written otherwise rounds several times where the other run rounds once, as a
-        probability that is computed from logarithms: each rounds by its own size.
+        The step is the first that differs; False for rows of later steps, and for kinds other than
+        values and gradients. Code that is written otherwise rounds several times where the other
+        run rounds once, as a probability that is computed from logarithms: each rounds by its own
+        size.
         """
         a = self.frontier.alignment.a
         few = measure.eps <= EPS32 and measure.error_eps <= LIMIT

@@ -32,9 +32,9 @@ MOST_ELEMENTS: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class StoredOperand:
-    """A record that both runs stored, as an operand of a replay.
+    """A record that both runs stored, as an operand of a replay (an operation computed again).
 
-    name: the tensor's name in A. read: gives the decoded values in "a" or in "b".
+    name: the tensor's name in A. read: returns the decoded values of a run, "a" or "b".
     """
 
     name: str
@@ -46,9 +46,13 @@ class StoredOperand:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The records that a replay of `own` may need; the head of this module describes each.
+    """The records that are needed to compute the record `own` again.
 
-    beside: returns the other values of the step for whose shape and type a function returns true.
+    child: for a gradient, the gradient that came into the operation's backward; else None.
+    output: for a gradient, the value that the operation made in forward; None where it has no
+        record.
+    inputs, weights: the values, and the parameters, that the operation read.
+    beside: returns the other values of the step for whose shape and dtype a function returns true.
     """
 
     own: StoredOperand
@@ -139,7 +143,7 @@ def _operand(frontier: Frontier, row: int) -> StoredOperand | None:
 
 
 def values_at(table: Table, row: int, shape: tuple[int, ...], name: str) -> Array:
-    """The values of one record, in `shape`, decoded from the dtype `name`.
+    """Return the values of one record, in `shape`, decoded from the dtype `name`.
 
     Raises StoreError where they cannot be read, or do not fit the digest that was recorded.
     """

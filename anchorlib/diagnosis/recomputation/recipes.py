@@ -1,4 +1,4 @@
-"""The recipe for a replay: candidate functions, and the parts of the operands that they take."""
+"""The recipe for computing a record again: candidate functions and the operands that they take."""
 
 from __future__ import annotations
 

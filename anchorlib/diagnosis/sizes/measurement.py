@@ -1,4 +1,4 @@
-"""How far the differing pairs of an alignment are apart. Each pair is read once, block by block.
+"""Measures how far the records of differing pairs are apart; each pair is read once.
 
 Small pairs of one size and dtypes are read together, and a large pair is read in parts, so that
 memory stays bounded whatever the size of a record. Values are compared with their digest: a pair

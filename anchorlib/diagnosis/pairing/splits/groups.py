@@ -63,7 +63,11 @@ class RowGroups:
 
     @property
     def split(self) -> bool:
-        """Whether more groups have shapes that fit the split than shapes that do not."""
+        """Whether the groups show that the finer run splits the other's work.
+
+        They do where more groups have shapes that add up to the other run's than shapes that do
+        not.
+        """
         return self.parts > self.others
 
 
