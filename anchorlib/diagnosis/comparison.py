@@ -238,7 +238,7 @@ def nearness_dict(near: Nearness | None) -> dict[str, Any] | None:
 
 
 def leaving_dict(leaving: Leaving | None) -> dict[str, Any] | None:
-    """Return the first record that differs by more than noise as JSON values; None for None.
+    """Return the first record that differs by more than noise as JSON values, or None.
 
     The dict has the record's coordinates, its score and its error in eps.
     """

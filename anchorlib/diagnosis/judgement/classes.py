@@ -72,7 +72,7 @@ _UNSEEN = (
 
 @dataclass(slots=True)
 class Classes:
-    """Finds the class of a row of A that differs although all its parents are equal."""
+    """Finds the class of an origin, a row of A that differs although all its parents are equal."""
 
     frontier: Frontier
     measures: Measures
@@ -95,7 +95,10 @@ class Classes:
         self._parted_since = parted_since(self.frontier)
 
     def of(self, row: int) -> tuple[str, str]:
-        """The class of a row, and the reason in words; "" where the class needs no reason."""
+        """Return the class of an origin, as "rounding", and the reason in words ("" if needless).
+
+        row: the origin's row in A's table.
+        """
         pair = self.pair(row)
         return self._class(row, pair, self.measure(pair))
 
@@ -189,7 +192,10 @@ class Classes:
         return not passes_apart(front, row)
 
     def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of a row without known parents: an input, a buffer, or a loose value."""
+        """Return the class of a row without known parents, and why.
+
+        Such a row is an input, a buffer, or a loose value, whose parents autograd does not know.
+        """
         role = self.frontier.role[row]
         if role == Role.INPUT:
             return self._given(row, pair, measure)
@@ -198,9 +204,10 @@ class Classes:
         return self._loose(row, pair, measure)
 
     def _opened(self, row: int) -> tuple[str, str] | None:
-        """The class of a parameter that differs where recording begins, or where A was resumed.
+        """Return the class of a parameter that differs where recording begins, and why.
 
-        None where the step before was recorded in the same session.
+        Recording may also begin anew where A was resumed. None where the step before was recorded
+        in the same session.
         """
         front = self.frontier
         before, step = self._equal_before(row), int(front.alignment.a.step[row])
@@ -217,7 +224,7 @@ class Classes:
         return None
 
     def _given(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of a model's input.
+        """Return the class of a model's input, and the reason.
 
         An input is data from outside, with two exceptions. Where the two inputs are variants of one
         another and come after computed records of their pass, the program computed the input. And
@@ -245,7 +252,7 @@ class Classes:
         return escape(others[0]) if others and a.figures["numel"][row] > 1 else ""
 
     def _is_constant(self, row: int, pair: int) -> bool:
-        """Whether a row is a buffer that code makes and that never changes, with equal seeds."""
+        """Return whether a row is a buffer that code makes and never changes, with equal seeds."""
         row_b = int(self.frontier.alignment.b_row[pair])
         return not self._seeds_differ(row) and is_constant(
             self.frontier, row, row_b, self._is_related
@@ -258,7 +265,7 @@ class Classes:
         return matched and self.measure(pair).cosine_distance < UNRELATED
 
     def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of a buffer, or of a value whose parents are not known."""
+        """Return the class of a buffer, or of a value whose parents are not known, and why."""
         if self.frontier.opening[row]:
             return "window_start", "the step before was not recorded"
         if self._recorded_before(row, Role.COMPUTED):
@@ -292,7 +299,7 @@ class Classes:
         return int(a.step[earlier_rows].max()) if len(earlier_rows) else None
 
     def _orphans(self, row: int) -> str:
-        """The first few parents of a row that A alone recorded, as text."""
+        """Return the names of the first few parents of a row that A alone recorded, as text."""
         a = self.frontier.alignment.a
         rows = [
             parent
@@ -303,7 +310,7 @@ class Classes:
         return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
 
     def _recorded_before(self, row: int, role: Role) -> bool:
-        """Whether records of this role come before a row in its pass."""
+        """Return whether records of this role, such as inputs, come before a row in its pass."""
         front = self.frontier
         a, block = front.alignment.a, int(front.block_of[row])
         rows = front.blocks.rows_of(block)
@@ -349,10 +356,11 @@ class Classes:
         return any(name not in with_gradients for name in names)
 
     def _stands_still(self, row: int, measure: Measure) -> bool:
-        """Whether a row of a later pass is far off, though no optimizer stepped since it was equal.
+        """Return whether a parameter is far off in a later pass, though no optimizer stepped since.
 
-        Other code, as SAM, may also move parameters between passes. But where everything that was
-        recorded of the earlier passes is equal, such code does not move them far apart.
+        It was equal in an earlier pass. Other code, as SAM, may also move parameters between
+        passes. But where everything that was recorded of the earlier passes is equal, such code
+        does not move them far apart.
         """
         front = self.frontier
         a = front.alignment.a
@@ -441,7 +449,7 @@ class Classes:
         return self._equal_learning
 
     def _is_told_otherwise(self, row: int) -> bool:
-        """Whether the runs state that they compute a row by different formulas.
+        """Return whether the runs state, in headers or edges, different formulas for a row.
 
         Different factors count where the seeds are equal. So does a row of which the record of a
         parameter alone is missing, after an optimizer has stepped with settings that differ.
@@ -475,10 +483,11 @@ class Classes:
         return "not_rounding", note
 
     def _reshaped(self, row: int, pair: int) -> tuple[str, str]:
-        """The class of a row whose shapes differ: a fault, unless unrecorded data may explain it.
+        """Return the class of a row whose shapes differ, and why.
 
-        The first result of a pass has as many samples as the data of the pass. All other axes are
-        decided by the program, and so is a number of samples that follows from a recorded tensor.
+        It is a fault, unless unrecorded data may explain it. The first result of a pass has as many
+        samples as the data of the pass. All other axes are decided by the program, and so is a
+        number of samples that follows from a recorded tensor.
         """
         front = self.frontier
         a, b = front.alignment.a, front.alignment.b

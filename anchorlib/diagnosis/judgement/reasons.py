@@ -177,9 +177,10 @@ def _stretch(segment: OriginSegment) -> list[str]:
 
 
 def _ranks(frontier: Frontier, segment: OriginSegment, *, known: bool) -> str:
-    """Says on which ranks the origin's difference is; "" in a run of one rank.
+    """Return a clause on which ranks the origin differs; "" in a run of one rank.
 
-    known: whether something is known to be otherwise; if not, the ranks suggest where to look.
+    known: whether something else is known that B does otherwise; if not, the ranks suggest where to
+        look.
     """
     every = {tensor.rank for tensor in frontier.alignment.a.tensors}
     if len(every) < 2:

@@ -251,7 +251,10 @@ class Changes:
         return a, b
 
     def made_of_alone(self, row: int) -> str:
-        """The parents of B's record that have no partner in A, as text; "" without such parents."""
+        """Return the names of parents of B's record that A did not record, as text.
+
+        "" without any.
+        """
         alignment = self.frontier.alignment
         if alignment.a.tensors[alignment.a.tensor[row]].kind != "value" or not len(
             alignment.only_b
@@ -575,9 +578,9 @@ class Changes:
         return clauses
 
     def _far(self, measure: Measure) -> bool:
-        """Whether to read the values of a record: only of the first large errors.
+        """Return whether the values of a record may be read: only of the first large errors.
 
-        Each that may be read counts down `unread`.
+        Each call that returns True counts down `unread`.
         """
         whole = bool(np.isnan(measure.error_eps)) and measure.share_differing > 0  # integers
         far = measure.error_eps > FAR or measure.measured in ("summary", "shape") or whole

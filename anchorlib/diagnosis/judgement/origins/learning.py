@@ -82,7 +82,7 @@ def same_learning(first: FirstStep, modules: set[str]) -> bool:
 
 
 def goes_on(first: FirstStep, modules: set[str]) -> bool:
-    """Whether the values of the next step that are not in `modules` are equal within LATER.
+    """Return whether the values of the next step that are not in `modules` are equal within LATER.
 
     A state that is carried on from step to step, and a buffer, are read in the next step alone, so
     that no gradient of the first step shows whether they are equal.

@@ -41,7 +41,10 @@ MOST_ELEMENTS = 1 << 22
 
 
 def conditioning(frontier: Frontier, row: int) -> float:
-    """The factor by which a norm between a row and its parents enlarges rounding; 1 without one."""
+    """Return how many times a norm layer between a row and its parents enlarges rounding.
+
+    1 without a norm layer. row: a value in A's table.
+    """
     ops = frontier.ancestry(row).ops
     norms = [op for op in ops if NORM.search(op)]
     a = frontier.alignment.a

@@ -272,7 +272,7 @@ class _Grouping:
         return group if kept else group._replace(combined="left out")
 
     def _target(self, group: RowGroup) -> tuple[int, ...]:
-        """Return the shape of the other run's record."""
+        """Return the shape of the other run's record that the group's rows make up."""
         shape: tuple[int, ...] = self.coarse.shapes[self.coarse.shape[group.partner]]
         return shape
 
