@@ -4,15 +4,16 @@
                  ├─align─▶ Alignment ─measure─▶ Measures ─frontier, noise, verdict─▶ Comparison
     Run ─▶ Table ┘
 
-    pairing         which record of one run stands for which of the other
+    pairing         which record of one run stands for which record of the other
     sizes           how far the two records of a pair are apart
-    causes          from which records each was computed, and where differences begin
-    judgement       what each beginning is: rounding or not, noise or not, and whether it matters
-    recomputation   which formula each run used where a difference begins
+    causes          from which records each was computed, and where differences begin (origins)
+    judgement       what each origin is: rounding or not, noise or not, and whether it matters
+    recomputation   which formula each run used at an origin
     tracing         which traced operations the runs do not have in common
 
-Bits decide where, tolerances only how bad: the digests of two records say whether they differ, the
-lineage says whether a parent explains it, and only then is anything measured.
+Bits decide where the runs part, tolerances only how bad that is: the digests of two records say
+whether they differ, the lineage says whether a record that they were computed from explains it, and
+only then is anything measured.
 """
 
 from anchorlib.diagnosis.answer import Entry, Section, described, sections, selector, where

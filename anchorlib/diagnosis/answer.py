@@ -1,13 +1,13 @@
-"""A comparison as a list of sections, which terminal, prompt, notebook and page draw alike.
+"""A comparison as a list of sections, for the terminal, the Python prompt, notebooks and the page.
 
-config    the entries of the two headers that differ
+config    the entries of the two runs' headers that differ
 verdict   the answer in a sentence; how many records differ, and on which ranks
 first     the first record whose bits differ, in A's order of execution
-origins   records that differ although all their parents are equal
+origins   records that differ although all the records they were computed from are equal
 reference which of A and B is nearer to a third run at each origin, a table
 ops       operations that one run alone ran, or both with other arguments, where both were traced
 growth    differences by step and kind, a table
-loss      where the losses part, which is later than the tensors do
+loss      from which step on the losses of the two runs differ
 note      what could not be decided, and why
 
 A section that has nothing to say is left out. All texts are escaped, since names come from users.
@@ -48,11 +48,12 @@ APART = 2**30  # ulp: two float32 numbers so far apart mostly differ in sign, an
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a section.
+    """One entry of a section of the answer.
 
-    where, name: the record that the entry is about, in words. place: its coordinates.
+    where, name: the coordinates and the name of the record that the entry is about, in words.
+    place: the coordinates of that record as values; None where the entry is about no record.
     kind: the class of an origin, as "not rounding". alarming: whether readers must see it at once.
-    sides: what A has and what B has under `name`.
+    sides: the texts of A and of B under `name`, such as the two values of a header entry.
     made, far: how the record was made, and how far apart the two runs are in it.
     text: everything else, in words.
     """
@@ -70,10 +71,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of the answer.
+    """One section of the answer: a headline with entries below it, or with a table.
 
-    title, subject, head: the first line: a title, a name that the line is about, and its text.
-    heads, rows: the table, where the section is one. Without rows, heads are those of its entries.
+    title, subject, head: the headline: a title, a name that it is about, and its text.
+    entries: the entries below the headline. heads: the column heads of the table or of the entries.
+    rows: the cells of the table; empty where the section has entries instead.
     """
 
     key: Key
@@ -86,7 +88,7 @@ class Section:
 
 
 def sections(comparison: Findings) -> tuple[Section, ...]:
-    """All sections of a comparison, in the order in which they are read."""
+    """Return all sections of a comparison that have something to say, in the order to be read."""
     every = (
         _config(comparison),
         _verdict(comparison),
@@ -102,12 +104,15 @@ def sections(comparison: Findings) -> tuple[Section, ...]:
 
 
 def selector(place: Place) -> str:
-    """Name and kind of a record as users write them, escaped."""
+    """Return a record's name and kind as users write them, such as `fc2.bias@grad`, escaped."""
     return escape(join(place.name, place.kind))
 
 
 def where(place: Place) -> str:
-    """Coordinates in words; call 0, rank 0 and phase "train", the usual ones, are left out."""
+    """Return the coordinates of a record in words, such as "step 3 pass 0 rank 2".
+
+    Call 0, rank 0 and phase "train", the usual ones, are left out.
+    """
     parts = [f"step {place.step}", f"pass {place.pass_index}"]
     parts += [f"call {place.call}"] if place.call else []
     parts += [f"rank {place.rank}"] if place.rank else []
@@ -116,7 +121,7 @@ def where(place: Place) -> str:
 
 
 def described(origin: Origin) -> str:
-    """What is known of an origin, in a line: its operations, how far apart, and why."""
+    """Return what is known of an origin in one line: its operations, its size, why it differs."""
     parts = (_made(origin), _far(origin), escape(origin.why), nearer_text(origin.nearness))
     return "; ".join(filter(None, parts))
 
@@ -136,7 +141,11 @@ def _setting(name: str, pair: tuple[Any, Any]) -> Entry:
 
 
 def _texts(a: Any, b: Any) -> tuple[str, str]:
-    """The two values as text; of two commands, equal words at the beginning are left out."""
+    """Return A's and B's value of a header entry as text.
+
+    Where both values are lists of words, such as two command lines, the words with which both begin
+    are replaced by "...".
+    """
     if isinstance(a, list) and isinstance(b, list) and all(isinstance(w, str) for w in [*a, *b]):
         pairs = enumerate(zip(a, b, strict=False))
         same = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
@@ -152,7 +161,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value with None for every number that JSON cannot hold."""
+    """Return a JSON-like value with None in place of NaN and infinities, which JSON cannot hold."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -189,7 +198,11 @@ def _origins(comparison: Findings) -> Section | None:
 
 
 def _reference(comparison: Findings) -> Section | None:
-    """A row for each origin: how far A and B are from the reference there, and which is nearer."""
+    """Return the section on the reference run; None where the comparison has no reference run.
+
+    Its table has a row for each origin: how far A and B are from the reference there, and which of
+    the two is nearer.
+    """
     if comparison.reference is None:
         return None
     near = [
@@ -210,14 +223,17 @@ def _reference(comparison: Findings) -> Section | None:
 
 
 def _in_eps(sizes: Sequence[float]) -> str:
-    """The phrase "in eps", with the element type where all sizes are the eps of one type."""
+    """Return "in eps of float32" if all positive sizes are the eps of that dtype, else "in eps"."""
     distinct = {size for size in sizes if size > 0}
     name = _of_eps(distinct.pop()) if len(distinct) == 1 else None
     return "in eps" if name is None else f"in eps of {name}"
 
 
 def _unit(sizes: Sequence[float]) -> str:
-    """The size of one eps as a phrase, by the first size; "" where it is no element type's eps."""
+    """Return a phrase that says how large 1 eps is and of which dtype, for the first positive size.
+
+    sizes: the eps of each origin's dtype. "" where that first size is not the eps of a known dtype.
+    """
     eps = next((size for size in sizes if size > 0), None)
     name = None if eps is None else _of_eps(eps)
     return "" if name is None else f" (1 eps = {eps:.2g}, {name}'s relative step)"
@@ -242,7 +258,11 @@ def _origin(origin: Origin) -> Entry:
 
 
 def _made(one: Origin) -> str:
-    """The operations of an origin, and the equal records on which they worked."""
+    """Return how the record of an origin was made, as "mm/add of fc1, x (equal)".
+
+    The operations come first, then the records that they worked on, which are equal in both runs.
+    "" where neither is known.
+    """
     ops = computing(one.ops)
     made = "/".join(map(escape, ops[:OPS]))
     if len(ops) > OPS:
@@ -254,7 +274,7 @@ def _made(one: Origin) -> str:
 
 
 def _far(one: Origin) -> str:
-    """How far apart the two records of an origin are, by several measures."""
+    """Return how far apart the two records of an origin are, in several measures; "" if unknown."""
     measure = one.measure
     parts = []
     if measure.unrelated:  # an error in eps says nothing of two tensors with nothing in common
@@ -290,7 +310,10 @@ def _operations(comparison: Findings) -> Section | None:
 
 
 def _growth(comparison: Findings) -> Section | None:
-    """A table with a row for each step and a column for each kind that differs anywhere."""
+    """Return the section "growth", a table of the differences; None where no record differs.
+
+    The table has a row for each step and a column for each kind that differs in some step.
+    """
     kinds = list(dict.fromkeys(growth.kind for growth in comparison.growth if growth.differing))
     if not kinds:
         return None
@@ -339,7 +362,7 @@ def _notes(comparison: Findings) -> Section | None:
 
 
 def _paired(comparison: Findings) -> list[str]:
-    """How tensors of different names were paired, in a line; [] where all names are equal."""
+    """Return a line on how tensors of different names were paired; [] if all names are equal."""
     if not comparison.renamed:
         return []
     renaming = comparison.renamed[0]

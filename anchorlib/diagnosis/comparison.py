@@ -1,4 +1,4 @@
-"""The answer of a comparison: small frozen values, and their JSON as the contract has it."""
+"""The answer of a comparison: frozen dataclasses, and their JSON in the documented schema."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first record, in A's order of execution, that differs.
+    """The first record, in A's order of execution, that differs between the two runs.
 
+    place: the record's name, kind and coordinates.
     order: the record's number in its rank's order of execution.
     identical_before: how many pairs before the record are bit-identical.
     """
@@ -104,26 +105,27 @@ class Comparison:
         return ranks_of(self.alignment)
 
     def pairs(self) -> Iterator[Pair]:
-        """Every matched pair in A's order of execution.
+        """Yield every pair of matched records, in A's order of execution.
 
-        Ranks that the comparison did not open, since they are equal, are opened now.
+        Ranks that `compare` did not read, because digests showed them to be equal, are read now.
         """
         if self.alignment is None or self.measures is None:
             return iter(())
         return pairs_of(self._opened(), self.measures, scores=self.scores, roles=self.roles)
 
     def columns(self) -> Iterator[dict[str, list[Any]]]:
-        """The matched pairs as columns, some thousand pairs at a time, in A's order of execution.
+        """Yield the pairs of matched records as columns, some thousand pairs at a time.
 
-        Columns are named by the fields of Place, Pair and Measure. A pair that is equal has None
-        for its measures. Ranks are opened as by `pairs`.
+        The pairs come in A's order of execution. Columns are named by the fields of Place, Pair and
+        Measure. A pair that is equal has None for its measures. Ranks that `compare` did not read,
+        because digests showed them to be equal, are read now.
         """
         if self.alignment is None or self.measures is None:
             return iter(())
         return columns_of(self._opened(), self.measures, scores=self.scores, roles=self.roles)
 
     def _opened(self) -> Alignment:
-        """The alignment with the records of all ranks."""
+        """Return the alignment with the digests of all ranks, also of those that were not read."""
         assert self.alignment is not None
         if self.runs is None:
             return self.alignment
@@ -138,7 +140,7 @@ class Comparison:
         return showing.html(self)
 
     def page(self, *, height: int = 900) -> Shown:
-        """The page of both runs with this comparison, for the output of a notebook's cell.
+        """Return an HTML page of both runs with this comparison, for the output of a notebook cell.
 
         height: the height of the page's frame, in pixels.
         Raises UnsupportedError for a comparison that `compare` did not make of two runs.
@@ -155,14 +157,14 @@ class Comparison:
         return shown
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row for each of `pairs()`, its place and measures as columns.
+        """Return a pandas frame with a row for each of `pairs()`: its coordinates and measures.
 
         Raises MissingExtraError where pandas is not installed.
         """
         return showing.frame(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison as the contract's JSON; numbers that are not finite are None."""
+        """Return the comparison as JSON values in the documented schema; NaN becomes None."""
         return {
             "schema_version": SCHEMA_VERSION,
             "a": self.a,
@@ -193,7 +195,7 @@ class Comparison:
 
 
 def origin_dict(origin: Origin) -> dict[str, Any]:
-    """One origin as the contract's JSON has it."""
+    """Return one origin as JSON values in the documented schema."""
     measure = origin.measure
     return {
         **place_dict(origin.place),
@@ -216,7 +218,7 @@ def origin_dict(origin: Origin) -> dict[str, Any]:
 
 
 def replay_dict(replay: Replay | None) -> dict[str, Any] | None:
-    """A replay as the contract's JSON has it."""
+    """Return a replay (an operation computed again) as JSON values; None without a replay."""
     if replay is None:
         return None
     return {
@@ -229,14 +231,17 @@ def replay_dict(replay: Replay | None) -> dict[str, Any] | None:
 
 
 def nearness_dict(near: Nearness | None) -> dict[str, Any] | None:
-    """How far A and B are from the reference, as the contract's JSON has it."""
+    """Return how far A and B are from the reference run as JSON values; None without one."""
     if near is None:
         return None
     return {name: finite(value) for name, value in asdict(near).items()}
 
 
 def leaving_dict(leaving: Leaving | None) -> dict[str, Any] | None:
-    """The record that leaves the noise as the contract's JSON has it: coordinates, score, error."""
+    """Return the first record that differs by more than noise as JSON values, or None.
+
+    The dict has the record's coordinates, its score and its error in eps.
+    """
     if leaving is None:
         return None
     figures = {"score": finite(leaving.score), "error_eps": finite(leaving.error_eps)}
@@ -244,10 +249,10 @@ def leaving_dict(leaving: Leaving | None) -> dict[str, Any] | None:
 
 
 def place_dict(place: Place) -> dict[str, Any]:
-    """The coordinates of a record, by name."""
+    """Return the name, kind and coordinates of a record as a dict."""
     return {name: getattr(place, name) for name in Place._fields}
 
 
 def finite(value: Any) -> Any:
-    """`value`; None for a float that JSON cannot hold."""
+    """Return `value`, or None if it is a NaN or an infinity, which JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Counts of a comparison in words: how many records two runs share, and which each has alone."""
+"""Counts of a comparison in words: how many records both runs have, and how many only one has."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LISTED = 8
 
 
 def listed(names: Sequence[str], mark: str) -> str:
-    """The first few names, escaped, with `mark` between them, and how many more there are."""
+    """Return the first eight names, escaped and joined by `mark`, and how many more there are."""
     shown = mark.join(map(escape, names[:LISTED]))
     return f"{shown} and {len(names) - LISTED:,} more" if len(names) > LISTED else shown
 
 
 def how_many(comparison: Findings) -> tuple[str, str]:
-    """Two lines: how many records have a partner, and how many each run has alone."""
+    """Return two lines: how many records were paired, and how many are in one run alone."""
     counts, (in_a, in_b) = comparison.counts, _alone(comparison)
     return (
         f"{counts.matched:,} matched: {counts.identical:,} identical, "
@@ -37,10 +37,10 @@ def how_many(comparison: Findings) -> tuple[str, str]:
 
 
 def _alone(comparison: Findings) -> tuple[str, str]:
-    """What A and what B has alone, as " (drop)" or " (steps 6-11)"; "" where no such words fit.
+    """Return, for A and for B, words on the records that this run alone has; "" where none fit.
 
-    A tensor is named where none of its records has a partner. Where all tensors have partners,
-    steps are named if no matched record belongs to one of them.
+    The words are as " (drop)", tensors of which no record was paired; or, where all tensors have
+    paired records, as " (steps 6-11)", if no record of these steps was paired.
     """
     alignment = comparison.alignment
     if alignment is None:

@@ -14,9 +14,10 @@ NEARNESS = ("A", "B", "A rel.", "B rel.", "nearer")
 
 
 def nearness_cells(near: Nearness) -> tuple[str, ...]:
-    """The cells of one origin: errors in eps, errors relative to the norm, and the nearer run.
+    """Return the cells of one origin in the table of the reference run, under the heads NEARNESS.
 
-    Integers have no eps: their first two cells are the shares of elements that differ.
+    The cells are the errors of A and B in eps, their errors relative to the norm, and the nearer
+    run. Integers have no eps: their first two cells are the shares of elements that differ.
     """
     if near.lacks:
         return ("-", "-", "-", "-", near.lacks)
@@ -26,7 +27,7 @@ def nearness_cells(near: Nearness) -> tuple[str, ...]:
 
 
 def nearer_text(near: Nearness | None) -> str:
-    """Which run is nearer to the reference, in a clause; "" where no reference was given."""
+    """Return a clause that says which run is nearer to the reference; "" without a reference."""
     if near is None:
         return ""
     if near.lacks:

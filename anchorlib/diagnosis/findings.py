@@ -1,7 +1,7 @@
-"""What the sections, counts and tables of an answer read of a comparison.
+"""Protocols of what the sections, counts and tables of an answer read of a `Comparison`.
 
 `Comparison` has methods that show it. The functions that these methods call take the protocol
-`Findings`, so that they need not import the class that imports them.
+`Findings`, so that their modules need not import the module of `Comparison`, which imports them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Findings", "FirstDifference"]
 
 
 class FirstDifference(Protocol):
-    """The members of `Divergence` that an answer shows."""
+    """Protocol of `Divergence`: the members that an answer shows."""
 
     @property
     def place(self) -> Place: ...
@@ -28,7 +28,7 @@ class FirstDifference(Protocol):
 
 
 class Findings(Protocol):
-    """The members of `Comparison` that an answer shows."""
+    """Protocol of `Comparison`: the members that an answer shows."""
 
     @property
     def a(self) -> str: ...

@@ -1,4 +1,4 @@
-"""The comparison of two runs, from the opened stores to the answer."""
+"""The comparison of two runs as a whole: from the opened runs to the answer, a `Comparison`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     over: Over | None = None,
     beforehand: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Where two runs part, which operation did it, and whether it matters.
+    """Compare two runs: where they part, which operation did it, and whether it matters.
 
     a, b: names in `store`, paths, URLs, or Run objects; both may still be written.
     noise: runs that should differ from `a` by rounding alone (`anchor noise` makes such runs).
@@ -131,7 +131,13 @@ def compare_tables(
     progress: Progress | None = None,
     over: Over = map,
 ) -> Comparison:
-    """The comparison of two runs that were read and aligned already; arguments as in `compare`."""
+    """Compare two runs whose records were read and paired already.
+
+    alignment: the pairs of records.
+    noise: the tables of the noise runs.
+    traces: the traced operations of both runs; None where they are not compared.
+    progress, over: as in `compare`.
+    """
     alignment = alignment.settled()
     asked: Any = {"progress": progress, "over": over}
     every = measure(alignment, alignment.differing, **asked)
@@ -210,7 +216,10 @@ def compare_tables(
 def _set_aside(
     alignment: Alignment, every: Measures, alike: Benign, parts: Partials
 ) -> tuple[Alignment, Cuts]:
-    """The alignment in which pairs that are no difference count as equal, and recut work."""
+    """Return the alignment in which pairs whose difference does not matter count as equal.
+
+    Beside it, the pairs that differ since the runs call modules differently for equal work.
+    """
     judged = parts.without(alike.without(alignment))
     recut = cuts(judged, every.without(np.flatnonzero(judged.equal & ~alignment.equal)))
     return recut.without(judged), recut
@@ -224,11 +233,12 @@ def _judged(
     noise: Sequence[Table],
     parted: int | None,
 ) -> tuple[Drift | None, Leaving | None]:
-    """The drift, and the first record that leaves the noise; such a record means it is not covered.
+    """Return how far the runs drift apart, and the first record that differs by more than noise.
 
-    None for both where there are no noise runs, or no difference that they could cover.
-    parted: the first step that a scaler rightly skipped in one run alone. From then on the runs
-        have different parameters, which noise runs do not imitate.
+    Both are None without noise runs, or without differences that noise could explain. Where such a
+    record exists, the noise runs do not cover the drift.
+    parted: the first step that a GradScaler rightly skipped in one run alone; None without one.
+        From then on the runs have different parameters, which noise runs do not imitate.
     """
     if scored is None or around is None or not len(measures):
         return None, None
@@ -244,7 +254,7 @@ def _judged(
 
 
 def _spread(scored: Array, measures: Measures, every: Measures) -> Array:
-    """The scores of `measures`, spread over `every`, whose other entries get nan."""
+    """Return the scores of `measures`, spread over `every`: nan for entries without a score."""
     spread = np.full(len(every), np.nan)
     spread[np.searchsorted(every.pair, measures.pair)] = scored
     return spread
@@ -262,7 +272,7 @@ def _counts(alignment: Alignment) -> Counts:
 
 
 def _first(alignment: Alignment) -> Divergence | None:
-    """The first difference in order of execution: by step, by the rank's order, then by rank."""
+    """Return the first difference by step, the rank's order, and rank; None if nothing differs."""
     differing = alignment.differing
     if not len(differing):
         return None
@@ -275,7 +285,10 @@ def _first(alignment: Alignment) -> Divergence | None:
 
 
 def _roles(front: Frontier, origins: Sequence[Origin]) -> Array:
-    """The role of each pair: "" (equal), "receiver", "origin", or the class of a listed origin."""
+    """Return each pair's role: "" (equal), "receiver", "origin", or the class of a listed origin.
+
+    A receiver differs because an earlier record differs; an origin differs by itself.
+    """
     alignment = front.alignment
     status = np.full(len(alignment), "", object)  # of few words, each held once
     status[~alignment.equal] = "receiver"

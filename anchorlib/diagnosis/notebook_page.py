@@ -1,4 +1,4 @@
-"""A page that a notebook displays: HTML in a frame of its own."""
+"""An HTML page that a notebook displays in a frame, so that page and notebook do not mix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Shown"]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A page that a notebook displays where a cell's last expression is this object.
+    """An HTML page that a notebook displays where this object is the last expression of a cell.
 
     html: the whole page. height: the height of its frame, in pixels.
     """

@@ -26,9 +26,12 @@ COUNTER = "num_batches_tracked"
 def notes(
     frontier: Frontier, origins: Sequence[Origin], noise: Envelope | None, runs: Sequence[Table]
 ) -> list[str]:
-    """The notes of a comparison, a line each.
+    """Return the notes of a comparison, a line each: what could not be decided, and why.
 
-    noise: the noise of the comparison; None without noise runs. runs: the noise runs' tables.
+    frontier: the differences of the two runs, and which of them others explain.
+    origins: the listed origins.
+    noise: how the noise runs differ from A; None without noise runs.
+    runs: the tables of the noise runs.
     """
     alignment = frontier.alignment
     lines: list[str] = []
@@ -67,13 +70,13 @@ def notes(
 
 
 def few(lines: Sequence[str]) -> list[str]:
-    """The first few lines on damaged records, and how many more there are."""
+    """Return the first three lines on damaged records, and one that counts the others, if any."""
     left = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {left} more are damaged: anchor verify"] if left > 0 else [])]
 
 
 def reordering(alignment: Alignment) -> list[str]:
-    """The clause that says that B's samples were reordered for the comparison; [] otherwise."""
+    """Return a clause that says that B's samples were put into A's order; [] if they were not."""
     if alignment.reordered is None:
         return []
     since = f" from step {alignment.reordered} on" if alignment.reordered else ""
@@ -83,7 +86,7 @@ def reordering(alignment: Alignment) -> list[str]:
 
 
 def _strangers(alignment: Alignment) -> Iterable[str]:
-    """Why no record of one run has a partner in the other; [] where some record has one."""
+    """Return lines on why the two runs have no pair of records; [] where they have one."""
     a, b = alignment.a, alignment.b
     if len(alignment):
         return []
@@ -103,7 +106,7 @@ def _strangers(alignment: Alignment) -> Iterable[str]:
 
 
 def _guesses(alignment: Alignment) -> Iterable[str]:
-    """Which tensors were matched by a guess, and whether anything was concluded from it."""
+    """Return a line on names matched by a guess, and what follows from it; [] without a guess."""
     guesses = [renaming for renaming in alignment.renamed if renaming.how == "guess"]
     if not guesses:
         return []
@@ -136,7 +139,10 @@ def _gaps(table: Table) -> Iterable[str]:
 
 
 def _from_outside(alignment: Alignment) -> Iterator[str]:
-    """The note on gradients of which one run alone may have recorded only a part."""
+    """Yield a line for a run that, unlike the other, may have recorded gradients only in part.
+
+    Compiled code may use a gradient inside, where no hook sees it.
+    """
     a, b = from_outside(alignment.a), from_outside(alignment.b)
     for table, names in ((alignment.a, a - b), (alignment.b, b - a)):
         if names:
@@ -158,7 +164,10 @@ def _steps(alignment: Alignment) -> Iterable[str]:
 
 
 def _phases(alignment: Alignment) -> Iterator[str]:
-    """The note on forwards without gradients that only one run makes in eval mode."""
+    """Yield a line if one run evaluates in eval mode, the other in training mode under `no_grad`.
+
+    The forwards of these two phases are not paired.
+    """
     a, b = (
         {table.phases[code] for code in np.unique(table.phase).tolist()}
         for table in (alignment.a, alignment.b)
@@ -172,7 +181,10 @@ def _phases(alignment: Alignment) -> Iterator[str]:
 
 
 def _flips(frontier: Frontier) -> Iterator[str]:
-    """The notes on the first integers that differ because their parents differ, and on counters."""
+    """Yield lines on the first integers that differ because what they were decided from differs.
+
+    There is at most one line for counters of calls (batch norms), and one for other integers.
+    """
     alignment, a = frontier.alignment, frontier.alignment.a
     whole = np.array([dtypes.dtype(name).family in ("int", "bool") for name in a.dtypes] or [False])
     rows = np.flatnonzero((frontier.status == 1) & frontier.explained & whole[a.dtype])
@@ -193,7 +205,7 @@ def _flips(frontier: Frontier) -> Iterator[str]:
 
 
 def _counters(table: Table, rows: Array) -> Array:
-    """Which rows are of a norm's count of its calls, which no value decides."""
+    """Return whether each of these rows is a batch norm's count of its calls, a single number."""
     last = [tensor.name.rpartition(".")[2] for tensor in table.tensors]
     counting = np.array([name == COUNTER for name in last] or [False])
     of_rows: Array = counting[table.tensor[rows]] & (table.figures["numel"][rows] == 1)
@@ -201,7 +213,10 @@ def _counters(table: Table, rows: Array) -> Array:
 
 
 def too_fine(alignment: Alignment, runs: Sequence[Table]) -> bool:
-    """Whether noise runs were perturbed by less than the coarsest element type in use rounds."""
+    """Return whether the noise runs were perturbed by less than the coarsest dtype in use rounds.
+
+    Such noise runs say nothing of how far rounding carries a run.
+    """
     sizes = [perturbation(header) for run in runs for header in run.header.values()]
     known = [size for size in sizes if size is not None]
     tables = (alignment.a, alignment.b)
@@ -210,7 +225,7 @@ def too_fine(alignment: Alignment, runs: Sequence[Table]) -> bool:
 
 
 def incomplete(complete: Completeness, alignment: Alignment, first: Divergence | None) -> bool:
-    """Whether missing records may hide a difference that the answer would have named.
+    """Return whether missing records may hide a difference that the answer would have named.
 
     first: the first difference, where the answer is about that: records that are missing after it
         cannot hide an earlier difference. None where the answer is about all steps.

@@ -1,4 +1,4 @@
-"""The matched pairs of two runs, as tuples or columns, for tables and pages."""
+"""The pairs of matched records of two runs, as tuples or as columns, for tables and pages."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ CHUNK = 4096
 
 
 class Pair(NamedTuple):
-    """One matched pair, for tables and pages.
+    """One pair of matched records of two runs.
 
+    place: the name, kind and coordinates of the record in A.
     order, order_b: the numbers of the two records in their ranks' orders of execution.
+    equal: whether dtype, shape and bits are equal. digest_a, digest_b: the digests as hex.
     measure: how far apart the two are; None where they are equal.
     role: "" for an equal pair, else "origin", "receiver", or the class of a listed origin.
     score: the pair's error over the error of the noise runs; None where there is no score.
@@ -40,9 +42,10 @@ class Pair(NamedTuple):
 def pairs_of(
     alignment: Alignment, measures: Measures, *, scores: Array | None, roles: Array | None
 ) -> Iterator[Pair]:
-    """Every pair in A's order of execution.
+    """Yield every pair of matched records, in A's order of execution.
 
-    scores: one for each measure. roles: one for each pair.
+    scores: one for each entry of `measures`, nan where there is none; None without noise runs.
+    roles: one for each pair; None: "" for all.
     """
     for part in columns_of(alignment, measures, scores=scores, roles=roles):
         places = map(Place, *(part[name] for name in Place._fields))
@@ -54,10 +57,11 @@ def pairs_of(
 def columns_of(
     alignment: Alignment, measures: Measures, *, scores: Array | None, roles: Array | None
 ) -> Iterator[dict[str, list[Any]]]:
-    """The pairs as columns, some thousand pairs at a time: a list for each column.
+    """Yield the pairs as columns (name -> list), some thousand pairs at a time.
 
-    scores: one for each measure. roles: one for each pair. A pair that is equal has None for its
-    measures and its score. A pair that differs has None for its score where that is nan.
+    scores: one for each entry of `measures`. roles: one for each pair. A pair that is equal has
+        None for its measures and its score. A pair that differs has None for its score where that
+        is nan.
     """
     for start in range(0, len(alignment), CHUNK):
         part = slice(start, start + CHUNK)
@@ -81,7 +85,7 @@ def columns_of(
 
 
 def _spread(count: int, places: Array, values: Array) -> list[Any]:
-    """A list of `count` entries: the values at their places, None elsewhere."""
+    """Return a list of `count` entries: each value at its index in `places`, None elsewhere."""
     entries: list[Any] = [None] * count
     for place, value in zip(places.tolist(), values.tolist(), strict=True):
         entries[place] = value

@@ -1,4 +1,4 @@
-"""Which ranks of two runs were compared and which differ, with neighbours folded into spans."""
+"""Which ranks of two runs were compared and which differ, with neighbours written as spans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED = 8
 
 
 class Ranks(NamedTuple):
-    """The ranks of a comparison, ascending.
+    """The ranks of a comparison, each tuple ascending.
 
     compared: ranks that have records in both runs. differing: those with a record that differs.
     """
@@ -26,12 +26,12 @@ class Ranks(NamedTuple):
     differing: tuple[int, ...]
 
     def to_dict(self) -> dict[str, str]:
-        """Both as text: {"compared": "0-1023", "differing": "17,512,600"}."""
+        """Return both tuples as text: {"compared": "0-1023", "differing": "17,512,600"}."""
         return {name: _spans(ranks) for name, ranks in self._asdict().items()}
 
 
 def ranks_of(alignment: Alignment | None) -> Ranks | None:
-    """The ranks of the matched records; None where fewer than two ranks were compared."""
+    """Return the ranks of the matched records; None where fewer than two ranks were compared."""
     if alignment is None or not len(alignment):
         return None
     a = alignment.a
@@ -43,7 +43,7 @@ def ranks_of(alignment: Alignment | None) -> Ranks | None:
 
 
 def ranks_line(ranks: Ranks | None) -> str:
-    """The ranks in words, as "ranks 0-1023, 3 differ (17, 512, 600)"; "" for a single rank."""
+    """Return the ranks in words, as "ranks 0-1023, 3 differ (17, 512, 600)"; "" for None."""
     if ranks is None:
         return ""
     count = len(ranks.differing)

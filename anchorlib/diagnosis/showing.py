@@ -1,4 +1,4 @@
-"""A comparison as text for a prompt, as HTML for a notebook, and as a pandas frame."""
+"""A comparison as text for the Python prompt, as HTML for a notebook, and as a pandas frame."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ PLACE = ("step", "pass_index", "call", "rank", "phase", "name", "kind")
 
 
 def lines(comparison: Findings) -> str:
-    """The verdict and its sentence; below, the first difference and the first origins, a line each.
+    """Return a comparison as text for the Python prompt: the verdict, its sentence, and some lines.
 
-    With a reference run, a line for each of these origins says which of A and B is nearer to it.
+    The lines are the first difference, and the first origins and differing operations. With a
+    reference run, a line for each of these origins says which of A and B is nearer to the
+    reference.
     """
     texts = [
         f"Comparison({comparison.a!r}, {comparison.b!r}, "
@@ -61,7 +63,7 @@ def _said(entry: Entry) -> str:
 
 
 def html(comparison: Findings) -> str:
-    """All sections as HTML: the verdict first, then a paragraph or a table for each section."""
+    """Return a comparison as HTML: the verdict, then a paragraph or table for each section."""
     ordered = sorted(sections(comparison), key=lambda one: one.key != "verdict")
     parts = [part for section in ordered for part in _section(section)]
     return "<div>\n{}\n</div>".format("\n".join(parts))
@@ -92,17 +94,20 @@ def _cells(entry: Entry) -> tuple[str, ...]:
 
 
 def _short(text: str) -> str:
-    """A text cut to the width of a cell, since it may hold thousands of names."""
+    """Return a text cut to 1,000 characters, for a cell: it may hold thousands of names."""
     return text if len(text) <= WIDEST else f"{text[:WIDEST]}..."
 
 
 def _ends(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The first rows of a table and the last."""
+    """Return at most ten rows of a table: the first nine rows and the last."""
     return list(rows) if len(rows) <= ROWS else [*rows[: ROWS - 1], rows[-1]]
 
 
 def frame(comparison: Findings) -> pd.DataFrame:
-    """One row for each matched pair, in A's order; an equal pair has NaN for its measures."""
+    """Return a pandas frame with a row for each pair, in A's order.
+
+    An equal pair has NaN for its measures.
+    """
     columns: dict[str, list[Any]] = {name: [] for name in (*PLACE, *PAIR, *Measure._fields)}
     for part in comparison.columns():
         for name, column in columns.items():

@@ -1,8 +1,8 @@
-"""What follows from the digests of two archived runs before any rank is opened.
+"""What the digests of two archived runs show before any rank is opened.
 
 The digests of a run are one object, however many ranks the run has. They show which ranks are equal
 bit for bit, and for each other rank the first steps in which its records differ. So a comparison
-opens only the ranks that differ, and of the equal ranks those that stand for other equal ranks.
+opens only the ranks that differ, and one of each group of equal ranks, which stands for the others.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["Beforehand", "beforehand", "first_parting"]
 
 @dataclass(frozen=True, slots=True)
 class Beforehand:
-    """What is known of the ranks that have digests in both runs.
+    """What digests show of the ranks that have digests in both runs.
 
-    equal: ranks whose records are equal in both runs, ascending. parting: for each other rank the
-        first stretch of steps in which some record differs.
-    standing: equal ranks that need not be read -> the rank that stands for each.
+    equal: ranks whose records are equal in both runs, ascending.
+    parting: each other rank -> the first steps among which some record differs.
+    standing: equal ranks that need not be read -> the rank that is read in place of each.
     is_traced: whether both runs may have traced operations, which the digests do not cover.
     """
 
@@ -35,7 +35,7 @@ class Beforehand:
     is_traced: bool
 
     def line(self) -> str:
-        """The answer in words: "ranks 0-7, 2 differ (3, 4); first at step 5 (rank 3)"."""
+        """Return which ranks differ, as "ranks 0-7, 2 differ (3, 4); first at step 5 (rank 3)"."""
         every = tuple(sorted((*self.equal, *self.parting)))
         line = ranks_line(Ranks(every, tuple(sorted(self.parting))))
         if not self.parting:
@@ -49,7 +49,7 @@ class Beforehand:
 
 
 def beforehand(a: Run, b: Run) -> Beforehand | None:
-    """What follows from the digests of two runs; None if fewer than two ranks have them in both."""
+    """Return what the digests of two runs show; None if fewer than two ranks have any in both."""
     digests_a, digests_b = a.digests(), b.digests()
     common = sorted({*digests_a} & {*digests_b})
     if len(common) < 2:
@@ -74,7 +74,10 @@ def beforehand(a: Run, b: Run) -> Beforehand | None:
 
 
 def first_parting(digests_a: RankDigests, digests_b: RankDigests) -> range | None:
-    """The first stretch of steps in which some record differs; None where all records are equal."""
+    """Return the first range of steps in which a record differs; None where all records are equal.
+
+    Digests cover ranges of steps of equal width, so that the step is known only up to that width.
+    """
     width = max(digests_a.width, digests_b.width)
     a, b = digests_a.of_width(width).stretches, digests_b.of_width(width).stretches
     other = [number for number in {*a, *b} if a.get(number) != b.get(number)]

@@ -1,4 +1,4 @@
-"""The answer of a comparison in one sentence for people."""
+"""The sentence that answers a comparison, put together of clauses."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ROUNDABLE = 1000.0  # eps: a larger error of unrelated tensors is given as a sha
 
 
 class SentenceContext(NamedTuple):
-    """What the sentence says besides the place where the runs part.
+    """What the sentence of a comparison says besides the place where the runs part.
 
     benign: differences that are not differences of values, a clause for each sort.
     losses: where the losses part; None without losses.
     drift: the drift compared to that of the noise runs; None without noise runs.
-    leaving: the first record that leaves the noise; None where no record does.
-    complete: what the runs lack.
+    leaving: the first record that differs by more than noise does; None where no record does.
+    complete: whether the runs are complete, and what they lack.
     ends: whether only scalars differ from which nothing else was computed.
     eval_since: the steps from which A, and B, ran in eval mode while the other trained.
     preceding: why the first record that differs is not the first origin; "" where they are one.
@@ -64,7 +64,7 @@ class SentenceContext(NamedTuple):
 
     @property
     def modes(self) -> list[str]:
-        """Which run went over to eval mode, and when, a clause each."""
+        """Clauses that say which run went over to eval mode, and at which step; [] if none did."""
         since = zip("AB", self.eval_since, strict=True)
         return [f"{run} runs in eval mode from step {at}" for run, at in since if at is not None]
 
@@ -76,10 +76,12 @@ def sentence(
     origins: Sequence[Origin],
     context: SentenceContext,
 ) -> str:
-    """The answer in one sentence for people.
+    """Return the answer of a comparison in one sentence for people.
 
-    answer: the verdict. matched: how many records both runs have. first: the first pair that
-    differs in a value; None where no pair does.
+    answer: the verdict. matched: how many records both runs have.
+    first: the first pair that differs in a value; None where no pair does.
+    origins: the listed origins, the first one first.
+    context: whatever else the sentence mentions.
     """
     lacking = _upper(context.complete.why)
     if answer == "incomparable":
@@ -111,7 +113,7 @@ def sentence(
 
 
 def _modules(config: Mapping[str, tuple[Any, Any]]) -> str:
-    """The clause on modules that were made with other arguments in B; "" without any."""
+    """Return a clause on modules that B made with other arguments than A; "" without any."""
     made = {
         name.removeprefix(MODULE): " | ".join(differing)
         for name, pair in config.items()
@@ -124,7 +126,11 @@ def _modules(config: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def _drawn(step: int | None, first: int) -> str:
-    """The clause that says that B drew other random numbers before the runs part, or ""."""
+    """Return a clause that says that B drew other random numbers before the runs part, or "".
+
+    step: the first step that began with another random state; None without one.
+    first: the step at which the runs part.
+    """
     # The random state is recorded where a step begins: draws inside a step show in the next one.
     if step is None or step > first + 1:
         return ""
@@ -132,7 +138,7 @@ def _drawn(step: int | None, first: int) -> str:
 
 
 def _upper(why: str) -> str:
-    """The clauses on what the runs lack, with the runs in capitals as elsewhere in the sentence."""
+    """Return the clauses on what the runs lack, with "A" and "B" for "a" and "b", as elsewhere."""
     return re.sub(r"(^|; |, )([ab])(?= )", lambda match: match[1] + match[2].upper(), why)
 
 
@@ -191,7 +197,7 @@ def _what(origin: Origin) -> str:
 
 
 def _joined(why: str) -> str:
-    """Reasons with commas for semicolons, which divide the parts of the sentence."""
+    """Return reasons with commas for semicolons, since these divide the parts of the sentence."""
     return why.replace("; ", ", ")
 
 

@@ -1,4 +1,7 @@
-"""The log2 histograms of a page: the bins of all records, added up by line and window of steps."""
+"""The log2 histograms of a page: bins of all records, added up by line and window of steps.
+
+A line is the records of one name, kind, mode and phase; a window is some adjacent steps.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ Source = tuple[Key, int, Series, int]
 
 
 class BinCache:
-    """The histograms counted so far, by line and rank.
+    """The histograms counted so far, by line of the page and rank.
 
     A live run only grows at its end, so a page that is made again counts only the new records.
     """
@@ -29,10 +32,10 @@ class BinCache:
         self._held: dict[tuple[Key, int], tuple[Array, Array, Array, Array]] = {}
 
     def pairs(self, key: Key, rank: int, series: Series) -> tuple[Array, Array, Array]:
-        """Three parallel arrays over every bin of every record: (record, exponent, count).
+        """Return three parallel arrays over every bin of every record: (record, exponent, count).
 
-        record: the record's place in the series. Histograms of an earlier call are kept as long as
-        the series still begins with the same records.
+        record: the index of the record in the series. Histograms of an earlier call are kept as
+            long as the series still begins with the same records.
         """
         order = series.columns["order"]
         held = self._held.get((key, rank))
@@ -63,10 +66,11 @@ def binned(
     cache: BinCache | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Bins:
-    """The histograms of `sources`, added up by line and by window of `width` adjacent steps.
+    """Return the histograms of `sources`, added up by line and by window of `width` adjacent steps.
 
-    sources: a line's key, a rank, its series and the line's number.
-    lines: how many lines there are. progress: called with (sources counted, all sources).
+    sources: a line's key, a rank, its series and the line's number, for each series.
+    steps: all steps of the run. lines: how many lines there are.
+    progress: called with (sources counted, all sources).
     """
     cache = cache or BinCache()
     windows = -(-len(steps) // width) if len(steps) else 0

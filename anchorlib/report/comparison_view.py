@@ -1,5 +1,7 @@
-"""A comparison as the page draws it: the lines × columns of the first run, with the worst pair of
-records in each cell."""
+"""A comparison as the page draws it: the worst pair of records in each cell of a grid.
+
+The grid is that of the page's first run: its lines (name, kind, mode, phase) × columns (steps).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """A comparison against the first run.
+    """A comparison of the page's first run with another one, as the page draws it.
 
     plain: the verdict and everything else that goes into the document unchanged.
     grid: (lines, columns) float64, the error of each cell's worst pair in eps, or EQUAL,
@@ -52,8 +54,8 @@ class Contrast:
     cells: columns with a row for each cell that differs, ascending by `cell` = line * columns +
         column: `pairs` and `differing` count the pairs of the cell; pass_index, call, rank, step
         and the Measure are those of its worst pair.
-    nearby: values around the worst element of a pair:
-        {cell, start, worst, shape, a, b, difference}.
+    nearby: values around the worst element of a pair: {cell, start, worst, shape, a, b,
+        difference}.
     footprints: where in their tensors the first divergence and the origins differ.
     vicinities: the operations around the first origins, where both runs were traced.
     """
@@ -69,7 +71,10 @@ class Contrast:
 def contrast(
     comparison: Comparison, a: RunView, b: RunView, number: int, *, budget: PageBudget | None = None
 ) -> Contrast:
-    """The comparison of run 0 with run `number` of the page, whose views are `a` and `b`."""
+    """Return the comparison of run 0 with run `number` of the page, as the page draws it.
+
+    a, b: the views of these two runs.
+    """
     budget = budget or PageBudget()
     grid = np.full((len(a.lines), len(a.columns)), np.nan)
     cells: dict[str, Array] = _no_cells()
@@ -94,7 +99,7 @@ def _no_cells() -> dict[str, Array]:
 
 
 def _severity(alignment: Alignment, measures: Measures | None) -> Array:
-    """The severity of each pair: its error in eps, or one of the constants above."""
+    """Return how bad each pair is: its error in eps, or a constant if equal or unmeasured."""
     severity = np.where(alignment.equal, EQUAL, _UNMEASURED)
     if measures is not None and len(measures):
         error = np.asarray(measures["error_eps"], np.float64)
@@ -104,7 +109,7 @@ def _severity(alignment: Alignment, measures: Measures | None) -> Array:
 
 
 def _cells(alignment: Alignment, a: RunView) -> Array:
-    """The cell of each pair; -1 where the page has no such line or step.
+    """Return the cell (line and column) of each pair; -1 where the page has no such line or step.
 
     A run may have grown between the moment when its page was made and the comparison.
     """
@@ -143,7 +148,7 @@ def _grid(severity: Array, cell: Array, shape: tuple[int, int]) -> Array:
 def _worst(
     alignment: Alignment, measures: Measures | None, severity: Array, cell: Array
 ) -> tuple[dict[str, Array], Array]:
-    """`Contrast.cells`, and the index of the worst pair of each of those cells."""
+    """Return `Contrast.cells`, and the index of the worst pair of each of these cells."""
     differing = alignment.differing
     differing = differing[cell[differing] >= 0]
     order = differing[np.lexsort((-differing, severity[differing], cell[differing]))]
@@ -162,7 +167,7 @@ def _worst(
 
 
 def _measured(measures: Measures | None, pairs: Array) -> dict[str, Array]:
-    """The measures of some pairs, by name; NaN for a pair that was not measured."""
+    """Return the measures of some pairs, by name; NaN for a pair that was not measured."""
     columns = {name: np.full(len(pairs), np.nan) for name in MEASURES}
     if measures is not None and len(measures):
         place = np.minimum(np.searchsorted(measures.pair, pairs), len(measures) - 1)
@@ -173,7 +178,7 @@ def _measured(measures: Measures | None, pairs: Array) -> dict[str, Array]:
 
 
 def _wanted(comparison: Comparison, a: RunView) -> list[int]:
-    """The cells of the first divergence and of the origins."""
+    """Return the cells of the first divergence and of the origins, as line * columns + column."""
     places = [] if comparison.first is None else [comparison.first.place]
     places += [origin.place for origin in comparison.origins]
     spots = [_spot(place, a) for place in places]
@@ -181,7 +186,7 @@ def _wanted(comparison: Comparison, a: RunView) -> list[int]:
 
 
 def _spot(place: Place, a: RunView) -> tuple[int, int]:
-    """(line, column) of a record's cell; the line is -1 where the page has no such line."""
+    """Return (line, column) of a record's cell; the line is -1 where the page has no such line."""
     row = next((row for row, line in enumerate(a.lines) if _is_of(place, line)), -1)
     return row, int(np.searchsorted(a.columns, place.step, side="right")) - 1
 
@@ -240,7 +245,7 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
 
 
 def _section(section: Section, a: RunView) -> dict[str, Any]:
-    """A section as the page shows it; each entry has the line and column that it is about."""
+    """Return a section of an answer as the page shows it, with the cell of each entry."""
     return {
         "key": section.key,
         "title": section.title,
@@ -273,7 +278,7 @@ def _place_fields(place: Place, a: RunView) -> dict[str, Any]:
 
 
 def _partners(comparison: Comparison, a: RunView, b: RunView) -> list[int]:
-    """For each line of the first run, the row of its partner in the other run; -1 without one.
+    """Return for each line of the first run its partner's row in the other run; -1 without one.
 
     A line recorded in another mode is a partner only where none has the same mode.
     """

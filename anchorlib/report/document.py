@@ -1,4 +1,4 @@
-"""The page's document: which fields of views and contrasts go to the browser, and how encoded."""
+"""The data of a page: which fields of views and contrasts go to the browser, and how encoded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def document_text(
     tag: str = "",
     trouble: str = "",
 ) -> str:
-    """The text that the page's script reads, in the encoding of `anchorlib.report.packing`.
+    """Return the text that the page's script reads, encoded as `anchorlib.report.packing` does.
 
     source: the address where a served page asks for newer data; "" for a page in a file.
     tag: names this state of the data, so that the page can ask for anything newer.

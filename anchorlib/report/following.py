@@ -1,4 +1,4 @@
-"""The document of runs that may still grow, made again whenever records were added to them."""
+"""The data of a page of runs that may still grow, made again whenever records were added."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ __all__ = ["Followed"]
 
 
 class Followed:
-    """The document of some runs, brought up to date when a reader asks for it."""
+    """The data of a page of some runs, brought up to date when a reader asks for it.
+
+    compared: compares the first of the runs with each other one. source: the address where the page
+        asks for newer data.
+    """
 
     def __init__(
         self,
@@ -37,10 +41,10 @@ class Followed:
         self._tag = ""
 
     def latest(self, have: str) -> tuple[str, str]:
-        """The document and its tag; the document is made again if the runs have grown.
+        """Return the data and its tag; the data is made again if the runs have grown.
 
-        have: the tag of the reader's document, "" if it has none. A reader that has a document
-        gets the present one at once while another reader's request makes the next.
+        have: the tag of the reader's data, "" if it has none. A reader that has data gets the
+            present data at once while another reader's request makes the next.
         Raises CollectorError, StoreError.
         """
         if self._lock.acquire(blocking=not (have and self._tag)):
@@ -65,7 +69,7 @@ class Followed:
         self._tag = tag
 
     def _judged(self) -> tuple[list[Comparison], str]:
-        """The comparisons and "", or none and a sentence that says why.
+        """Return the comparisons and ""; or none, and a sentence that says why.
 
         The runs are shown also where they cannot be compared.
         """
@@ -80,7 +84,7 @@ class Followed:
 
 
 def _state(run: Run) -> tuple[Any, ...]:
-    """A value that changes whenever the page of this run would."""
+    """Return a value that changes whenever the page of this run would change."""
     gaps = sum(gap.count for gap in run.gaps())
     records = [(info.name, info.kind, info.mode, info.records) for info in run.tensors()]
     return (run.state, run.live, gaps, records)

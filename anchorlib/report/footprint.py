@@ -26,6 +26,7 @@ SIDE = 48
 class Footprint:
     """Where in their tensor the two records of a cell's worst pair differ.
 
+    cell: the cell of the page, line * columns + column.
     axes: for each axis, a text that says which of its indices differ.
     shape: (rows, columns) of the tensor seen as a matrix whose rows are its first axes, before it
         was made smaller.
@@ -46,10 +47,11 @@ def footprints(
     wanted: Sequence[int],
     budget: PageBudget,
 ) -> list[Footprint]:
-    """The footprints of the `wanted` cells (first divergence, origins), as far as the budget goes.
+    """Return the footprints of the `wanted` cells, as far as the budget goes.
 
     A cell is left out if a run did not keep the values, or if the two shapes differ.
-    cells, pairs: the worst pair of each cell.
+    cells, pairs: the cells that differ, and the worst pair of each.
+    wanted: the cells of the first divergence and of the origins.
     """
     prints: list[Footprint] = []
     left = budget.footprint_elements
@@ -87,7 +89,7 @@ def _footprint(cell: int, difference: Array) -> Footprint:
 
 
 def _split(shape: tuple[int, ...]) -> int:
-    """How many of the first axes make the rows, so that the matrix is as square as can be."""
+    """Return how many first axes make the rows, so that the matrix is as square as can be."""
     sizes = [int(np.prod(shape[:k], dtype=np.int64)) for k in range(len(shape) + 1)]
     if sizes[-1] == 0 or len(shape) < 2:
         return 0
@@ -95,7 +97,7 @@ def _split(shape: tuple[int, ...]) -> int:
 
 
 def _smaller(matrix: Array) -> Array:
-    """The matrix in at most SIDE × SIDE blocks, each the worst of its elements.
+    """Return the matrix in at most SIDE × SIDE blocks, each the worst of its elements.
 
     The worst is NONFINITE, then the largest difference, then EQUAL.
     """

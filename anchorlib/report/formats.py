@@ -13,9 +13,10 @@ __all__ = ["FormatLimits", "format_limits"]
 
 @dataclass(frozen=True, slots=True)
 class FormatLimits:
-    """The limits of one format, by which `anchorlib.summary.shares_as` counts; exact in float64.
+    """The limits of one number format, by which values are counted that it cannot hold.
 
-    name, torch_name: as in "bf16" and "bfloat16".
+    All are exact in float64; `anchorlib.summary.shares_as` counts by them.
+    name: as "bf16".
     largest, normal, subnormal: the largest finite, smallest normal and smallest subnormal value.
     underflow, below_normal, overflow: with rounding to nearest, |x| up to `underflow` becomes zero,
         |x| up to `below_normal` becomes subnormal (or zero), and |x| from `overflow` on overflows.
@@ -31,7 +32,7 @@ class FormatLimits:
 
 
 def format_limits() -> list[FormatLimits]:
-    """The limits of all formats that `anchor hist --as` knows."""
+    """Return the limits of all number formats that `anchor hist --as` knows."""
     return [_limits(short, dtypes.dtype(name)) for short, name in FORMATS.items()]
 
 

@@ -1,4 +1,4 @@
-"""Reads a run into a RunView: the figures of all records, added up by line and step."""
+"""Reads a run into a RunView: the figures of all records, added up by line and step of the page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gather(
     cache: BinCache | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> RunView:
-    """Everything the page shows of a run.
+    """Return everything the page shows of a run.
 
     cache: the histograms counted so far, for a page that is made again while the run grows.
     progress: called with (series read, all series): counting exponents may have to read all values.
@@ -83,7 +83,7 @@ def gather(
 
 
 def _apart(run: Run) -> tuple[str, ...]:
-    """A sentence for each rank that differs from its peers; none where columns are damaged."""
+    """Return a sentence for each rank that differs from its peers; () if columns are damaged."""
     if len(run.ranks) < 2:
         return ()
     try:
@@ -93,7 +93,7 @@ def _apart(run: Run) -> tuple[str, ...]:
 
 
 def _width(cells: int, budget: int) -> int:
-    """How many steps must share a column so that at most `budget` of `cells` remain."""
+    """Return how many steps must share a column so that at most `budget` of `cells` remain."""
     return max(1, -(-cells // budget))
 
 
@@ -121,7 +121,10 @@ def _part(info: TensorInfo, phase: str, rank: int, series: Series) -> LineRecord
 
 
 def _lines(parts: list[LineRecords], parameters: set[str]) -> tuple[list[Line], list[int]]:
-    """The lines of the page in order of execution, and the row of each part's line."""
+    """Return the lines of the page in order of execution, and the row of each part's line.
+
+    parts: the records of one rank that go into one line.
+    """
     members: dict[tuple[str, str, str, str], list[LineRecords]] = {}
     for part in parts:
         members.setdefault(part.key, []).append(part)
@@ -191,13 +194,19 @@ def _figures(
 
 
 def _exact(make: Callable[[Array, Array], ExactSums], cells: Array, values: Array) -> ExactSums:
-    """The exact sums of values in cells, made of a million values at a time."""
+    """Return the exact sums of the values of each cell, a million values added at a time.
+
+    make: makes the sums of some cells and values.
+    """
     pieces = (slice(start, start + AT_ONCE) for start in range(0, len(cells), AT_ONCE))
     return ExactSums.pooled([make(cells[piece], values[piece]) for piece in pieces])
 
 
 def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite | None, int]:
-    """The first nonfinite record by (step, order), and how many lines have a nonfinite record."""
+    """Return the first nonfinite record by (step, order), and how many lines have any.
+
+    The record is None where all are finite. places: the row of each part's line.
+    """
     firsts: list[tuple[tuple[int, int], LineRecords, int, int]] = []
     for part, line in zip(parts, places, strict=True):
         bad = np.flatnonzero(part.columns["nan"] + part.columns["inf"])
@@ -230,7 +239,7 @@ def _nonfinite(parts: list[LineRecords], places: list[int]) -> tuple[Nonfinite |
 
 
 def _was_skipped(parts: list[LineRecords], rank: int, step: int) -> bool:
-    """Whether the step was skipped: whether any record of the step is flagged so.
+    """Return whether the optimizer skipped a step of a rank, as any record's flags say.
 
     Only gradients that the optimizer consumed carry that flag; the record that is not finite may be
     of another kind.

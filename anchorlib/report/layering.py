@@ -1,4 +1,4 @@
-"""Places a small graph's nodes in rows, so that no edge is drawn through a node.
+"""Places the nodes of a small graph in rows, so that no edge is drawn through a node.
 
 tanh   mm      each node is one row above the highest node that takes from it,
   ╲   ╱ ╲      and an edge that crosses a row is given a place in that row, as a node is
@@ -17,11 +17,11 @@ _Row: TypeAlias = dict[int, tuple[list[int], int]]
 
 
 def rows(count: int, edges: Sequence[Edge]) -> list[list[int]]:
-    """The rows from top to bottom, each from left to right.
+    """Return the rows from top to bottom, each from left to right.
 
     count: the number of nodes. Nodes are numbered so that edges lead from lower to higher numbers.
-    edges: (maker, taker), each once; those to one node in the order of its inputs.
-    In a row, a number from 0 on is a node; -1 - n is the place where edge n crosses the row.
+    edges: (maker, taker), each once; those to one node in the order of its inputs. In a row, a
+        number from 0 on is a node; -1 - n is the place where edge n crosses the row.
     """
     height = _heights(count, edges)
     first = {maker: number for number, (maker, _) in reversed([*enumerate(edges)])}
@@ -39,7 +39,7 @@ def rows(count: int, edges: Sequence[Edge]) -> list[list[int]]:
 
 
 def _heights(count: int, edges: Sequence[Edge]) -> list[int]:
-    """How many rows lie below each node's row."""
+    """Return how many rows lie below each node's row."""
     height = [0] * count
     for maker, taker in sorted(edges, reverse=True):
         height[maker] = max(height[maker], height[taker] + 1)
@@ -47,8 +47,9 @@ def _heights(count: int, edges: Sequence[Edge]) -> list[int]:
 
 
 def _ordered(upward: Sequence[_Row]) -> list[list[int]]:
-    """The rows, each sorted by the mean place of what its numbers lead to, so that few edges cross.
+    """Return the rows, each sorted so that few edges cross.
 
+    The order is by the mean place of what each number leads to in the row below.
     upward: the rows from bottom to top, which is also the order of the result.
     """
     ordered: list[list[int]] = []

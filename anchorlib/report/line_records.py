@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class LineRecords:
-    """The records of one rank that go into one line.
+    """The records of one rank that go into one line (name, kind, mode, phase) of the page.
 
     columns: the columns of the series that the page uses. numel: the elements of each record.
     """
@@ -31,5 +31,5 @@ class LineRecords:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """The key of the line that these records go into: name, kind, mode, phase."""
+        """The key of the line of the page that these records go into: name, kind, mode, phase."""
         return (self.info.name, self.info.kind, self.info.mode, self.phase)

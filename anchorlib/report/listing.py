@@ -19,12 +19,12 @@ __all__ = ["ago", "list_page", "list_policy", "query_of"]
 
 
 def query_of(names: Sequence[str]) -> str:
-    """The query string of an address that shows these runs."""
+    """Return the query string of an address that shows these runs."""
     return urlencode([("run", name) for name in names])
 
 
 def list_policy() -> str:
-    """The list's Content-Security-Policy: it runs no script and sends its form to us alone."""
+    """Return the Content-Security-Policy of the list: no script, and its form goes to us alone."""
     return (
         f"default-src 'none'; style-src '{hashed(style())}'; img-src data:; base-uri 'none'; "
         "form-action 'self'"
@@ -32,7 +32,7 @@ def list_policy() -> str:
 
 
 def ago(time_ns: int) -> str:
-    """A time in the past as text: "3 days ago"."""
+    """Return a time in the past as text, as "3 days ago"; time_ns: nanoseconds since 1970."""
     seconds = max(time.time() - time_ns / 1e9, 0.0)
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length:
@@ -42,7 +42,7 @@ def ago(time_ns: int) -> str:
 
 
 def list_page(names: Mapping[str, str], writings: Sequence[Writing]) -> str:
-    """The HTML of the list: a click shows a run, ticking several compares them.
+    """Return the HTML of the list of runs: a click shows a run, ticking several compares them.
 
     names: a text about each run, by its name. writings: the ranks that are being written now.
     """
@@ -71,7 +71,7 @@ def list_page(names: Mapping[str, str], writings: Sequence[Writing]) -> str:
 
 
 def _written(writings: Sequence[Writing]) -> str:
-    """The HTML of a table of the ranks that are being written; "" where there are none."""
+    """Return the HTML of a table of the ranks that are being written; "" if there are none."""
     if not writings:
         return ""
     heads = "".join(f'<th scope="col">{title}</th>' for title in _TITLES)

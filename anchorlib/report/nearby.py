@@ -25,9 +25,9 @@ def nearby_values(
     wanted: Sequence[int],
     budget: PageBudget,
 ) -> list[dict[str, Any]]:
-    """For the cells that matter most, the elements within RADIUS of the worst one, in C order.
+    """Return the elements within RADIUS of the worst one, for the cells that matter most.
 
-    cells, pairs: the worst pair of each cell.
+    The elements are in C order. cells, pairs: the cells that differ, and the worst pair of each.
     wanted: the cells of the first divergence and of the origins, which come first. The others
         follow by their error, as far as the budget allows.
     """
@@ -60,7 +60,7 @@ def nearby_values(
 
 
 def _chosen(cells: Mapping[str, Array], wanted: Sequence[int]) -> Iterator[int]:
-    """Places in `cells`, each once: the wanted cells, then all by descending error."""
+    """Yield indices into `cells`, each once: the wanted cells, then all by descending error."""
     cell = cells["cell"]
     places = {int(one): place for place, one in enumerate(cell)}
     chosen = [places[one] for one in wanted if one in places]
@@ -74,7 +74,7 @@ def _cost(table: Table, row: int, worst: int) -> int:
 
 
 def _around(table: Table, row: int, start: int, stop: int) -> Array:
-    """Elements start … stop - 1 of a record, decoded."""
+    """Return the elements start … stop - 1 of a record, decoded."""
     name = table.dtypes[table.dtype[row]]
     parts, place = [], 0
     for block in table.read(row, BLOCK):
@@ -90,7 +90,7 @@ def _around(table: Table, row: int, start: int, stop: int) -> Array:
 
 
 def _difference(a: Array, b: Array) -> list[float | None]:
-    """b − a of each element in float64 (|b − a| of complex values); None for two equal texts."""
+    """Return b − a of each element in float64 (|b − a| if complex); None for two equal texts."""
     wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):
         apart = b.astype(wide) - a.astype(wide)
@@ -100,5 +100,5 @@ def _difference(a: Array, b: Array) -> list[float | None]:
 
 
 def _text(value: Any) -> str:
-    """The shortest text that reads back as this value in its own dtype."""
+    """Return the shortest text that reads back as this value in its own dtype."""
     return str(value.item()) if value.dtype.kind in "ib" else str(value)

@@ -1,4 +1,4 @@
-"""The page of some runs inside a notebook: the HTML of `anchor report`, in a frame of its own."""
+"""The page of some runs inside a notebook: the HTML of `anchor report`, in a frame."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["show"]
 
 
 def show(*runs: Run, comparisons: Sequence[Comparison] | None = None, height: int = 900) -> Shown:
-    """The page of these runs for a notebook to display; the first run is the reference.
+    """Return the page of these runs for a notebook to display; the first run is the reference.
 
     comparisons, height: as `page` and `Shown` take them.
     """

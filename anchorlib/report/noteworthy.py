@@ -24,7 +24,7 @@ NAMES_SHOWN = 3
 
 
 def attention(view: RunView) -> list[Finding]:
-    """The findings of a run, worst first; where nothing stands out, the first of them says so."""
+    """Return the findings of a run, worst first; if nothing stands out, the first one says so."""
     findings = [
         *(Finding("bad", f"{text[:1].upper()}{text[1:]}.") for text in view.apart),
         *_nonfinite(view),
@@ -42,7 +42,7 @@ def attention(view: RunView) -> list[Finding]:
 
 
 def gradient_lines(view: RunView) -> list[int]:
-    """The rows that hold gradients: each name's `grad`, or its `pass_grad` if it has no `grad`."""
+    """Return the rows that hold gradients: each name's `grad`, or `pass_grad` without a `grad`."""
     with_grad = {line.name for line in view.lines if line.kind == "grad"}
     return [
         row
@@ -52,7 +52,7 @@ def gradient_lines(view: RunView) -> list[int]:
 
 
 def line_histogram(bins: Bins, row: int) -> Log2Histogram:
-    """The histogram of a line over all steps, with the number of its infinities."""
+    """Return the histogram of a line over all steps, with the number of its infinities."""
     cells = slice(row * bins.windows, (row + 1) * bins.windows)
     first, last = bins.starts[cells.start], bins.starts[cells.stop]
     exponents, places = np.unique(bins.exponents[first:last], return_inverse=True)

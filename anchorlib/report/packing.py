@@ -23,14 +23,14 @@ SPLIT = "\n"
 
 
 class ArrayPacker:
-    """Collects arrays while a document is made."""
+    """Collects the arrays of a document in one block of bytes, while the document is made."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._length = 0
 
     def array(self, values: Any, dtype: str) -> dict[str, list[Any]]:
-        """Append an array to the block and return its reference for the document.
+        """Append an array to the block of numbers; return its reference for the document.
 
         dtype: "u1", "u2", "u4", "i2", "i4", "f4" or "f8".
         """
@@ -45,15 +45,18 @@ class ArrayPacker:
         return {"$": [dtype, offset, flat.size]}
 
     def whole(self, values: Any) -> dict[str, list[Any]]:
-        """Append an array of whole numbers from 0 on, in the narrowest dtype that holds them."""
+        """Append whole numbers from 0 on, in the narrowest dtype that holds them.
+
+        Return a reference.
+        """
         most = np.max(values, initial=0)
         fitting = (dtype for dtype in ("u1", "u2", "u4") if most <= np.iinfo(dtype).max)
         return self.array(values, next(fitting, "f8"))
 
     def rough(self, values: Any) -> dict[str, list[Any]]:
-        """Append an array as f4 with 13 bits of precision (0.01 %), which compresses better.
+        """Append an array as f4 with 13 bits of precision (0.01 %); return its reference.
 
-        For figures that the page shows as colours, where no more can be seen.
+        It compresses better so, and suits figures that the page shows as colours.
         """
         bits = np.ascontiguousarray(np.asarray(values, "<f4").reshape(-1)).view("<u4")
         # Adding half of the unit that is cut off rounds to nearest. A carry into the exponent is
@@ -62,19 +65,19 @@ class ArrayPacker:
         return self.array(rounded.astype("<u4").view("<f4"), "f4")
 
     def text(self, document: Any) -> str:
-        """Document and block as one text that is safe inside a <script> element."""
+        """Return document and block as one text that is safe inside a <script> element."""
         block = base64.b64encode(zlib.compress(b"".join(self._parts), LEVEL)).decode()
         return f"{script_json(document)}{SPLIT}{block}"
 
 
 def script_json(value: Any) -> str:
-    """JSON in ASCII without <, > and &, so that no text in it can end a <script> element."""
+    """Return JSON in ASCII without <, > and &, so that no text in it can end a <script>."""
     text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _finite(value: Any) -> Any:
-    """`value` with None for each NaN and infinity, which JSON cannot express."""
+    """Return `value` with None for each NaN and infinity, which JSON cannot express."""
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

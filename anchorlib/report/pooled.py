@@ -1,6 +1,7 @@
-"""A RunView of many archived ranks, from the figures of steps beside the index of their run.
+"""A RunView of many archived ranks, from figures that the archive keeps for each step.
 
-One rank is opened, for its header and its lineage, however many there are.
+These figures lie beside the index of the run. One rank is opened, for its header and its lineage,
+however many there are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ OPENED: Final = 64
 
 
 def pooled_view(run: Run, budget: PageBudget) -> RunView | None:
-    """What the page shows of a run of more than OPENED ranks.
+    """Return what the page shows of a run of more than OPENED ranks.
 
     None for a run of fewer, and where its index leads to no such figures: then ranks are read.
     """

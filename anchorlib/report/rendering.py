@@ -1,4 +1,4 @@
-"""The page's HTML: our style, our script and the data; a policy allows only these, by hash."""
+"""The page's HTML: style, script and data; a policy allows only these, by their hashes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def page(
     budget: PageBudget | None = None,
     progress: Progress | None = None,
 ) -> str:
-    """One self-contained HTML page about `runs`; the first is the reference.
+    """Return one self-contained HTML page about `runs`; the first is the reference.
 
     comparisons: of the first run with each other run, in their order; None for a page without them.
     progress: called with (done, all) while histograms are counted.
@@ -75,7 +75,7 @@ def write_page(
     budget: PageBudget | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write the page to a file, whole or not at all; the arguments are those of `page`.
+    """Write the page to a file, whole or not at all; other arguments are those of `page`.
 
     Raises OSError.
     """
@@ -93,7 +93,7 @@ def write_page(
 def contrasted(
     views: Sequence[RunView], comparisons: Sequence[Comparison], budget: PageBudget
 ) -> list[Contrast]:
-    """The comparisons as the page draws them.
+    """Return the comparisons as the page draws them.
 
     comparisons: of the run of the first view with that of each other view, in their order.
     """
@@ -104,7 +104,10 @@ def contrasted(
 
 
 def assembled(names: Sequence[str], data: str, *, served: bool = False) -> str:
-    """The HTML around a document's text; a `served` page may ask its own server for newer data."""
+    """Return the HTML around a document's text. names: the runs, for the title.
+
+    A `served` page may ask its own server for newer data.
+    """
     title = escape(f"anchor: {' and '.join(names)}" if len(names) < 4 else "anchor: runs")
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy(served=served)}">'
     return (
@@ -120,7 +123,7 @@ def assembled(names: Sequence[str], data: str, *, served: bool = False) -> str:
 
 
 def policy(*, served: bool = False) -> str:
-    """The page's Content-Security-Policy: our script and style by hash, and no connections.
+    """Return the page's Content-Security-Policy: script and style by hash, no connections.
 
     A `served` page may connect to its own server.
     """
@@ -132,13 +135,13 @@ def policy(*, served: bool = False) -> str:
 
 
 def hashed(text: str) -> str:
-    """The hash by which a Content-Security-Policy allows an inline script or style."""
+    """Return the hash by which a Content-Security-Policy allows an inline script or style."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 @cache
 def style() -> str:
-    """The page's style sheet."""
+    """Return the page's style sheet."""
     return "".join(_asset(name) for name in STYLES)
 
 

@@ -1,4 +1,4 @@
-"""The lines of the page and what else it says of a run, whatever its figures are read from."""
+"""The lines of a page, and what else it says of a run, wherever its figures are read from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["gaps_of", "header_of", "line_of", "parameters_of"]
 
 
 def line_of(key: tuple[str, str, str, str], info: TensorInfo, **figures: Any) -> Line:
-    """One line; figures: the fields of a Line that belong to its phase alone."""
+    """Return one line of the page. figures: the fields of a Line that belong to its phase alone."""
     return Line(
         *key,
         dtype=info.dtype,
@@ -26,7 +26,7 @@ def line_of(key: tuple[str, str, str, str], info: TensorInfo, **figures: Any) ->
 
 
 def parameters_of(run: Run) -> set[str]:
-    """The names of parameters.
+    """Return the names of a run's parameters.
 
     A name is a parameter's if it has a record of a kind that only parameters have, or if a value
     was computed from it and it is not the result of a call.
@@ -57,7 +57,7 @@ def _text(value: Any) -> str:
 
 
 def gaps_of(run: Run) -> list[tuple[str, int]]:
-    """(reason, number of observations that were not recorded for it), the largest number first."""
+    """Return (reason, how many observations were not recorded for it), the most frequent first."""
     totals: dict[str, int] = {}
     for gap in run.gaps():
         totals[gap.reason] = totals.get(gap.reason, 0) + gap.count

@@ -32,11 +32,11 @@ Section = Literal["forward", "backward", "update"]
 
 @dataclass(frozen=True, slots=True)
 class PageBudget:
-    """How much goes into one page.
+    """Limits on how much data goes into one page.
 
     cells: lines × columns of figures; where a run has more, adjacent steps share a column.
-    bin_cells: lines × windows of histograms, each of which takes about twenty times as much room
-        as a cell of figures.
+    bin_cells: lines × windows of histograms, each of which takes about twenty times as much room as
+        a cell of figures.
     neighbourhoods: for how many cells of a comparison the values around the worst element are
         shown.
     read_bytes: how many bytes of stored values may be read for the neighbourhoods.
@@ -86,12 +86,12 @@ class Line:
 
     @property
     def section(self) -> Section:
-        """The part of a training step that the line's records come from."""
+        """The part of a training step that makes the line's records."""
         return section_of(self.kind)
 
 
 def section_of(kind: str) -> Section:
-    """The part of a training step that makes records of this kind.
+    """Return the part of a training step that makes records of this kind.
 
     "forward" makes values, "backward" gradients, "update" everything of the optimizer's step.
     """
@@ -134,10 +134,11 @@ class Unclipped:
 
 @dataclass(frozen=True, slots=True)
 class Nonfinite:
-    """The first record that holds a NaN or an infinity.
+    """The first record of a run that holds a NaN or an infinity.
 
-    line: the row of its line. nan, inf: how many elements are so, of `numel`.
-    skipped: whether the optimizer skipped that step. before: how many records of its rank precede.
+    line: the row of its line. nan, inf: how many elements are NaN or infinite, of `numel`.
+    skipped: whether the optimizer skipped that step.
+    before: how many records of its rank precede it.
     """
 
     line: int
@@ -154,7 +155,7 @@ class Nonfinite:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence about something that deserves attention.
+    """A sentence about something in a run that deserves attention.
 
     level: "bad", "warn" or "info".
     line, column: the cell that a click on the sentence leads to; -1 for none.

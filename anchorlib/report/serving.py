@@ -4,9 +4,9 @@
     GET /view?run=a&run=b   the page of these runs
     GET /data?run=…&have=T  the page's data, if it is newer than tag T; 204 where it is not
 
-The application only reads. It refuses a request whose Host is not one of ours: a foreign web page
-could point its own name at this machine and read the answers. A request names runs of the store,
-never a path.
+The application only reads. It refuses a request whose Host is not one that it serves: a foreign web
+page could point its own name at this machine and read the answers. A request names runs of the
+store, never a path.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MOST_PAGES = 8  # documents kept in memory; the least recently asked for is drop
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the site gets its runs from: what it asks, and whom, for each page.
+    """Where the served pages get their runs from: functions that are called for each page.
 
     listed: returns the names of the store's runs.
     alone: returns the runs whose files are in an archive alone, each with that archive.
@@ -65,7 +65,7 @@ class Source:
 
 
 def application(source: Source, *, hosts: Sequence[str], shown: Sequence[str] = ()) -> Starlette:
-    """The web application.
+    """Return the web application that serves the pages.
 
     hosts: the values that a Host header may have, with the port ("127.0.0.1:8787").
     shown: the runs that `/` redirects to; where it is empty, `/` lists all runs.
@@ -87,7 +87,7 @@ def application(source: Source, *, hosts: Sequence[str], shown: Sequence[str] = 
 
 
 class _OwnHosts:
-    """Passes on only requests whose Host is one of ours; refuses the others with status 421."""
+    """Middleware that passes on only requests with an allowed Host; others get status 421."""
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
         self._app = app
@@ -106,7 +106,7 @@ class _OwnHosts:
 
 
 class _Site:
-    """The answers to the three requests.
+    """The handlers of the three requests.
 
     They are plain functions, which Starlette runs in threads: counting histograms takes long and
     must not keep other requests waiting.
@@ -131,7 +131,7 @@ class _Site:
             return _refused(error)
 
     def _written(self) -> Sequence[Writing]:
-        """The ranks that are being written now; none where asking fails.
+        """Return the ranks that are being written now; none where asking fails.
 
         The list of runs is worth showing without them.
         """
@@ -141,14 +141,21 @@ class _Site:
             return ()
 
     def _alone(self) -> Mapping[str, str]:
-        """The runs that are in an archive alone; none where asking fails, as `_written`."""
+        """Return the runs that are in an archive alone, each with that archive.
+
+        {} where asking fails: the list of runs is worth showing without archives.
+        """
         try:
             return self._source.alone()
         except AnchorError:
             return {}
 
     def _about(self, name: str, archive: str) -> str:
-        """A run's size, age and archive as text; its own page says why a run cannot be read."""
+        """Return a run's size, age and archive as text, for the list of runs.
+
+        archive: the archive that alone has the run's files; "" if there is none. The run's own page
+            says why a run cannot be read.
+        """
         only = f"only in {visible(archive)}" if archive else ""
         try:
             run = self._source.opened(name)
@@ -180,7 +187,7 @@ class _Site:
         )
 
     def _followed(self, request: Request) -> tuple[tuple[str, ...], Followed]:
-        """The names of the runs that a request asks for, and their document.
+        """Return the names of the runs that a request asks for, and the data of their page.
 
         Raises RunNotFoundError if it names no run, or a run that is not shown here.
         """

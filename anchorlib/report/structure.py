@@ -37,7 +37,7 @@ NAMES_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class StructureNode:
-    """A module or a tensor of either run.
+    """A module or a tensor of either run, and how the two runs differ in it.
 
     path: its name. names: how many recorded names the node stands for, its own included.
     facts: where `change` is "other", what differs, as (fact, A's, B's).
@@ -50,9 +50,9 @@ class StructureNode:
 
 
 def structure(comparison: Comparison, a: RunView, b: RunView) -> dict[str, Any]:
-    """The nodes for the document, sorted by path; "more" counts those beyond MOST_NODES.
+    """Return the nodes for the page, sorted by path; "more" counts those beyond MOST_NODES.
 
-    Nodes that changed are listed before equal ones are.
+    Where there are too many, nodes that changed are kept before equal ones.
     """
     nodes = _rolled(_compared(comparison, a, b))
     listed = sorted(nodes, key=lambda one: one.change == "equal")[:MOST_NODES]
@@ -66,7 +66,10 @@ def structure(comparison: Comparison, a: RunView, b: RunView) -> dict[str, Any]:
 
 
 def _compared(comparison: Comparison, a: RunView, b: RunView) -> list[StructureNode]:
-    """A node for every recorded name of either run; a renamed tensor has its name in A."""
+    """Return a node for every recorded name of either run; a renamed tensor has its name in A.
+
+    a, b: the views of the two runs.
+    """
     names = {one.b: one.a for one in comparison.renamed}
     looks_a, looks_b = _looks(a, {}), _looks(b, names)
     alignment = comparison.alignment
@@ -88,9 +91,9 @@ def _compared(comparison: Comparison, a: RunView, b: RunView) -> list[StructureN
 def _other_module(
     comparison: Comparison, name: str, names: Mapping[str, str]
 ) -> list[tuple[str, str, str]]:
-    """How the two runs constructed the module of this name, where they constructed it differently.
+    """Return how the two runs constructed a module, if they constructed it differently, else [].
 
-    name: the module's name in A.
+    name: the module's name in A. names: B's names -> A's.
     """
     alignment = comparison.alignment
     if alignment is None:
@@ -102,7 +105,10 @@ def _other_module(
 
 
 def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """The shape and dtype of each name: those of its value, else those of its first other kind."""
+    """Return the shape and dtype of each name: of its value, else of its first other kind.
+
+    names: B's names -> A's, for the view of B.
+    """
     looks: dict[str, tuple[str, str]] = {}
     for line in sorted(view.lines, key=lambda one: one.kind != "value"):
         looks.setdefault(names.get(line.name, line.name), (line.shape, line.dtype))
@@ -110,10 +116,11 @@ def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]
 
 
 def _ways(edges: Mapping[int, Iterable[Edges]], names: Mapping[str, str]) -> dict[str, list[Way]]:
-    """The distinct ways in which each name was computed.
+    """Return the distinct ways in which each name was computed, as operations and inputs.
 
-    Values of which autograd knows a part are left out: those of code that was compiled into one
-    operation, and those whose inputs are not all known.
+    Values of which autograd knows only a part are left out: those of code that was compiled into
+    one operation, and those whose inputs are not all known.
+    names: B's names -> A's, for the edges of B.
     """
     ways: dict[str, list[Way]] = {}
     for one in (one for some in edges.values() for one in some):
@@ -128,9 +135,10 @@ def _ways(edges: Mapping[int, Iterable[Edges]], names: Mapping[str, str]) -> dic
 
 
 def _other_ways(a: Sequence[Way], b: Sequence[Way]) -> list[Fact]:
-    """The operations and inputs that differ between a way that only A has and one that only B has.
+    """Return the operations and inputs that differ between a way of A alone and one of B alone.
 
-    Nothing where both have the same ways, or where those of either run are not known.
+    a, b: the ways in which a name was computed. [] where both have the same ways, or where those of
+        either run are not known.
     """
     if not a or not b or set(a) == set(b):
         return []
@@ -147,14 +155,14 @@ def _other_ways(a: Sequence[Way], b: Sequence[Way]) -> list[Fact]:
 
 
 def _listed(names: Counter[str]) -> str:
-    """Names as text, each once with how often it occurs; "–" for no names."""
+    """Return names as text, each once with how often it occurs; "–" for no names."""
     texts = [f"{name} ×{count}" if count > 1 else name for name, count in names.items()]
     more = len(texts) - NAMES_SHOWN
     return ", ".join(texts[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "") or "–"
 
 
 def _rolled(nodes: Sequence[StructureNode]) -> list[StructureNode]:
-    """The nodes, where one node stands for a whole module whose nodes all changed alike.
+    """Return the nodes, with one node for a whole module whose nodes all changed alike.
 
     Where such modules lie in each other, the outermost takes their place.
     """
@@ -174,12 +182,12 @@ def _rolled(nodes: Sequence[StructureNode]) -> list[StructureNode]:
 
 
 def _leads(path: str) -> list[str]:
-    """The paths of the modules around a name, the outermost first, and the name itself last."""
+    """Return the paths of the modules around a name, the outermost first, and the name last."""
     parts = path.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def _by_number(path: str) -> list[tuple[int, str]]:
-    """A sorting key for paths that puts layer 2 before layer 10."""
+    """Return a sorting key for paths that puts layer 2 before layer 10."""
     parts = path.split(".")
     return [(int(p), "") if re.fullmatch(r"[0-9]{1,9}", p) else (-1, p) for p in parts]

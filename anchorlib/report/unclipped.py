@@ -25,7 +25,7 @@ _WHOLE = ("all", "summary")  # modes that record every gradient
 def unclipped_norm(
     parts: Sequence[LineRecords], parameters: Collection[str], steps: Array, width: int
 ) -> Unclipped | None:
-    """One norm for each `width` adjacent steps; None where no `pass_grad` gives it."""
+    """Return one norm for each `width` adjacent steps; None where no `pass_grad` gives any."""
     own = {
         part.info.name: part
         for part in reversed(parts)  # so that of several modes of a name the first stays

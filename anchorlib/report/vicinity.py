@@ -1,7 +1,7 @@
 """The operations around an origin in both runs, which the page draws side by side.
 
 This needs both runs to be traced: the operation that made the record at the origin is found by the
-record's digest, and the operations around it by the log's producers. No name is guessed.
+record's digest, and the operations around it by following their inputs. No name is guessed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ BOTH: Final = 2
 
 
 def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
-    """The drawings of the first origins: {origin: its place in the comparison, sides: A's, B's}."""
+    """Return the drawings of the first origins, [] unless both runs were traced.
+
+    Each is {origin: its index in the comparison, sides: the drawings of A and of B}.
+    """
     if comparison.runs is None or comparison.ops is None:
         return []
     traced = _Traced(comparison.runs, marks_of(comparison.ops, *_names(comparison)))
@@ -53,10 +56,10 @@ class _Traced:
     _known: dict[tuple[int, int], list[Op]] = field(default_factory=dict)
 
     def around(self, *records: Record) -> list[tuple[Graph, int]]:
-        """For each record a graph, and the place in it of the operation that made the record.
+        """Return for each record a graph of the operations around the one that made the record.
 
-        A record is left out if its step was not traced, or if no operation is known to have made
-        it.
+        With each graph comes the index in it of that operation. A record is left out if its step
+        was not traced, or if no operation is known to have made it.
         """
         graphs = []
         for side, record in enumerate(records):
@@ -81,7 +84,7 @@ def _names(comparison: Comparison) -> tuple[str, str]:
 
 
 def _pair(evidence: tuple[Frontier, int]) -> tuple[Record, Record]:
-    """The record of A at an origin, and its partner in B."""
+    """Return the record of A at an origin, and its partner in B, each as a table and a row."""
     alignment, row = evidence[0].alignment, evidence[1]
     at = int(alignment.a_row.searchsorted(row))
     return (alignment.a, row), (alignment.b, int(alignment.b_row[at]))

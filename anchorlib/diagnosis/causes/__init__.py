@@ -1,4 +1,17 @@
-"""From which records each record was computed, and which differences no such parent explains."""
+"""From which records each record was computed, and which differences no such parent explains.
+
+ancestry, lineage    the parents of one record, from the stored edges of its run
+step_layouts         the records of a table in blocks of one rank, phase and step
+parentage            the parents of all records of a step, resolved once for equal steps
+reach                whether anything differs among records that may be unknown parents
+frontier             which differences no other recorded difference explains: the origins
+copies               values that are copies of earlier records, found by their bits
+grafted              reruns that were handed the other run's values
+headers, histories   where the configurations of two runs differ
+starting_values      parameters and buffers that begin with other values
+skips, overflows     steps that a GradScaler skipped, and why
+upstream             all tensors that one tensor was computed from
+"""
 
 from anchorlib.diagnosis.causes.ancestry import Link, between
 from anchorlib.diagnosis.causes.frontier import DIFFERS, EQUAL, UNMATCHED, Frontier, frontier

@@ -1,4 +1,4 @@
-"""The parents of one record, and the search that gathers them."""
+"""The parents of one record, from which it was computed, and the search that gathers them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Site = tuple[str, int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One parent of a record.
+    """One parent of a record, that is, a record that it was computed from.
 
     call: the parent's call; None for a parameter, of which only pass_grads have calls.
     pass_index: the pass in which the parent was made. For a parameter's `value`, the last record at
@@ -64,7 +64,10 @@ class RecordAncestry:
 
 @dataclass(slots=True)
 class Search:
-    """What the search for one record's parents has found so far."""
+    """The parents and operations that the search for one record's parents has found so far.
+
+    The fields are those of `RecordAncestry`; dicts stand for ordered sets.
+    """
 
     links: dict[Link, Link] = field(default_factory=dict)
     ops: list[str] = field(default_factory=list)
@@ -75,13 +78,17 @@ class Search:
     _seen: set[object] = field(default_factory=set)
 
     def enter(self, step: object) -> bool:
-        """Notes a step of the search, and returns whether the step is new."""
+        """Note a visited place of the graph, given as any key; return whether it is new."""
         new = step not in self._seen
         self._seen.add(step)
         return new
 
     def cross(self, site: Site, edges: Edges, places: Sequence[int]) -> tuple[str, ...]:
-        """Notes the operations at these places of the edges of `site`, and returns their names."""
+        """Note some operations of a tensor that the search passes through; return their names.
+
+        places: the indices of the operations in `edges.ops`, where `edges` are those of the tensor
+            `site`.
+        """
         for place in places:
             if self.enter((site, place)):
                 self.ops.append(edges.ops[place])
@@ -90,7 +97,7 @@ class Search:
         return tuple(edges.ops[place] for place in places)
 
     def reach(self, link: Link) -> None:
-        """Notes a parent; a parent that is reached twice keeps the operations of both ways."""
+        """Note a parent; a parent that is reached twice keeps the operations of both ways."""
         bare = replace(link, ops=())
         known = self.links.get(bare)
         if known is not None and known.ops != link.ops:
@@ -98,16 +105,16 @@ class Search:
         self.links[bare] = link
 
     def lack(self, reason: str) -> None:
-        """Notes why parents may be missing."""
+        """Note a reason why there may be parents that the search does not find."""
         self.missing[reason] = None
 
     def lack_parameter(self, name: str) -> None:
-        """Notes that the value of a parameter has no record."""
+        """Note that the value of a parameter, which is a parent, has no record."""
         self.unrecorded[name] = None
         self.lack(f"{name} was not recorded there")
 
     def answer(self) -> RecordAncestry:
-        """The ancestry that the search has found."""
+        """Return what the search has found as a `RecordAncestry`."""
         return RecordAncestry(
             tuple(self.links.values()),
             tuple(self.ops),
@@ -119,13 +126,16 @@ class Search:
 
 
 def link_to(parent: Parent, pass_index: int) -> Link:
-    """The link from a call of this pass to the value of one of its parents."""
+    """Return the link to a parent's value, for a forward call made in pass `pass_index`."""
     made_in = pass_index if parent.pass_index is None else parent.pass_index
     return Link(parent.name, "value", parent.call, made_in, parent.steps_back, parent.phase)
 
 
 def between(edges: Edges, number: int) -> list[int]:
-    """The places in `edges.ops` between a tensor and its parent of this number, from 1."""
+    """Return the indices in `edges.ops` of the operations between a tensor and one of its parents.
+
+    number: the number of the parent, from 1. The indices are ascending.
+    """
     users: dict[int, list[int]] = {}
     for place, sources in enumerate(edges.inputs):
         for source in sources:

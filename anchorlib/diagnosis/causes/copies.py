@@ -24,9 +24,9 @@ MIXING = np.uint64(0x9E3779B97F4A7C15)
 
 
 def copies(alignment: Alignment, rows: Array) -> dict[int, int]:
-    """For each row that is a copy in A or in B, the latest earlier record with its bits.
+    """Return, for each row that is a copy in A or in B, the latest earlier record with equal bits.
 
-    rows: matched rows of A. Keys and values are rows of A.
+    rows: matched rows of A that may be copies. Keys and values of the dict are rows of A.
     """
     a, b = alignment.a, alignment.b
     sources: dict[int, int] = {}
@@ -41,7 +41,10 @@ def copies(alignment: Alignment, rows: Array) -> dict[int, int]:
 
 
 def _earlier(table: Table, rows: Array) -> dict[int, int]:
-    """For each row whose bits another tensor of its rank had before, that tensor's latest row."""
+    """Return for each row the latest earlier row of another tensor of its rank with equal bits.
+
+    A row is left out where there is no such tensor, or where its own tensor had these bits first.
+    """
     rows = rows[_telling(table, rows)]
     if not len(rows):
         return {}
@@ -66,14 +69,20 @@ def _earlier(table: Table, rows: Array) -> dict[int, int]:
 
 
 def _bits(table: Table, row: int) -> tuple[int, ...]:
-    """A key that two records of one rank share if their bits are equal, whatever their shapes."""
+    """Return a key that two records of one rank share if their bits are equal.
+
+    Shapes do not count, only the number of elements.
+    """
     rank = table.tensors[table.tensor[row]].rank
     high, low = table.digest[row].tolist()
     return rank, int(table.dtype[row]), int(table.figures["numel"][row]), high, low
 
 
 def _telling(table: Table, rows: Array) -> Array:
-    """Whether two tensors hardly share each row's bits by chance, as they may share a constant."""
+    """Return whether the bits of each row identify a tensor, so that equal bits hardly are chance.
+
+    Constants, and integers or booleans with few elements, do not.
+    """
     discrete = [dtypes.dtype(name).family in ("int", "bool") for name in table.dtypes]
     few = np.array(discrete or [False], bool)[table.dtype[rows]]
     few &= table.figures["numel"][rows] < TELLING

@@ -1,8 +1,9 @@
 """The frontier: the differences that no other recorded difference explains.
 
-A record that differs is a receiver where one of its parents differs, or where a record in its scope
-differs (`anchorlib.diagnosis.causes.parentage`). All other records that differ are origins. Bits
-alone decide: no value is read here, and there is no tolerance.
+A record that differs is a receiver where one of its parents (the records that it was computed from)
+differs, or where a record differs that may be a parent without being known as one (its scope, see
+`anchorlib.diagnosis.causes.parentage`). All other records that differ are origins. Bits alone
+decide: no value is read here, and there is no tolerance.
 """
 
 from __future__ import annotations
@@ -35,18 +36,19 @@ CHUNK = 1 << 22
 class Frontier:
     """For each row of A's table, what follows from whether its bits and its parents' bits differ.
 
-    status: 0 equal, 1 differs, 2 without a partner.
+    status: 0 equal, 1 differs, 2 without a partner in B.
     carried: the status as later records received it. Under `anchorlib.graft` B went on with A's
         values, so that a row that differs handed on no difference, and counts as equal here.
     role: the `Role` of each row that differs.
     explained: whether another recorded difference explains a row that differs.
-    lacking: whether the row's ancestry is incomplete. parameter_lacking: whether nothing but the
-        record of a parameter is missing in it.
+    lacking: whether the row's ancestry is incomplete.
+    parameter_lacking: whether nothing but the record of a parameter is missing in the ancestry.
     orphaned: whether a parent in the row's own step was recorded in A alone.
     opening: whether the step before the row's step was not recorded, or was recorded in A alone.
-    since: the row's order; where its tensor was recorded under another name before, the order of
-        that first record.
-    block_of, place_of: the row's block in `blocks`, and its place in the layout of that block.
+    since: the row's order of execution; where its tensor was recorded under another name before,
+        the order of that first record.
+    block_of, place_of: the row's block (the records of its rank, phase and step) in `blocks`, and
+        its index in the layout of that block.
     layouts: the resolved parents of each layout in which something differs.
     copies: for values that autograd does not follow and that nothing else explains, the equal
         record whose bits the value has in one run alone.
@@ -71,7 +73,7 @@ class Frontier:
 
     @property
     def shared(self) -> Array:
-        """Whether B has any record of each block."""
+        """Whether B has any record of each block of A."""
         counts = np.bincount(self.block_of[self.status != UNMATCHED], minlength=len(self.blocks))
         any_in_b: Array = counts > 0
         return any_in_b
@@ -82,10 +84,11 @@ class Frontier:
         return np.flatnonzero((self.status == DIFFERS) & ~self.explained)
 
     def blocks_before(self, numbers: Array) -> Array:
-        """The block of the step before each of these blocks; -1 where there is none.
+        """Return the block of the step before each of these blocks; -1 where there is none.
 
-        A run that went over to eval mode while the other run still trained has no earlier block of
-        the phase "eval": there, the training block of the step before counts.
+        A block is the records of one rank, phase and step. A run that went over to eval mode while
+        the other run still trained has no earlier block of the phase "eval": there, the training
+        block of the step before counts.
         """
         blocks, phases = self.blocks, list(self.alignment.a.phases)
         rank, phase, steps = blocks.rank[numbers], blocks.phase[numbers], blocks.step[numbers] - 1
@@ -96,7 +99,7 @@ class Frontier:
         return np.where(before < 0, trained, before)
 
     def ancestry(self, row: int) -> RecordAncestry:
-        """The parents of a row that differs."""
+        """Return the parents of a row that differs."""
         if row in self.copies:
             return RecordAncestry((self._link(row, self.copies[row]),))
         layout = self.layouts[int(self.blocks.layout[self.block_of[row]])]
@@ -115,7 +118,7 @@ class Frontier:
         )
 
     def parents(self, row: int, *, saved: bool = False) -> list[int]:
-        """The rows of a row's parents inside the row's own step.
+        """Return the rows of a row's parents that lie in the row's own step and phase.
 
         saved: whether to include parents that backward may only have read, as saved tensors.
         """
@@ -133,7 +136,7 @@ class Frontier:
 
 
 def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Frontier:
-    """Tells origins from receivers among the pairs that differ.
+    """Find the origins: the differing pairs that no other recorded difference explains.
 
     unknown: rows of A that are judged as if they had no partner, whatever their pairs say.
     """
@@ -175,14 +178,17 @@ def frontier(alignment: Alignment, unknown: Sequence[int] | Array = ()) -> Front
 
 
 def _differing_blocks(front: Frontier) -> Iterator[tuple[int, Array]]:
-    """Each layout with its blocks in which something differs."""
+    """Yield each layout number with the blocks of that layout in which something differs."""
     blocks = np.unique(front.block_of[front.status == DIFFERS])
     for layout in np.unique(front.blocks.layout[blocks]).tolist():
         yield layout, blocks[front.blocks.layout[blocks] == layout]
 
 
 def _layout(front: Frontier, number: int, of_layout: Array) -> Layout:
-    """The layout of this number, with parents for the places that differ in one of its blocks."""
+    """Return a layout of blocks, with the parents of each record that differs in one of its blocks.
+
+    number: the layout's number. of_layout: the blocks of this layout in which something differs.
+    """
     a, blocks = front.alignment.a, front.blocks
     example = blocks.example[number]
     rows = blocks.rows_of(example)
@@ -213,13 +219,16 @@ def _layout(front: Frontier, number: int, of_layout: Array) -> Layout:
 
 
 def _trains(table: Any, phase: int) -> bool:
-    """Whether gradients were recorded in a phase, or the phase is named "train"."""
+    """Return whether gradients were recorded in a phase, or the phase is named "train"."""
     kinds = {table.tensors[one].kind for one in np.unique(table.tensor[table.phase == phase])}
     return table.phases[phase] == "train" or bool(kinds - {"value"})
 
 
 def _inside(front: Frontier, layout: Layout, of_layout: Array) -> None:
-    """Judges rows by their parents in the rows' own step, for all blocks of a layout together."""
+    """Judge the rows of a layout's blocks by the parents that lie in the rows' own step.
+
+    Fills `explained`, `lacking`, `orphaned` and other columns of `front`, for all blocks at once.
+    """
     size = len(layout.keys)
     children, first = np.unique(layout.child, return_index=True)
     chunk = max(CHUNK // max(len(layout.child), size, 1), 1)
@@ -241,9 +250,10 @@ def _inside(front: Frontier, layout: Layout, of_layout: Array) -> None:
 
 
 def _parents(front: Frontier, rows: Array, layout: Layout) -> Array:
-    """The status of each parent in these blocks; a parent that came too late counts as equal.
+    """Return the status of each parent in these blocks; a parent recorded too late counts as equal.
 
-    Where an optimizer steps inside a step, records of later passes did not go into its result.
+    rows: the rows of each block, (blocks, records). Where an optimizer steps inside a step, records
+        of later passes did not go into its result.
     """
     parents = front.carried[rows][:, layout.parent]
     timely = np.flatnonzero(layout.timely)
@@ -254,14 +264,17 @@ def _parents(front: Frontier, rows: Array, layout: Layout) -> Array:
 
 
 def _hand_on(since: Array, rows: Array, layout: Layout) -> None:
-    """Sets `since` of every name of a tensor to the order of the first name that was recorded."""
+    """Set `since` of every name of a tensor to the order of the first name that was recorded."""
     child, parent = rows[:, layout.child[layout.named]], rows[:, layout.parent[layout.named]]
     while (since[child] < since[parent]).any():
         np.minimum.at(since, parent, since[child])
 
 
 def _across(front: Frontier, layout: Layout, of_layout: Array) -> None:
-    """Judges rows by their parents in other steps and phases; marks rows whose step opens a run."""
+    """Judge rows by their parents in other steps and phases, and mark the rows of a first step.
+
+    Rows are marked as `opening` where the step before was not recorded in both runs.
+    """
     blocks = front.blocks
     steps = blocks.step[of_layout]
     before = front.blocks_before(of_layout)
@@ -281,9 +294,10 @@ def _across(front: Frontier, layout: Layout, of_layout: Array) -> None:
 
 
 def _away(front: Frontier, links: list[Any], children: Array, target: Array) -> None:
-    """Judges links whose children lie in blocks of one layout, and parents in blocks of another.
+    """Judge children that lie in blocks of one layout, by parents in blocks of another layout.
 
-    children: the blocks of the children. target: the blocks of the parents, all of one layout.
+    links: the links from these children. children: the blocks of the children. target: for each of
+        them the block of its parents, all of one layout.
     """
     a, blocks = front.alignment.a, front.blocks
     rows = blocks.rows_of(int(target[0]))
@@ -307,7 +321,7 @@ def _away(front: Frontier, links: list[Any], children: Array, target: Array) -> 
 
 
 def _copies(front: Frontier) -> None:
-    """Links values that autograd does not follow to the record of which they are copies."""
+    """Link each value that autograd does not follow to the earlier record of which it is a copy."""
     rows = front.origins
     rows = rows[np.isin(front.role[rows], (Role.LOOSE, Role.INPUT))]
     for row, source in copies(front.alignment, rows).items():
@@ -318,7 +332,10 @@ def _copies(front: Frontier) -> None:
 
 
 def _scopes(front: Frontier) -> None:
-    """Explains rows by differences in their scopes, where no parent explains them."""
+    """Mark rows as explained if a record in their scope differs, where no parent explains them.
+
+    A scope is the records that may be parents without being known as such (`CauseScope`).
+    """
     rows = front.origins
     scope = np.empty(len(rows), np.uint8)
     numbers = front.blocks.layout[front.block_of[rows]]

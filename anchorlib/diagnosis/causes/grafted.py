@@ -1,4 +1,4 @@
-"""Differences that no later record inherits, since B was handed A's values (`anchorlib.graft`)."""
+"""Reruns that were handed A's values (`anchorlib.graft`): no later record inherits a difference."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ EQUAL = 0
 
 
 def is_grafted(alignment: Alignment) -> bool:
-    """Whether B is a rerun that was handed the values of A."""
+    """Return whether B is a rerun that was handed the values of A."""
     headers = alignment.b.header.values()
     return any(header.get("grafted") == alignment.a.run for header in headers)
 
 
 def carried(alignment: Alignment, status: Array) -> Array:
-    """The status of A's rows as later records received it: equal where B was handed A's values.
+    """Return the status of A's rows as later records received it.
 
-    Tensors that could not be handed over, as B's header says, keep their status.
+    status: 0 equal, 1 differs, 2 without a partner, for each row. Where B was handed A's values, a
+        row counts as equal. Tensors that could not be handed over, as B's header says, keep their
+        status; so do all tensors where B is no such rerun.
     """
     if not is_grafted(alignment):
         return status

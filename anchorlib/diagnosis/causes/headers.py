@@ -1,4 +1,7 @@
-"""Where the configurations of two runs differ, as far as their headers state them."""
+"""Where the configurations of two runs differ, as far as the runs' headers state them.
+
+A header holds what a run depends on besides its tensors: versions, modules, optimizers, seeds.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +72,10 @@ MODULE = "module."
 
 
 def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
-    """The entries that differ, by name: (A's, B's), None where a run does not have the entry.
+    """Return the header entries that differ, by name: (A's, B's), None where a run lacks the entry.
 
-    The headers are those of the lowest rank that both runs have; schedules are told of every rank.
+    The headers are those of the lowest rank that both runs have; of schedules, all ranks are
+    compared.
     """
     a, b = alignment.a.header, alignment.b.header
     common = sorted(set(a) & set(b))
@@ -97,9 +101,10 @@ def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
 
 
 def _trees(header_a: Mapping[str, Any], header_b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The modules that one run alone has, where both runs state the digest of all modules.
+    """Return the modules that one run alone has, as header entries: name -> (A's text, B's).
 
-    Empty where both runs have equal modules under different names.
+    Only the first twenty are returned. Empty unless both runs state the digest of all modules, and
+    where both runs have equal modules under different names.
     """
     if TREE not in header_a or TREE not in header_b or header_a[TREE] == header_b[TREE]:
         return {}
@@ -114,22 +119,30 @@ def _trees(header_a: Mapping[str, Any], header_b: Mapping[str, Any]) -> dict[str
 
 
 def from_outside(table: Table) -> set[str]:
-    """Tensors whose recorded gradients may lack a part, which compiled code kept to itself."""
+    """Return the tensors whose gradients hooks saw only from outside of compiled code.
+
+    These gradients may lack a part that the compiled code used inside.
+    """
     lists_of_names = [header.get("grad.from_outside") for header in table.header.values()]
     return {name for names in lists_of_names if isinstance(names, list) for name in map(str, names)}
 
 
 def mode_since(header: Mapping[str, Any], name: str) -> int | None:
-    """The step from which the layer of this name was in eval mode while its model trained."""
+    """Return the step from which a layer was in eval mode while its model trained.
+
+    None if it never was.
+
+    name: the layer's name.
+    """
     step = header.get(f"eval.{name}")
     return step if isinstance(step, int) else None
 
 
 def _both(name: str, header_a: Mapping[str, Any], header_b: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The entry of both runs.
+    """Return one header entry of both runs, with defaults for what a run does not state.
 
     An optimizer's switch that a run does not list is off, and an optimizer whose groups are not
-    counted has one. Where a run states no type for autocast, autocast is off.
+    counted has one group. Where a run states no type for autocast, autocast is off.
     """
     pair = (header_a.get(name), header_b.get(name))
     optimizer, _, what = name.partition(".")
@@ -142,16 +155,16 @@ def _both(name: str, header_a: Mapping[str, Any], header_b: Mapping[str, Any]) -
 
 
 def module_key(name: str) -> str:
-    """The name of the header entry that says what the module of this name was made with."""
+    """Return the name of the header entry that says with which arguments a module was made."""
     return f"{MODULE}{name}"
 
 
 def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
-    """How the descriptions of two modules differ; None where they are equal, or one is missing.
+    """Return how the descriptions of two modules differ; None if they are equal, or one is missing.
 
-    a, b: descriptions, as "LayerNorm((32,), eps=1e-05)".
-    The answer is a text for A and a text for B. For modules of one class they hold only the
-    arguments that differ: ("LayerNorm eps 1e-05", "0.01").
+    a, b: descriptions, as "LayerNorm((32,), eps=1e-05)". The answer is a text for A and a text for
+        B. For modules of one class they hold only the arguments that differ: ("LayerNorm eps
+        1e-05", "0.01").
     """
     if not (isinstance(a, str) and isinstance(b, str)) or a == b:
         return None
@@ -169,10 +182,11 @@ def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
 
 
 def other_values(a: object, b: object) -> bool:
-    """Whether two modules of one class differ in the values of arguments of their formula.
+    """Return whether two modules of one class differ in an argument that changes their formula.
 
-    Other arguments do not count: an argument of a user's own class (`chunk=64`, `way='unfold'`) may
-    state how the class computes, and leave the formula unchanged.
+    a, b: descriptions, as "LayerNorm((32,), eps=1e-05)". Only arguments in FORMULA count: an
+        argument of a user's own class (`chunk=64`, `way='unfold'`) may state how the class
+        computes, and leave the formula unchanged.
     """
     if not (isinstance(a, str) and isinstance(b, str)) or a == b:
         return False
@@ -186,7 +200,10 @@ def other_values(a: object, b: object) -> bool:
 
 
 def _parted(text: str) -> tuple[str, list[str]]:
-    """The class and the arguments of a description; commas inside brackets part no arguments."""
+    """Split a module's description into class name and arguments.
+
+    Commas inside brackets do not split.
+    """
     name, _, rest = text.partition("(")
     args, depth = [""], 0
     for char in rest.removesuffix(")"):
@@ -199,7 +216,10 @@ def _parted(text: str) -> tuple[str, list[str]]:
 
 
 def _engines(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
-    """Whether one run alone was compiled, which shows in its autograd nodes."""
+    """Return the entry "torch.backend" where one run alone was compiled, else an empty dict.
+
+    Compiled code shows in the names of the autograd nodes.
+    """
     statements = [
         [edges for of_rank in table.edges.values() for edges in of_rank]
         for table in (alignment.a, alignment.b)

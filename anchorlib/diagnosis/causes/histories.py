@@ -26,9 +26,10 @@ Points = Sequence[tuple[int, Any]]
 
 
 class HistoryParting(NamedTuple):
-    """The first step, as A counts steps, at which two histories differ, and both their values.
+    """The first step, as A counts steps, at which a history differs between the runs.
 
-    rank: whose histories these are.
+    name: the history's name. a, b: the values of A and B at that step. rank: the rank whose header
+        has the histories.
     """
 
     name: str
@@ -39,9 +40,9 @@ class HistoryParting(NamedTuple):
 
 
 def partings(alignment: Alignment) -> list[HistoryParting]:
-    """Where the schedules of the optimizers part, in the order of A's header.
+    """Return where the schedules of the optimizers part, in the order of A's header.
 
-    Each schedule is told of the lowest rank on which it parts.
+    Each schedule appears once, for the lowest rank on which it parts.
     """
     known: dict[str, HistoryParting] = {}
     for rank in _ranks(alignment):
@@ -51,7 +52,7 @@ def partings(alignment: Alignment) -> list[HistoryParting]:
 
 
 def partings_of(alignment: Alignment, rank: int) -> list[HistoryParting]:
-    """Where the schedules of the optimizers part on one rank, in the order of A's header there."""
+    """Return where the schedules of the optimizers part on one rank, in the order of A's header."""
     header_a, header_b = (table.header.get(rank, {}) for table in (alignment.a, alignment.b))
     partings_found = []
     for key in header_a:
@@ -63,7 +64,7 @@ def partings_of(alignment: Alignment, rank: int) -> list[HistoryParting]:
 
 
 def settings(alignment: Alignment) -> list[HistoryParting]:
-    """The optimizer settings that differ from the first step on, in the order of A's header."""
+    """Return the optimizer settings that differ from the first step on, in A's header's order."""
     header_a, header_b = _headers(alignment)
     return [
         HistoryParting(name, 0, header_a[name], header_b[name])
@@ -73,7 +74,7 @@ def settings(alignment: Alignment) -> list[HistoryParting]:
 
 
 def drawn_otherwise(alignment: Alignment) -> int | None:
-    """The first step that began with another random state in B; None where no step did.
+    """Return the first step that began with another random state in B; None where no step did.
 
     None also where the seeds differ: then the random states of all steps differ, and no step is
     special.
@@ -91,19 +92,26 @@ def drawn_otherwise(alignment: Alignment) -> int | None:
 
 
 def _headers(alignment: Alignment) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The headers of the lowest rank that both runs have."""
+    """Return the two headers of the lowest rank that both runs have.
+
+    Empty dicts if they share none.
+    """
     common = _ranks(alignment)
     a, b = alignment.a.header, alignment.b.header
     return (a[common[0]], b[common[0]]) if common else ({}, {})
 
 
 def _ranks(alignment: Alignment) -> list[int]:
-    """The ranks that both runs have, ascending."""
+    """Return the ranks that both runs have, ascending."""
     return sorted(alignment.a.header.keys() & alignment.b.header.keys())
 
 
 def _parting(a: Any, b: Any, offset: int) -> tuple[int, Any, Any] | None:
-    """The first step, in A's count, at which two histories differ, with both values."""
+    """Return the first step, in A's count, at which two histories differ, with both values.
+
+    offset: what to add to A's steps to get B's. None where the histories do not differ up to the
+        last step that both know, or where one of the entries is no history.
+    """
     history_a, history_b = _history(a, 0), _history(b, offset)
     if history_a is None or history_b is None:
         return None
@@ -124,9 +132,12 @@ def _at(points: Points, step: int) -> Any:
 
 
 def _history(entry: Any, offset: int) -> tuple[Points, int] | None:
-    """The points and the last known step, in A's count; None for an entry that is no history.
+    """Return the points of a history and the last step it knows, in A's count.
 
-    Entries come from stores, which anyone may have written.
+    None if it is invalid.
+
+    offset: what to subtract from the entry's steps to get A's. Entries come from stores, which
+        anyone may have written.
     """
     try:
         points = [(int(step) - offset, value) for step, value in entry["points"]]

@@ -44,7 +44,7 @@ RecordKey = tuple[str, str, int, int]
 
 
 class Lineage:
-    """The stored edges of one rank."""
+    """The stored edges of one rank: for each forward call, what it was computed from."""
 
     def __init__(self, edges: Iterable[Edges]) -> None:
         self._first: dict[tuple[int, str, str, int], Edges] = {}
@@ -67,7 +67,11 @@ class Lineage:
         phase: str = "train",
         attempt: int = 0,
     ) -> Edges | None:
-        """The statement that holds for one forward call; None where no statement does."""
+        """Return the edges that hold for one forward call; None where the store has none.
+
+        These are the last edges stated at or before `step` for this pass and shape; where none are,
+        the first that were stated for this name, call, phase and attempt.
+        """
         first = (attempt, phase, name, call)
         known = self._first.get(first)
         if known is None:
@@ -89,7 +93,7 @@ class Lineage:
         recorded: Collection[tuple[str, str]] | None = None,
         sampled: Collection[tuple[str, str]] = (),
     ) -> StepLineage:
-        """The lineage of one step's records.
+        """Return the lineage of one step's records.
 
         there: the records of that step, phase and attempt, with their shapes.
         recorded: every (name, kind) of which the rank has records; None: those in `there`.
@@ -112,7 +116,7 @@ class Lineage:
 
 
 class StepLineage:
-    """The lineage of the records of one step, made by `Lineage.step`."""
+    """What the records of one step were computed from; made by `Lineage.step`."""
 
     def __init__(
         self,
@@ -130,21 +134,27 @@ class StepLineage:
     # -- calls and their statements
 
     def shape_of(self, name: str, pass_index: int, call: int) -> Shape | None:
-        """The shape of one forward call's result; None where the step has no record of the call."""
+        """Return the shape of a forward call's result.
+
+        None where the step has no record of the call.
+        """
         value = self._there.get((name, "value", pass_index, call))
         return self._there.get((name, "grad", pass_index, call)) if value is None else value
 
     def may_be(self, name: str) -> bool:
-        """Whether forward calls of `name` may have been made that left no record."""
+        """Return whether forward calls of `name` may have been made without leaving a record."""
         kinds = [kind for kind in ("value", "grad") if (name, kind) in self._recorded]
         return all((name, kind) in self._sampled for kind in kinds)
 
     def is_sharded(self, name: str) -> bool:
-        """Whether a tensor lies on several ranks; its placements are recorded where they change."""
+        """Return whether a tensor is a DTensor that lies on several ranks.
+
+        Such a tensor is known by the records of its placements.
+        """
         return (f"{name}:placements", "value") in self._recorded
 
     def add(self, pass_index: int, edges: Edges) -> None:
-        """Adds a statement that holds for its call in one pass."""
+        """Add the edges of one forward call, which hold for that call in one pass."""
         site = (edges.name, pass_index, edges.call)
         self._edges[site] = edges
         followed = {-source for sources in edges.inputs for source in sources if source < 0}
@@ -182,7 +192,7 @@ class StepLineage:
     # -- parents
 
     def parents(self, name: str, kind: str, pass_index: int = 0, call: int = 0) -> RecordAncestry:
-        """What the record of `name` and `kind` at one pass and call was computed from."""
+        """Return what the record of `name` and `kind` at one pass and call was computed from."""
         site = (name, pass_index, call)
         search = Search()
         # Compiled code may hide from autograd what an optimizer updates.
@@ -198,7 +208,7 @@ class StepLineage:
         return search.answer()
 
     def _parameter(self, name: str, kind: str, pass_index: int, call: int, search: Search) -> None:
-        """Finds the parents of a parameter's record."""
+        """Note the parents of a parameter's record in `search`."""
         if kind == "pass_grad":
             self._below((name, pass_index, None), (), search)
         elif kind == "grad":
@@ -215,26 +225,33 @@ class StepLineage:
             self._update(name, search)
 
     def _stepped(self, name: str, search: Search) -> None:
-        """Links to the updates that optimizers have made of a parameter inside this step."""
+        """Note as parents the updates that optimizers have made of a parameter inside this step."""
         for call in sorted(key[3] for key in self._there if key[:2] == (name, "updated")):
             search.reach(Link(name, "updated", call))
 
     def _update_again(self, name: str, call: int, search: Search) -> None:
-        """Finds the parents of a step's second or later update: what the update before made."""
+        """Note the parents of a step's second or later update of a parameter.
+
+        call: the number of the optimizer step inside this step. The parents are the gradient of
+            that optimizer step, and what the optimizer step before it made.
+        """
         search.reach(Link(name, "grad", call))
         states = {kind for one, kind, _, _ in self._there if one == name and kind[:4] == "opt."}
         for kind in ("updated", *sorted(states)):
             search.reach(Link(name, kind, call - 1))
 
     def _reach_state(self, link: Link, search: Search) -> None:
-        """Links to a record of a parameter, or notes that its kind is not recorded."""
+        """Note a record of a parameter as a parent.
+
+        Where its kind was not recorded, note that it lacks.
+        """
         if (link.name, link.kind) in self._recorded:
             search.reach(link)
         else:
             search.lack(f"{link.name}@{link.kind} is not recorded")
 
     def _consumed(self, name: str, search: Search) -> None:
-        """Links to the gradients of all passes, the sum of which the optimizer reads."""
+        """Note as parents the gradients of all passes, the sum of which the optimizer reads."""
         for pass_index in sorted({site[1] for site in self._children if site[::2] == (name, None)}):
             # A second backward through one forward is a call of its own.
             calls = [key[3] for key in self._there if key[:3] == (name, "pass_grad", pass_index)]
@@ -244,7 +261,7 @@ class StepLineage:
                 self._below((name, pass_index, None), (), search)
 
     def _update(self, name: str, search: Search) -> None:
-        """Finds the parents of an update: the parameter, its gradient and its optimizer state."""
+        """Note the parents of an update: the parameter, its gradient and its optimizer state."""
         self._reach_state(Link(name, "value", None), search)
         if (name, "grad") in self._recorded:
             search.reach(Link(name, "grad", None))
@@ -255,7 +272,7 @@ class StepLineage:
                 search.reach(Link(name, kind, None, steps_back=1))
 
     def _above(self, site: Site, ops: tuple[str, ...], search: Search) -> None:
-        """Finds the recorded values from which `site` was computed.
+        """Note the recorded values from which the value of `site` was computed.
 
         ops: the operations between `site` and the child whose parents are searched.
         """
@@ -281,7 +298,10 @@ class StepLineage:
                 self._above((parent.name, site[1], parent.call), link.ops, search)
 
     def _below(self, site: Site, ops: tuple[str, ...], search: Search) -> None:
-        """Finds the recorded gradients from which the gradient of `site` was computed."""
+        """Note the recorded gradients from which the gradient of `site` was computed.
+
+        ops: the operations between `site` and the record whose parents are searched.
+        """
         if not search.enter(("below", site)):
             return
         reached = False
@@ -303,7 +323,7 @@ class StepLineage:
             search.lack(f"nothing recorded is known to have led the gradient to {site[0]}")
 
     def _saved(self, child: Site, edges: Edges, search: Search) -> None:
-        """Links to values that the operations between `child` and its parents may have saved."""
+        """Note the values that operations between `child` and its parents may have saved."""
         if not edges.ops:
             return
         name, pass_index, call = child
@@ -322,9 +342,9 @@ class StepLineage:
         return (link.name, link.kind, link.pass_index, link.call) in self._there
 
     def _state(self, name: str, kind: str, pass_index: int, call: int | None) -> str:
-        """Whether a record is "there", or why it is not: "absent", "sampled" or "unrecorded".
+        """Return "there" for a record, or why it is not there: "absent", "sampled", "unrecorded".
 
-        An absent record was not made: its mode would have kept it. A sampled one may have been
+        An absent record was not made: its mode would have kept it. A sampled record may have been
         made. An unrecorded kind has no record in the whole rank.
         """
         if (name, kind, pass_index, call) in self._there:

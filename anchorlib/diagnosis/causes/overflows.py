@@ -30,9 +30,9 @@ AUTOCAST = "amp.autocast"
 
 @dataclass(frozen=True, slots=True)
 class Overflows:
-    """The steps, each of one rank and as A counts them, in which a larger loss scale overflowed.
+    """The steps that one run skipped because its larger loss scale made gradients infinite.
 
-    steps: (rank, step) -> the ratio of the scale that overflowed to the other run's scale.
+    steps: (rank, step as A counts) -> the ratio of that loss scale to the other run's.
     """
 
     alignment: Alignment
@@ -40,11 +40,14 @@ class Overflows:
 
     @property
     def first(self) -> int | None:
-        """The first such step, from which on the runs went other ways; None without one."""
+        """The first step in which a loss scale overflowed; None without one.
+
+        From this step on the runs have different parameters.
+        """
         return min((step for _, step in self.steps), default=None)
 
     def of(self, rows: Array) -> Array:
-        """For each row of A: whether it is a gradient of a step in which a scale overflowed."""
+        """Return whether each row of A is a gradient of a step in which a loss scale overflowed."""
         table = self.alignment.a
         if not self.steps:
             return np.zeros(len(rows), bool)
@@ -57,13 +60,13 @@ class Overflows:
         return np.array(overflowed, bool)
 
     def times(self, row: int) -> float:
-        """At a row of A, the ratio of the loss scale that overflowed to the other run's scale."""
+        """Return how many times the overflowing loss scale is the other's in the step of a row."""
         table = self.alignment.a
         return self.steps[table.tensors[table.tensor[row]].rank, int(table.step[row])]
 
 
 def overflows(alignment: Alignment, skips: Skips) -> Overflows:
-    """The steps that one run alone skipped because of its larger loss scale."""
+    """Return the steps that one run alone skipped because its loss scale was larger."""
     return Overflows(alignment, dict(_overflows(alignment, skips)) if skips.a ^ skips.b else {})
 
 
@@ -92,7 +95,10 @@ def _nonfinite(table: Table, rows: Array) -> Array:
 
 
 def _times(over: tuple[Table, int], finite: tuple[Table, int]) -> float:
-    """The ratio of the loss scales of two gradients; 0.0 where the second one is not finite."""
+    """Return the ratio of the loss scales of two gradients, each given as a table and a row.
+
+    0.0 where the second record is no gradient, or is not finite.
+    """
     table, row = finite
     if table.tensors[table.tensor[row]].kind not in SCALED or _nonfinite(table, np.array([row]))[0]:
         return 0.0
@@ -100,14 +106,20 @@ def _times(over: tuple[Table, int], finite: tuple[Table, int]) -> float:
 
 
 def _exceeds(over: tuple[Table, int], finite: tuple[Table, int], times: float) -> bool:
-    """Whether the finite gradient times this ratio exceeds the numbers of the other's type."""
+    """Return whether the finite gradient, times this ratio, exceeds the range of the other's dtype.
+
+    over, finite: the gradients of the two runs, each as a table and a row.
+    """
     figures, row = finite[0].figures, finite[1]
     largest = max(abs(float(figures["min"][row])), abs(float(figures["max"][row])))
     return largest * times > _largest(*over)
 
 
 def _largest(table: Table, row: int) -> float:
-    """The largest number that a gradient can be: that of its own type, or of autocast's type."""
+    """Return the largest number that a gradient can hold.
+
+    That is the largest number of its dtype, or of autocast's dtype if that is smaller.
+    """
     header = table.header.get(table.tensors[table.tensor[row]].rank, {})
     names = [table.dtypes[table.dtype[row]], *str(header.get(AUTOCAST) or "").split("|")]
     maxima = [dtypes.DTYPES[name].max for name in names if name in dtypes.DTYPES]

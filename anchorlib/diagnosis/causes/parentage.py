@@ -1,8 +1,8 @@
 """The records that may explain a difference of a record, resolved once per layout of a step.
 
-The lineage knows a record's parents. A scope stands for the parents that the lineage cannot know.
-Scopes are wide, so that a difference which may have come from elsewhere is never taken for an
-origin:
+The lineage knows a record's parents, from which the record was computed. Other parents it cannot
+know: a scope, a set of earlier records, stands for these. Scopes are wide, so that a difference
+    which may have come from elsewhere is never taken for an origin:
 
     value of a parameter    its `updated` of the step before; all records of earlier steps; in a
                             later pass also those of earlier passes of the step (SAM)
@@ -17,8 +17,9 @@ origin:
     collectives             this pass on other ranks
     incomplete ancestry     all records before
 
-A record explains only records that come after it. So where two optimizers step in one step, the
-first one's update depends only on the passes before that update.
+Loose values are values whose origin autograd does not know. A record explains only records that
+come after it. So where two optimizers step in one step, the first one's update depends only on the
+passes before that update.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ COLLECTIVE = re.compile(
 
 
 class Role(IntEnum):
-    """The role of a record in its step, which decides what its possible parents are."""
+    """What a record is in its step, which decides what records it may have been computed from."""
 
     COMPUTED = 0  # a value or gradient whose parents edges state
     PARAMETER = 1  # the value of a parameter
@@ -60,7 +61,7 @@ class Role(IntEnum):
 
 
 class CauseScope(IntFlag):
-    """Which records, besides the record's parents, may explain a difference of a record."""
+    """Sets of records that, besides a record's known parents, may explain why it differs."""
 
     NONE = 0
     STEPS = 1  # all records of earlier steps
@@ -73,7 +74,10 @@ class CauseScope(IntFlag):
 
 
 def plain(mode: str) -> bool:
-    """Whether a mode keeps every observation of the steps it records."""
+    """Return whether a mode keeps every observation of the steps it records.
+
+    mode: the mode's text, as "all" or "every_n:unit=step".
+    """
     return mode in ("all", "summary") or (mode.startswith("every_n") and ":unit=step" in mode)
 
 
@@ -81,8 +85,8 @@ def plain(mode: str) -> bool:
 class Away:
     """A link to a parent in another step or phase.
 
-    child: the child's place in the layout. key: the parent's key. latest: whether the parent is
-    the last record at or before the pass that the key states.
+    child: the child's index in its layout. key: the parent's key. latest: whether the parent is the
+        last record at or before the pass that the key states.
     """
 
     child: int
@@ -92,16 +96,22 @@ class Away:
 
 @dataclass(slots=True)
 class Layout:
-    """The parents of the records of one layout; a place is a record's number in the layout.
+    """The parents of the records of all blocks of one layout.
 
+    A block is the records of one rank, phase and step; blocks of one layout have records of equal
+    keys and equal edges. A place is the index of a record in the layout.
+
+    keys: the key of each place. place: key -> place.
     child, parent: the places that each link inside the block connects, ascending by child.
     timely: for each link, whether its parent counts only if it was recorded before the child. That
         holds for children that optimizers make, where both records were written when their tensors
         were made.
     named: for each link, whether child and parent are one tensor under two names.
     away: the links to other blocks, by steps back and phase ("" for the layout's own).
-    role, scope: the role and the scope of each place. lacking: whether its ancestry is incomplete.
-    parameter_lacking: whether nothing but the record of a parameter is missing in its ancestry.
+    role, scope: the role and the scope of each place.
+    lacking: whether the ancestry of each place is incomplete.
+    parameter_lacking: whether nothing but the record of a parameter is missing in that ancestry.
+    ancestry: the parents of each place that differs in a block.
     """
 
     keys: list[RecordKey]
@@ -119,7 +129,7 @@ class Layout:
     ancestry: dict[int, RecordAncestry] = field(default_factory=dict)
 
     def find(self, key: RecordKey, *, latest: bool = False) -> int | None:
-        """The place of a record; None without one.
+        """Return the place (index in this layout) of a record; None where the layout lacks it.
 
         latest: take the last record at or before the pass, as for the value of a parameter.
         """
@@ -134,9 +144,10 @@ class Layout:
 def layout_of(
     lineage: StepLineage, keys: list[RecordKey], modes: list[str], *, train: bool, wanted: Array
 ) -> Layout:
-    """Resolves the parents of the places in `wanted`.
+    """Return a layout, with the parents of the places in `wanted` resolved.
 
-    keys, modes: the key and the mode of each place. train: whether optimizers step in the phase.
+    lineage: the lineage of the step. keys, modes: the key and the mode of each place (record of the
+        step). train: whether optimizers step in the phase.
     """
     place: dict[RecordKey, int] = {}
     for number in sorted(range(len(keys)), key=lambda one: plain(modes[one])):
@@ -172,7 +183,7 @@ def layout_of(
 
 
 def roles(lineage: StepLineage, keys: list[RecordKey]) -> Array:
-    """The role of each record of a step."""
+    """Return the role of each record of a step, by its name and kind and by the lineage."""
     parameters = set(lineage.parameters)
     # Where compiled code hides parameters from autograd, kinds that only parameters have show them.
     parameters |= {
@@ -210,7 +221,11 @@ def _ancestry(layout: Layout, number: int) -> RecordAncestry:
 
 
 def _resolve(layout: Layout, number: int, link: Link, links: list[tuple[int, int, bool]]) -> None:
-    """Adds the parent of a link to `links`, or to `layout.away`, or marks it as lacking."""
+    """Add the parent of a link to `links`, or to `layout.away`, or mark it as lacking.
+
+    number: the place of the child. links: (child, parent, whether both are one tensor) of each link
+        inside the block.
+    """
     key = (link.name, link.kind, link.pass_index, link.call or 0)
     latest = link.call is None and link.kind == "value"
     if link.steps_back or link.phase:

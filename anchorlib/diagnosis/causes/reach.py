@@ -1,4 +1,4 @@
-"""Whether any record differs in the scope of a record.
+"""Whether any record differs in the scope of a record: among those that may be unknown parents.
 
 Only an earlier record explains a record. On the record's own rank, the order of execution decides
 which records are earlier. The records of other ranks are counted separately: of these, steps and
@@ -21,10 +21,12 @@ NEVER = np.iinfo(np.int64).max
 
 
 class Reach:
-    """The earliest difference of each role, by rank and step; from these all scopes are answered.
+    """The earliest difference of each role, by rank and step.
+
+    All questions are answered from these.
 
     differs, role, since: an entry for each row of the table. role: meaningful for rows that differ.
-        since: the row's order, or the order of an earlier record of its tensor under another name.
+    since: the row's order, or the order of an earlier record of its tensor under another name.
     """
 
     def __init__(self, table: Table, differs: Array, role: Array, since: Array) -> None:
@@ -47,18 +49,24 @@ class Reach:
         self._loose = self._earliest(loose, table.order).min(axis=1, initial=NEVER)
 
     def _earliest(self, rows: Array, values: Array) -> Array:
-        """The smallest value among these rows, by rank and step; NEVER without a row."""
+        """Return the smallest of `values` among these rows, by rank and step.
+
+        NEVER where there is no row.
+        """
         earliest = np.full((len(self._ranks), len(self._steps)), NEVER)
         np.minimum.at(earliest, (self._rank[rows], self._step[rows]), values[rows])
         return earliest
 
     def _place(self, rows: Array) -> Array:
-        """One number for the rank and step of each row."""
+        """Return a number for the rank and step of each row; rows of one rank and step share it."""
         places: Array = self._rank[rows] * len(self._steps) + self._step[rows]
         return places
 
     def any_in(self, rows: Array, scope: Array) -> Array:
-        """Whether anything differs in the scope of each of these rows."""
+        """Return for each of these rows whether any record in its scope differs.
+
+        scope: the `CauseScope` of each row.
+        """
         rank, step = self._rank[rows], self._step[rows]
         pass_index, order = self._table.pass_index[rows], self._since[rows]
         elsewhere = self._elsewhere(rank, step)
@@ -79,7 +87,7 @@ class Reach:
         return reached
 
     def _in_steps_before(self, rows: Array) -> Array:
-        """Whether a record of an earlier step differs.
+        """Return for each row whether a record of an earlier step differs.
 
         On the row's own rank, that record must have been recorded before the row, too.
         """
@@ -94,7 +102,7 @@ class Reach:
         return differs
 
     def _elsewhere(self, rank: Array, step: Array) -> Array:
-        """The earliest pass of a step in which another rank differs."""
+        """Return the earliest pass of each step in which another rank than the given differs."""
         if len(self._ranks) < 2:
             return np.full(len(rank), NEVER)
         ordered = np.sort(self._passes, axis=0)
@@ -104,7 +112,7 @@ class Reach:
         return passes
 
     def _open(self, rows: Array) -> Array:
-        """For each row, the last pass of its step that its rank had begun when it was recorded."""
+        """Return for each row the last pass of its step that its rank had begun by then."""
         if len(self._ranks) < 2:
             return np.zeros(len(rows), np.int64)
         every = np.arange(len(self._table))
@@ -115,7 +123,10 @@ class Reach:
 
 
 class _Began:
-    """When each pass of a rank's step first had a difference; a place is a rank and step."""
+    """When each pass of a rank's step first had a difference.
+
+    A place is a number for a rank and step, as `Reach` counts them.
+    """
 
     def __init__(self, place: Array, pass_index: Array, order: Array) -> None:
         self._span = int(pass_index.max(initial=0)) + 1
@@ -125,7 +136,10 @@ class _Began:
         self._keys, self._first = keys, _least(keys // self._span, first)
 
     def before(self, place: Array, pass_index: Array) -> Array:
-        """The order of the earliest difference in earlier passes of each place; `NEVER` without."""
+        """Return the order of the earliest difference in a place's passes before `pass_index`.
+
+        NEVER where there is none.
+        """
         if not len(self._keys):
             return np.full(len(place), NEVER)
         at = np.searchsorted(self._keys, place * self._span + np.minimum(pass_index, self._span))
@@ -134,7 +148,10 @@ class _Began:
 
 
 def _least(group: Array, values: Array) -> Array:
-    """The running minimum of the values in each group. group: ascending numbers."""
+    """Return the running minimum of the values within each group.
+
+    group: the group of each value, ascending.
+    """
     if not len(values):
         return values
     low = values.min()

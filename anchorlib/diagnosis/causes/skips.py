@@ -1,4 +1,4 @@
-"""Steps that GradScaler skipped, in both runs or in one alone.
+"""Optimizer steps that a GradScaler skipped, in both runs or in one run alone.
 
 A loss scale that has grown too large makes gradients infinite; the scaler then skips the step and
 halves the scale. Where both runs skip a step, the scaler did its ordinary work, and it does not
@@ -26,14 +26,14 @@ SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """The skipped steps of two runs, as (rank, step), both counted as A counts."""
+    """The steps that a GradScaler skipped in A, and in B, as (rank, step as A counts)."""
 
     alignment: Alignment
     a: frozenset[tuple[int, int]]
     b: frozenset[tuple[int, int]]
 
     def in_both(self, rows: Array) -> Array:
-        """Whether these rows of A are gradients of steps that both runs skipped."""
+        """Return whether each of these rows of A is a gradient of a step that both runs skipped."""
         table, both = self.alignment.a, self.a & self.b
         if not both:
             return np.zeros(len(rows), bool)
@@ -45,7 +45,7 @@ class Skips:
         return np.array(skipped, bool)
 
     def alone(self, row: int) -> str:
-        """The run that alone skipped the step of a row of A, "" where none did."""
+        """Return the run that alone skipped the step of a row of A; "" where none or both did."""
         table = self.alignment.a
         where = (table.tensors[table.tensor[row]].rank, int(table.step[row]))
         if (where in self.a) == (where in self.b):
@@ -53,7 +53,7 @@ class Skips:
         return escape(table.run if where in self.a else self.alignment.b.run)
 
     def lines(self) -> Iterable[str]:
-        """A sentence for each run that skipped steps alone."""
+        """Yield a sentence for each run that skipped steps which the other run took."""
         sides = (self.alignment.a, self.a - self.b), (self.alignment.b, self.b - self.a)
         for table, own in sides:
             if own:
@@ -63,7 +63,7 @@ class Skips:
 
 
 def skips(alignment: Alignment) -> Skips:
-    """The steps that were skipped in either run and that both have."""
+    """Return the steps that each run skipped, among the steps that both runs have."""
     a, b = alignment.a, alignment.b
     common = _steps(a, np.ones(len(a), bool), 0)
     common &= _steps(b, np.ones(len(b), bool), alignment.step_offset)

@@ -1,9 +1,9 @@
-"""What the headers state of parameters and buffers without records: their digests at the start.
+"""Digests, in the headers, of the starting values of parameters and buffers without records.
 
     starts   {"fc2.weight": [0, "9f3a0c51d2b7e684"], …}    step, and 64 bits of the digest
 
 Where two runs begin with other values of a tensor that neither records, they part at the first
-operation that reads it, which is not the cause.
+operation that reads it, which is not the cause. These digests show the cause.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class StartingValues:
     unequal: Mapping[tuple[int, str], tuple[str, str]]
 
     def entries(self, rank: int) -> dict[str, tuple[str, str]]:
-        """The differences of one rank for people: (A's digest, B's), shortened, by what they are.
+        """Return the differences of one rank as header entries: name -> (A's digest, B's).
 
-        More than three tensors are counted in one entry, with the digests of the first.
+        Digests are shortened for people. More than three tensors are counted in one entry, with the
+        digests of the first.
         """
         own = {name: both for (of, name), both in self.unequal.items() if of == rank}
         shown = {name: (a[:_SHOWN], b[:_SHOWN]) for name, (a, b) in own.items()}
@@ -51,9 +52,10 @@ class StartingValues:
 
 
 def starting_values(alignment: Alignment) -> StartingValues:
-    """What both runs state of the ranks that both have; nothing where ranks were merged.
+    """Compare the digests that both runs state for the ranks that both have.
 
-    A tensor counts where both runs state it for the same step.
+    A tensor counts where both runs state it for the same step. Nothing is compared where passes or
+    ranks were merged.
     """
     equal: set[tuple[int, str]] = set()
     unequal: dict[tuple[int, str], tuple[str, str]] = {}
@@ -74,7 +76,7 @@ def starting_values(alignment: Alignment) -> StartingValues:
 
 
 def _stated(header: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
-    """Name → (step, digest), without entries of another form: anyone may have written a store."""
+    """Return name -> (step, digest), without malformed entries: anyone may have written a store."""
     entry = header.get(STARTS)
     if not isinstance(entry, dict):
         return {}

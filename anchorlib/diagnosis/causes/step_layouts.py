@@ -40,12 +40,12 @@ class Blocks:
         return len(self.rank)
 
     def rows_of(self, block: int) -> Array:
-        """The rows of one block."""
+        """Return the rows, in the table, of one block's records."""
         rows: Array = self.rows[self.starts[block] : self.starts[block + 1]]
         return rows
 
     def find(self, rank: Array, phase: Array, step: Array) -> Array:
-        """The block of each rank, phase and step; -1 where there is none."""
+        """Return the number of the block of each rank, phase and step; -1 where there is none."""
         keys = _packed(self.rank, self.phase, self.step)
         wanted = _packed(rank, phase, step)
         if not len(keys):
@@ -55,7 +55,7 @@ class Blocks:
 
 
 def blocks_of(table: Table, epoch: Callable[[int, Array], Array]) -> Blocks:
-    """The blocks of a table.
+    """Return the blocks of a table: the records of each rank, phase and step.
 
     epoch: a function of a rank and an array of steps. It returns, for each of the steps, how many
         times the rank had stated new edges by then.
@@ -78,8 +78,9 @@ def blocks_of(table: Table, epoch: Callable[[int, Array], Array]) -> Blocks:
 
 
 def _layouts(table: Table, order: Array, starts: Array, heads: Array) -> tuple[Array, list[int]]:
-    """The number of each block's layout, and one block of each layout.
+    """Return the number of each block's layout, and one block of each layout as an example.
 
+    order, starts: the table's rows, block after block, and where each block begins among them.
     heads: (phase, attempt, epoch) of each block, by which layouts differ too.
     """
     columns = (table.tensor, table.pass_index, table.call, table.shape)
@@ -96,6 +97,9 @@ def _layouts(table: Table, order: Array, starts: Array, heads: Array) -> tuple[A
 
 
 def _packed(rank: Array, phase: Array, step: Array) -> Array:
-    """One number that sorts as (rank, phase, step) do; phases and ranks are few, steps < 2**40."""
+    """Return one number for each entry, which sorts as (rank, phase, step) do.
+
+    Phases and ranks are few, and steps below 2**40, so that the three fit into 64 bits.
+    """
     packed: Array = (rank.astype(np.int64) << 48) + (phase.astype(np.int64) << 40) + step
     return packed

@@ -1,4 +1,4 @@
-"""All tensors from which a tensor was computed: those that its gradient goes back to."""
+"""All tensors from which a tensor was computed, as far as its gradient goes back."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ __all__ = ["upstream"]
 
 
 def upstream(edges: Sequence[Edges], name: str, phase: str) -> set[str]:
-    """The names of all tensors and parameters that lead to a tensor in one pass of a phase.
+    """Return the names of all tensors and parameters that a tensor was computed from in a phase.
 
-    Tensors that were handed over without autograd are left out: no gradient goes back to them.
+    Only edges inside one pass count. Tensors that were handed over without autograd are left out:
+    no gradient goes back to them.
     """
     made_of: dict[str, set[str]] = {}
     for statement in edges:
@@ -28,7 +29,7 @@ def upstream(edges: Sequence[Edges], name: str, phase: str) -> set[str]:
 
 
 def _followed(edges: Edges) -> set[str]:
-    """The parents in the statement's own pass to which autograd leads."""
+    """Return the names of the parents, in the same pass, to which the gradient goes back."""
     inputs = {-source for sources in edges.inputs for source in sources if source < 0}
     return {
         parent.name

@@ -72,7 +72,7 @@ _UNSEEN = (
 
 @dataclass(slots=True)
 class Classes:
-    """Finds the class of a row of A that differs although all its parents are equal."""
+    """Finds the class of an origin, a row of A that differs although all its parents are equal."""
 
     frontier: Frontier
     measures: Measures
@@ -95,12 +95,15 @@ class Classes:
         self._parted_since = parted_since(self.frontier)
 
     def of(self, row: int) -> tuple[str, str]:
-        """The class of a row, and the reason in words; "" where the class needs no reason."""
+        """Return the class of an origin, as "rounding", and the reason in words ("" if needless).
+
+        row: the origin's row in A's table.
+        """
         pair = self.pair(row)
         return self._class(row, pair, self.measure(pair))
 
     def alone(self, row: int) -> str:
-        """The clause that says that GradScaler skipped the step in one run alone, or ""."""
+        """Return a clause that says that GradScaler skipped the step in one run alone, or ""."""
         run = self.skips.alone(row)
         return f"; the scaler skipped the step in {run} only" if run else ""
 
@@ -109,7 +112,7 @@ class Classes:
         return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
 
     def pair(self, row: int) -> int:
-        """The index of the pair that holds a row of A."""
+        """Return the index, in the alignment, of the pair that holds a row of A."""
         return int(np.searchsorted(self.frontier.alignment.a_row, row))  # pairs are in A's order
 
     def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
@@ -127,7 +130,11 @@ class Classes:
         return self._from_outside(row, measure) or self._computed(row, pair, measure)
 
     def _from_outside(self, row: int, measure: Measure) -> tuple[str, str] | None:
-        """The class of a row that follows from what was not recorded; None where none is known."""
+        """Return the class of a row that missing records explain, and why; None if they do not.
+
+        Missing are its parents in B, gradients that changed parameters, or tensors that began
+        unequal.
+        """
         if self._lacks_gradients(row):
             return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
         if self._unseen_gradients(row) and not self._stands_still(row, measure):
@@ -185,7 +192,10 @@ class Classes:
         return not passes_apart(front, row)
 
     def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of a row without known parents: an input, a buffer, or a loose value."""
+        """Return the class of a row without known parents, and why.
+
+        Such a row is an input, a buffer, or a loose value, whose parents autograd does not know.
+        """
         role = self.frontier.role[row]
         if role == Role.INPUT:
             return self._given(row, pair, measure)
@@ -194,9 +204,10 @@ class Classes:
         return self._loose(row, pair, measure)
 
     def _opened(self, row: int) -> tuple[str, str] | None:
-        """The class of a parameter that differs where recording begins, or where A was resumed.
+        """Return the class of a parameter that differs where recording begins, and why.
 
-        None where the step before was recorded in the same session.
+        Recording may also begin anew where A was resumed. None where the step before was recorded
+        in the same session.
         """
         front = self.frontier
         before, step = self._equal_before(row), int(front.alignment.a.step[row])
@@ -213,7 +224,7 @@ class Classes:
         return None
 
     def _given(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of a model's input.
+        """Return the class of a model's input, and the reason.
 
         An input is data from outside, with two exceptions. Where the two inputs are variants of one
         another and come after computed records of their pass, the program computed the input. And
@@ -241,7 +252,7 @@ class Classes:
         return escape(others[0]) if others and a.figures["numel"][row] > 1 else ""
 
     def _is_constant(self, row: int, pair: int) -> bool:
-        """Whether a row is a buffer that code makes and that never changes, with equal seeds."""
+        """Return whether a row is a buffer that code makes and never changes, with equal seeds."""
         row_b = int(self.frontier.alignment.b_row[pair])
         return not self._seeds_differ(row) and is_constant(
             self.frontier, row, row_b, self._is_related
@@ -254,7 +265,7 @@ class Classes:
         return matched and self.measure(pair).cosine_distance < UNRELATED
 
     def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of a buffer, or of a value whose parents are not known."""
+        """Return the class of a buffer, or of a value whose parents are not known, and why."""
         if self.frontier.opening[row]:
             return "window_start", "the step before was not recorded"
         if self._recorded_before(row, Role.COMPUTED):
@@ -273,7 +284,7 @@ class Classes:
         return cls, "; ".join(filter(None, (since, note)))
 
     def _has_lineage(self, row: int) -> bool:
-        """Whether the rank of this row states, for any tensor, what it was computed from."""
+        """Return whether the row's rank has stored edges: what its tensors were computed from."""
         a = self.frontier.alignment.a
         return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
 
@@ -288,7 +299,7 @@ class Classes:
         return int(a.step[earlier_rows].max()) if len(earlier_rows) else None
 
     def _orphans(self, row: int) -> str:
-        """The first few parents of a row that A alone recorded, as text."""
+        """Return the names of the first few parents of a row that A alone recorded, as text."""
         a = self.frontier.alignment.a
         rows = [
             parent
@@ -299,7 +310,7 @@ class Classes:
         return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
 
     def _recorded_before(self, row: int, role: Role) -> bool:
-        """Whether records of this role come before a row in its pass."""
+        """Return whether records of this role, such as inputs, come before a row in its pass."""
         front = self.frontier
         a, block = front.alignment.a, int(front.block_of[row])
         rows = front.blocks.rows_of(block)
@@ -345,10 +356,11 @@ class Classes:
         return any(name not in with_gradients for name in names)
 
     def _stands_still(self, row: int, measure: Measure) -> bool:
-        """Whether a row of a later pass is far off, though no optimizer stepped since it was equal.
+        """Return whether a parameter is far off in a later pass, though no optimizer stepped since.
 
-        Other code, as SAM, may also move parameters between passes. But where everything that was
-        recorded of the earlier passes is equal, such code does not move them far apart.
+        It was equal in an earlier pass. Other code, as SAM, may also move parameters between
+        passes. But where everything that was recorded of the earlier passes is equal, such code
+        does not move them far apart.
         """
         front = self.frontier
         a = front.alignment.a
@@ -366,7 +378,10 @@ class Classes:
         return alone and bool((front.status[earlier_passes] == EQUAL).all())
 
     def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class of a computed row, by NaN and infinity, random operations, and its error."""
+        """Return the class of a computed row, and why.
+
+        It follows from NaN and infinity, from random operations, and from the size of the error.
+        """
         if measure.nonfinite and self.overflows.of(np.array([row]))[0]:
             times = figure(self.overflows.times(row))
             return "rounding", f"a loss scale {times} times the other's overflows{self.alone(row)}"
@@ -385,7 +400,7 @@ class Classes:
         return self.noise is not None and (tensor.name, tensor.kind) in self.noise.random
 
     def _size(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        """The class by how large the difference is: rounding, or more than rounding."""
+        """Return "rounding" or "not_rounding" by how large the difference is, and why."""
         a = self.frontier.alignment.a
         if measure.measured == "shape":
             return self._reshaped(row, pair)
@@ -414,12 +429,12 @@ class Classes:
         return self._large(row, measure, "; ".join(filter(None, notes)))
 
     def _agrees_with_all_learnt(self, row: int, measure: Measure) -> bool:
-        """Whether a row is off by few roundings, as is all else in the first step that differs.
+        """Return whether a row is off by few roundings, and so is all else in its step.
 
-        False for rows of later steps, and for kinds other than values and gradients.
-
-        Code that is written otherwise rounds several times where the other run rounds once, as a
-        probability that is computed from logarithms: each rounds by its own size.
+        The step is the first that differs; False for rows of later steps, and for kinds other than
+        values and gradients. Code that is written otherwise rounds several times where the other
+        run rounds once, as a probability that is computed from logarithms: each rounds by its own
+        size.
         """
         a = self.frontier.alignment.a
         few = measure.eps <= EPS32 and measure.error_eps <= LIMIT
@@ -434,7 +449,7 @@ class Classes:
         return self._equal_learning
 
     def _is_told_otherwise(self, row: int) -> bool:
-        """Whether the runs state that they compute a row by different formulas.
+        """Return whether the runs state, in headers or edges, different formulas for a row.
 
         Different factors count where the seeds are equal. So does a row of which the record of a
         parameter alone is missing, after an optimizer has stepped with settings that differ.
@@ -447,10 +462,10 @@ class Classes:
         return self.changes.other_factor(row) and not self._seeds_differ(row)
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
-        """The class of an error beyond the rounding of one operation.
+        """Return the class of an error beyond the rounding of one operation, and why.
 
-        A fault, unless the whole step is equal but for a few roundings, or unrecorded data may
-        explain the error.
+        It is a fault, unless the whole step is equal but for a few roundings, or unrecorded data
+        may explain the error.
         """
         if self._agrees_with_all_learnt(row, measure):
             return "rounding", "a few roundings in a row, as in all that is learned in the step"
@@ -468,10 +483,11 @@ class Classes:
         return "not_rounding", note
 
     def _reshaped(self, row: int, pair: int) -> tuple[str, str]:
-        """The class of a row whose shapes differ: a fault, unless unrecorded data may explain it.
+        """Return the class of a row whose shapes differ, and why.
 
-        The first result of a pass has as many samples as the data of the pass. All other axes are
-        decided by the program, and so is a number of samples that follows from a recorded tensor.
+        It is a fault, unless unrecorded data may explain it. The first result of a pass has as many
+        samples as the data of the pass. All other axes are decided by the program, and so is a
+        number of samples that follows from a recorded tensor.
         """
         front = self.frontier
         a, b = front.alignment.a, front.alignment.b

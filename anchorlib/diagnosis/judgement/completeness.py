@@ -35,7 +35,7 @@ COMPLETE = Completeness()
 
 
 def completeness(alignment: Alignment) -> Completeness:
-    """Whether each of the two runs is complete, and what it lacks."""
+    """Return whether each of the two runs is complete, and what each one lacks."""
     a, b = alignment.a, alignment.b
     last_a, last_b = _last_step(a), _last_step(b)
     common = len(alignment) > 0
@@ -64,7 +64,7 @@ def _lacks(name: str, table: Table, other: str, further: int | None) -> list[str
 
 
 def _ending(table: Table) -> str:
-    """To which stage of which step a run came, as "ended in the backward of step 3 "."""
+    """Return a phrase on how far a run came, as "ended in the backward of step 3 "."""
     if not len(table):
         return "has no record "
     last = int(np.lexsort((table.order, table.step))[-1])

@@ -79,10 +79,11 @@ class Judge:
         return self.classes.covering.covers(self.classes.pair(row))
 
     def _with_leap(self, origins: list[Origin], leap: Jump, why: str = "") -> list[Origin]:
-        """`origins` with one more at the row of `leap`, unless there is a fault up to its step.
+        """Return `origins` with one more at the row of `leap`, unless a fault comes before it.
 
-        A fault is an origin whose class is in `BAD`. The new origin replaces another origin at the
-        same place.
+        A leap is a record whose error is far larger than those before it. A fault is an origin
+        whose class is in `BAD`, up to the step of the leap. The new origin replaces another origin
+        at the same place.
         why: the note of the new origin where something else than its error makes it one.
         """
         place = place_at(self.frontier.alignment.a, leap.row)
@@ -102,7 +103,7 @@ class Judge:
         return [*before, added, *(origin for origin in origins if origin.place.step > place.step)]
 
     def _overflow(self) -> list[Origin]:
-        """One origin, for the first record that is NaN or infinite in one run alone; or [].
+        """Return an origin for the first record that is NaN or infinite in one run alone; else [].
 
         Such a record is an origin although its inputs differ already: no rounding grows into NaN or
         infinity where the noise runs stay finite.
@@ -177,7 +178,10 @@ class Judge:
         return [row for row in worst.values() if row != segment.row]
 
     def _error(self, row: int) -> float:
-        """The error of a row in eps; infinite for NaN and infinities, -1 where it is unknown."""
+        """Return the error of a row in eps.
+
+        Infinite for NaN and infinities, -1 where it is unknown.
+        """
         measure = self.classes.measure(self.classes.pair(row))
         if measure.nonfinite:
             return np.inf

@@ -110,9 +110,9 @@ def _chosen(a: Table, rows: Array) -> str | None:
 
 
 def _parameters(table: Table) -> set[str]:
-    """The names of parameters.
+    """Return the names of a run's parameters.
 
-    They are the names with kinds that only parameters have, and those that the lineage states as
+    They are the names with kinds that only parameters have, and those that stored edges give as
     parents without the number of a call.
     """
     own = {

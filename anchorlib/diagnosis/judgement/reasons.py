@@ -147,7 +147,11 @@ def _seen_before(frontier: Frontier, row: int, measure: Measure) -> list[str]:
 
 
 def _after_backward(frontier: Frontier, kind: str) -> str:
-    """What happens between the last backward and an optimizer's record that differs."""
+    """Return words on what may have changed an optimizer's record after backward.
+
+    kind: the kind of that record. For a gradient that is clipping, scaling or reduction, else the
+        optimizer itself.
+    """
     if kind != "grad":
         return "the optimizer itself"
     # Where ranks or passes were merged for the comparison, only their merging can be the cause.
@@ -160,7 +164,10 @@ def _after_backward(frontier: Frontier, kind: str) -> str:
 
 
 def _stretch(segment: OriginSegment) -> list[str]:
-    """Says that a segment has many operations, of which one is the cause; [] where it has few."""
+    """Return a clause that says that a segment has many operations, one of them the cause.
+
+    Else [].
+    """
     if compiled(segment.ops):
         return ["somewhere inside compiled code"]
     ops = computing(segment.ops)
@@ -170,9 +177,10 @@ def _stretch(segment: OriginSegment) -> list[str]:
 
 
 def _ranks(frontier: Frontier, segment: OriginSegment, *, known: bool) -> str:
-    """Says on which ranks the origin's difference is; "" in a run of one rank.
+    """Return a clause on which ranks the origin differs; "" in a run of one rank.
 
-    known: whether something is known to be otherwise; if not, the ranks suggest where to look.
+    known: whether something else is known that B does otherwise; if not, the ranks suggest where to
+        look.
     """
     every = {tensor.rank for tensor in frontier.alignment.a.tensors}
     if len(every) < 2:

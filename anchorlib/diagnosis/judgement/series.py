@@ -17,8 +17,9 @@ Array = np.ndarray[Any, Any]
 def series(
     table: Table, row: int, kind: str, name: str | None = None, *, every_phase: bool = False
 ) -> Array:
-    """The rows of this kind in the row's rank, phase and attempt, in order of execution.
+    """Return the rows of a tensor's records, in order of execution.
 
+    They are the rows of this kind in the row's rank, phase and attempt.
     name: the tensor's name; None for the row's own tensor. every_phase: whether to include the rows
         of all phases.
     """

@@ -1,4 +1,4 @@
-"""What a sparse gradient means: the sum of its values at each index.
+"""The meaning of a sparse gradient, however it is stored: the sum of its values at each index.
 
 A sparse gradient is recorded as it is stored, as `NAME:indices` and `NAME:values`. An index may
 stand there several times, and the indices may have any order.
@@ -33,7 +33,10 @@ class Sums(NamedTuple):
     sizes: Array
 
     def at(self, indices: Array) -> Array:
-        """The sums at `indices`, flat; zeros at an index that the tensor does not have."""
+        """Return the sums at `indices`, as a flat array.
+
+        Zeros at an index that the tensor lacks.
+        """
         every, place = np.unique(
             np.concatenate([self.indices, indices], axis=1), axis=1, return_inverse=True
         )

@@ -143,7 +143,7 @@ def _groups(step: Array) -> Array:
 def verdict(
     counts: Counts, origins: Sequence[Origin], noise_drift: Drift | None, *, harmless: bool
 ) -> str:
-    """The verdict: "identical", "expected", "suspect", "unexpected" or "incomparable".
+    """Return the verdict: "identical", "expected", "suspect", "unexpected" or "incomparable".
 
     noise_drift: the drift as the noise runs judge it; None without noise runs.
     harmless: whether nothing can follow from the differences, since no value differs, or none from

@@ -1,18 +1,19 @@
-"""Which record of one run stands for which of the other.
+"""Which record of one run stands for which record of the other.
 
 Each run becomes a table with a row for each record. Two rows are paired by their names and
 coordinates, never by the order in which they arrived.
 
 tables        the records of each run as a table, a row for each record
-identity      the key of a row, which its counterpart has too
+identity      the key of a row, which its partner in the other run has too
 splits        work that one run does in several passes or ranks, and the other at once
 alignment     the pairs of rows, and the renamings that led to them
 renaming      names of one run that stand for different names of the other run
 orders        samples that one run has in another order within a batch
-join          two tables, joined by all of these
+loss_scales   a loss scale that a program applies by itself, found in the gradients
+join          two tables aligned, by means of all of these
 selected      the pairs of some tensors alone, by the names that A has for them
 unread_ranks  whether ranks that were not read change the pairs
-edges         from what each tensor of A was computed, completed by B's statements
+edges         from what each tensor of A was computed, completed by B's edges
 """
 
 from anchorlib.diagnosis.pairing.alignment import Alignment, Counts, Renaming

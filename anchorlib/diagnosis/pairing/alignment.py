@@ -19,10 +19,11 @@ Array = np.ndarray[Any, Any]
 class Renaming:
     """One tensor that has different names in the two runs, and how the names were matched.
 
+    a, b: the names in A and in B.
     how: "map" (the user's file), "wrapper" (a prefix that a wrapper or a `prefix=` added),
-        "operations" (equal places in the graphs of operations), "digest" (equal bits at the
-        first step), "guess" (same shapes and like norms, and no other name would do as well:
-        shown to people, and nothing is concluded from it; see `Alignment.guessed`).
+        "operations" (equal places in the graphs of operations), "digest" (equal bits at the first
+        step), "guess" (same shapes and like norms, and no other name would do as well: shown to
+        people, and nothing is concluded from it; see `Alignment.guessed`).
     """
 
     a: str
@@ -32,13 +33,14 @@ class Renaming:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Pairs of records, in A's order of execution (rank, order).
+    """The records of two runs in pairs, in A's order of execution (rank, order).
 
-    Records are paired by their identity, never by the order in which they arrived.
+    Records are paired by names and coordinates, never by the order in which they arrived.
 
-    a_row, b_row: the rows of a pair in the two tables.
+    a, b: the tables of the two runs. a_row, b_row: the rows of each pair in these tables.
     equal: whether dtype, shape and digest of a pair are equal.
     only_a, only_b: rows that found no partner.
+    renamed: the tensors that have different names in the two runs.
     step_offset: a record of A at step s stands for a record of B at step s + step_offset.
     eval_since: the step, in the run's own count, from which A, and B, ran in eval mode while the
         other trained; None where it never did.
@@ -64,21 +66,21 @@ class Alignment:
 
     @property
     def differing(self) -> Array:
-        """The pairs that differ, ascending."""
+        """The numbers of the pairs that differ, ascending."""
         return np.flatnonzero(~self.equal)
 
     @property
     def guessed(self) -> Array:
-        """Whether each pair rests on a guessed name: nothing should be concluded from it."""
+        """For each pair whether its names were matched by a guess, which should prove nothing."""
         names = {renaming.a for renaming in self.renamed if renaming.how == "guess"}
         guesses = np.array([tensor.name in names for tensor in self.a.tensors], bool)
         by_guess: Array = guesses[self.a.tensor[self.a_row]]
         return by_guess
 
     def settled(self) -> Alignment:
-        """The alignment without guessed pairs, whose records then belong to one run alone.
+        """Return the alignment without guessed pairs; their records then belong to one run alone.
 
-        The alignment itself where it has no other pairs.
+        Returns the alignment itself where no pair is guessed, or all pairs are.
         """
         guessed = self.guessed
         if not guessed.any() or guessed.all():
@@ -96,7 +98,10 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many records found a partner, and how many pairs are equal."""
+    """How many records of two runs were paired, and how many of these pairs are equal.
+
+    matched: all pairs. only_a, only_b: records of one run alone.
+    """
 
     matched: int
     identical: int

@@ -1,4 +1,4 @@
-"""The edges of A, completed by those of B, in A's names and steps."""
+"""The edges of A (from what each tensor was computed), completed by those of B."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ Place = tuple[str, str, int]
 
 
 def compiled(ops: Iterable[str]) -> bool:
-    """Whether these operations include a node that stands for compiled code."""
+    """Return whether these operations include a node that stands for compiled code.
+
+    ops: names of autograd nodes.
+    """
     return any(op.startswith("CompiledFunction") for op in ops)
 
 
 def statements(alignment: Alignment, rank: int) -> list[Edges]:
-    """The edges of one rank: A's, and B's for places where A has none, or only poor edges.
+    """Return the edges of one rank: A's, and B's for calls of which A has none, or only poor ones.
 
-    Compiled code has a single autograd node, or none; the edges of an eager run name the
-    operations. B's edges are given for A's attempts: those with edges, the first and the last.
+    The edges of compiled code are poor: it has a single autograd node, or none, while the edges of
+    an eager run name the operations. B's edges are given in A's names, steps and attempts: attempts
+    that have edges, the first and the last.
     """
     own = list(alignment.a.edges.get(rank, ()))
     attempts = {edges.attempt for edges in own} | set(alignment.a.attempt.tolist()[-1:]) | {0}
@@ -41,7 +45,10 @@ def statements(alignment: Alignment, rank: int) -> list[Edges]:
 
 
 def _translated(alignment: Alignment, rank: int) -> Iterable[Edges]:
-    """B's edges of a rank, of its lowest rank if B lacks this one, in A's names and steps."""
+    """Yield B's edges of a rank in A's names and steps.
+
+    Those of B's lowest rank if B lacks this rank.
+    """
     b = alignment.b.edges
     other = rank if rank in b else min(b, default=rank)
     names = {renaming.b: renaming.a for renaming in alignment.renamed}
@@ -58,7 +65,7 @@ def _renamed(edges: Edges, names: Mapping[str, str]) -> Edges:
 
 
 def _by_place(statements: Iterable[Edges]) -> dict[Place, list[Edges]]:
-    """The edges of each phase, name and call."""
+    """Return the edges of each forward call, by phase, name and call."""
     by_place: dict[Place, list[Edges]] = {}
     for edges in statements:
         by_place.setdefault((edges.phase, edges.name, edges.call), []).append(edges)
@@ -66,5 +73,5 @@ def _by_place(statements: Iterable[Edges]) -> dict[Place, list[Edges]]:
 
 
 def _poor(statements: Sequence[Edges]) -> bool:
-    """Whether each of these statements may miss parents, or stands for compiled code."""
+    """Return whether each of these edges may miss parents, or stands for compiled code."""
     return all(edges.missing or compiled(edges.ops) for edges in statements)

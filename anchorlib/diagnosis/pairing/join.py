@@ -1,4 +1,4 @@
-"""Two tables, joined by identity: rank, phase, step, pass, call, kind, name and mode.
+"""Two tables aligned: records paired by rank, phase, step, pass, call, kind, name and mode.
 
 Order of arrival never decides anything. The modes All, Summary, EveryN and Final record the tensor
 itself, so that their records are paired where coordinates agree; a Sum is paired only with a Sum of
@@ -34,7 +34,7 @@ NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignment:
-    """Which record of `a` stands for which of `b`.
+    """Pair the records of `a` with those of `b`.
 
     names: A's name -> B's, where they are known to differ. Names that a run does not have are
         ignored; where several names of A are given one name of B, the last of them holds.
@@ -43,7 +43,7 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
 
 
 def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
-    """The alignment, with passes or ranks merged where the runs split their work differently."""
+    """Align two tables, with passes or ranks merged where the runs split their work differently."""
     alignment = _aligned(a, b, names)
     for split in splits(a, b):
         to_a = {renaming.b: renaming.a for renaming in alignment.renamed}

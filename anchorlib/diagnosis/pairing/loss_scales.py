@@ -3,11 +3,11 @@
     (loss * 1024).backward()
     for p in model.parameters(): p.grad /= 1024
 
-A power of two changes exponents alone. So where it is a loss scale, the first step that differs
-shows it to the bit: every gradient inside the model is that power of two times the other run's,
-nothing else differs, and the gradients that the optimizer takes are equal. A factor that reaches
-the optimizer leaves them unequal, and so does one that clipping hides: it adds a constant to the
-norm. The scale is then treated as if the records stated it.
+A power of two changes exponents alone. So where a power of two is a loss scale, the first step that
+differs shows it to the bit: every gradient inside the model is that power of two times the other
+run's, nothing else differs, and the gradients that the optimizer takes are equal. A factor that
+reaches the optimizer leaves these gradients unequal, and so does a factor that clipping hides: it
+adds a constant to the norm. The scale is then treated as if the records stated it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Array = np.ndarray[Any, Any]
 
 
 def with_loss_scale(alignment: Alignment) -> Alignment:
-    """The alignment in which B's gradients have the loss scale that its program gave them.
+    """Return the alignment with the loss scale that B's program applied stated for B's gradients.
 
-    The alignment itself where the first step that differs does not show such a scale.
+    Returns the alignment itself where the first step that differs does not show such a scale.
     """
     a, b = alignment.a, alignment.b
     pairs = alignment.differing
@@ -52,7 +52,7 @@ def with_loss_scale(alignment: Alignment) -> Alignment:
 
 
 def _is_scaled(table: Table) -> Array:
-    """For each row, whether it is a gradient that a loss scale multiplies."""
+    """Return for each row whether it is a gradient that a loss scale multiplies."""
     parameters = parameters_of(table)
     inside = [
         tensor.kind == "pass_grad" or (tensor.kind == "grad" and tensor.name not in parameters)
@@ -63,7 +63,10 @@ def _is_scaled(table: Table) -> Array:
 
 
 def _factor(alignment: Alignment, pairs: Array) -> float | None:
-    """The power of two by which the norms of all these pairs differ; None where there is none."""
+    """Return the power of two by which the norms of all these pairs differ.
+
+    None if there is none.
+    """
     norm_a = alignment.a.figures["l2"][alignment.a_row[pairs]]
     norm_b = alignment.b.figures["l2"][alignment.b_row[pairs]]
     with np.errstate(all="ignore"):
@@ -75,7 +78,7 @@ def _factor(alignment: Alignment, pairs: Array) -> float | None:
 
 
 def _takes_the_same(alignment: Alignment, step: int) -> bool:
-    """Whether the gradients that an optimizer takes in a step are recorded, and all equal."""
+    """Return whether the gradients that an optimizer reads in a step are recorded, and equal."""
     a = alignment.a
     parameters = parameters_of(a)
     takes = [tensor.kind == "grad" and tensor.name in parameters for tensor in a.tensors]

@@ -29,10 +29,10 @@ def aligned_runs(
     names: Mapping[str, str],
     standing: Standing = NOBODY,
 ) -> Alignment:
-    """The alignment of the tensors that the selectors name in A, or in B, and of their partners.
+    """Pair the records of the tensors that the selectors name in A or in B, and of their partners.
 
     names: the user's map, A's name -> B's.
-    standing: ranks that need not be read where other ranks can stand for them.
+    standing: ranks that need not be read -> the equal ranks that are read in their place.
     Raises UnknownTensorError for a selector that names nothing in A; and for one that names nothing
     in B, if B has no partner of any selected tensor of A either.
     """
@@ -64,7 +64,10 @@ def aligned_runs(
 def _shortened(
     a: Run, b: Run, selectors: Sequence[str], names: Mapping[str, str], standing: Standing
 ) -> Alignment | None:
-    """The alignment made without the ranks for which others stand; None where these cannot."""
+    """Return the alignment made without reading ranks that equal others; None if all are needed.
+
+    standing: ranks that are not read -> the ranks that are read in their place.
+    """
     try:
         table_a, table_b = (table_of(run, selectors, standing=standing) for run in (a, b))
     except UnknownTensorError:
@@ -80,13 +83,13 @@ def _pairs(table: Table) -> Pairs:
 
 
 def _map(whole: Alignment, table: Table) -> dict[str, str]:
-    """The renamings of the names in a table of A, A's name -> B's."""
+    """Return the renamings of the names in a table of A, A's name -> B's."""
     names = {tensor.name for tensor in table.tensors}
     return {each.a: each.b for each in whole.renamed if each.a in names}
 
 
 def _partners(whole: Alignment, wanted: Pairs) -> Pairs:
-    """The (name, kind) pairs of B that are partners of these pairs of A."""
+    """Return the (name, kind) pairs of B that are partners of these pairs of A."""
     to_b = {each.a: each.b for each in whole.renamed}
     taken = set(to_b.values())
     there = _pairs(whole.b)

@@ -1,4 +1,4 @@
-"""Whether ranks that were not read change an alignment, for which other ranks stand."""
+"""Whether reading all ranks would change an alignment for which equal ranks were left unread."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ Array = np.ndarray[Any, Any]
 
 
 def stands(alignment: Alignment, standing: Standing, names: Mapping[str, str]) -> bool:
-    """Whether the alignment equals the alignment that reading all ranks of both runs would give.
+    """Return whether the alignment equals that which reading all ranks of both runs would give.
 
     The two are equal where no name, step, pass or rank was paired by the bits of values: then every
-    pair follows from coordinates alone, and ranks that stand for others have equal coordinates.
+    pair follows from coordinates alone, and a rank that is read in place of others has their
+    coordinates.
+    standing: ranks that were not read -> the ranks that were read in their place.
     names: the user's map, A's name -> B's.
     """
     a, b = alignment.a, alignment.b
@@ -47,14 +49,17 @@ def stands(alignment: Alignment, standing: Standing, names: Mapping[str, str]) -
 
 
 def _of_ranks(table: Table, ranks: list[int]) -> Array:
-    """Whether each row is of one of these ranks."""
+    """Return whether each row is of one of these ranks."""
     own = np.array([tensor.rank for tensor in table.tensors] or [0])
     of_ranks: Array = np.isin(own, ranks)[table.tensor]
     return of_ranks
 
 
 def _in_one_mode(table: Table) -> bool:
-    """Whether no tensor was recorded in two modes: values would choose which record is paired."""
+    """Return whether each tensor was recorded in one mode alone.
+
+    Of two modes, values would choose which record is paired.
+    """
     return len({(tensor.name, tensor.kind, tensor.rank) for tensor in table.tensors}) == len(
         table.tensors
     )

@@ -35,7 +35,7 @@ _SCALE: Final = re.compile(r"\bscale=([0-9.e+-]+)")
 
 
 def attending(operands: Operands, texts: Sequence[str]) -> Recipe | None:
-    """The recipe for attention, or for one of its gradients; None where the operands do not fit.
+    """Return the recipe for attention, or one of its gradients; None if the operands do not fit.
 
     texts: the arguments of the operations, which state a scale other than 1/√d.
     """
@@ -76,7 +76,7 @@ def attending(operands: Operands, texts: Sequence[str]) -> Recipe | None:
 
 
 def _without_mask(operands: Operands, out: Shape) -> Operands:
-    """The operands without a mask that has a gradient, which autograd knows as a fourth input.
+    """Return the operands without a mask that has a gradient and so counts as a fourth input.
 
     Such a mask was recorded, so that it is among the tensors that are tried as masks.
     """
@@ -91,7 +91,11 @@ def _without_mask(operands: Operands, out: Shape) -> Operands:
 def _recipe(
     operands: Operands, ways: Sequence[Attention], masks: Sequence[StoredOperand], heads: Heads
 ) -> Recipe | None:
-    """The recipe that tries each way; its inputs are q, k, v, masks and the gradient, if any."""
+    """Return the recipe that tries each of `ways`; None where no function makes the record.
+
+    Its inputs are q, k, v, the masks, and the output's gradient if there is one. heads: how many
+    heads are computed, as `_heads` returns it.
+    """
 
     def inputs(side: str) -> list[Array]:
         given = [operand.read(side) for operand in operands.inputs] + [
@@ -120,7 +124,7 @@ def _functions(
 
 
 def _fits(inputs: Sequence[StoredOperand], order: tuple[int, ...], out: Shape) -> bool:
-    """Whether the inputs, as q, k and v in this order, give an output of this shape."""
+    """Return whether the inputs, as q, k and v in this order, give an output of this shape."""
     q, k, v = (inputs[at].shape for at in order)
     if (
         not 2 <= len(q) == len(k) == len(v)
@@ -139,7 +143,7 @@ def _scores(inputs: Sequence[StoredOperand], order: tuple[int, ...]) -> Shape:
 
 
 def _heads(inputs: Sequence[StoredOperand], order: tuple[int, ...], scores: Shape) -> Heads | None:
-    """How many heads are computed, by the number of a tensor's heads; {} for all of them.
+    """Return how many heads are computed: a tensor's number of heads -> how many; {} for all.
 
     None where the query heads that share one key have too many scores.
     """
@@ -156,7 +160,10 @@ def _heads(inputs: Sequence[StoredOperand], order: tuple[int, ...], scores: Shap
 
 
 def _some(x: Array, heads: Heads) -> Array:
-    """`x` with its first heads alone, of the first image; `x` itself where all are computed."""
+    """Return the first heads of `x`, of the first image; `x` itself where all are computed.
+
+    heads: a tensor's number of heads -> how many of them are computed.
+    """
     if not heads or x.ndim < 3:
         return x
     first = x[(slice(0, 1),) * (x.ndim - 3)]
@@ -164,7 +171,10 @@ def _some(x: Array, heads: Heads) -> Array:
 
 
 def _masks(operands: Operands, scores: Shape) -> list[StoredOperand]:
-    """The recorded tensors that may be the mask: boolean, or of the scores' own type."""
+    """Return the recorded tensors that may be the mask: boolean, or of the record's own dtype.
+
+    scores: the shape of the attention's scores.
+    """
 
     def fits(shape: Shape, dtype: str) -> bool:
         if dtype not in ("bool", operands.own.dtype) or not 2 <= len(shape) <= len(scores):
@@ -180,7 +190,10 @@ def _masks(operands: Operands, scores: Shape) -> list[StoredOperand]:
 
 
 def _added(mask: StoredOperand, side: str) -> Array:
-    """The mask as it is added to the scores; a boolean mask becomes 0 and -inf."""
+    """Return the mask as it is added to the scores; a boolean mask becomes 0 and -inf.
+
+    side: the run, "a" or "b".
+    """
     values = mask.read(side)
     if mask.dtype != "bool":
         return values

@@ -1,4 +1,4 @@
-"""The rules for convolutions and their gradients, in some of their elements.
+"""The rules that compute convolutions and their gradients again, in some of their elements.
 
 Strides, padding, dilation and groups are read off the text of the module, which a run's header has.
 Those of transposed convolutions are in `transposed`.
@@ -41,7 +41,7 @@ _SAME: Final = re.compile(r"\bpadding='?same")
 
 
 class Case(NamedTuple):
-    """A convolution: the shapes of input, weight and output, and how it moves."""
+    """A convolution: the shapes of input, weight and output, and its strides and padding."""
 
     x: Shape
     w: Shape
@@ -50,15 +50,16 @@ class Case(NamedTuple):
 
     @property
     def places(self) -> int:
-        """How many places the output has, in all images."""
+        """How many positions the output has in space, in all images."""
         return self.out[0] * int(np.prod(self.out[2:]))
 
 
 def convolving(operands: Operands, texts: Sequence[str]) -> Recipe | None:
-    """The recipe for a convolution's output, or for one of its gradients; None if unfit.
+    """Return the recipe for a convolution's output, or one of its gradients; None if unfit.
 
-    Where `same` pads one end of an axis more than the other, torch appends zeros to the input and
-    pads both ends alike; the convolution of the longer input is computed.
+    texts: descriptions of the modules of both runs. Where `padding='same'` pads one end of an axis
+        more than the other, torch appends zeros to the input and pads both ends alike; the
+        convolution of the longer input is computed.
     """
     excess = _excess(operands, texts)
     if not any(excess):
@@ -73,7 +74,10 @@ def convolving(operands: Operands, texts: Sequence[str]) -> Recipe | None:
 
 
 def _excess(operands: Operands, texts: Sequence[str]) -> Shape:
-    """How many zeros more a module that pads by `same` appends than it prepends, on each axis."""
+    """Return how many zeros more `padding='same'` appends than it prepends, on each axis.
+
+    () where the modules do not pad like that.
+    """
     sizes = [
         weight.shape[2:] for weight in (*operands.weights, operands.own) if len(weight.shape) > 2
     ]
@@ -85,7 +89,10 @@ def _excess(operands: Operands, texts: Sequence[str]) -> Shape:
 
 
 def _added(text: str, size: Shape) -> Shape:
-    """How many places a module that pads by `same` adds, on each axis."""
+    """Return how many positions a module with `padding='same'` adds in all, on each axis.
+
+    text: the module's description. size: the kernel's size.
+    """
     dilation = _settings(text).get("dilation", (1,) * len(size))
     return tuple(step * (k - 1) for step, k in zip(dilation, size, strict=False))
 
@@ -103,9 +110,9 @@ def _with_zeros(x: Array, excess: Shape) -> Array:
 
 
 def _convolving(operands: Operands, texts: Sequence[str], excess: Shape = ()) -> Recipe | None:
-    """The recipe where both ends are padded alike.
+    """Return the recipe where both ends are padded alike; None if the operands do not fit.
 
-    excess: by how many places the gradient of the input was lengthened; these are not compared.
+    excess: by how many positions the gradient of the input was lengthened; these are not compared.
     """
     if operands.own.kind == "value":
         return _output(operands, texts)
@@ -149,7 +156,7 @@ def _output(operands: Operands, texts: Sequence[str]) -> Recipe | None:
 def _of_input(
     operands: Operands, g: StoredOperand, texts: Sequence[str], excess: Shape
 ) -> Recipe | None:
-    """The recipe for the gradient of the input: the output's gradient g times the weight."""
+    """Return the recipe for the gradient of the input: the output's gradient g times the weight."""
     weights = [one for one in operands.weights if len(one.shape) > 2]
     if len(weights) != 1:
         return None
@@ -178,7 +185,7 @@ def _of_input(
 
 
 def _of_parameter(operands: Operands, g: StoredOperand, texts: Sequence[str]) -> Recipe | None:
-    """The recipe for the gradient of the weight or the bias, from the output's gradient g."""
+    """Return the recipe for the gradient of the weight or bias, from the output's gradient g."""
     x = operands.inputs[0] if operands.inputs else None
     is_bias = len(operands.own.shape) == 1
     shapes = {weight.shape for weight in (operands.own, *operands.weights) if len(weight.shape) > 2}
@@ -217,7 +224,7 @@ def of_gradient(
 
 
 def spread_groups(groups: int, rows: int, columns: int) -> Elements:
-    """Some groups, rows and columns: in all about as many elements as one product computes."""
+    """Return some groups, rows and columns, about as many elements as one product computes."""
     most = SAMPLE**2
     some = spread(groups, SAMPLE)
     across = spread(columns, max(SAMPLE // len(some), most // (len(some) * rows), 1))
@@ -227,8 +234,9 @@ def spread_groups(groups: int, rows: int, columns: int) -> Elements:
 def case_of(
     texts: Sequence[str], x: Shape, w: Shape, out: Shape, *, transposed: bool = False
 ) -> Case | None:
-    """The convolution that has these shapes and that both modules state; None where there is none.
+    """Return the convolution that has these shapes and that both modules state, else None.
 
+    x, w, out: the shapes of input, weight and output.
     transposed: whether the modules must be transposed convolutions; then `x` is what they make.
     """
     how = _strides(texts, w[2:], transposed=transposed)
@@ -239,7 +247,7 @@ def case_of(
 
 
 def _strides(texts: Sequence[str], size: Shape, *, transposed: bool) -> Strides | None:
-    """The strides that both modules state; None where they differ, or state an unknown setting.
+    """Return the strides that both modules state; None if they differ, or a setting is unknown.
 
     A class that a user derived from one of torch's may state further settings.
     size: the sizes of the weight's axes in space.
@@ -257,7 +265,7 @@ def _strides(texts: Sequence[str], size: Shape, *, transposed: bool) -> Strides 
 
 
 def _stated(text: str, size: Shape) -> Strides:
-    """The strides, padding, dilation and groups that one module states, or their defaults."""
+    """Return the strides, padding, dilation and groups that a module states, or the defaults."""
     settings = _settings(text)
     ones = (1,) * len(size)
     padding = settings.get("padding", (0,) * len(size))
@@ -268,7 +276,7 @@ def _stated(text: str, size: Shape) -> Strides:
 
 
 def _settings(text: str) -> dict[str, Shape]:
-    """The settings that are numbers, by name."""
+    """Return the settings in a module's description that are numbers, by name."""
     return {
         name: tuple(map(int, re.findall(r"[0-9]+", said))) for name, said in _SETTING.findall(text)
     }

@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 
 def squares(operands: Operands, _: Any) -> Recipe | None:
-    """The recipe for a mean, or sum, of squared differences."""
+    """Return the recipe for a mean, or sum, of squared differences; None if operands do not fit."""
     if operands.own.shape or len(operands.inputs) != 2:  # what is compared
         return None
     x, t = operands.inputs
@@ -45,7 +45,7 @@ def squares(operands: Operands, _: Any) -> Recipe | None:
 
 
 def squares_slope(operands: Operands, _: Any) -> Recipe | None:
-    """The recipe for the gradient of squared differences.
+    """Return the recipe for the gradient of squared differences; None if operands do not fit.
 
     All elements are computed, since the mean divides by their number.
     """
@@ -65,7 +65,7 @@ def squares_slope(operands: Operands, _: Any) -> Recipe | None:
 
 
 def logarithm(operands: Operands, _: Any) -> Recipe | None:
-    """The recipe for a log-softmax along the last axis."""
+    """Return the recipe for a log-softmax along the last axis; None if operands do not fit."""
     x = alike(operands)
     if x is None or not x.shape:
         return None
@@ -73,7 +73,7 @@ def logarithm(operands: Operands, _: Any) -> Recipe | None:
 
 
 def logarithm_slope(operands: Operands, _: Any) -> Recipe | None:
-    """The recipe for the gradient of a log-softmax."""
+    """Return the recipe for the gradient of a log-softmax; None if operands do not fit."""
     g, y = operands.child, operands.output
     if g is None or y is None or not y.shape or not g.shape == y.shape == operands.own.shape:
         return None
@@ -83,7 +83,7 @@ def logarithm_slope(operands: Operands, _: Any) -> Recipe | None:
 
 
 def entropy(operands: Operands, _: Any) -> Recipe | None:
-    """The recipe for a mean cross entropy whose target classes were recorded."""
+    """Return the recipe for a mean cross entropy; None if the target classes were not recorded."""
     x = next((operand for operand in operands.inputs if len(operand.shape) == 2), None)
     t = next((operand for operand in operands.inputs if operand.dtype == "int64"), None)
     if operands.own.shape or x is None or t is None or t.shape != x.shape[:1]:
@@ -96,7 +96,10 @@ def entropy(operands: Operands, _: Any) -> Recipe | None:
 
 
 def entropy_slope(operands: Operands, _: Any) -> Recipe | None:
-    """The recipe for the gradient of a cross entropy's logits."""
+    """Return the recipe for the gradient of a cross entropy's logits; None if unfit.
+
+    The target classes follow from the gradient's signs.
+    """
     g, x = operands.child, named(operands, operands.own.name)
     if g is None or g.shape or x is None or len(x.shape) != 2 or x.shape != operands.own.shape:
         return None
@@ -112,7 +115,10 @@ def entropy_slope(operands: Operands, _: Any) -> Recipe | None:
 
 
 def _wanted(own: StoredOperand, g: StoredOperand, side: str) -> Array | None:
-    """1 at the target class of each row, 0 elsewhere; None where signs do not show the classes."""
+    """Return 1 at the target class of each row, 0 elsewhere; None if signs do not show classes.
+
+    own: the gradient of the logits. g: the gradient of the loss. side: the run, "a" or "b".
+    """
     slope = own.read(side) * np.sign(g.read(side))
     wanted = slope < 0
     counts = wanted.sum(-1)

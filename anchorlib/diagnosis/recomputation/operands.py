@@ -32,9 +32,9 @@ MOST_ELEMENTS: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class StoredOperand:
-    """A record that both runs stored, as an operand of a replay.
+    """A record that both runs stored, as an operand of a replay (an operation computed again).
 
-    name: the tensor's name in A. read: gives the decoded values in "a" or in "b".
+    name: the tensor's name in A. read: returns the decoded values of a run, "a" or "b".
     """
 
     name: str
@@ -46,9 +46,13 @@ class StoredOperand:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The records that a replay of `own` may need; the head of this module describes each.
+    """The records that are needed to compute the record `own` again.
 
-    beside: returns the other values of the step for whose shape and type a function returns true.
+    child: for a gradient, the gradient that came into the operation's backward; else None.
+    output: for a gradient, the value that the operation made in forward; None where it has no
+        record.
+    inputs, weights: the values, and the parameters, that the operation read.
+    beside: returns the other values of the step for whose shape and dtype a function returns true.
     """
 
     own: StoredOperand
@@ -60,7 +64,7 @@ class Operands:
 
 
 def operands_of(frontier: Frontier, row: int) -> Operands | None:
-    """The operands of one row of A; None where a run lacks the values of one of them."""
+    """Return the operands of the record in a row of A; None if a run lacks the values of one."""
     own = _operand(frontier, row)
     direct = frontier.parents(row)
     every = [(parent, _operand(frontier, parent)) for parent in frontier.parents(row, saved=True)]
@@ -85,7 +89,10 @@ def operands_of(frontier: Frontier, row: int) -> Operands | None:
 
 
 def _beside(frontier: Frontier, row: int, fits: Fits) -> list[StoredOperand]:
-    """A's values of a row's rank, step and pass that fit: the first value of each tensor."""
+    """Return A's values in a row's rank, step and pass that fit: the first value of each tensor.
+
+    fits: returns whether a shape and a dtype fit.
+    """
     a = frontier.alignment.a
     of_pass = (
         (a.step == a.step[row]) & (a.pass_index == a.pass_index[row]) & (a.phase == a.phase[row])
@@ -111,7 +118,10 @@ def _is_parameter(frontier: Frontier, row: int) -> bool:
 
 
 def _operand(frontier: Frontier, row: int) -> StoredOperand | None:
-    """The operand at a row; None unless both runs keep its values in one shape and type."""
+    """Return the record at a row of A as an operand; None unless both runs keep its values.
+
+    They must keep them in one shape and dtype.
+    """
     alignment = frontier.alignment
     pair = int(np.searchsorted(alignment.a_row, row))
     if pair >= len(alignment) or int(alignment.a_row[pair]) != row:
@@ -133,7 +143,7 @@ def _operand(frontier: Frontier, row: int) -> StoredOperand | None:
 
 
 def values_at(table: Table, row: int, shape: tuple[int, ...], name: str) -> Array:
-    """The values of one record, in `shape`, decoded from the dtype `name`.
+    """Return the values of one record, in `shape`, decoded from the dtype `name`.
 
     Raises StoreError where they cannot be read, or do not fit the digest that was recorded.
     """

@@ -1,4 +1,4 @@
-"""The recipe for a replay: candidate functions, and the parts of the operands that they take."""
+"""The recipe for computing a record again: candidate functions and the operands that they take."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ LONGEST: Final = 1 << 14
 
 
 class Recipe(NamedTuple):
-    """How to compute a record again.
+    """How to compute a record again from its operands.
 
-    functions: the candidates, of which one made the record. inputs: for a side ("a", "b"), their
-    operands in order. output: turns the record's values into the form of the functions' results.
-    part: picks the places that the functions compute; None where they compute all.
+    functions: the candidates, of which one made the record.
+    inputs: returns the operands of the functions, in order, for a run ("a", "b").
+    output: reshapes the record's values as the functions' results are shaped.
+    part: picks the elements that the functions compute; None where they compute all.
     """
 
     functions: tuple[Function, ...]
@@ -36,16 +37,16 @@ class Recipe(NamedTuple):
 
 
 def alike(operands: Operands) -> StoredOperand | None:
-    """The one input that has the record's own shape."""
+    """Return the input that has the record's own shape; None unless there is exactly one."""
     fitting = [operand for operand in operands.inputs if operand.shape == operands.own.shape]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def named(operands: Operands, name: str) -> StoredOperand | None:
-    """The input of that name."""
+    """Return the input of that name; None without one."""
     return next((operand for operand in operands.inputs if operand.name == name), None)
 
 
 def spread(count: int, most: int) -> Array:
-    """At most `most` numbers below `count`, evenly spread from the first to the last."""
+    """Return at most `most` numbers below `count`, evenly spread from the first to the last."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))

@@ -36,7 +36,7 @@ NAMED = 2
 
 
 def replay(origin: Origin) -> Replay | None:
-    """Which formula the operation of an origin used in A and in B, from each run's stored inputs.
+    """Return which formula the operation of an origin used in A and in B, from stored inputs.
 
     Where several operations lie between the origin and its parents, and both runs traced them, the
     one operation is computed again at which the runs part, from values that `trace(values=...)`
@@ -51,7 +51,7 @@ def replay(origin: Origin) -> Replay | None:
 
 
 def _replay_or_reason(origin: Origin) -> Replay | str:
-    """The replay of an origin, or why there is none; "" where nothing was computed there."""
+    """Return the replay of an origin, or why there is none; "" if nothing was computed there."""
     if origin.evidence is None:
         return ""
     front, row = origin.evidence
@@ -65,7 +65,10 @@ def _replay_or_reason(origin: Origin) -> Replay | str:
 
 
 def _of_records(origin: Origin, front: Frontier, row: int) -> Replay | str:
-    """The replay of all operations between an origin and its recorded parents, or why none is."""
+    """Return the replay of all operations between an origin and its recorded parents.
+
+    A text that says why, where there is no replay; "" where there is no operation.
+    """
     ops = computing(front.ancestry(row).ops) or origin.ops_a or origin.ops_b
     if not ops:
         return ""
@@ -83,7 +86,7 @@ def _of_records(origin: Origin, front: Frontier, row: int) -> Replay | str:
 
 
 def _unknown(ops: Sequence[str], operands: Operands) -> str:
-    """Why no rule gave a recipe for these operations."""
+    """Return why no rule gave a recipe for these operations, as a text for people."""
     packed = [weight.name for weight in operands.weights if weight.name.endswith(PACKED)]
     if packed:
         made = f"{escape(packed[0])} makes query, key and value in one"
@@ -94,7 +97,10 @@ def _unknown(ops: Sequence[str], operands: Operands) -> str:
 
 
 def _of_operations(origin: Origin, front: Frontier) -> Replay | None:
-    """The replay of the one traced operation inside an origin at which the runs part."""
+    """Return the replay of the one traced operation inside an origin at which the runs part.
+
+    None where there is no such operation, or where it cannot be computed again.
+    """
     for parting in partings(origin, (front.alignment.a, front.alignment.b)):
         if parting.operands.own.dtype not in PRECISIONS or not _is_of_one_precision(
             parting.operands
@@ -110,7 +116,7 @@ def _of_operations(origin: Origin, front: Frontier) -> Replay | None:
 
 
 def _replay(how: Recipe, operands: Operands) -> Replay | None:
-    """Which formulas fit each run's result; None where no formula comes near either result.
+    """Return which formulas fit each run's result; None if none comes near either result.
 
     Then the runs computed something else, or read an operand that was not recorded, as a mask.
     """
@@ -128,7 +134,7 @@ def _replay(how: Recipe, operands: Operands) -> Replay | None:
 
 
 def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
-    """The origins, the first few of them with their replays, which are added to their reasons."""
+    """Yield all origins, the first eight with their replays; reasons say what the replays show."""
     for number, origin in enumerate(origins):
         outcome = _replay_or_reason(origin) if number < MOST else ""
         if isinstance(outcome, Replay):
@@ -144,7 +150,10 @@ def _joined(*words: str) -> str:
 
 
 def _recipe(origin: Origin, frontier: Frontier, row: int, operands: Operands) -> Recipe | None:
-    """The recipe for A's operation, else for B's: one run may compute it by other operations."""
+    """Return the recipe for A's operation, else for B's; None where neither has one.
+
+    One run may compute the record by other operations.
+    """
     texts = _texts(frontier, operands)
     for ops in (computing(frontier.ancestry(row).ops), origin.ops_a, origin.ops_b):
         how = recipe(ops, operands, texts)
@@ -168,7 +177,7 @@ def _is_of_one_precision(operands: Operands) -> bool:
 
 
 def _texts(frontier: Frontier, operands: Operands) -> list[str]:
-    """The modules that made the record, in A and in B, and the arguments of their operations."""
+    """Return descriptions of the modules that made the record, in A and B, and their arguments."""
     name = operands.child.name if operands.child is not None else operands.own.name
     alignment = frontier.alignment
     names = {renaming.a: renaming.b for renaming in alignment.renamed}
@@ -188,13 +197,16 @@ def _fit(how: Recipe, operands: Operands, side: str) -> Fit:
 
 
 def _is_far(outcome: Fit, precision: str) -> bool:
-    """Whether a run's result is far from the result of every function that was tried."""
+    """Return whether a run's result is far from the result of every function that was tried."""
     eps = dtypes.dtype(precision).eps or 1
     return not outcome.formulas and outcome.error > max(8, FAR / eps)
 
 
 def _nearer(fit_a: Fit, fit_b: Fit) -> str | None:
-    """Which run is nearer to the truth of the one function that both compute."""
+    """Return which run ("a", "b") is nearer to the true value of the function that both compute.
+
+    None where they compute two functions, are equally near, or the error is unknown.
+    """
     if fit_a.function != fit_b.function or math.isnan(fit_a.error) or math.isnan(fit_b.error):
         return None
     if fit_a.error == fit_b.error:
@@ -203,7 +215,7 @@ def _nearer(fit_a: Fit, fit_b: Fit) -> str | None:
 
 
 def _line(fit_a: Fit, fit_b: Fit) -> str:
-    """One line for people: what each run computed, and which is nearer to the truth."""
+    """Return a line for people: what each run computed, and which is nearer to the truth."""
     if fit_a.function != fit_b.function:
         return f"A computes {fit_a.function}, B {fit_b.function}"
     parts = [f"A computes {_formulas(fit_a)}, B {_formulas(fit_b)}"]

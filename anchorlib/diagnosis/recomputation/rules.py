@@ -1,4 +1,4 @@
-"""The rules, one for each operation: its candidate functions, and the operands that they take.
+"""The rules for a replay: for each operation its candidate functions and the operands they take.
 
 An operation is recognised by its autograd nodes in one run; the other run may compute its result by
 other operations. Operands that do not fit the rule give no recipe, so that nothing is guessed.
@@ -54,12 +54,12 @@ _EPS: Final = re.compile(r"\beps=([0-9.e+-]+)")
 
 
 def recipe(ops: Sequence[str], operands: Operands, texts: Sequence[str]) -> Recipe | None:
-    """The recipe for `operands.own` as the result of these operations.
+    """Return the recipe for `operands.own` as the result of these operations, else None.
 
     None where the operations have no rule, or where the operands do not fit the rule.
-    ops: the autograd nodes, without those that only move bits. texts: the descriptions of the
-    modules and the arguments of the operations of both runs, which state settings as eps, strides
-    and scale.
+    ops: the autograd nodes, without those that only move bits.
+    texts: the descriptions of the modules and the arguments of the operations of both runs, which
+        state settings as eps, strides and scale.
     """
     name = _single(ops)
     if name == "Convolution":
@@ -71,7 +71,7 @@ def recipe(ops: Sequence[str], operands: Operands, texts: Sequence[str]) -> Reci
 
 
 def _single(ops: Sequence[str]) -> str:
-    """The name of the one operation that these autograd nodes make up; "" if they are several."""
+    """Return the name of the one operation that these nodes make up; "" if they are several."""
     bases = [_node(one) for one in ops]
     if {"Rsqrt", "Mean", "Pow"} <= set(bases) <= {"Rsqrt", "Mean", "Pow", "Mul", "Add"}:
         return "RmsNorm"
@@ -85,7 +85,10 @@ def _single(ops: Sequence[str]) -> str:
 
 
 def _node(op: str) -> str:
-    """The operation of an autograd node ("TanhBackward0") or of a traced name ("tanh_backward")."""
+    """Return the operation of an autograd node ("TanhBackward0") or traced op ("tanh_backward").
+
+    Both of these give "Tanh".
+    """
     if op[:1].isupper():
         return re.sub(r"Backward\d*$", "", op)
     words = re.sub(r"_backward(_data)?$", "", op).split("_")
@@ -93,7 +96,7 @@ def _node(op: str) -> str:
 
 
 def _eps(texts: Sequence[str], precision: str) -> tuple[float, ...]:
-    """The eps to try: those that the modules state, those in common use, and the dtype's own eps.
+    """Return the eps to try: those that modules state, those in common use, the dtype's own.
 
     The eps of the dtype is the default of `torch.nn.RMSNorm`.
     """
@@ -103,7 +106,7 @@ def _eps(texts: Sequence[str], precision: str) -> tuple[float, ...]:
 
 
 def _flat(functions: Sequence[Function], operands: Sequence[StoredOperand]) -> Recipe:
-    """The recipe for functions of single elements, which computes the first ELEMENTS elements."""
+    """Return the recipe for elementwise functions, which computes the first ELEMENTS elements."""
 
     def inputs(side: str) -> list[Array]:
         return [operand.read(side).reshape(-1)[:ELEMENTS] for operand in operands]
@@ -116,7 +119,7 @@ def _rows(
     operands: Sequence[StoredOperand],
     weights: Sequence[StoredOperand] = (),
 ) -> Recipe | None:
-    """The recipe for functions along the last axis, which computes ELEMENTS in whole rows.
+    """Return the recipe for functions along the last axis, which computes ELEMENTS in whole rows.
 
     weights: operands that all rows share. None unless these are as long as the last axis.
     """
@@ -133,7 +136,7 @@ def _rows(
 
 
 def _forward(*names: str) -> Callable[[Operands, Any], Recipe | None]:
-    """The rule for an activation that is one of these functions."""
+    """Return the rule for an activation that is one of these functions."""
 
     def rule(operands: Operands, _: Any) -> Recipe | None:
         x = alike(operands)
@@ -143,9 +146,9 @@ def _forward(*names: str) -> Callable[[Operands, Any], Recipe | None]:
 
 
 def _backward(*names: str, saved: str) -> Callable[[Operands, Any], Recipe | None]:
-    """The rule for the gradient of an activation.
+    """Return the rule for the gradient of an activation.
 
-    saved: what of the operation its backward reads: "output" or "input".
+    names: the candidate functions. saved: what the backward reads: "output" or "input".
     """
 
     def rule(operands: Operands, _: Any) -> Recipe | None:
@@ -175,14 +178,14 @@ def _softmax_backward(operands: Operands, _: Any) -> Recipe | None:
 
 
 def _scale_and_shift(operands: Operands) -> list[StoredOperand]:
-    """The weight and the bias of a norm, in this order, as far as it has them."""
+    """Return the weight and the bias of a norm layer, in this order, as far as it has them."""
     order = {"weight": 0, "bias": 1}
     known = [weight for weight in operands.weights if weight.name.rpartition(".")[2] in order]
     return sorted(known, key=lambda one: order[one.name.rpartition(".")[2]])
 
 
 def _norm(make: Callable[[float], Function]) -> Callable[..., Recipe | None]:
-    """The rule for a norm. make: gives the norm's function for an eps."""
+    """Return the rule for a norm layer. make: returns the layer's function for an eps."""
 
     def rule(operands: Operands, eps: Sequence[float]) -> Recipe | None:
         x, weights = alike(operands), _scale_and_shift(operands)
@@ -194,7 +197,7 @@ def _norm(make: Callable[[float], Function]) -> Callable[..., Recipe | None]:
 
 
 def _norm_backward(operands: Operands, eps: Sequence[float]) -> Recipe | None:
-    """The recipe for the gradient of a layer norm's input."""
+    """Return the recipe for the gradient of a layer norm's input; None if operands do not fit."""
     x, weights = named(operands, operands.own.name), _scale_and_shift(operands)[:1]
     if operands.child is None or x is None or operands.child.shape != x.shape:
         return None
@@ -202,7 +205,10 @@ def _norm_backward(operands: Operands, eps: Sequence[float]) -> Recipe | None:
 
 
 def _product(operands: Operands, _: Any) -> Recipe | None:
-    """The recipe for x · Wᵀ + b, which `nn.Linear` computes; b may be missing."""
+    """Return the recipe for x · Wᵀ + b, which `nn.Linear` computes; b may be missing.
+
+    None if the operands do not fit.
+    """
     x = next(iter(operands.inputs), None)
     weights = [one for one in operands.weights if len(one.shape) == 2]
     bias = [one for one in operands.weights if len(one.shape) == 1]
@@ -221,9 +227,10 @@ def _product(operands: Operands, _: Any) -> Recipe | None:
 
 
 def _product_backward(operands: Operands, _: Any) -> Recipe | None:
-    """The recipe for a gradient of `nn.Linear`, from the gradient g of its output.
+    """Return the recipe for a gradient of `nn.Linear`, from the gradient g of its output.
 
     The input's gradient is g · W, the weight's gᵀ · x, and the bias's the sum of the rows of g.
+    None if the operands do not fit.
     """
     g = operands.child
     if g is None or not g.shape:
@@ -244,12 +251,12 @@ def _product_backward(operands: Operands, _: Any) -> Recipe | None:
 
 
 def _ones_and(g: StoredOperand, side: str, terms: int) -> list[Array]:
-    """The operands of the sum of g over its rows, written as the product of ones and g."""
+    """Return the operands of the sum of g over its rows, written as the product of ones and g."""
     return [np.ones((1, terms), np.float32), g.read(side).reshape(terms, -1)]
 
 
 def _of_input(operands: Operands, g: StoredOperand) -> Recipe | None:
-    """The recipe for g · W, the gradient of the input of `nn.Linear`."""
+    """Return the recipe for g · W, the gradient of the input of `nn.Linear`; None if unfit."""
     weights = [weight for weight in operands.weights if len(weight.shape) == 2]
     if len(weights) != 1 or weights[0].shape != (g.shape[-1], *operands.own.shape[-1:]):
         return None
@@ -264,10 +271,10 @@ def _of_input(operands: Operands, g: StoredOperand) -> Recipe | None:
 def _of_part(
     inputs: Callable[[str], Sequence[Array]], shape: tuple[int, ...], terms: int
 ) -> Recipe | None:
-    """The recipe for a product, which computes some rows and columns, evenly spread.
+    """Return the recipe for a product, which computes some rows and columns, evenly spread.
 
     shape: the product's. terms: how many terms an element sums; None where they are too many, or
-    where the product is empty.
+        where the product is empty.
     """
     rows, columns = shape
     if not (rows and columns and 0 < terms <= LONGEST):

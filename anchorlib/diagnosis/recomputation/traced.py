@@ -42,8 +42,8 @@ PRODUCTS: Final = ("mm", "addmm")
 class OpParting(NamedTuple):
     """An operation that parts two runs, with all that is needed to compute it again.
 
-    op: the operation. operands: its operands in both runs. also: the operations of the other run in
-    its place.
+    op: the operation, of one run. operands: its operands in both runs.
+    also: the operations of the other run in its place.
     """
 
     op: Op
@@ -52,7 +52,7 @@ class OpParting(NamedTuple):
 
 
 def partings(origin: Origin, tables: tuple[Table, Table]) -> Iterator[OpParting]:
-    """The operations inside an origin at which the runs part, as far as their values are known.
+    """Yield the operations inside an origin at which the runs part, if their values are known.
 
     tables: A's and B's records.
     """
@@ -69,7 +69,7 @@ def partings(origin: Origin, tables: tuple[Table, Table]) -> Iterator[OpParting]
 
 
 def _candidates(origin: Origin, path: TracedPath) -> Iterator[tuple[Ops, Ops]]:
-    """Operations of A with the operations of B in their place, where the results differ in bits.
+    """Yield operations of A with those of B in their place, where the results differ in bits.
 
     Operations that one run alone ran come first, then those that both ran with different results.
     """
@@ -88,7 +88,7 @@ def _digests(operands: Sequence[TracedOperand]) -> list[str | None]:
 
 
 class _Values:
-    """Finds values by digest: those that were kept of operations, then those of other records."""
+    """Finds tensors' values by digest: those kept of operations, then those of other records."""
 
     def __init__(self, path: TracedPath, tables: tuple[Table, Table]) -> None:
         self._tables = tables
@@ -100,7 +100,7 @@ class _Values:
                         self._places.setdefault(operand.digest, []).append((run, op, kind))
 
     def find(self, tensor: TracedOperand) -> Array | None:
-        """The values of a tensor, decoded; None where neither run has kept them."""
+        """Return the values of a tensor, decoded; None where neither run has kept them."""
         if tensor.digest is None or math.prod(tensor.shape) > MOST_ELEMENTS:
             return None
         for run, op, kind in self._places.get(tensor.digest, ()):
@@ -118,7 +118,10 @@ class _Values:
 
 
 def _kept(run: Run, op: Op, kind: str, digest: str) -> Array | None:
-    """The values of a tensor of an operation, where `trace(values=...)` kept them in this run."""
+    """Return the values that `trace(values=...)` kept of a tensor of an operation in this run.
+
+    kind: the kind under which they were recorded. None where they were not kept.
+    """
     try:
         series = run.series(kept_name(op.module, op.op), kind, rank=op.rank)
         matching = (series.columns["digest"] == digest) & (series.columns["step"] == op.step)
@@ -129,7 +132,10 @@ def _kept(run: Run, op: Op, kind: str, digest: str) -> Array | None:
 
 
 def _operands(pair: tuple[Ops, Ops], lead: int, values: _Values) -> Operands | None:
-    """The operands of the one operation that run `lead` (0: A) ran, as both runs had them."""
+    """Return the operands of the one operation that run `lead` (0: A) ran, as both runs had them.
+
+    None where the values of one of them are not known.
+    """
     op, others = pair[lead][0], pair[1 - lead]
     own = _output(op.outputs[:1], others[-1].outputs)
     inputs = [_partner(operand, op, others) for operand in op.inputs]
@@ -156,10 +162,10 @@ def _output(made: Sequence[TracedOperand], others: Sequence[TracedOperand]) -> _
 
 
 def _partner(tensor: TracedOperand, op: Op, others: Ops) -> _Pair | None:
-    """An input with its counterpart in the other run.
+    """Return an input with the input of the other run that stands for it; None without one.
 
-    If the other run has one operation of this name, the counterpart is its input for this argument;
-    otherwise it is an input with equal bits.
+    If the other run has one operation of this name, that is its input for this argument; otherwise
+    it is an input with equal bits.
     """
     of_one_operation = len(others) == 1 and base_name(others[0].op) == base_name(op.op)
     for other in (taken for each in others for taken in each.inputs):
@@ -175,7 +181,10 @@ def _partner(tensor: TracedOperand, op: Op, others: Ops) -> _Pair | None:
 
 
 def _operand(pair: _Pair, lead: int, values: _Values) -> StoredOperand | None:
-    """A tensor of both runs under its argument's name; None where its values are not known."""
+    """Return a tensor of both runs as an operand named by its argument; None if values lack.
+
+    lead: the run (0: A) that `pair` has first.
+    """
     mine, others = values.find(pair[0]), values.find(pair[1])
     if mine is None or others is None:
         return None
@@ -187,7 +196,10 @@ def _operand(pair: _Pair, lead: int, values: _Values) -> StoredOperand | None:
 def _placed(
     op: str, own: StoredOperand, given: Sequence[StoredOperand], *, gradient: bool
 ) -> Operands:
-    """The operands in the places where the rules look for them."""
+    """Return the operands in the fields of `Operands` in which the rules look for them.
+
+    gradient: whether the operation computes a gradient.
+    """
     if op in PRODUCTS:
         given = [_as_linear(one) for one in given]
     named = {one.name: one for one in given}
@@ -202,12 +214,15 @@ def _placed(
 
 
 def _input(argument: str) -> str:
-    """An input's name, which is `OWN` for the tensor that the operation's gradient belongs to."""
+    """Return the name of an input; OWN for the tensor whose gradient the operation computes."""
     return OWN if argument in ("self", "input") else argument
 
 
 def _as_linear(argument: StoredOperand) -> StoredOperand:
-    """An argument of `mm` or `addmm` as the rule of `nn.Linear` takes it: x, weightᵀ or bias."""
+    """Return an argument of `mm` or `addmm` as the rule of `nn.Linear` takes it.
+
+    That is as x, as the weight (`mat2` transposed), or as the bias.
+    """
     if argument.name == "mat2":
         shape = (argument.shape[1], argument.shape[0])
         return replace(

@@ -30,9 +30,10 @@ Shape = tuple[int, ...]
 
 
 def transposing(operands: Operands, texts: Sequence[str]) -> Recipe | None:
-    """The recipe for the output of a transposed convolution, or for one of its gradients.
+    """Return the recipe for a transposed convolution's output, or for one of its gradients.
 
-    None if the operands do not fit a transposed convolution.
+    None if the operands do not fit a transposed convolution. texts: descriptions of both runs'
+    modules.
     """
     made = operands.own if operands.own.kind == "value" else operands.child
     own = [] if operands.own.kind in ("value", "grad") else [operands.own]  # a parameter's gradient
@@ -54,7 +55,10 @@ def transposing(operands: Operands, texts: Sequence[str]) -> Recipe | None:
 
 
 def _case(texts: Sequence[str], out: Shape, w: Shape, x: Shape) -> Case | None:
-    """The convolution that leads back from an output of this shape to an input of this shape."""
+    """Return the convolution that leads back from the output's shape to the input's; None if unfit.
+
+    texts: descriptions of the modules. out, w, x: the shapes of output, weight and input.
+    """
     case = case_of(texts, out, w, x, transposed=True)
     if case is None:
         return None
@@ -95,7 +99,7 @@ def _output(operands: Operands, x: StoredOperand, w: StoredOperand, case: Case) 
 def _of_input(
     operands: Operands, g: StoredOperand, w: StoredOperand, texts: Sequence[str]
 ) -> Recipe | None:
-    """The recipe for the gradient of the input: a convolution of the output's gradient g."""
+    """Return the recipe for the gradient of the input: a convolution of the output's gradient g."""
     own = operands.own.shape
     case = _case(texts, g.shape, w.shape, own)
     terms = int(np.prod(w.shape[1:]))
@@ -116,7 +120,7 @@ def _of_input(
 def _of_parameter(
     operands: Operands, g: StoredOperand, x: StoredOperand, case: Case
 ) -> Recipe | None:
-    """The recipe for the gradient of the weight or the bias, from the output's gradient g."""
+    """Return the recipe for the gradient of the weight or bias, from the output's gradient g."""
     groups, images = case.how.groups, case.x[0]
     is_bias = len(operands.own.shape) == 1
     places = images * int(np.prod(case.x[2:])) if is_bias else case.places

@@ -1,4 +1,16 @@
-"""How far the two records of a pair are apart, in units of rounding, and which elements differ."""
+"""How far the two records of a pair are apart, in units of rounding, and which elements differ.
+
+measurement    measures all differing pairs of an alignment
+measures       what is measured of a pair
+blocks         pairs that are measured together, here or in another process
+differences    the measures of pairs computed from their values
+bounds         lower bounds of the measures, where only summaries are stored
+damage         values that do not have the digest that was recorded
+values         a record's values, read in pieces
+ulps, whereabouts             the largest difference in ulps; which indices differ
+precision, autocast           in which dtype values were rounded
+sums, convolutions, steady    how far rounding may move a sum, or a parameter's update
+"""
 
 from anchorlib.diagnosis.sizes.autocast import (
     AUTOCAST,

@@ -1,7 +1,7 @@
-"""The format in which products are computed under autocast, as the header and the operations tell.
+"""The dtype in which autocast computes products, read off a run's header and its operations.
 
 Autocast rounds the operands of products to a low precision. The casts stand among the operations of
-what was computed; the format stands in the run's header.
+what was computed; the dtype stands in the run's header.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
 
 
 def autocast_eps(header: Mapping[str, Any], ops: Sequence[str]) -> float:
-    """The eps of autocast's type where operations cast and multiply, as under autocast; else 0."""
+    """Return the eps of autocast's dtype if the operations cast and multiply, else 0.
+
+    header: the run's header. ops: the operations by which a record was made.
+    """
     names = str(header.get(AUTOCAST) or "").split("|")
     low = [dtypes.DTYPES[name].eps or 0.0 for name in names if name in dtypes.DTYPES]
     casts = any(op.startswith(CAST) for op in ops)
@@ -28,5 +31,5 @@ def autocast_eps(header: Mapping[str, Any], ops: Sequence[str]) -> float:
 
 
 def multiplies(op: str) -> bool:
-    """Whether an operation is a product of matrices or a convolution."""
+    """Return whether an operation is a product of matrices or a convolution, by its name."""
     return bool(MATMUL.search(op) or CONVOLUTION.search(op))

@@ -1,8 +1,8 @@
-"""Pairs that are measured together: a block says where their values are, and `apart` reads them.
+"""Blocks of pairs that are measured together, and the function `apart` that measures a block.
 
-The answer depends on the block alone, so that any process computes equal bits for it. A block
-is one large pair, or small pairs of 64 Ki elements in all: which elements are added up in which
-order is settled by the block.
+A block says where the values of its pairs are. The answer depends on the block alone, so that any
+process computes equal bits for it. A block is one large pair, or small pairs of 64 Ki elements in
+all: which elements are added up in which order is settled by the block.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FarBlockSide:
     digests: Array
 
     def near(self) -> BlockSide:
-        """The side, opened in this process; raises as `Pin.reader`."""
+        """Return the `BlockSide` with files opened in this process; raises as `Pin.reader`."""
         values = self.values.near()
         storage = dtypes.dtype(self.dtype).storage
         return BlockSide(
@@ -68,15 +68,15 @@ class BlockSide:
 
     @property
     def kind(self) -> DType:
-        """The element type of the records."""
+        """The dtype of the records."""
         return dtypes.dtype(self.dtype)
 
     def only(self, at: int) -> BlockSide:
-        """The side with only the record at this index."""
+        """Return this side of the block with only the record at index `at`."""
         return replace(self, digests=self.digests[at : at + 1], rows=self.rows[at : at + 1])
 
     def raws(self) -> Iterator[Array]:
-        """Raw storage, (records, elements): small records whole, a large one `BLOCK` at a time."""
+        """Yield raw storage, (records, elements): small records whole, a large one in parts."""
         if self.size > BLOCK:
             reads = self.read(int(self.rows[0]), READ * self.kind.storage.itemsize)
             yield from (part[None] for part in regrouped(reads))
@@ -89,7 +89,7 @@ class BlockSide:
         return np.stack([np.concatenate(list(self.read(n, READ << 4))) for n in self.rows.tolist()])
 
     def far(self) -> FarBlockSide:
-        """The side for another process.
+        """Return this side of the block in a form that can be sent to another process.
 
         Raises UnsupportedError for values that the comparison computed: no other process has them.
         """
@@ -99,7 +99,7 @@ class BlockSide:
 
 
 def side_of(table: Table, rows: Array, kind: DType, size: int) -> BlockSide:
-    """Some records of a table, of one element type and size."""
+    """Return some records of a table, all of one dtype and size, as a side of a block."""
     records = kind.name, size, table.digest[rows], rows
     return BlockSide(*records, read=table.read, stack=table.stack, values=stored_values(table))
 
@@ -117,11 +117,11 @@ class FarPairBlock:
 
     @property
     def pins(self) -> tuple[Pin, ...]:
-        """The pins of the ranks that the block reads."""
+        """What a process needs to open the ranks that the block reads."""
         return (*self.a.values.pins, *self.b.values.pins)
 
     def near(self) -> PairBlock:
-        """The block, opened in this process; raises as `Pin.reader`."""
+        """Return the `PairBlock` with files opened in this process; raises as `Pin.reader`."""
         rest = self.shift, self.eps, self.scale
         return PairBlock(self.places, self.a.near(), self.b.near(), *rest)
 
@@ -131,6 +131,7 @@ class PairBlock:
     """Pairs of records that are measured together: all of one size and one pair of dtypes.
 
     places: the numbers by which the maker of the block knows the pairs.
+    a, b: the records of A and of B.
     shift, eps, scale: an entry for each pair, as `Differences` takes them.
     """
 
@@ -148,23 +149,26 @@ class PairBlock:
         return len(self.places) * self.a.size * widths + OPEN_BYTES
 
     def far(self) -> FarPairBlock:
-        """The block for another process; raises UnsupportedError as `BlockSide.far`."""
+        """Return the block in a form that can be sent to another process.
+
+        Raises UnsupportedError as `BlockSide.far`.
+        """
         rest = self.shift, self.eps, self.scale
         return FarPairBlock(self.places, self.a.far(), self.b.far(), *rest)
 
     def only(self, at: int) -> PairBlock:
-        """The block with only the pair at this index."""
+        """Return the block with only the pair at index `at`."""
         place = slice(at, at + 1)
         rest = self.shift[place], self.eps[place], self.scale[place]
         return PairBlock(self.places[place], self.a.only(at), self.b.only(at), *rest)
 
 
 class Apart(NamedTuple):
-    """The measures of a block.
+    """How far the pairs of one block are apart, and which of them are damaged.
 
-    places: all places of the block.
-    measured: places, and for these the fields of Measure that come from their values, by name.
-    damaged: places whose values are damaged, on which side ("a" or "b"), and why.
+    places: the numbers of all pairs of the block.
+    measured: numbers of pairs, and for these the fields of Measure that come from their values.
+    damaged: numbers of pairs whose values are damaged, on which side ("a" or "b"), and why.
     """
 
     places: Array
@@ -173,7 +177,7 @@ class Apart(NamedTuple):
 
 
 def apart(block: PairBlock) -> Apart:
-    """How far the pairs of a block are apart.
+    """Measure how far the pairs of a block are apart, from their values.
 
     Where the values of a record cannot be read, each pair is measured by itself, so that only the
     pair of that record is listed as damaged.
@@ -206,7 +210,7 @@ def _differences(block: PairBlock, seals: tuple[Seals, Seals]) -> dict[str, Arra
 
 
 def _unreadable(block: PairBlock) -> str:
-    """The side of a pair that cannot be read, "a" or "b"."""
+    """Return the side of a block of one pair that cannot be read, "a" or "b"."""
     try:
         for _ in block.a.raws():
             pass

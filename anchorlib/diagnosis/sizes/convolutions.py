@@ -1,4 +1,4 @@
-"""Weight gradients of convolutions computed in float64: Σ x·g over samples and positions."""
+"""Weight gradients of convolutions computed again in float64: Σ x·g over samples and positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STRIDES = 4
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How the kernel of a convolution lies over its input, by axis."""
+    """Stride, padding and dilation of a convolution, one number for each axis in space."""
 
     stride: Shape
     padding: Shape
@@ -33,10 +33,10 @@ class Geometry:
 def convolutions(
     x: Array, gradient: Array, shape: Shape, geometry: Geometry | None
 ) -> Iterator[Task]:
-    """The weight gradients of this shape that a convolution with these operands may have.
+    """Yield the weight gradients of this shape that a convolution with these operands may have.
 
-    x: the input, (N, C, *sizes). gradient: the output's gradient, (N, O, *sizes). geometry: None
-    where the geometry has to be found by trial.
+    x: the input, (N, C, *sizes). gradient: the output's gradient, (N, O, *sizes).
+    geometry: None where the geometry has to be found by trial.
     """
     if not (x.ndim == gradient.ndim == len(shape) > 2 and x.shape[0] == gradient.shape[0]):
         return
@@ -58,7 +58,10 @@ def convolutions(
 
 
 def _geometries(given: Shape, made: Shape, kernel: Shape) -> Iterator[Geometry]:
-    """The geometries without dilation, equal along all axes, that turn `given` into `made`."""
+    """Yield the geometries without dilation, equal along all axes, that turn `given` into `made`.
+
+    given, made, kernel: the sizes in space of input, output and kernel.
+    """
     ones = (1,) * len(kernel)
     for stride, padding in itertools.product(range(1, STRIDES + 1), range(max(kernel))):
         candidate = Geometry((stride,) * len(ones), (padding,) * len(ones), ones)
@@ -76,7 +79,7 @@ def _fits(geometry: Geometry, given: Shape, made: Shape, kernel: Shape) -> bool:
 
 
 def _weight(x: Array, gradient: Array, shape: Shape, lies: Geometry, groups: int) -> Array:
-    """The gradient of the weight, computed for each place of the kernel in turn."""
+    """Return the gradient of the weight, computed for each position of the kernel in turn."""
     around = [(0, 0), (0, 0), *((one, one) for one in lies.padding)]
     padded = np.pad(x, around)
     gradients = np.empty(shape)
@@ -94,16 +97,16 @@ def _weight(x: Array, gradient: Array, shape: Shape, lies: Geometry, groups: int
 
 
 def _by_channel(values: Array, groups: int) -> Array:
-    """Values of shape (N, C, *sizes) reshaped to (groups, C / groups, N · sizes)."""
+    """Return values of shape (N, C, *sizes) reshaped to (groups, C / groups, N · sizes)."""
     turned = np.moveaxis(values, 1, 0)
     grouped: Array = turned.reshape(groups, values.shape[1] // groups, -1)
     return grouped
 
 
 def geometry_of(text: object, axes: int) -> Geometry | None:
-    """The geometry that a module's description states; None where a number is missing.
+    """Return the geometry that a module's description states; None where a number is missing.
 
-    text: as "Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))".
+    text: as "Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))". axes: how many axes in space.
     """
     if not isinstance(text, str) or "stride=" not in text or "padding_mode=" in text:
         return None

@@ -16,27 +16,27 @@ Array = np.ndarray[Any, Any]
 
 
 class Seals:
-    """Computes digests of values as they are read, and compares them with the recorded ones."""
+    """Computes digests of values as they are read, and compares them with the recorded digests."""
 
     def __init__(self, digests: Array) -> None:
-        """`digests` as `Table.digest` has them."""
+        """Begin a digest for each record. digests: the recorded digests, as in `Table.digest`."""
         self._recorded = digests.tolist()
         self._hashers = [xxhash.xxh3_128() for _ in self._recorded]
 
     def add(self, raw: Array) -> None:
-        """Takes the next elements of every record: raw storage, (records, elements)."""
+        """Add the next elements of every record: raw storage, (records, elements)."""
         for hasher, row in zip(self._hashers, np.ascontiguousarray(raw), strict=True):
             hasher.update(row.data)
 
     @property
     def broken(self) -> list[int]:
-        """The places of the records whose values do not have the recorded digest."""
+        """The indices of the records whose values do not have the recorded digest."""
         pairs = enumerate(zip(self._hashers, self._recorded, strict=True))
         return [at for at, (one, (high, low)) in pairs if one.intdigest() != (high << 64) + low]
 
 
 def damaged(table: Table, row: int, why: str) -> str:
-    """The line that tells a person which record's values are damaged, and why."""
+    """Return a line for people that says which record's values are damaged, and why."""
     place = place_at(table, row)
     where = f"step {place.step}, pass {place.pass_index}"
     where += f", rank {place.rank}" if place.rank else ""

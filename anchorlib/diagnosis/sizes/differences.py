@@ -1,4 +1,4 @@
-"""How far pairs of tensors of one size are apart, added up block by block.
+"""How far pairs of tensors of one size are apart, added up from parts of their elements.
 
 Rows are pairs and columns elements: a large pair comes alone, 64 Ki elements at a time, and small
 ones come together. Complex elements count as two numbers, except in the share that differs and in
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Differences:
-    """The sums and extremes of some pairs so far.
+    """The sums and extremes of the differences of some pairs, of the elements added so far.
 
     shift: for each pair the power of two by which its float64 values are scaled, so that their
         squares neither vanish nor become infinite; mostly 0.
@@ -54,7 +54,7 @@ class Differences:
         self._broken_values = np.full((2, pairs), np.nan)
 
     def add(self, raw_a: Array, raw_b: Array) -> None:
-        """Takes the next elements of every pair: raw storage, both (pairs, elements)."""
+        """Add the next elements of every pair: raw storage, both (pairs, elements)."""
         wide_a, wide_b = (
             self._wide(raw, kind) for raw, kind in zip((raw_a, raw_b), self._kinds, strict=True)
         )
@@ -94,7 +94,7 @@ class Differences:
         np.maximum(self._largest_a, wide_a.max(axis=1), out=self._largest_a)
 
     def _leave_out(self, wide_a: Array, wide_b: Array) -> None:
-        """Counts the elements that are not finite in both, and sets them to zero in both."""
+        """Count the elements that are not finite in both runs, and set them to zero in both."""
         finite = np.isfinite(wide_a), np.isfinite(wide_b)
         out = ~(finite[0] & finite[1])
         # inf equals inf, and a NaN any NaN.
@@ -120,7 +120,7 @@ class Differences:
         return wide
 
     def _unequal(self, raw_a: Array, raw_b: Array, wide_a: Array, wide_b: Array) -> Array:
-        """Which elements differ: in bits, or in values where the dtypes or scales differ."""
+        """Return whether each element differs: in bits, or in values if dtypes or scales differ."""
         if self._kinds[0] == self._kinds[1] and not self._scaled:
             width = min(raw_a.itemsize, 8)
             left, right = (np.ascontiguousarray(raw).view(f"u{width}") for raw in (raw_a, raw_b))
@@ -144,7 +144,7 @@ class Differences:
         self._sums[name] = self._sums[name] + value
 
     def columns(self) -> dict[str, Array]:
-        """The fields of Measure that come from the values."""
+        """Return the fields of Measure that come from the values, an array for each field."""
         sums, counts = self._sums, self._counts
         norm_a, norm_b, apart = (np.sqrt(sums[name]) for name in ("aa", "bb", "dd"))
         size = np.full(len(norm_a), self._seen)
@@ -168,7 +168,7 @@ class Differences:
         }
 
     def _where(self) -> dict[str, Array]:
-        """The element of each pair that differs most, with both values.
+        """Return the element of each pair that differs most, with both values.
 
         Where all finite elements are equal, the first element that `nonfinite` counts is given.
         """
@@ -183,7 +183,7 @@ class Differences:
 
 
 def _in_coarser(wide_a: Array, wide_b: Array, kinds: tuple[DType, DType]) -> tuple[Array, Array]:
-    """Both values, with those of the finer float type rounded to the other type's precision."""
+    """Return both runs' values, with those of the finer dtype rounded to the other's precision."""
     finer = [kind.eps or 0.0 for kind in kinds]
     if finer[0] == finer[1] or not all(finer):
         return wide_a, wide_b
@@ -193,7 +193,7 @@ def _in_coarser(wide_a: Array, wide_b: Array, kinds: tuple[DType, DType]) -> tup
 
 
 def _rounded(values: Array, kind: DType) -> Array:
-    """The nearest value of `kind`, ties to even; values beyond its range do not become infinite."""
+    """Return the nearest values of dtype `kind`, ties to even, without a limit to the range."""
     assert kind.eps is not None
     assert kind.smallest_normal_exponent is not None
     exponent = np.maximum(np.frexp(values)[1] - 1, kind.smallest_normal_exponent)
@@ -203,13 +203,13 @@ def _rounded(values: Array, kind: DType) -> Array:
 
 
 def _ratio(over: Array, under: Array) -> Array:
-    """over / under; 0 where both are 0."""
+    """Return over / under, elementwise; 0 where both are 0."""
     ratio: Array = np.divide(over, under, out=np.zeros(len(over)), where=over != 0)
     return ratio
 
 
 def _cosine_distance(norm_a: Array, norm_b: Array, sums: dict[str, Array]) -> Array:
-    """½‖a/‖a‖ − b/‖b‖‖², which is 1 − a·b / (‖a‖‖b‖); nan where only one vector is zero.
+    """Return ½‖a/‖a‖ − b/‖b‖‖², which is 1 − a·b / (‖a‖‖b‖); nan if only one vector is zero.
 
     For vectors that are close to each other, 1 − a·b / (‖a‖‖b‖) would lose its digits. There the
     distance is computed as (‖b − a‖² − (‖b‖ − ‖a‖)²) / (2‖a‖‖b‖). The difference ‖b‖ − ‖a‖ would

@@ -1,4 +1,4 @@
-"""How far the differing pairs of an alignment are apart. Each pair is read once, block by block.
+"""Measures how far the records of differing pairs are apart; each pair is read once.
 
 Small pairs of one size and dtypes are read together, and a large pair is read in parts, so that
 memory stays bounded whatever the size of a record. Values are compared with their digest: a pair
@@ -38,18 +38,19 @@ WHOLE = ("nonfinite", "zeros", "numel", "worst")
 def measure(
     alignment: Alignment, pairs: Array, *, progress: Progress | None = None, over: Over = map
 ) -> Measures:
-    """The measures of these pairs (indices into the alignment), ascending.
+    """Measure how far the records of these pairs are apart; the result is ascending by pair.
 
+    pairs: indices into the alignment.
     progress: called with the bytes read so far and all there are to read.
     over: a `map` that runs `apart` on each block of pairs; the measures do not depend on it.
-    Records whose values cannot be read, or do not have their digest, are listed in `damaged`.
+        Records whose values cannot be read, or do not have their digest, are listed in `damaged`.
     """
     pairs = np.unique(np.asarray(pairs, np.int64))
     return _Measuring(alignment, pairs, progress, over).measures()
 
 
 class _Measuring:
-    """The pairs to measure, and their columns as far as they are known."""
+    """The pairs to measure, and the columns of their measures as far as they are known."""
 
     def __init__(
         self, alignment: Alignment, pairs: Array, progress: Progress | None, over: Over
@@ -70,7 +71,7 @@ class _Measuring:
         self.damaged: list[Damage] = []
 
     def measures(self) -> Measures:
-        """The measures of all pairs, from values where those are kept, else from figures."""
+        """Return the measures of all pairs, from values where both are kept, else from figures."""
         shape_a, shape_b = shared_codes(self.a.shapes, self.b.shapes)
         of_one_shape = shape_a[self.a.shape[self.row_a]] == shape_b[self.b.shape[self.row_b]]
         kept = self.a.kept[self.row_a].astype(bool) & self.b.kept[self.row_b].astype(bool)
@@ -83,7 +84,7 @@ class _Measuring:
         return Measures(self.pairs, self.columns, tuple(self.damaged))
 
     def _of_dtypes(self, value: Callable[[DType, DType], float]) -> Array:
-        """For each pair the result of `value` for its two dtypes."""
+        """Return for each pair the result of `value` for its two dtypes."""
         table = np.array(
             [[value(kind_a, kind_b) for kind_b in self.kinds[1]] for kind_a in self.kinds[0]]
         )
@@ -124,7 +125,7 @@ class _Measuring:
             self._tell(int(nbytes[block.places].sum()))
 
     def _blocks(self, places: Array) -> Iterator[PairBlock]:
-        """The pairs in blocks, each of one size and one pair of dtypes."""
+        """Yield the pairs in blocks, each of one size and one pair of dtypes."""
         groups = packed([self.a.dtype[self.row_a], self.b.dtype[self.row_b], self.numel])[places]
         # Records of one dtype and shape lie side by side in the store, in the order they were made.
         order = np.lexsort((self.row_a[places], groups))
@@ -149,7 +150,10 @@ class _Measuring:
         )
 
     def _damage(self, places: Array, side: str, why: str) -> None:
-        """Measures pairs by their figures, since their values in one run are damaged."""
+        """Measure pairs by their figures, since their values in one run are damaged.
+
+        side: that run, "a" or "b". why: what is wrong with the values.
+        """
         table, rows = (self.a, self.row_a) if side == "a" else (self.b, self.row_b)
         for place in places.tolist():
             line = damaged(table, int(rows[place]), why)
@@ -160,7 +164,7 @@ class _Measuring:
         self._bounds(places)
 
     def _shift(self, places: Array, kind_a: DType, kind_b: DType) -> Array:
-        """Powers of two that keep the squares of float64 values inside float64."""
+        """Return powers of two that keep the squares of float64 values inside float64."""
         if np.float64(0).itemsize not in (part_size(kind_a), part_size(kind_b)):
             return np.zeros(len(places), np.int64)
         rows = (self.a.figures, self.row_a[places]), (self.b.figures, self.row_b[places])
@@ -175,7 +179,10 @@ class _Measuring:
 
 
 def _ratio(a: Array, b: Array) -> Array:
-    """The factor that brings B's values to A's loss scale; 1 where no usable scale is stated."""
+    """Return the factor that brings B's values to A's loss scale.
+
+    1 if no usable scale is stated.
+    """
     with np.errstate(all="ignore"):
         factor: Array = a / b
     factor[~(np.isfinite(factor) & (factor > 0))] = 1.0
@@ -183,7 +190,7 @@ def _ratio(a: Array, b: Array) -> Array:
 
 
 def part_size(kind: DType) -> int:
-    """The bytes of one number of a type; for a complex type, of its real part."""
+    """Return the bytes of one number of a dtype; for a complex dtype, of its real part."""
     return kind.storage.itemsize // (2 if kind.family == "complex" else 1)
 
 

@@ -1,4 +1,4 @@
-"""How far the two records of a pair are apart."""
+"""The measures that say how far the two records of a pair are apart."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ class Measure(NamedTuple):
 
     @property
     def unrelated(self) -> bool:
-        """Whether b is no variant of a, nor of −a: the two tensors have only a name in common."""
+        """Whether the two tensors have only a name in common: b is no variant of a, nor of −a.
+
+        The criterion is their cosine distance.
+        """
         return UNRELATED <= self.cosine_distance <= 2 - UNRELATED
 
 
@@ -76,7 +79,7 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The measures of some pairs of an alignment, one entry each.
+    """The measures of some pairs of an alignment, one entry for each pair.
 
     pair: indices into the alignment, ascending.
     columns: the fields of Measure by name, each an array.
@@ -94,11 +97,11 @@ class Measures:
         return self.columns[column]
 
     def at(self, place: int) -> Measure:
-        """The measure at one place."""
+        """Return the measure of the pair at this index of `pair`."""
         return Measure(*(self.columns[name][place].item() for name in Measure._fields))
 
     def without(self, pairs: Array) -> Measures:
-        """The measures of all other pairs."""
+        """Return the measures of all pairs but these. pairs: indices into the alignment."""
         if not len(pairs):
             return self
         left = ~np.isin(self.pair, pairs)

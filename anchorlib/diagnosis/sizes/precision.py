@@ -1,9 +1,9 @@
-"""The element type of the tensors that were observed, where records hold sums of them.
+"""The dtype of the tensors that were observed, where records hold sums of them.
 
 `Sum` adds half and 8-bit floats up in float32, float32 and float64 in float64, and complex numbers
-likewise. The tensors were rounded to their own type, not to the wider type of their sum, so that
-errors are counted in eps of the tensors' type. A record of a sum does not store that type. It is
-taken from other records of the run, else the most usual type is assumed.
+likewise. The tensors were rounded to their own dtype, not to the wider dtype of their sum, so that
+errors are counted in eps of the tensors' dtype. A record of a sum does not store that dtype. It is
+taken from other records of the run, else the most usual dtype is assumed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SUMMED = {
 
 
 def observed(table: Table, row: int) -> DType:
-    """The element type of the tensors that one record observed."""
+    """Return the dtype of the tensors that one record observed; a sum itself has a wider one."""
     tensor, dtype = int(table.tensor[row]), int(table.dtype[row])
     return dtypes.dtype(_name(table, tensor, table.dtypes[dtype], _plain(table)))
 
 
 def observed_eps(table: Table, rows: Array) -> Array:
-    """The eps of the tensors that these records observed; nan for integers and bool."""
+    """Return the eps of the tensors that these records observed; nan for integers and bool."""
     own = [dtypes.dtype(name).eps for name in table.dtypes]
     eps = np.array([np.nan if one is None else one for one in own] or [np.nan])
     observed_types: Array = eps[table.dtype[rows]]
@@ -59,7 +59,7 @@ def _is_sum(mode: str) -> bool:
 
 
 def _plain(table: Table) -> dict[tuple[str, str], set[str]]:
-    """The element types of each name and kind, from records that are no sums."""
+    """Return the dtypes of each (name, kind), from records that are no sums."""
     dtypes_of_names: dict[tuple[str, str], set[str]] = {}
     for pair in np.unique(table.tensor.astype(np.int64) * len(table.dtypes) + table.dtype).tolist():
         number, dtype = divmod(pair, len(table.dtypes))
@@ -84,7 +84,10 @@ def _name(table: Table, tensor: int, own: str, plain: dict[tuple[str, str], set[
 def _tellings(
     table: Table, name: str, kind: str, rank: int, plain: dict[tuple[str, str], set[str]]
 ) -> Iterator[list[str]]:
-    """Candidates for the element type of a sum's tensors, the surest first."""
+    """Yield lists of candidates for the dtype of the tensors in a sum, the surest list first.
+
+    plain: the dtypes of each (name, kind), from records that are no sums.
+    """
     yield sorted(plain.get((name, kind), ()))
     yield sorted({dtype for (other, _), some in plain.items() if other == name for dtype in some})
     yield [dtype for dtype, _ in Counter(d for some in plain.values() for d in some).most_common()]

@@ -1,4 +1,4 @@
-"""How far an updated parameter is apart in the elements whose gradients agree.
+"""How far an updated parameter is apart in the elements whose gradients agree in both runs.
 
 Optimizers like Adam divide each element of a gradient by its own size. Where a gradient is zero but
 for rounding, an element's update is a whole step in a direction that rounding chose. An example is
@@ -28,12 +28,13 @@ parameter."""
 def steady_elements_apart(
     alignment: Alignment, gradient: int, row: int, row_b: int, alike: float = STEADY
 ) -> float:
-    """‖b − a‖₂ / ‖a‖₂ of an updated parameter, over the elements whose gradients agree.
+    """Return ‖b − a‖₂ / ‖a‖₂ of an updated parameter, over the elements whose gradients agree.
 
-    gradient: the row of the parameter's gradient in A's table. row, row_b: the rows of the
-    parameter after the step, in A's table and in B's. alike: how far apart the two gradients of an
-    element may be, relative to their size. nan where the values of the parameter or of
-    its gradient were not kept; 0.0 where the gradients agree in no element.
+    gradient: the row of the parameter's gradient in A's table.
+    row, row_b: the rows of the parameter after the step, in A's table and in B's.
+    alike: how far apart the two gradients of an element may be, relative to their size. nan where
+        the values of the parameter or of its gradient were not kept; 0.0 where the gradients agree
+        in no element.
     """
     a, b = alignment.a, alignment.b
     at = int(np.searchsorted(alignment.a_row, gradient))

@@ -35,11 +35,11 @@ estimate away from the sum in float64."""
 
 
 class ReferenceSum(NamedTuple):
-    """A tensor of sums, computed in float64.
+    """A tensor of sums, computed in float64, with what its rounding depends on.
 
     total: the sums. spread: the root of the sum of the squares of all terms of all elements.
-    terms: how many terms each element has. times: how many times the usual rounding of its
-        additions is allowed.
+    terms: how many terms each element has.
+    times: how many times the usual rounding of its additions is allowed.
     """
 
     total: Array
@@ -48,7 +48,7 @@ class ReferenceSum(NamedTuple):
     times: float = 1.0
 
     def rounding(self, eps: float) -> float:
-        """The ‖r − total‖₂ that rounding may give a result r computed in a precision of this eps.
+        """Return the ‖r − total‖₂ that rounding may give a result r computed with this eps.
 
         Low precision rounds the operands and the result; kernels add up in float32.
         """
@@ -59,17 +59,21 @@ class ReferenceSum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A sum that has yet to be computed. work: multiplications that it takes."""
+    """A sum that has yet to be computed.
+
+    work: how many multiplications it takes. compute: computes it.
+    """
 
     work: int
     compute: Callable[[], ReferenceSum]
 
 
 def task_of(form: Form, p: Array, q: Array, terms: int, elements: int) -> Task:
-    """The task of computing `form` of two operands.
+    """Return the task of computing `form` of two operands.
 
     form: a sum of products of the operands' elements. Given the squares of both operands, it
-    returns the sums of the squares of the terms, from which the spread is computed.
+        returns the sums of the squares of the terms, from which the spread is computed.
+    terms: how many terms each element has. elements: how many elements the result has.
     """
 
     def compute() -> ReferenceSum:
@@ -79,7 +83,7 @@ def task_of(form: Form, p: Array, q: Array, terms: int, elements: int) -> Task:
 
 
 def certain(task: Task) -> Task:
-    """The task with `CERTAIN` times the usual rounding, for additions made term after term."""
+    """Return the task with CERTAIN times the usual rounding, for additions one after another."""
 
     def compute() -> ReferenceSum:
         return task.compute()._replace(times=CERTAIN)
@@ -88,7 +92,7 @@ def certain(task: Task) -> Task:
 
 
 def products(p: Array, q: Array, shape: Shape) -> Iterator[Task]:
-    """The matrix products with a result of this shape, of two operands or their transposes."""
+    """Yield the matrix products of two operands, or of their transposes, that have this shape."""
     if min(p.ndim, q.ndim) < 2:
         return
     flat, flat_q = (left.reshape(-1, left.shape[-1]) for left in (p, q))
@@ -101,7 +105,7 @@ def products(p: Array, q: Array, shape: Shape) -> Iterator[Task]:
 
 
 def shifted(task: Task, bias: Array) -> Task:
-    """The task with a bias added: one more term for each place of the last axis."""
+    """Return the task with a bias added, as one more term of each element; the last axis is its."""
 
     def compute() -> ReferenceSum:
         unshifted = task.compute()
@@ -125,13 +129,14 @@ def _product_shape(left: Shape, right: Shape) -> Shape | None:
 
 
 def _one_by_one(task: Task, walks: Callable[[], float]) -> ReferenceSum:
-    """A sum as kernels add up a bias's gradient: one term after another, without blocks.
+    """Compute a sum as kernels add up a bias's gradient: one term after another, without blocks.
 
     Neighbouring terms mostly have one sign, and partial sums grow as long as they do. The rounding
     depends on how far the partial sums go from 0 in the order of the terms. 2,048 terms of one
     sign, by one thread and by two, were 19 eps of the total apart; 4,096 terms that cancel to
     nothing behind a batch norm were 3.4 eps of the sum of their sizes apart, five times as much as
     terms in a random order would be.
+    walks: returns the size of the partial sums, in the order of the terms.
     """
     terms_added = task.compute()
     return terms_added._replace(
@@ -140,7 +145,7 @@ def _one_by_one(task: Task, walks: Callable[[], float]) -> ReferenceSum:
 
 
 def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
-    """The sums of one operand over all axes but the second, or but the last, of this shape."""
+    """Yield the sums over all axes but the second, or but the last, that have this shape."""
     if len(shape) != 1 or gradient.ndim < 2:
         return
     for axis in dict.fromkeys((1, gradient.ndim - 1)):
@@ -159,5 +164,5 @@ def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
 
 
 def _walk(terms: Array) -> float:
-    """The size of the partial sums: the root of the sum over rows of their mean squares."""
+    """Return the size of the partial sums: the root of the sum over rows of their mean squares."""
     return math.sqrt(float(np.square(np.cumsum(terms, axis=1)).mean(axis=1).sum()))

@@ -1,4 +1,4 @@
-"""Differences in units in the last place: steps of the coarser dtype between two values."""
+"""Differences in units in the last place (ulp): steps of the coarser dtype between two values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"
 
 
 def max_ulp(alignment: Alignment, pair: int) -> int | None:
-    """The largest difference of a pair in units in the last place of the coarser dtype.
+    """Return the largest difference of a pair in ulps (steps) of the coarser dtype.
 
     A record of sums is measured in the dtype of its terms. Finer values are rounded to the coarser
     dtype first. +0 and −0 are one number. Elements that are not finite in both records are left
@@ -45,12 +45,15 @@ def max_ulp(alignment: Alignment, pair: int) -> int | None:
 
 
 def part(kind: DType) -> DType:
-    """The type of the real part of a complex type; any other type is returned unchanged."""
+    """Return the dtype of the real part of a complex dtype; any other dtype unchanged."""
     return dtypes.dtype(PARTS.get(kind.name, kind.name))
 
 
 def ordinals(raw: Array, kind: DType, coarser: DType) -> tuple[Array, Array, Array]:
-    """Raw storage as numbers of `coarser`: steps from zero, whether negative, whether finite."""
+    """Return raw storage as numbers of `coarser`: steps from zero, and whether negative, finite.
+
+    Three arrays; complex elements are two numbers each. kind: the dtype of the storage.
+    """
     raw = np.ascontiguousarray(raw)
     own = part(kind)
     if own is not kind:
@@ -67,7 +70,7 @@ def ordinals(raw: Array, kind: DType, coarser: DType) -> tuple[Array, Array, Arr
 
 
 def rounded(values: Array, coarser: DType) -> Array:
-    """The nearest number of `coarser` for each value, as its storage; ties to even."""
+    """Return the nearest number of `coarser` for each value, as raw storage; ties to even."""
     if coarser.storage == coarser.decoded:
         narrow: Array = values.astype(coarser.storage)
         return narrow

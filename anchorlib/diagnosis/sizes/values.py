@@ -1,4 +1,4 @@
-"""A record's values, a block at a time."""
+"""A record's values, read a piece at a time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ READ = 1 << 20  # elements of a large record that are read at once
 
 
 def pieces(table: Table, row: int) -> Iterator[Array]:
-    """The raw storage of a record in C order, `BLOCK` elements at a time."""
+    """Yield the raw storage of a record in C order, BLOCK elements at a time."""
     itemsize = dtypes.dtype(table.dtypes[int(table.dtype[row])]).storage.itemsize
     yield from regrouped(table.read(row, READ * itemsize))
 
 
 def regrouped(reads: Iterable[Array]) -> Iterator[Array]:
-    """The elements of all reads in one sequence, cut into pieces of `BLOCK` elements."""
+    """Yield the elements of all reads in one sequence, cut into pieces of BLOCK elements."""
     rest: Array | None = None
     for read in reads:
         elements = read if rest is None or not len(rest) else np.concatenate([rest, read])

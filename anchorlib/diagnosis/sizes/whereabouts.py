@@ -24,7 +24,7 @@ EQUAL, NONFINITE = -1.0, -3.0  # the marks that a comparison's grid of differenc
 
 
 def whereabouts(alignment: Alignment, pair: int) -> str:
-    """Where in the tensor a pair differs: a clause for each axis of which some indices are equal.
+    """Return where in the tensor a pair differs: a clause for each axis that is not all different.
 
     "all" where every index of every axis has a difference. "" where the places are not known:
     shapes differ, values were not kept or cannot be read, or there are more than four million
@@ -48,14 +48,17 @@ def whereabouts(alignment: Alignment, pair: int) -> str:
 
 
 def read(table: Table, row: int) -> Array:
-    """All stored values of a record, flat."""
+    """Return all stored values of a record, decoded, as a flat array."""
     name = table.dtypes[table.dtype[row]]
     parts = [block.reshape(-1) for block in table.read(row, BLOCK)]
     return dtypes.decode(np.concatenate(parts), name) if parts else np.empty(0)
 
 
 def apart(a: Array, b: Array) -> Array:
-    """|b − a| of each element; EQUAL where the bits agree, NONFINITE where only one is finite."""
+    """Return |b − a| of each element.
+
+    EQUAL where bits agree, NONFINITE where only one is finite.
+    """
     wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):  # a signalling NaN is no reason to warn
         wide_a, wide_b = a.astype(wide), b.astype(wide)
@@ -66,7 +69,7 @@ def apart(a: Array, b: Array) -> Array:
 
 
 def _same(a: Array, b: Array) -> Array:
-    """Whether each element has equal bits in both, or equal values where the dtypes differ."""
+    """Return whether each element has equal bits in both, or equal values if dtypes differ."""
     if a.dtype != b.dtype:
         equal: Array = (a == b) | ((a != a) & (b != b))
         return equal
@@ -77,7 +80,7 @@ def _same(a: Array, b: Array) -> Array:
 
 
 def where(differs: Array) -> list[str]:
-    """One sentence for each axis: "rows 12–15 of 16", "all 32 columns"."""
+    """Return a clause for each axis on the indices that differ, as "rows 12–15 of 16"."""
     dimensions = differs.ndim
     names = {1: ("element",), 2: ("row", "column")}.get(dimensions, ())
     clauses = []
@@ -98,7 +101,7 @@ def where(differs: Array) -> list[str]:
 
 
 def _ranges(places: Array) -> str:
-    """The indices in words, as "3", "12–15", "0, 4 and 7", "1 to 31 by 2", "2–3, 7 and 40 more"."""
+    """Return indices in words: "3", "12–15", "0, 4 and 7", "1 to 31 by 2", "2–3 and 40 more"."""
     steps = np.diff(places)
     if len(places) > FEWEST_REGULAR and steps[0] > 1 and (steps == steps[0]).all():
         return f"{places[0]} to {places[-1]} by {steps[0]}"

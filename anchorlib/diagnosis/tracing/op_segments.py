@@ -26,7 +26,7 @@ FAMILIES = ({"forward", "recompute"}, {"backward", "accumulate"}, {"optimizer"})
 
 
 class OpSegments:
-    """The traced operations between the records of one run.
+    """The traced operations that lead to each record of one run.
 
     rows: the rows of records that the other run has too, ascending.
     """
@@ -38,12 +38,15 @@ class OpSegments:
 
     @classmethod
     def of(cls, alignment: Alignment, steps: tuple[Steps, Steps]) -> tuple[OpSegments, OpSegments]:
-        """The segments of A and of B."""
+        """Return the segments of A and of B.
+
+        steps: the operations of A, and of B, by rank and step.
+        """
         rows = np.unique(alignment.a_row), np.unique(alignment.b_row)
         return cls(alignment.a, rows[0], steps[0]), cls(alignment.b, rows[1], steps[1])
 
     def before(self, row: int) -> tuple[Op, ...] | None:
-        """The operations that computed a record from records that both runs have, in their order.
+        """Return the operations that computed a record from records that both runs have, in order.
 
         None where its step was not traced, or where no operation is known to have made it.
         """
@@ -61,7 +64,7 @@ class OpSegments:
         return tuple(op for op in between if op.stage in family and computes(op))
 
     def _made(self, rank: int, step: int) -> dict[int, Op]:
-        """The operations that made the records of one step, by row."""
+        """Return the operations that made the records of one step, by row."""
         known = self._makers.get((rank, step))
         if known is None:
             known = self._makers[rank, step] = dict(self._makers_of(rank, step))

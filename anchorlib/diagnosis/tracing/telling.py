@@ -19,7 +19,7 @@ OUTSIDE = "outside modules"
 
 
 class ShownDifference(NamedTuple):
-    """One difference of operations, as it is shown; all texts are escaped.
+    """One difference of operations as it is shown to people; all texts are escaped.
 
     stage, module: where the operations ran. a, b: the operations, "-" where there is none.
     text: everything else about the difference.
@@ -33,7 +33,7 @@ class ShownDifference(NamedTuple):
 
 
 def shown_differences(operations: OpAlignment, origins: Sequence[Origin]) -> list[ShownDifference]:
-    """Every kind of difference in words, ordered by how much it explains.
+    """Return every kind of difference in words, ordered by how much it explains.
 
     Differences on which an origin depends come first, then those that turn equal bits into
     different bits; differences with equal results come last.
@@ -50,7 +50,7 @@ def shown_differences(operations: OpAlignment, origins: Sequence[Origin]) -> lis
 
 
 def headline(operations: OpAlignment) -> str:
-    """How many operations both runs ran, and how many only one of them ran."""
+    """Return how many operations both runs ran, and how many only one of them ran, in words."""
     if not operations.every:
         return f"no operation differs; {operations.matched:,} ran in both"
     alone = f"{operations.only_a:,} in A alone, {operations.only_b:,} in B alone"
@@ -60,7 +60,7 @@ def headline(operations: OpAlignment) -> str:
 
 
 def clause(difference: OpDifference) -> str:
-    """The difference as a clause, as "A ran tanh_backward, B mul sub mul"."""
+    """Return a difference of operations as a clause, as "A ran tanh_backward, B mul sub mul"."""
     a, b = listed(difference.only_a, " "), listed(difference.only_b, " ")
     if difference.arguments:
         return f"{a} {escape(difference.arguments)}"
@@ -87,7 +87,7 @@ def _shown_difference(difference: OpDifference, origins: Sequence[Origin]) -> Sh
 
 
 def _hanging(difference: OpDifference, origins: Sequence[Origin]) -> list[Origin]:
-    """The origins that have such a difference among the operations that made them."""
+    """Return the origins that have such a difference among the operations that made them."""
     return [
         origin for origin in origins if any(_alike_to(difference, d) for d in origin.differences)
     ]
@@ -100,7 +100,10 @@ def _alike_to(left: OpDifference, right: OpDifference) -> bool:
 
 
 def _values(difference: OpDifference, origins: Sequence[Origin]) -> list[str]:
-    """How far the records of the first origin that these operations made are apart, as a clause."""
+    """Return a clause on how far the records that such operations made are apart; [] without any.
+
+    The records are those of the first origin on which the difference bears.
+    """
     for origin in _hanging(difference, origins):
         name, error = escape(join(origin.place.name, origin.place.kind)), origin.measure.error_eps
         size = f" by {figure(error)} eps" if math.isfinite(error) else ""

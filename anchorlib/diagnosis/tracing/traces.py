@@ -34,7 +34,7 @@ SOMEWHERE: Final = "somewhere in "
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """The traces of two runs.
+    """The traced operations of two runs.
 
     operations: the aligned operations; None where they cannot be aligned.
     notes: what was not traced, or why nothing is aligned, a line each.
@@ -47,7 +47,7 @@ class Traces:
     runs: tuple[Run, Run] | None = field(default=None, repr=False)
 
     def with_operations(self, origins: Sequence[Origin]) -> list[Origin]:
-        """The origins with the operations of both runs; their judgement stays as it was."""
+        """Return the origins with the operations of both runs added; classes stay as they were."""
         evidence = next((origin.evidence for origin in origins if origin.evidence), None)
         if evidence is None or self.operations is None:
             return list(origins)
@@ -74,7 +74,7 @@ class Traces:
         return _reworded(traced, list(dict.fromkeys(clauses))[:CLAUSES])
 
     def _path(self, a: tuple[Op, ...], b: tuple[Op, ...]) -> TracedPath | None:
-        """The operations that lead to an origin; None where one of the runs ran none there."""
+        """Return the operations that lead to an origin; None where a run ran none there."""
         if self.runs is None or not (a and b):
             return None
         one, two = (
@@ -84,9 +84,10 @@ class Traces:
 
 
 def traces_of(a: Run, b: Run, alignment: Alignment, *, asked: bool | None) -> Traces | None:
-    """The traces of two runs; None where one run has no traces, or where the user declined them.
+    """Return the traced operations of two runs; None if a run has none, or the user declined.
 
-    asked: True where the user asked for traces; None: compare them where both runs have some.
+    asked: True where the user asked for traces; None: compare them where both runs have some;
+        False: the user declined.
     Raises OptionError where traces were asked for and are missing, DamagedError.
     """
     if asked is False:
@@ -126,7 +127,7 @@ def _aligned(runs: tuple[Run, Run], ops: tuple[list[Op], list[Op]], alignment: A
 def _within(
     every: Iterable[OpDifference], a: Iterable[Op], b: Iterable[Op]
 ) -> Iterator[OpDifference]:
-    """The differences that hold any of these operations of A, or of B."""
+    """Yield the differences that hold any of these operations of A, or of B."""
     own = [{(op.rank, op.step, op.index) for op in side} for side in (a, b)]
     for difference in every:
         sides = zip((difference.a, difference.b), own, strict=True)
@@ -142,7 +143,10 @@ def _by_step(ops: Sequence[Op]) -> Steps:
 
 
 def _modules(alignment: Alignment) -> dict[str, str]:
-    """B's names of modules -> A's; the renaming of a parameter implies that of its module."""
+    """Return B's names of modules -> A's.
+
+    A renamed parameter implies the renaming of its module.
+    """
     names: dict[str, str] = {}
     for renaming in alignment.renamed:
         if renaming.how == "guess":
@@ -160,7 +164,7 @@ def _names(ops: Sequence[Op]) -> tuple[str, ...]:
 
 
 def _reworded(origin: Origin, clauses: Sequence[str]) -> Origin:
-    """The origin with the trace's clauses in place of those concluded from autograd's nodes."""
+    """Return the origin with clauses from the trace in place of those from autograd's nodes."""
     new = [clause for clause in clauses if not _known(clause, origin.changed)]
     if not clauses:
         return origin
@@ -172,6 +176,6 @@ def _reworded(origin: Origin, clauses: Sequence[str]) -> Origin:
 
 
 def _known(clause: str, changed: Sequence[str]) -> bool:
-    """Whether the changes name the argument of a clause already."""
+    """Return whether the changes of an origin name the argument that a clause is about."""
     argument = re.fullmatch(r"\w+ (\w+) .*\|.*", clause)
     return argument is not None and any(f" {argument[1]} " in one for one in changed)

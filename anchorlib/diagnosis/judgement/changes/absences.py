@@ -37,9 +37,10 @@ OUTPUT = re.compile(r"(^|\.)output$")
 
 
 def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """The parents of an origin that one run alone has, one clause for each.
+    """Return a clause for each parent of an origin that one run alone has; [] without any.
 
-    names: A's names -> B's, where they differ.
+    A parent is a record from which the origin was computed. names: A's names -> B's, where they
+    differ.
     """
     a = frontier.alignment.a
     kind = a.tensors[a.tensor[row]].kind
@@ -63,10 +64,10 @@ def untrained_since(frontier: Frontier, row: int) -> str:
 
 
 def untrained(frontier: Frontier, row: int) -> str:
-    """The run that has no gradient of an update's parameter, and leaves the parameter unchanged.
+    """Return the run ("A", "B") that has no gradient of an updated parameter and left it unchanged.
 
     "" where neither run, or both, do so. A missing record of the gradient alone does not suffice:
-    the run may have recorded less.
+    the run may have recorded less. row: an `updated` row of the parameter.
     """
     alignment = frontier.alignment
     a = alignment.a
@@ -78,7 +79,7 @@ def untrained(frontier: Frontier, row: int) -> str:
 
 
 def _stands_still(table: Table, row: int) -> bool:
-    """Whether a run has no gradient of an update's parameter, and the update does not change it."""
+    """Return whether a run has no gradient of an updated parameter, and left it unchanged."""
     held = series(table, row, "value")
     held = held[(table.step[held] == table.step[row]) & (table.order[held] < table.order[row])]
     graded = series(table, row, "grad")
@@ -88,7 +89,7 @@ def _stands_still(table: Table, row: int) -> bool:
 
 
 def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Parents of the row in its step of which B has no record in that step, a clause for each.
+    """Return a clause for each parent of the row, in its step, that B did not record in that step.
 
     A parent that A computed counts only where B uses its name elsewhere: where B never uses the
     name, B may compute the tensor and lack its anchor. A parameter that B has does not count: B
@@ -161,7 +162,10 @@ def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> l
 
 
 def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """Says that the module of a buffer was called more often in one run before a row; else []."""
+    """Return a clause if the module of a buffer was called more often in one run before a row.
+
+    [] where it was not.
+    """
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
     module = tensor.name.rpartition(".")[0] if frontier.role[row] != Role.PARAMETER else ""
@@ -235,7 +239,7 @@ def _models(table: Table, row: int, names: Mapping[str, str]) -> dict[str, int]:
 
 
 def _calls(table: Table, row: int) -> int:
-    """How many records of the row's tensor there are in its pass."""
+    """Return how many records of the row's tensor there are in the row's pass."""
     of_pass = table.tensor == table.tensor[row]
     for place in (table.step, table.pass_index, table.phase, table.attempt):
         of_pass &= place == place[row]

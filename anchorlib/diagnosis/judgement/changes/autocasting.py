@@ -1,9 +1,9 @@
-"""Autocast that one run alone is under, or both with other types: the cause of what it casts.
+"""Autocast that one run alone is under, or both with other dtypes: it explains what it casts.
 
     autocast bfloat16 | off
 
-Autocast adds casts and changes the types of operands. So the casts, and the operands that one
-operation alone keeps, are left out where autocast is named.
+Autocast adds casts and changes the dtypes of operands. So the casts, and the operands that one
+operation alone keeps, are left out where autocast is named as the cause.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def autocast_otherwise(
 
 
 def without_casts(ops: Sequence[Operation]) -> tuple[Operation, ...]:
-    """The operations without casts, and without the operands, which casts change."""
+    """Return the operations without casts, and without operands, whose dtypes casts change."""
     return without_data([op for op in ops if not op.name.startswith(CAST)])
 
 

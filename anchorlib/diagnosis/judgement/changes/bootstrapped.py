@@ -99,10 +99,10 @@ def _difference(frontier: Frontier, row: int, ops: Sequence[Operation]) -> Array
 
 
 def _slope(ops: Sequence[Operation]) -> tuple[float, float] | None:
-    """The gradient of the loss by x for each unit of x − t, and the largest gradient by x.
+    """Return the gradient of the loss by x for each unit of x − t, and the largest gradient by x.
 
-    None unless the operations are a mean or a sum over one squared, smooth or Huber loss, perhaps
-    times a number.
+    x is the loss's input, t its target. None unless the operations are a mean or a sum over one
+    squared, smooth or Huber loss, perhaps times a number.
     """
     losses = [op for op in ops if LOSS.match(op.name)]
     others = [op for op in ops if not LOSS.match(op.name) and not LOOKING.match(op.name)]

@@ -102,7 +102,10 @@ SHOWN = 3  # the most changes of one kind that are named
 
 
 class Call(NamedTuple):
-    """The coordinates of a forward call, by which its statement is found in one run."""
+    """The coordinates of a forward call, by which its stored edges are found in one run.
+
+    Edges say from which records and by which operations the call's result was computed.
+    """
 
     rank: int
     name: str
@@ -115,7 +118,7 @@ class Call(NamedTuple):
 
 @dataclass(slots=True)
 class Changes:
-    """What B does otherwise at rows of A.
+    """Finds what B does otherwise than A at a row of A's table, in words.
 
     unread: for how many more records values may be read, which takes time.
     """
@@ -135,7 +138,10 @@ class Changes:
         self._known = ({self._names.get(name, name) for name in a}, b)
 
     def of(self, row: int, measure: Measure) -> tuple[str, ...]:
-        """What B does otherwise at a row, a clause for each change; empty if none is known."""
+        """Return what B does otherwise at a row, a clause for each change.
+
+        () if no change is known.
+        """
         a, b = self.operations(row, elsewhere=True)
         cast = autocast_otherwise(self.frontier, row, a, b)
         if cast:
@@ -182,7 +188,7 @@ class Changes:
         return [said_by_names(clause, sides) for clause in clauses]
 
     def given(self, row: int, measure: Measure) -> tuple[str, ...]:
-        """What is known of a difference that came in from outside.
+        """Return what is known of a difference that came in from outside, such as data, as clauses.
 
         That is which operands differ, and how B's values follow from A's.
         """
@@ -245,7 +251,10 @@ class Changes:
         return a, b
 
     def made_of_alone(self, row: int) -> str:
-        """The parents of B's record that have no partner in A, as text; "" without such parents."""
+        """Return the names of parents of B's record that A did not record, as text.
+
+        "" without any.
+        """
         alignment = self.frontier.alignment
         if alignment.a.tensors[alignment.a.tensor[row]].kind != "value" or not len(
             alignment.only_b
@@ -290,10 +299,11 @@ class Changes:
             )
 
     def _followed(self, calls: tuple[Call, Call]) -> tuple[Call, Call]:
-        """`calls`, or where these state no operations, calls of the same name that do in both runs.
+        """Return the calls, or calls of the same name that state operations in both runs.
 
-        Under `no_grad`, the statement of a module's output names the module and no operations. The
+        Under `no_grad`, the edges of a module's output name the module and no operations. The
         operations are stated where the module is called with gradients.
+        calls: the call in A and in B.
         """
         statements = [self._edges(run, call) for run, call in enumerate(calls)]
         if not any(edges is not None and _is_opaque(edges) for edges in statements):
@@ -331,7 +341,7 @@ class Changes:
         return [Operation(edges.ops[place], texts[place]) for place in places]
 
     def _edges(self, run: int, call: Call) -> Edges | None:
-        """The statement of a call in A (0) or B (1); None where the run has none."""
+        """Return the stored edges of a call in A (0) or B (1); None where the run has none."""
         lineage = self._lineages.get((run, call.rank))
         if lineage is None:
             table = (self.frontier.alignment.a, self.frontier.alignment.b)[run]
@@ -447,7 +457,11 @@ class Changes:
         return clauses[:SHOWN]
 
     def _ungraded(self, row: int) -> list[str]:
-        """Names what has a gradient in one run alone, and parameters that share one."""
+        """Return clauses on gradients that only one run has; for a gradient, also on a tied weight.
+
+        A tied weight is a parameter from which one run alone computes a certain value. [] without
+        any.
+        """
         missing = without_gradient(self.frontier, row, self._names)
         if self._kind(row) in ("grad", "pass_grad") and (
             other := unreached(self.frontier, row) or shared_otherwise(self.frontier, row)
@@ -456,7 +470,7 @@ class Changes:
         return [f"{missing}: requires_grad?"] if missing else []
 
     def _is_handed_on(self, row: int, run: int) -> bool:
-        """Whether a run states that a value is another record's tensor, under another name."""
+        """Return whether a run's edges say that a value is another record's tensor, renamed."""
         if self._kind(row) != "value":
             return False
         statements = (self._edges(run, self._followed(calls)[run]) for calls in self._calls(row))
@@ -465,7 +479,10 @@ class Changes:
         )
 
     def _made_of_others(self, row: int) -> list[str]:
-        """Says that a value is computed from other records in B than in A, which both have."""
+        """Return a clause if B computes a value from other records than A, which both have.
+
+        Else [].
+        """
         if self._kind(row) != "value" or self._cut_elsewhere(row):
             return []
         for calls in self._calls(row):
@@ -561,9 +578,9 @@ class Changes:
         return clauses
 
     def _far(self, measure: Measure) -> bool:
-        """Whether to read the values of a record: only of the first large errors.
+        """Return whether the values of a record may be read: only of the first large errors.
 
-        Each that may be read counts down `unread`.
+        Each call that returns True counts down `unread`.
         """
         whole = bool(np.isnan(measure.error_eps)) and measure.share_differing > 0  # integers
         far = measure.error_eps > FAR or measure.measured in ("summary", "shape") or whole
@@ -603,9 +620,10 @@ class Changes:
         return self.frontier.alignment.a.edges.values()
 
     def _cut_elsewhere(self, row: int) -> bool:
-        """Whether a row has a parent in one run that the other run never names.
+        """Return whether a row has a parent in one run that the other run never names.
 
-        The operations then lie in two statements in one run and in one statement in the other.
+        The operations between the same two records then belong to two values in one run, and to one
+        value in the other run.
         """
         for calls in self._calls(row):
             parents = [
@@ -619,7 +637,7 @@ class Changes:
 
 
 def _recorded(edges: Edges) -> list[Parent]:
-    """The parents of a statement that are not parameters."""
+    """Return those parents in stored edges that are not parameters."""
     return [parent for parent in edges.parents if parent.call is not None]
 
 
@@ -641,7 +659,7 @@ def _is_opaque(edges: Edges) -> bool:
 
 
 def _names_of(table: Table) -> set[str]:
-    """Every name that a run uses, for its tensors and in its statements."""
+    """Return every name that a run uses, for its recorded tensors and in its stored edges."""
     statements = (edges for some in table.edges.values() for edges in some)
     return {tensor.name for tensor in table.tensors}.union(
         *({edges.name, *(parent.name for parent in edges.parents)} for edges in statements)
@@ -664,10 +682,10 @@ def _call(table: Table, row: int) -> Call:
 def _switched(
     header_a: Mapping[str, Any], header_b: Mapping[str, Any]
 ) -> dict[str, HistoryParting]:
-    """Setting → parting, of each switch of an optimizer that one run has on and the other lacks.
+    """Return the switches of optimizers that one run lists as on and the other does not list.
 
-    A switch that a header does not list is off. A setting that is a word, as `line_search_fn`, and
-    that one run alone lists counts as a switch too.
+    The dict is by the setting's name. A switch that a header does not list is off. A setting that
+    is a word, as `line_search_fn`, and that one run alone lists counts as a switch too.
     """
     return {
         name: HistoryParting(name, 0, *_sides(header_a.get(name), header_b.get(name)))
@@ -680,12 +698,15 @@ def _switched(
 
 
 def _sides(a: object, b: object) -> tuple[object, object]:
-    """What a switch is in both runs: off where a run does not list it, and None for a word."""
+    """Return the values of a switch in both runs, where one header may not list it.
+
+    An unlisted switch is False. Where the setting is a word, an unlisted one is None.
+    """
     return (a, b) if isinstance(a, str) or isinstance(b, str) else (a is True, b is True)
 
 
 def _setting(parting: HistoryParting, header: Mapping[str, Any]) -> str:
-    """The clause on a setting, as "AdamW lr 0.001 | 0.0005 from step 10"."""
+    """Return the clause on a setting that differs, as "AdamW lr 0.001 | 0.0005 from step 10"."""
     optimizer, _, what = parting.name.partition(".")
     name = f"{header.get(optimizer, optimizer)} {what}" if what else "optimizer"
     since = f" from step {parting.step}" if parting.step else ""

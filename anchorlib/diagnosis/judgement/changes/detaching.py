@@ -73,9 +73,10 @@ def _calls(led: dict[Site, bool]) -> Counter[str]:
 def _cut(
     edges_a: Iterable[Edges], edges_b: Iterable[Edges], name: str, back: dict[str, str]
 ) -> str:
-    """Names the record that leads gradients to `name` in one run, and in the other only elsewhere.
+    """Return a clause that names the record that leads gradients to `name` in one run alone, or "".
 
-    edges_a, edges_b: the statements of A and of B. back: B's names -> A's, where they differ.
+    In the other run, that record leads gradients only to other tensors.
+    edges_a, edges_b: the stored edges of A and of B. back: B's names -> A's, where they differ.
     """
     a, b = _parents(edges_a, {}), _parents(edges_b, back)
     for run, own, others in (("A", a, b), ("B", b, a)):
@@ -87,7 +88,10 @@ def _cut(
 
 
 def _parents(statements: Iterable[Edges], renamed: dict[str, str]) -> dict[Site, set[str]]:
-    """The names of the tensors to which gradients go back from each record."""
+    """Return for each record the names of the tensors to which gradients go back from it.
+
+    statements: the stored edges of a run. renamed: B's names -> A's.
+    """
     parents_of: dict[Site, set[str]] = {}
     for edges in statements:
         site = (renamed.get(edges.name, edges.name), edges.phase, edges.pass_index, edges.call)
@@ -96,10 +100,11 @@ def _parents(statements: Iterable[Edges], renamed: dict[str, str]) -> dict[Site,
 
 
 def _leading(statements: Iterable[Edges], name: str, renamed: dict[str, str]) -> dict[Site, bool]:
-    """(name, phase, pass, call) of a record → whether gradients reach `name` through the record.
+    """Return (name, phase, pass, call) of a record → whether gradients reach `name` through it.
 
     False for a record without a graph. A record with a graph that does not lead to `name` is left
     out.
+    statements: the stored edges of a run. renamed: B's names -> A's.
     """
     leads: dict[Site, bool] = {}
     for edges in statements:
@@ -111,7 +116,7 @@ def _leading(statements: Iterable[Edges], name: str, renamed: dict[str, str]) ->
 
 
 def _followed(edges: Edges) -> set[str]:
-    """Names of the tensors to which gradients go back from the record of a statement."""
+    """Return the names of the tensors to which gradients go back from one record, by its edges."""
     if not edges.ops:
         return {parent.name for parent in edges.parents}
     numbers = {-source for sources in edges.inputs for source in sources if source < 0}

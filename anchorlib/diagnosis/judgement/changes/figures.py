@@ -75,12 +75,18 @@ def _formula(a: _Figures, b: _Figures) -> str:
 
 
 def _is_square(a: _Figures, b: _Figures) -> bool:
-    """Whether the elements of `b` may be the squares of the elements of `a`, by their figures."""
+    """Return whether the elements of `b` may be the squares of those of `a`.
+
+    a, b: the figures (mean, spread, first element) of both.
+    """
     mean, first = a.mean**2 + a.spread**2, a.first**2
     other = abs(b.mean - a.mean) > CLEAR * abs(a.mean) and a.first != 0
     return other and _near(b.mean, mean, 0.0) and _near(b.first, first, 0.0)
 
 
 def _near(left: float, right: float, spread: float) -> bool:
-    """Whether two figures are equal; figures that are small beside the spread count as 0."""
+    """Return whether two figures (a mean, a spread, a first element) are equal.
+
+    Figures that are small beside the spread count as 0.
+    """
     return abs(left - right) <= NEAR * max(abs(left), abs(right), spread)

@@ -64,9 +64,10 @@ def without_gradient(frontier: Frontier, row: int, names: Mapping[str, str]) -> 
 
 
 def _when(graded: Mapping[int, set[str]], step: int, lone: set[str]) -> str:
-    """When a run has no gradient of the parameters `lone`: "from step 8 on", or "in step 8".
+    """Return since when a run has no gradient of the parameters `lone`, as "from step 8 on".
 
-    graded: step → the parameters of which the run has a gradient in that step.
+    "in step 8" where the gradients come back later. graded: step → the parameters of which the run
+    has a gradient in that step.
     """
     if any(lone & reached for at, reached in graded.items() if at > step):
         return f"in step {step}"

@@ -44,9 +44,9 @@ LACKS = " lacks the first "
 
 
 def leftover(alignment: Alignment, pair: int, eps: float) -> str:
-    """The clause on a pair of gradients of which one was not cleared, or was clipped; else "".
+    """Return a clause if a run did not clear a gradient, or clipped its elements; else "".
 
-    eps: of the coarser element type.
+    pair: the pair of gradients in the alignment. eps: of the coarser dtype of the two.
     """
     sides = [(alignment.a, int(alignment.a_row[pair])), (alignment.b, int(alignment.b_row[pair]))]
     shapes = {table.shapes[table.shape[row]] for table, row in sides}
@@ -72,7 +72,11 @@ def leftover(alignment: Alignment, pair: int, eps: float) -> str:
 
 
 def _added(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
-    """The clause where a run's gradient is the other's plus its own of the last step; else ""."""
+    """Return a clause if a run's gradient is the other's plus its own gradient of the last step.
+
+    "" where neither run's gradient is. sides: each run's table and row. held: the two gradients.
+    near: the share of a norm by which the sum may be off.
+    """
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
         table, row = sides[own]
         more = held[own] - held[other]
@@ -103,7 +107,11 @@ def _mixed(value: Array, own: Array, before: Array) -> bool:
 
 
 def _added_sparse(sides: list[tuple[Table, int]]) -> str:
-    """What `_added` says, for sparse gradients: each side is the row of a gradient's indices."""
+    """Return a clause if a run's sparse gradient is the other's plus its own of the last step.
+
+    "" where neither run's gradient is. sides: each run's table, and the row of the gradient's
+    indices.
+    """
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
         table, row = sides[own]
         rows = series(table, row, "grad")
@@ -126,9 +134,11 @@ def _added_sparse(sides: list[tuple[Table, int]]) -> str:
 
 
 def _holds(side: tuple[Table, int], value: Array, near: float) -> bool:
-    """Whether a gradient is a multiple of its passes' sum plus a remainder of earlier steps.
+    """Return whether a gradient is a multiple of its passes' sum plus a remainder of earlier steps.
 
     That is so where the gradient was not cleared, and was clipped or scaled afterwards.
+    side: the run's table and row. value: the gradient. near: the share of a norm by which the sum
+        may be off.
     """
     summed = _passes(*side)
     return any(_is_both(value, summed, before, near) for before in _before(*side))
@@ -145,7 +155,11 @@ def _is_both(value: Array, summed: Array | None, before: Array, near: float) -> 
 
 
 def _not_summed(sides: list[tuple[Table, int]], held: list[Any], near: float) -> str:
-    """The clause where only one run's gradient is not a multiple of its passes' sum; else ""."""
+    """Return a clause if one run's gradient alone is not a multiple of its passes' sum; else "".
+
+    sides: each run's table and row. held: the two gradients. near: the share of a norm by which a
+        sum may be off.
+    """
     if any(len({tensor.rank for tensor in table.tensors}) > 1 for table, _ in sides):
         return ""  # a reduction over ranks is no sum of one rank's passes
     sums = [_passes(table, row) for table, row in sides]
@@ -168,10 +182,11 @@ def _not_summed(sides: list[tuple[Table, int]], held: list[Any], near: float) ->
 
 
 def _cleared_between(sides: list[tuple[Table, int]], held: list[Any]) -> str:
-    """The clause where one run's gradient alone lacks the first passes of its step; else "".
+    """Return a clause if one run's gradient alone lacks the first passes of its step; else "".
 
     Clipping and scaling multiply a sum by a factor, and in gradients of few elements some factor
     always fits: such gradients are left out.
+    sides: each run's table and row. held: the two gradients.
     """
     lacking = []
     for side, value in zip(sides, held, strict=True):
@@ -192,7 +207,10 @@ def _cleared_between(sides: list[tuple[Table, int]], held: list[Any]) -> str:
 
 
 def _limit(value: Array, summed: Array, near: float) -> float:
-    """The magnitude at which the elements of a sum were cut off; 0.0 where they were not."""
+    """Return the magnitude at which the elements of a gradient were clipped; 0.0 if they were not.
+
+    value: the gradient. summed: the sum of its passes, before clipping.
+    """
     limit = float(np.abs(value).max(initial=0.0))
     cut = np.clip(summed, -limit, limit)
     reached = int((np.abs(summed) >= limit * (1 - near)).sum())
@@ -200,7 +218,7 @@ def _limit(value: Array, summed: Array, near: float) -> float:
 
 
 def _before(table: Table, row: int) -> Iterator[Array]:
-    """What the tensor's gradient held since its optimizer last stepped.
+    """Yield what the tensor's gradient held at times since its optimizer stepped before this row.
 
     First comes the gradient that the optimizer read, then that gradient with the contribution of
     each pass since then: where two optimizers step in one step, the passes of the second optimizer
@@ -251,6 +269,9 @@ def _close(made: Array, goal: Array, near: float) -> bool:
 
 
 def _off_line(left: Array, right: Array) -> float:
-    """The cosine distance of two tensors, up to the sign of one of them."""
+    """Return the cosine distance of two tensors, up to the sign of one of them.
+
+    It is 0 where one is a multiple of the other.
+    """
     size = float(np.linalg.norm(left) * np.linalg.norm(right))
     return 1 - abs(float(left @ right)) / size if size else 1.0

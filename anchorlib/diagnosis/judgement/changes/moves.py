@@ -145,7 +145,10 @@ def _factor(move_a: Array, move_b: Array, slack: float) -> float | None:
 
 
 def _power(move_a: Array, move_b: Array, size: Array, slack: float) -> str:
-    """The name of the power of `size` that turns the first move into the second; "" without one."""
+    """Return the name of the power of `size` that turns `move_a` into `move_b`; "" without one.
+
+    size: the magnitude of the tensor before the move. slack: the norm of the rounding of the moves.
+    """
     with np.errstate(all="ignore"):
         for power, name in POWERS.items():
             scaled = move_a * size**power

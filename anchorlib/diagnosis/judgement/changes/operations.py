@@ -1,6 +1,6 @@
 """Operations between a record and its parents, and clauses about how they differ in the two runs.
 
-Operations are those of the statement that a run stores for a value (`anchorlib.record.Edges`): the
+Operations are those of the edges that a run stores for a value (`anchorlib.record.Edges`): the
 nodes of its autograd graph, in the order of backward, with arguments and inputs.
 """
 
@@ -102,7 +102,10 @@ class Operation(NamedTuple):
 
 
 def computing(ops: Sequence[str]) -> tuple[str, ...]:
-    """The operations that compute; all of them where all operations only move bits."""
+    """Return the operations that compute, without those that only move bits (views, transposes).
+
+    All of them are returned where all only move bits.
+    """
     return tuple(op for op in ops if not MOVING.match(op)) or tuple(ops)
 
 
@@ -161,7 +164,7 @@ def _is_other(a: str, b: str) -> bool:
 
 
 def about(change: str) -> str:
-    """A clause without the class or node at its beginning, as "approximate 'none' | 'tanh'"."""
+    """Return a clause without the class or node that it begins with, as "eps 1e-05 | 0.01"."""
     return change.partition(" ")[2]
 
 
@@ -176,7 +179,7 @@ def _six_digits(number: re.Match[str]) -> str:
 
 
 def plainly(name: str) -> str:
-    """The name of an operation without autograd's ending: "Mul" for "MulBackward0"."""
+    """Return the name of an operation without autograd's ending: "Mul" for "MulBackward0"."""
     return escape(re.sub(r"Backward\d*$", "", name) or name)
 
 
@@ -200,11 +203,12 @@ def nth(name: str, there: int, more: int) -> str:
 
 
 def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
-    """Says that operations take their operands in another order in B; "" where none does.
+    """Return a clause if operations take their operands in another order in B; else "".
 
     Either one operation takes its own operands in another order, or two operations have exchanged
     records.
-    a, b: statements with equal operations. names: A's names -> B's, where they differ.
+    a, b: the edges of A and of B, with equal operations. names: A's names -> B's, where they
+        differ.
     """
     exchanged: list[tuple[str, list[str], list[str]]] = []
     for at, op in enumerate(a.ops):
@@ -263,10 +267,10 @@ def _outputs(arguments: str) -> str:
 
 
 def rearranged(a: Edges, b: Edges) -> list[str]:
-    """Names operations that rearrange elements and that one statement alone has.
+    """Return clauses on operations that rearrange elements and that one run alone ran.
 
-    Where there are no such operations, says that one statement alone repeats elements. [] where the
-    operations that compute differ.
+    Where there are no such operations, a clause says that one run alone repeats elements. [] where
+    the operations that compute differ. a, b: the edges of A and of B.
     """
     if computing(a.ops) != computing(b.ops):
         return []
@@ -287,7 +291,11 @@ def rearranged(a: Edges, b: Edges) -> list[str]:
 
 
 def unkept(a: Edges, b: Edges) -> list[str]:
-    """Names the operands that autograd does not keep, where all that it keeps is equal."""
+    """Return a clause on operands that autograd does not keep, if all that it keeps is equal.
+
+    a, b: the edges of A and of B. [] where anything else differs, or where autograd keeps all
+        operands.
+    """
     if a.ops != b.ops or a.inputs != b.inputs or a.arguments != b.arguments:
         return []
     operands = dict.fromkeys(
@@ -301,7 +309,10 @@ def unkept(a: Edges, b: Edges) -> list[str]:
 
 
 def multiplies_unrecorded(edges: Edges) -> bool:
-    """Whether an operation multiplies by what no record holds, as dropout does by its mask."""
+    """Return whether an operation multiplies by what no record holds, as dropout does by its mask.
+
+    edges: the operations that made a value.
+    """
     return any(
         op.startswith(RANDOM) and (0 in sources or not op.startswith("Mul"))
         for op, sources in zip(edges.ops, edges.inputs, strict=False)
@@ -309,7 +320,7 @@ def multiplies_unrecorded(edges: Edges) -> bool:
 
 
 def _taken(edges: Edges, at: int, names: Mapping[str, str]) -> list[str]:
-    """The operands of an operation: records by their names in B, operations by name and number.
+    """Return the operands of the operation at index `at`: records by B's names, else operations.
 
     Where an operand comes from an operation that only moves bits, the input of that operation is
     named instead.

@@ -85,7 +85,7 @@ def _steps(alignment: Alignment, held: _Held) -> list[str]:
 
 
 def _from_zero(alignment: Alignment, row: int, held: _Held) -> list[str]:
-    """Which of the state began at zero in one run alone, a clause for each run."""
+    """Return a clause for each run on the state that began at zero in this run alone."""
     row_b = _partner(alignment, row)
     began = [
         {kind for kind, at in own.items() if kind != STEP and _is_new(table, at, place)}
@@ -132,7 +132,10 @@ def _before(table: Table, row: int, kind: str) -> Array | None:
 
 
 def _alone(frontier: Frontier, row: int, rank: int) -> list[str]:
-    """Names the parameters whose state differs in the row's step, where others' does not."""
+    """Return a clause that names the parameters whose state differs, as "of head.* alone".
+
+    [] where the states of all parameters differ in the row's step.
+    """
     a = frontier.alignment.a
     state = np.array([t.kind.startswith(STATE) and t.rank == rank for t in a.tensors], bool)
     rows = np.flatnonzero(state[a.tensor] & (a.step == a.step[row]))

@@ -39,7 +39,10 @@ def reduced_otherwise(frontier: Frontier, row: int) -> list[str]:
 
 
 def _way(table: Table, row: int) -> str:
-    """What a run made of its ranks' gradients in a row's step; "" where that is not clear."""
+    """Return a phrase on what a run made of its ranks' gradients, as "sums it over the ranks".
+
+    "" where that is not clear from the recorded values.
+    """
     name, kind, _, rank = table.tensors[table.tensor[row]]
     taken = values(table, row) if kind == "grad" else None
     sums: dict[int, Array] = {}

@@ -60,7 +60,10 @@ def rows_read(frontier: Frontier, row: int) -> list[str]:
 
 
 def _indices(table: Array, of: Table, row: int) -> Array | None:
-    """For each row of a record, the row of `table` that is equal; None where a row has no equal."""
+    """Return for each row of a record the equal row of a table; None where a row has no equal.
+
+    table: the rows of the embedding, or of what an index reads. of, row: the run and the record.
+    """
     if not of.kept[row]:
         return None
     made = read(of, row)

@@ -14,10 +14,10 @@ Site = tuple[str, str, int, int]
 
 
 def shared_otherwise(frontier: Frontier, row: int) -> list[str]:
-    """For a parameter's gradient, names the value that one run alone computes from the parameter.
+    """Return a clause that names the value that one run alone computes from a parameter, or [].
 
-    Only values of which both runs have statements count, where the other run computes the value
-    from another parameter instead.
+    row: the parameter's gradient. Only values count that both runs' edges describe, and that the
+        other run computes from another parameter instead.
     """
     alignment = frontier.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
@@ -39,9 +39,10 @@ def shared_otherwise(frontier: Frontier, row: int) -> list[str]:
 
 
 def _parameters(statements: Iterable[Edges], names: dict[str, str]) -> dict[Site, set[str]]:
-    """(name, phase, pass, call) of a value → the parameters that it was computed from.
+    """Return (name, phase, pass, call) of a value → the parameters that it was computed from.
 
-    Of several statements of a value the first counts. names: A's names -> B's; empty for B itself.
+    statements: the stored edges of a run, of which the first for each value counts.
+    names: A's names -> B's; empty for B itself.
     """
     parameters: dict[Site, set[str]] = {}
     for edges in statements:

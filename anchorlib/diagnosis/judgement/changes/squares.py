@@ -66,9 +66,10 @@ def squared_targets(frontier: Frontier, row: int) -> list[str]:
 
 
 def _target(table: Table, rows: list[int]) -> tuple[Array, float] | None:
-    """The target, nan where an element has no gradient, and c; None where they are not known.
+    """Return the target of a squared loss and the factor c; None where they are not known.
 
-    rows: the rows of the loss, of its input, and of the input's gradient.
+    The target is nan where an element has no gradient. rows: the rows of the loss, of its input,
+    and of the input's gradient.
     """
     loss, x, g = (values(table, one) for one in rows)
     if loss is None or x is None or g is None or len(x) != len(g):
@@ -82,7 +83,7 @@ def _target(table: Table, rows: list[int]) -> tuple[Array, float] | None:
 
 
 def _different(target_a: Array, target_b: Array) -> list[str]:
-    """How two targets differ, as a clause; [] where they are equal."""
+    """Return a clause, in a list, on how two targets differ; [] where they are equal."""
     known = ~(np.isnan(target_a) | np.isnan(target_b))
     target_a, target_b = target_a[known], target_b[known]
     if not len(target_a):

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 def passes_apart(frontier: Frontier, row: int) -> str:
-    """Says how many backward passes made an optimizer's row in each run, where one has fewer.
+    """Return a clause on how many backward passes made an optimizer's row, where one run has fewer.
 
     "" where it cannot be told. It is told only where the run with fewer passes recorded the same
     gradient in some passes of the step, and nothing at all in the passes that it lacks: where it
@@ -83,9 +83,10 @@ def _in_steps(table: Table, row: int) -> dict[int, int]:
 
 
 def _alike_elsewhere(places: list[tuple[Table, int, dict[int, int]]]) -> bool:
-    """Whether both runs have as many passes in the step before a row's, or in the step after it.
+    """Return whether both runs have as many passes in the step before a row's, else after it.
 
     Where they have not, their work is split otherwise.
+    places: for both runs the table, the row, and the number of passes of each step.
     """
     for away in (-1, 1):
         counts = [counts.get(int(table.step[at]) + away) for table, at, counts in places]

@@ -119,7 +119,7 @@ def _different(target_a: _Target, target_b: _Target, classes: int) -> Iterator[s
 
 
 def _rounded(level: float) -> float:
-    """A level to the digits that are known of it: one computed as -1.7e-07 is 0."""
+    """Return a level with the digits that are known of it: a level computed as -1.7e-07 is 0."""
     return round(level, 3) + 0.0 if abs(level) < 1 else float(f"{level:.4g}")
 
 
@@ -128,7 +128,10 @@ def _shown(label: int) -> str:
 
 
 def _target(table: Table, logits: int, gradient: int) -> _Target | None:
-    """The target that explains a gradient by its logits; None where no target does."""
+    """Return the target that explains a gradient by its logits; None where no target does.
+
+    logits, gradient: the rows of the two records in the table.
+    """
     shape = table.shapes[table.shape[gradient]]
     if not shape or table.shapes[table.shape[logits]] != shape:
         return None
@@ -196,7 +199,10 @@ def _sigmoid(x: Array, g: Array) -> _Target | None:
 
 
 def _line(g: Array, p: Array) -> tuple[float, float] | None:
-    """Level and slope of the line on which all p over g lie; None where there is no such line."""
+    """Return level and slope of the line on which all p over g lie; None if there is no such line.
+
+    g: elements of the gradient. p: the probabilities of these elements.
+    """
     if len(g) < FEW:
         return None
     spread = g - g.mean()

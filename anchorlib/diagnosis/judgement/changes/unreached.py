@@ -59,10 +59,10 @@ def unreached(frontier: Frontier, row: int) -> list[str]:
 
 
 def _with_graphs(table: Table, rank: int, names: dict[str, str]) -> set[str]:
-    """The names of the values that have a graph, by the statements of a run's training forwards.
+    """Return the names of the values that have a graph in a run's training forwards.
 
-    names: what A calls the tensors that B has renamed; empty for A itself. A value without a graph
-    needs no gradient, so that no graph is cut behind it.
+    A value without a graph needs no gradient, so that no graph is cut behind it.
+    names: what A calls the tensors that B has renamed; empty for A itself.
     """
     in_training = (edges for edges in table.edges.get(rank, ()) if edges.phase == TRAIN)
     led = (edges for edges in in_training if not any(op.endswith(MODULE) for op in edges.ops))

@@ -34,7 +34,10 @@ COVERED = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """Says of pairs whether the noise runs cover their difference; never without noise runs."""
+    """Says whether noise runs cover the difference of a pair: whether they are about as far apart.
+
+    Without noise runs no pair is covered.
+    """
 
     frontier: Frontier
     measures: Measures

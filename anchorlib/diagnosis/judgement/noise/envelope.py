@@ -141,10 +141,10 @@ def perturbation(header: Mapping[str, Any]) -> float | None:
 def _of_run(
     pairs: Alignment, rows: Array, progress: Progress | None, over: Over = map
 ) -> tuple[Array, Array, list[str]]:
-    """How far one noise run is from A in some rows of A.
+    """Return how far one noise run is from A in some rows of A.
 
-    Returns its relative error in each row (nan where unknown), whether NaN or infinities differ in
-    each row, and a line for each damaged record.
+    Three things are returned: its relative error in each row (nan where unknown), whether NaN or
+    infinities differ in each row, and a line for each damaged record.
     """
     place = np.full(len(pairs.a), -1)
     place[pairs.a_row] = np.arange(len(pairs))
@@ -164,7 +164,7 @@ def _of_run(
 
 
 def _of_parameters(a: Table, rows: Array) -> Array:
-    """The factor of each row by which `Envelope.floor` is larger than half an eps of the row.
+    """Return for each row by how much its least noise is larger than half an eps of itself.
 
     For an update `delta` it is the parameter's norm over the update's, at least 1; for others 1.
     """

@@ -35,7 +35,7 @@ class Growth:
 
 
 def kinds_of(alignment: Alignment, rows: Array) -> tuple[list[str], Array]:
-    """The kinds of A's tensors, and for each of `rows` the index of its kind in that list."""
+    """Return the kinds of A's tensors, and for each of `rows` its kind's index in that list."""
     codes: dict[str, int] = {}
     of = [codes.setdefault(tensor.kind, len(codes)) for tensor in alignment.a.tensors]
     return list(codes), np.array(of or [0], np.int64)[alignment.a.tensor[rows]]

@@ -60,9 +60,10 @@ MOST = 16
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A gradient in which elements turned: an operation decided otherwise of them in B than in A.
+    """A gradient in which an operation decided otherwise of some elements in B than in A.
 
-    elements: how many of the `numel` elements turned. size: the relative error that they make.
+    elements: how many of the `numel` elements differ by that. size: the relative error that they
+        make.
     """
 
     place: Place
@@ -212,7 +213,7 @@ def _crossed(beside: list[tuple[str, Array, Array]], off: Array, limits: set[flo
 
 
 def _beside(frontier: Frontier, row: int) -> list[tuple[str, Array, Array]]:
-    """(kind, A's values, B's values) of each parent of a row whose values are known in both."""
+    """Return (kind, A's values, B's values) of each parent of a row whose values both runs have."""
     a = frontier.alignment.a
     parents = [(parent, _values(frontier, parent)) for parent in frontier.parents(row, saved=True)]
     kinds = [(a.tensors[a.tensor[parent]].kind, both) for parent, both in parents]

@@ -40,9 +40,9 @@ def coarsest_formats(alignment: Alignment, measures: Measures, at: Array) -> Arr
 
 
 def _formats(table: Table, rows: Array) -> Array:
-    """The eps of each row's own format, the coarser of its element type and of autocast's type.
+    """Return the eps of the dtype in which each row was computed; 0 for integers.
 
-    0 for integers.
+    It is the coarser of the row's dtype and, where its operations cast and multiply, autocast's.
     """
     eps: Array = np.nan_to_num(observed_eps(table, rows), nan=0.0)
     cast = {

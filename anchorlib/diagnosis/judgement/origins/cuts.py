@@ -51,11 +51,11 @@ class Cuts:
     modules: tuple[str, ...] = ()
 
     def without(self, alignment: Alignment) -> Alignment:
-        """`alignment`, in which the pairs of this object count as equal."""
+        """Return the alignment with the pairs of this object marked as equal."""
         return replace(alignment, equal=alignment.equal | np.isin(alignment.a_row, self.rows))
 
     def lines(self) -> list[str]:
-        """For people: which modules were not compared, as a list of one sentence; or []."""
+        """Return a sentence, in a list, that names the modules that were not compared; or []."""
         if not len(self.rows):
             return []
         shown = ", ".join(map(escape, self.modules[:3])) + ", …" * (len(self.modules) > 3)

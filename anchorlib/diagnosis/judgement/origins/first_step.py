@@ -50,10 +50,10 @@ class FirstStep:
         self.rows_of = [by_tensor(table, at) for table, at in zip((a, b), self.steps, strict=True)]
 
     def within(self, modules: set[str]) -> Array:
-        """For each tensor of A, whether `modules` names it or the module that makes it.
+        """Return for each tensor of A whether `modules` names it, or the module that makes it.
 
         modules: names of modules, tensors as `name@kind`, and "" for all gradients of single passes
-        (`pass_grad`). All else that belongs to a parameter is False.
+            (`pass_grad`). All else that belongs to a parameter is False.
         """
         return np.array(
             [
@@ -73,7 +73,7 @@ class FirstStep:
 
 
 def by_tensor(table: Table, step: int) -> Mapping[int, list[int]]:
-    """Index of a tensor → its rows in a step."""
+    """Return the rows of one step of a table, by the index of their tensor."""
     rows: defaultdict[int, list[int]] = defaultdict(list)
     for row in np.flatnonzero(table.step == step).tolist():
         rows[int(table.tensor[row])].append(row)
@@ -81,5 +81,5 @@ def by_tensor(table: Table, step: int) -> Mapping[int, list[int]]:
 
 
 def module_of(name: str) -> str:
-    """The name of the module whose output has this name: `rnn` for `rnn:0.1` and for `rnn`."""
+    """Return the name of the module that makes an output: `rnn` for `rnn:0.1` and for `rnn`."""
     return _OUTPUT.sub("", name)

@@ -69,7 +69,10 @@ def intermediates(
 
 
 def _is_shown(table: Table, row: int) -> bool:
-    """Whether a value is a model's input or output, a single number (as a loss), or integers."""
+    """Return whether a value is a model's input or output, a single number, or integers.
+
+    Such a value is no intermediate result of a model; a single number may be the loss.
+    """
     number = int(table.figures["numel"][row]) == 1
     whole = dtypes.dtype(table.dtypes[table.dtype[row]]).family != "float"
     return number or whole or bool(ROOT.search(table.tensors[table.tensor[row]].name))

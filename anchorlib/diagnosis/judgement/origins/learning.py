@@ -82,7 +82,7 @@ def same_learning(first: FirstStep, modules: set[str]) -> bool:
 
 
 def goes_on(first: FirstStep, modules: set[str]) -> bool:
-    """Whether the values of the next step that are not in `modules` are equal within LATER.
+    """Return whether the values of the next step that are not in `modules` are equal within LATER.
 
     A state that is carried on from step to step, and a buffer, are read in the next step alone, so
     that no gradient of the first step shows whether they are equal.
@@ -214,7 +214,10 @@ def _same_amount(first: FirstStep, modules: set[str]) -> bool:
 
 
 def _times(kind: str, eps: Array) -> Array:
-    """How many eps several roundings in a row may make in records of a kind, for each of `eps`."""
+    """Return how many eps several roundings in a row may make in records of a kind.
+
+    kind: as "grad". eps: the eps of each record, for which the numbers are returned.
+    """
     low = LIMIT_LOW * (SQUARES if kind.startswith("opt.") else 1.0)
     times: Array = np.where(eps > EPS32, low, LIMIT)
     return times

@@ -47,9 +47,10 @@ class Nearness:
 
 
 def nearness(measure_a: Measure, measure_b: Measure, apart: float) -> Nearness:
-    """The nearness of A and B, given the measures of their records from the reference's.
+    """Return whether A's or B's record is nearer to the reference's, and by how much.
 
-    measure_a, measure_b: the measures of A's record and of B's. apart: ‖b − a‖₂ / ‖reference‖₂.
+    measure_a, measure_b: how far A's record and B's are from the reference's.
+    apart: ‖b − a‖₂ / ‖reference‖₂.
     """
     far_a, far_b = _relative(measure_a), _relative(measure_b)
     eps = max((m.eps for m in (measure_a, measure_b) if m.eps > 0), default=math.nan)

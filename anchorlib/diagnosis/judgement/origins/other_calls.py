@@ -26,10 +26,11 @@ Array = np.ndarray[Any, Any]
 
 
 def called_otherwise(first: FirstStep) -> set[str]:
-    """The modules whose calls differ in shape, number, order or the order of their rows.
+    """Return the modules whose calls differ in shape, number, order or the order of their rows.
 
-    Besides, as `name@kind`, tensors of packed sequences, gradients of values that the runs use
-    differently, and what differs since the backward passes do; "" where these passes differ.
+    The set also holds, as `name@kind`, tensors of packed sequences, gradients of values that the
+    runs use differently, and records that differ because the runs have other backward passes; and
+    "" where the runs have such passes.
     """
     a, rows = first.alignment.a, first.rows[first.here]
     shapes = first.measures["measured"][first.here] == "shape"
@@ -71,7 +72,7 @@ def _packed(first: FirstStep) -> set[str]:
 
 
 def _parts(first: FirstStep, table: Table, known: set[str], run: int) -> set[str]:
-    """Which of the tensors in `known` a run has in the step. run: 0 for A, 1 for B.
+    """Return which of the tensors in `known` a run has in the step; run: 0 for A, 1 for B.
 
     A program that sorts its sequences by itself packs them without indices.
     """
@@ -116,7 +117,7 @@ def _used_otherwise(first: FirstStep, modules: set[str]) -> set[str]:
 def _calls(
     first: FirstStep, number: int, phases: set[str]
 ) -> tuple[Counter[bytes], Counter[bytes]]:
-    """How many calls of a tensor in the step have which digest: in A, and in B.
+    """Return how many of a tensor's calls in the step have each digest: in A, and in B.
 
     number: the tensor's index in A's table. Calls in other phases than `phases` are left out.
     """

@@ -43,7 +43,7 @@ class Partials:
     followed: Array
 
     def without(self, alignment: Alignment) -> Alignment:
-        """`alignment`, in which the pairs of this object count as equal."""
+        """Return the alignment with the pairs of this object marked as equal."""
         return replace(alignment, equal=alignment.equal | np.isin(alignment.a_row, self.rows))
 
     def unknown(self, first: Place | None, origins: Sequence[Origin]) -> bool:
@@ -63,7 +63,7 @@ class Partials:
 
     @property
     def clause(self) -> str:
-        """For people: how many gradients one run recorded only in part; "" without any."""
+        """A clause that says how many gradients one run recorded only in part; "" without any."""
         count, more = len(self.rows), "s" * (len(self.rows) > 1)
         if not count:
             return ""

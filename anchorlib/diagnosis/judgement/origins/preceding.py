@@ -42,7 +42,7 @@ def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
 
 
 def _has_bits_of(frontier: Frontier, row: int, other: int) -> bool:
-    """Whether two rows of A have the same bits, and so have their partners."""
+    """Return whether two rows of A have equal bits, and so have their partners in B."""
     alignment = frontier.alignment
     rows_b = alignment.b_row[np.searchsorted(alignment.a_row, [row, other])]
     sides = ((alignment.a.digest, (row, other)), (alignment.b.digest, rows_b))
@@ -50,7 +50,7 @@ def _has_bits_of(frontier: Frontier, row: int, other: int) -> bool:
 
 
 def _row(table: Table, place: Place) -> int:
-    """The row of a record by its coordinates."""
+    """Return the row of the record with these coordinates in a table."""
     names = [(tensor.rank, tensor.name, tensor.kind) for tensor in table.tensors]
     of_tensor = np.array([one == (place.rank, place.name, place.kind) for one in names], bool)
     there = of_tensor[table.tensor] & (table.phase == list(table.phases).index(place.phase))

@@ -65,7 +65,7 @@ def _names(reference: Table, alignment: Alignment) -> Mapping[str, str]:
 
 
 def _partners(keys: Array, values: Array, wanted: Array) -> Array:
-    """For each of `wanted` the value of the key that equals it; -1 where no key does."""
+    """Return for each of `wanted` the value whose key equals it; -1 where there is no such key."""
     if not len(keys):
         return np.full(len(wanted), -1)
     order = np.argsort(keys, kind="stable")

@@ -91,7 +91,7 @@ def _segment_of(
 
 
 def _key(frontier: Frontier, row: int) -> Any:
-    """The key of the segment that a row belongs to: rows of one segment have equal keys."""
+    """Return the key of the segment to which a row belongs; rows of one segment have equal keys."""
     a = frontier.alignment.a
     role = Role(int(frontier.role[row]))
     where = (int(a.step[row]), int(a.pass_index[row]), int(a.phase[row]))

@@ -62,7 +62,10 @@ class _Sum(NamedTuple):
 
 
 def _added_up(table: Table, rows: Sequence[int]) -> _Sum | None:
-    """The sum of records of one tensor; None where their values were not kept, or are too many."""
+    """Return the sum of records of one tensor, and the norm of the largest of them.
+
+    None where their values were not kept, or are too many.
+    """
     if not rows or int(table.figures["numel"][list(rows)].sum()) > MOST_ELEMENTS:
         return None
     try:

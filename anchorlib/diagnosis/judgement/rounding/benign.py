@@ -51,17 +51,17 @@ class Benign:
 
     @property
     def unused(self) -> bool:
-        """Whether values differ on which no loss depends."""
+        """Whether there are pairs whose values differ only in elements on which no loss depends."""
         return bool((self.why == UNUSED).any())
 
     def without(self, alignment: Alignment) -> Alignment:
-        """`alignment`, in which the pairs of this object count as equal."""
+        """Return the alignment with the pairs of this object marked as equal."""
         equal = alignment.equal.copy()
         equal[self.pairs] = True
         return replace(alignment, equal=equal)
 
     def lines(self) -> Sequence[str]:
-        """For people: how many records differ by each of the reasons, a sentence a reason."""
+        """Return a sentence for each reason: how many records differ in no value by that reason."""
         return [
             f"{count} records differ {words}" if count > 1 else f"one record differs {words}"
             for why, words in _WORDS.items()

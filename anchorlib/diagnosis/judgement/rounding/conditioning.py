@@ -41,7 +41,10 @@ MOST_ELEMENTS = 1 << 22
 
 
 def conditioning(frontier: Frontier, row: int) -> float:
-    """The factor by which a norm between a row and its parents enlarges rounding; 1 without one."""
+    """Return how many times a norm layer between a row and its parents enlarges rounding.
+
+    1 without a norm layer. row: a value in A's table.
+    """
     ops = frontier.ancestry(row).ops
     norms = [op for op in ops if NORM.search(op)]
     a = frontier.alignment.a
@@ -107,7 +110,7 @@ def _grouped(x: Array, op: str, text: str, *, is_viewed: bool) -> Array:
 
 
 def _of(x: Array, eps: float) -> float:
-    """The factor for x, each row of which is normalised by itself."""
+    """Return the factor by which normalising each row of x enlarges rounding."""
     with np.errstate(all="ignore"):
         spread = x.var(-1)
         enlarged = ((x**2).mean(-1) / (spread + eps)).sum() / (spread / (spread + eps)).sum()

@@ -57,7 +57,10 @@ def computed_in(*pair: tuple[Table, int]) -> float:
 
 
 def bits_in_use(table: Table, row: int) -> float:
-    """The eps of the bits that a float32 tensor uses in a run of low precision; 0 elsewhere."""
+    """Return the eps of the bits that a float32 tensor uses, in a run of low precision; else 0.
+
+    Low-precision results that were cast to float32 use few of its bits.
+    """
     return _kept_bits(table, row) if _is_low(table, row) else 0.0
 
 
@@ -118,11 +121,12 @@ def of_parents(frontier: Frontier, row: int) -> float:
 
 
 def of_casts(frontier: Frontier, row: int, ops_b: Sequence[str]) -> float:
-    """The eps of a value's only parent, where B computes in its type before a cast; else 0.
+    """Return the eps of a value's only parent, where B computes in its dtype before a cast; else 0.
 
     Operations stand in the order of backward, so that operations behind a cast in the list ran
     before the cast. With several parents, the list does not show to which parent an operation
     belongs.
+    ops_b: B's operations between the value and its parent.
     """
     parents = frontier.parents(row)
     if kind_of(frontier, row) != "value" or len(parents) != 1:
@@ -176,7 +180,10 @@ def type_eps(table: Table, row: int) -> float:
 
 
 def of_hardware(header: Mapping[str, Any], ops: Iterable[str]) -> float:
-    """The eps to which tensor cores or kernels may round their inputs; 0 where they may not."""
+    """Return the eps to which tensor cores or kernels may round their inputs; 0 if they may not.
+
+    header: the run's header, which names device and settings. ops: the operations.
+    """
     precision = str(header.get(MATMUL_PRECISION))
     # The machine's accelerator does not matter for tensors that stayed in the memory of its CPU.
     accelerated = header.get(DEVICES, header.get(DEVICE, "cpu")) != "cpu"
@@ -197,6 +204,6 @@ def header_of(table: Table, row: int) -> Mapping[str, Any]:
 
 
 def kind_of(frontier: Frontier, row: int) -> str:
-    """The kind of a row of A."""
+    """Return the kind, as "value" or "grad", of the record in a row of A."""
     kind: str = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row]].kind
     return kind

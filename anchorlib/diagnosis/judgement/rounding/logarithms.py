@@ -43,7 +43,10 @@ def size_of_logarithms(frontier: Frontier, row: int, row_b: int) -> float:
 
 
 def _size(table: Table, row: int) -> float:
-    """As `size_of_logarithms`, for the record of one run."""
+    """Return the norm that one run's record would have if its logarithms were of size 1.
+
+    0.0 where the record is not made of logarithms.
+    """
     own = table.tensors[table.tensor[row]]
     if own.kind != "value":
         return 0.0
@@ -55,7 +58,10 @@ def _size(table: Table, row: int) -> float:
 
 
 def _factor(edges: Edges) -> float:
-    """By what a logarithm was multiplied before it became the record; 0.0 where none became it."""
+    """Return the number by which a logarithm was multiplied before it became the record.
+
+    0.0 where no logarithm became the record. edges: how the record was computed.
+    """
     factor, place = 1.0, 0
     arguments = edges.arguments or ("",) * len(edges.ops)
     for _ in edges.ops:

@@ -58,10 +58,11 @@ def hidden_by_a_norm(frontier: Frontier, measures: Measures) -> int | None:
 
 
 def _made(frontier: Frontier, row: int, first: int) -> int | None:
-    """The order of the last result that a norm made before the record `row` of its moment.
+    """Return the order of the last norm result before the record `row` of the norm's moment.
 
     first: the first step that differs. None where that result is not of this step: the input of a
-    result in a later step differs by more than rounding, since parameters were updated in between.
+        result in a later step differs by more than rounding, since parameters were updated in
+        between.
     """
     a = frontier.alignment.a
     module = a.tensors[a.tensor[row]].name.rpartition(".")[0]

@@ -79,12 +79,15 @@ def _first_low(table: Table, rows: Iterable[int]) -> float:
 
 
 def _passes(table: Table, row: int) -> list[int]:
-    """The rows of the `pass_grad` of a row's parameter in the row's step."""
+    """Return the rows of the `pass_grad` of a row's parameter in the row's step."""
     return _in_step(table, row, table.tensors[table.tensor[row]].name, PASS)
 
 
 def _in_step(table: Table, row: int, name: str | None, kind: str) -> list[int]:
-    """The rows of a kind, and of a name unless that is None, in the step and rank of a row."""
+    """Return the rows of a kind in the step and rank of a row.
+
+    name: only rows of this tensor; None: of any.
+    """
     rank = table.tensors[table.tensor[row]].rank
     chosen = [
         (tensor.kind, tensor.rank) == (kind, rank) and name in (None, tensor.name)

@@ -71,8 +71,10 @@ class Resummations:
         self._work = WORK
 
     def of(self, row: int, row_b: int, measure: Measure, eps: float) -> Resummation | None:
-        """The finding from the record's sum in float64, else from its operands' norms, else None.
+        """Return whether rounding explains a difference, by computing the record once more.
 
+        The record's sum is computed in float64; where that is not possible, the norms of its
+        operands are used; None where neither is possible.
         eps: the eps of the precision in which the record was computed.
         """
         a = self._frontier.alignment.a
@@ -142,7 +144,7 @@ class Resummations:
         return bool(table.kept[row]) and int(table.figures["numel"][row]) <= MOST_ELEMENTS
 
     def _tasks(self, row: int, values: dict[int, Array]) -> Iterator[Task]:
-        """Every sum of some of the operands that has the record's shape."""
+        """Yield every sum of some of the operands that has the record's shape."""
         shape, gradients = self._shape(row), self._gradients(values)
         if self._kind(row) == "value":
             biases = [value for value in values.values() if value.shape == shape[-1:]]
@@ -217,7 +219,11 @@ class Resummations:
         return shape
 
     def _geometry(self, row: int) -> Geometry | None:
-        """The geometry of the convolution whose weight's gradient a row is, from A's header."""
+        """Return stride, padding and dilation of the convolution whose weight has this gradient.
+
+        They are read from A's header; None where it does not state them. row: the weight's
+        gradient.
+        """
         a = self._frontier.alignment.a
         tensor = a.tensors[a.tensor[row]]
         header = a.header.get(tensor.rank, {})

@@ -203,7 +203,7 @@ def _rounds_once(frontier: Frontier, row: int, ops: Sequence[str], ops_b: Sequen
 
 
 def _absolute(measure: Measure, norm_b: float) -> float:
-    """‖b − a‖₂, where a may be all zero."""
+    """Return ‖b − a‖₂ of a pair, also where a is all zero. norm_b: the norm of b."""
     if measure.norm and math.isfinite(measure.error_eps):
         return measure.error_eps * measure.eps * measure.norm
     return norm_b if math.isinf(measure.error_eps) else math.nan
@@ -248,7 +248,7 @@ def _is_sum(table: Table, row: int) -> bool:
 
 
 def _norm(table: Table, rows: Iterable[int]) -> float:
-    """The largest norm of the records in `rows`; 0.0 without rows."""
+    """Return the largest norm of the records in `rows`; 0.0 without rows."""
     return max((float(table.figures["l2"][row]) for row in rows), default=0.0)
 
 

@@ -58,7 +58,7 @@ def _is_unused(a: Table, b: Table, row: int, partner: int, gradient: int) -> boo
 
 
 def _site(table: Table, row: int) -> Site:
-    """The coordinates that a value and its gradient have in common."""
+    """Return the coordinates that a value and its gradient have in common, as a key."""
     tensor = table.tensors[table.tensor[row]]
     return (
         tensor.name,

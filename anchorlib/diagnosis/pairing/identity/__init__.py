@@ -1,4 +1,4 @@
-"""The identity of a record: one key for each row, by which the row finds its counterpart.
+"""The identity of a record: one key for each row of a table, by which the row finds its partner.
 
 identity   the keys of two tables: rank, phase, step, pass, call, kind, name and mode
 keys       rows matched by equal keys, by sorting and searching whole columns

@@ -29,10 +29,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """The phases by which rows of two runs are paired.
+    """The phases and passes by which rows of two runs are paired.
 
-    phases: of each row of A, and of B: "train" for a forward that the other run made in training.
-    passes: of each row of A, and of B; of such a forward, the pass of training it belongs to.
+    phases: the phase of each row of A, and of B: "train" for a forward that the other run made in
+        training.
+    passes: the pass of each row of A, and of B; for such a forward, the pass of training it is in.
     since: the step, in the run's own count, from which A, and B, ran in eval mode while the other
         trained; None where it never did.
     """
@@ -48,10 +49,10 @@ def modes(
     phases: tuple[Array, Array],
     offset: int,
 ) -> Modes:
-    """The phases of two tables' rows, with one phase for a forward that ran in two modes.
+    """Return the phases of two tables' rows, with one phase for a forward that ran in two modes.
 
-    series, phases: numbers of tensors and phases that both tables share. offset: what to add to A's
-    steps to get B's.
+    series, phases: for each table, numbers of its tensors and phases that both tables share.
+    offset: what to add to A's steps to get B's.
     """
     rows = phases[0][tables[0].phase], phases[1][tables[1].phase]
     passes = tables[0].pass_index, tables[1].pass_index
@@ -95,10 +96,12 @@ def _in_turn(
     trains: tuple[Array, Array],
     evaluated: int,
 ) -> dict[int, int]:
-    """Forwards of a run in eval mode, each with the other run's forward in its turn.
+    """Pair forwards of one run in eval mode with the other run's forwards, the n-th with the n-th.
 
-    where, columns: series and step, phase and pass of each row of A, and of B. trains: whether
-    each row was made in training. evaluated: the number of the run that is in eval mode.
+    Returns the rows of the run in eval mode -> rows of the other.
+    where, columns: series and step, phase and pass of each row of A, and of B.
+    trains: whether each row was made in training.
+    evaluated: which run is in eval mode, 0 for A, 1 for B.
     """
     places = _packed([[*where[n], tables[n].call, *columns[n]] for n in (0, 1)])
     groups = _packed([[*where[n], tables[n].call] for n in (0, 1)])
@@ -130,7 +133,10 @@ def _in_turn(
 
 
 def _packed(where: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
-    """One number for the place of each row of A, and of B; equal where all their columns are."""
+    """Return one number for each row of A, and of B.
+
+    Equal where all columns of two rows are equal.
+    """
     places = packed([np.concatenate(both) for both in zip(*where, strict=True)])
     count = len(where[0][0])
     return places[:count], places[count:]
@@ -142,7 +148,11 @@ def _moved(
     trains: tuple[Array, Array],
     evals: tuple[Array, Array],
 ) -> list[Array]:
-    """Of each row of A, and of B, whether it is a forward that the other run made in training."""
+    """Return whether each row of A, and of B, ran in eval mode but in training in the other run.
+
+    places: a number for each row, equal for rows that may be paired. trains, evals: whether each
+        row was made in training, or in eval mode.
+    """
     moved = []
     for run, other in ((0, 1), (1, 0)):
         move = evals[run] & np.isin(places[run], places[other][trains[other]])
@@ -153,10 +163,10 @@ def _moved(
 
 
 def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
-    """The pass of each row; for a row in eval mode, the pass of training in which it was recorded.
+    """Return the pass of each row; for a row in eval mode, the pass of training it was recorded in.
 
-    That is the pass of the next record of training in the step, as of the loss that is computed
-    from the row's tensor.
+    That is the pass of the next training record in the step, such as the loss that is computed from
+    the row's tensor.
     """
     passes = table.pass_index.copy()
     rank = np.array([tensor.rank for tensor in table.tensors] or [0])[table.tensor]
@@ -176,7 +186,7 @@ def _pass_of_training(table: Table, trains: Array, evals: Array) -> Array:
 
 
 def _trains(table: Table, in_training: Array) -> Array:
-    """Whether each row belongs to a step of training: one with gradients, or training records."""
+    """Return whether each row is in a training step: one with gradients or training records."""
     values = np.array([tensor.kind == "value" for tensor in table.tensors], bool)[table.tensor]
     in_training_step: Array = np.isin(table.step, table.step[in_training | ~values])
     return in_training_step

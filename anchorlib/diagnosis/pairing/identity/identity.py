@@ -1,4 +1,4 @@
-"""The identity of a record, by which it finds its counterpart: one key for each row."""
+"""The identity of a record, by which it finds its partner in the other run: a key for each row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACE = ("step", "pass_index", "call")
 
 
 class Identities:
-    """The keys of two tables' rows; within a table each key occurs once.
+    """The keys of the rows of two tables; within a table each key occurs once.
 
     row_a, row_b: the rows that have a key, ascending. Where a run holds one observation in two
         modes, one record has the key, preferably a record with values, and the other has none.
@@ -44,9 +44,10 @@ class Identities:
 
 
 def series_codes(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
-    """A number for each tensor of A, and of B; those with equal numbers are one series.
+    """Return a number for each tensor of A, and of B; those with equal numbers can be paired.
 
-    Tensors of one series have equal ranks, kinds and `mode_class`, and names that are matched.
+    Such tensors have equal ranks, kinds and `mode_class`, and names that are matched.
+    to_b: the matches, A's name -> B's.
     """
     known: dict[Hashable, int] = {}
     codes: tuple[list[int], list[int]] = ([], [])
@@ -68,12 +69,15 @@ def series_codes(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Ar
 
 
 def mode_class(mode: str) -> str:
-    """The mode's text; empty for the modes whose records are the tensor itself."""
+    """Return the mode's text; "" for the modes whose records are the tensor itself.
+
+    Records of two modes are paired only where this text is equal.
+    """
     return "" if mode.split(":")[0] in ("all", "summary", "every_n", "final") else mode
 
 
 def shared_codes(a: Any, b: Any) -> tuple[Array, Array]:
-    """Numbers for the values of two lists; exactly equal values have equal numbers."""
+    """Return numbers for the values of two lists; exactly equal values have equal numbers."""
     known: dict[Hashable, int] = {}
     codes_a, codes_b = (
         [known.setdefault(value, len(known)) for value in values] for values in (a, b)
@@ -82,7 +86,7 @@ def shared_codes(a: Any, b: Any) -> tuple[Array, Array]:
 
 
 def same_bits(a: Table, b: Table, a_row: Array, b_row: Array) -> Array:
-    """Whether dtype, shape and digest of each of these pairs of rows are equal."""
+    """Return whether dtype, shape and digest of each of these pairs of rows are equal."""
     dtype_a, dtype_b = shared_codes(a.dtypes, b.dtypes)
     shape_a, shape_b = shared_codes(a.shapes, b.shapes)
     equal: Array = (a.digest[a_row] == b.digest[b_row]).all(axis=1)
@@ -92,13 +96,16 @@ def same_bits(a: Table, b: Table, a_row: Array, b_row: Array) -> Array:
 
 
 def repeats(table: Table) -> Array:
-    """For each row, how many rows before it have its tensor, phase, step, pass and call."""
+    """Return for each row how many rows before it have its tensor, phase, step, pass and call."""
     places = (getattr(table, name) for name in PLACE)
     return occurrences(packed([table.tensor, table.phase, *places]))
 
 
 def _chosen(table: Table, keys: Array) -> tuple[Array, Array]:
-    """One row for each key, ascending, and their keys."""
+    """Return one row for each key, ascending, and the keys of these rows.
+
+    keys: the key of each row of the table; rows with stored values are preferred.
+    """
     # Where two modes both kept the values, or neither did, the mode that comes first by name is
     # taken: the order of arrival must not decide.
     modes = sorted({tensor.mode for tensor in table.tensors})

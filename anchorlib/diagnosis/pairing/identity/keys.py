@@ -14,7 +14,10 @@ LIMIT = 1 << 62
 
 
 def packed(columns: Sequence[Array]) -> Array:
-    """One int64 for each row; two rows have equal numbers exactly where all columns are equal."""
+    """Return one int64 for each row.
+
+    Two rows have equal numbers where all their columns are equal.
+    """
     keys = np.zeros(len(columns[0]), np.int64)
     if not len(keys):
         return keys
@@ -36,7 +39,10 @@ def packed(columns: Sequence[Array]) -> Array:
 
 
 def joined(a: Array, b: Array) -> tuple[Array, Array]:
-    """The places of shared keys, in a (ascending) and in b; keys are unique in each of the two."""
+    """Return the indices of shared keys in `a`, ascending, and in `b`.
+
+    Keys are unique within each of the two arrays.
+    """
     order = np.argsort(b, kind="stable")
     ascending = b[order]
     place = np.searchsorted(ascending, a)
@@ -46,7 +52,7 @@ def joined(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def occurrences(keys: Array) -> Array:
-    """For each row, how many rows before it have its key."""
+    """Return for each entry how many entries before it have an equal key."""
     order = np.argsort(keys, kind="stable")
     ascending = keys[order]
     begins = np.ones(len(keys), bool)
@@ -58,6 +64,6 @@ def occurrences(keys: Array) -> Array:
 
 
 def _numbered(column: Array) -> Array:
-    """For each entry, its place among the sorted distinct entries."""
+    """Return for each entry its index among the sorted distinct entries."""
     numbers: Array = np.unique(column, return_inverse=True)[1].reshape(-1)
     return numbers.astype(np.int64)

@@ -29,15 +29,16 @@ CLEAR = 3
 
 
 def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) -> int:
-    """What to add to A's steps to get B's; 0 unless the digests clearly show another offset.
+    """Return what to add to A's steps to get B's; 0 unless digests clearly show another offset.
 
-    plain: the identities of both runs' records, with steps as they are.
+    to_b: the matches of names, A's name -> B's. plain: the identities of both runs' records, with
+        steps as they are.
 
     An offset gets one vote for each step of A at which a record has the bits of B's record so many
-    steps later. Runs without common coordinates take the offset with most votes; 0 in a tie.
-    Runs with common coordinates keep 0 where most records at equal steps are equal, or where any
-    record is whose bits occur at one step alone. Otherwise an offset must have at least CLEAR
-    votes, half of the steps that it makes common, and twice the votes of any other offset.
+    steps later. Runs without common coordinates take the offset with most votes; 0 in a tie. Runs
+    with common coordinates keep 0 where most records at equal steps are equal, or where any record
+    is whose bits occur at one step alone. Otherwise an offset must have at least CLEAR votes, half
+    of the steps that it makes common, and twice the votes of any other offset.
     """
     places_a, places_b = joined(plain.key_a, plain.key_b)
     common = len(places_a)
@@ -58,7 +59,7 @@ def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) 
 
 
 def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
-    """The steps, in A and in B, of records with equal bits and equal coordinates except the step.
+    """Return the steps, in A and in B, of records that are equal in bits and all but the step.
 
     Only bits that occur at a single step of their run are paired: constants do not identify a step.
     """
@@ -79,7 +80,7 @@ def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Arr
 
 
 def _telling(table: Table) -> Array:
-    """The rows to look at: those of the tensors that were recorded first, as inputs are.
+    """Return the rows whose bits are compared: those of the first tensors, as inputs are.
 
     There are at most ENOUGH rows, unless the first tensor alone has more. Single numbers and
     constants are left out: the value of a counter shows its own count, not the step of the run.
@@ -97,7 +98,7 @@ def _telling(table: Table) -> Array:
 
 
 def _at_one_step(keys: Array, steps: Array) -> tuple[Array, Array]:
-    """The keys that occur at one step alone, ascending, and the step of each."""
+    """Return the keys that occur at one step alone, ascending, and the step of each."""
     if not len(keys):
         return keys, steps
     order = np.lexsort((steps, keys))
@@ -108,7 +109,10 @@ def _at_one_step(keys: Array, steps: Array) -> tuple[Array, Array]:
 
 
 def _votes(step_a: Array, step_b: Array) -> tuple[Array, Array]:
-    """The offsets between equal records, and how many of A's steps have a record at each offset."""
+    """Return the offsets between equal records, and how many of A's steps show each offset.
+
+    step_a, step_b: the steps of records with equal bits, pair by pair.
+    """
     if not len(step_a):
         return step_a, step_a
     differences = np.unique(np.stack([step_b - step_a, step_a]), axis=1)

@@ -3,7 +3,7 @@
 order         where one run has each of the other run's samples
 drifted       finds the other order from nearly equal rows, where rounding has changed the bits
 permutations  finds the other order by the bits of the samples
-arrangement   the run with its samples put into the order of the other run
+arrangement   puts the samples of one run into the order of the other run
 """
 
 from anchorlib.diagnosis.pairing.orders.arrangement import arranged

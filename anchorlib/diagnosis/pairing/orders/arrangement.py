@@ -1,4 +1,4 @@
-"""A run whose samples are put into the order in which the other run has them.
+"""B's records with their samples put into the order in which A has them.
 
 A record that follows the samples has an axis as long as the batch, or a multiple of that where a
 module flattens samples and positions. Which axis follows the samples, and whether any axis does, is
@@ -39,7 +39,7 @@ class Move(NamedTuple):
     """How a record is reordered.
 
     split: the shape to which the record is reshaped first, in which samples have their own axis.
-    axis: that axis. order: for each of A's samples, its place in B.
+    axis: the samples' axis in that shape. order: for each of A's samples, its index in B.
     """
 
     axis: int
@@ -47,7 +47,7 @@ class Move(NamedTuple):
     split: tuple[int, ...]
 
     def of(self, values: Array) -> Array:
-        """The values in the new order, flat."""
+        """Return the values in the new order, as a flat array."""
         in_samples = values.reshape(self.split)
         reordered: Array = np.ascontiguousarray(
             in_samples.take(self.order, axis=self.axis)
@@ -56,7 +56,7 @@ class Move(NamedTuple):
 
 
 def arranged(alignment: Alignment) -> Alignment:
-    """The alignment with B's samples in A's order; unchanged where the orders do not differ."""
+    """Return the alignment with B's samples in A's order; unchanged where the orders agree."""
     orders_found = orders(alignment)
     if not orders_found:
         return alignment
@@ -70,7 +70,7 @@ def arranged(alignment: Alignment) -> Alignment:
 
 
 def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
-    """The move of each row of B that follows the samples."""
+    """Return how to reorder each row of B whose record follows the samples: row -> move."""
     a, b = alignment.a, alignment.b
     parameters = parameters_of(a)
     whose = np.array(
@@ -102,7 +102,7 @@ def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
 
 
 def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[Move | None, Order]:
-    """The move that brings B's record clearly nearer to A's, and the order as it is known then.
+    """Return the move that brings B's record clearly nearer to A's, and the order as known then.
 
     The move is None where no move does that, and for records of different shape or dtype, or with
     too many elements. Raises StoreError where a record cannot be read.
@@ -131,9 +131,10 @@ def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[
 
 
 def _settled(order: Order, move: Move, values_a: Array, values_b: Array) -> Order:
-    """The order, with the places of alike samples settled by a record, if there are such samples.
+    """Return the order, with the places of alike samples settled by one more record if it can.
 
-    Only a record whose samples have an axis of their own can settle them.
+    Only a record whose samples have an axis of their own can settle them. Alike samples are those
+    that were equal in the records from which the order was read.
     """
     count = len(order.places)
     if len(np.unique(order.alike)) == count or move.split[move.axis] != count:
@@ -146,7 +147,7 @@ def _settled(order: Order, move: Move, values_a: Array, values_b: Array) -> Orde
 
 
 def _tried(shape: tuple[int, ...], order: Array) -> Iterator[Move]:
-    """The moves along all axes along which a record of this shape may follow the samples.
+    """Yield the moves along all axes along which a record of this shape may follow the samples.
 
     A flattened axis may have the samples outside or inside: both moves are tried.
     """
@@ -161,13 +162,13 @@ def _tried(shape: tuple[int, ...], order: Array) -> Iterator[Move]:
 
 
 def _apart(left: Array, right: Array) -> float:
-    """The distance of two arrays, over the elements whose difference is finite."""
+    """Return the distance of two arrays, over the elements whose difference is finite."""
     apart = np.abs(left.reshape(-1) - right)
     return float(np.linalg.norm(apart[np.isfinite(apart)]))
 
 
 def _moved(b: Table, moves: Mapping[int, Move]) -> Table:
-    """The table with these rows read in the new order, and the digests of that order.
+    """Return the table with these rows read in the new order, and with digests of that order.
 
     Figures stay as recorded: the order changes sums and norms by rounding alone.
     """

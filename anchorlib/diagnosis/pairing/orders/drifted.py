@@ -1,4 +1,4 @@
-"""Samples in another order, in passes where rounding has changed every record that has the order.
+"""Samples in another order, in passes where rounding has changed every record that shows the order.
 
 A model may make its samples itself, as the edges of a graph, so that no input of a pass has their
 order. The records that it computes from the samples are equal in the first pass, and nearly equal
@@ -28,10 +28,10 @@ MOST_ELEMENTS = 1 << 22
 def drifted(
     alignment: Alignment, telling: Collection[tuple[int, int]], known: Orders
 ) -> Iterator[tuple[Hashable, Order]]:
-    """The orders of further passes, from the values that gave the order of another pass.
+    """Yield the orders of further passes, read from the values that gave the order of another pass.
 
     telling: the tensor and the call (`call_of`) of each of these values. known: the orders of
-    passes that were found already.
+        passes that were found already.
     """
     a = alignment.a
     tensors = [tensor for tensor, _ in telling]
@@ -45,7 +45,11 @@ def drifted(
 
 
 def near_order(alignment: Alignment, pair: int) -> Order | None:
-    """The place in B of each of A's rows along the first axis, where rows are nearly equal."""
+    """Return where B has each of A's rows along the first axis, if the rows are nearly equal.
+
+    None where they are not, and for records that are too large, of different shapes or dtypes, or
+    without stored values.
+    """
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
     shape = a.shapes[a.shape[row_a]]

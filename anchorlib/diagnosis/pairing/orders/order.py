@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 class Order(NamedTuple):
     """Where B has each of A's samples.
 
-    places: the place in B of each of A's samples.
+    places: the index in B of each of A's samples.
     alike: a number for each of A's samples. Samples with one number have equal rows, but for
         rounding, in the records from which the order was read, so that their places among
         themselves are not known.
@@ -28,11 +28,11 @@ class Order(NamedTuple):
     alike: Array
 
     def settled(self, rows_a: Array, rows_b: Array) -> Order:
-        """The order, with the places of alike samples settled by the rows of one more record.
+        """Return the order, with alike samples told apart by the rows of one more record.
 
         rows_a, rows_b: A's and B's record, (samples, elements), each in its own order. Among alike
-        samples A's and B's rows are paired by rank along one random direction: rows that are nearly
-        equal in both runs have nearly equal places along it.
+            samples A's and B's rows are paired by rank along one random direction: rows that are
+            nearly equal in both runs have nearly equal places along it.
         """
         direction = np.random.default_rng(0).standard_normal(rows_a.shape[1])
         # Not a matrix product: that may round equal rows differently, depending on their places.
@@ -55,7 +55,7 @@ Orders = Mapping[Hashable, Order]
 
 
 def pass_of(table: Table, row: int) -> Hashable:
-    """The rank, phase, step and pass of a row."""
+    """Return the rank, phase, step and pass of a row, as a key."""
     rank = table.tensors[table.tensor[row]].rank
     return (
         rank,
@@ -66,12 +66,15 @@ def pass_of(table: Table, row: int) -> Hashable:
 
 
 def call_of(table: Table, row: int) -> tuple[int, int]:
-    """The tensor and the call of a row, by which a value is found again in other passes."""
+    """Return the tensor code and the call of a row, by which its value is found in other passes."""
     return int(table.tensor[row]), int(table.call[row])
 
 
 def wide(raw: Array, kind: str) -> Array:
-    """Values of an element type in double precision, in the shape of `raw`."""
+    """Return stored values decoded to double precision, in the shape of `raw`.
+
+    kind: the dtype's name. Complex values become complex128.
+    """
     values = dtypes.decode(np.ascontiguousarray(raw), kind)
     wider = np.complex128 if dtypes.dtype(kind).family == "complex" else np.float64
     widened: Array = values.astype(wider)

@@ -36,7 +36,7 @@ _DROPPING = re.compile(r"Dropout\w*\((?!p=0(\.0)?[,)])|DropoutBackward|dropout(_
 
 
 def orders(alignment: Alignment) -> Orders:
-    """The order of each pass whose samples B has in another order; none in runs with dropout.
+    """Return the order of each pass whose samples B has in another order; {} for runs with dropout.
 
     Dropout masks are drawn by place, so a sample at another place has another mask, and no order
     makes the runs equal.
@@ -64,7 +64,7 @@ def orders(alignment: Alignment) -> Orders:
 
 
 def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
-    """For each pass, the first TRIED pairs that may have equal elements in another order.
+    """Yield for each pass the first TRIED pairs that may have equal elements in another order.
 
     These are pairs of differing values, not of parameters, with stored values and with equal
     figures where the figures do not depend on the order.
@@ -94,7 +94,7 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
 
 
 def _order(alignment: Alignment, pair: int) -> Order | None:
-    """The place in B of each of A's rows, along the first or second axis; None without an order.
+    """Return where B has each of A's rows, along the first or second axis; None without an order.
 
     Both records must have equal rows at different places, more than half of them distinct.
     """
@@ -117,7 +117,7 @@ def _order(alignment: Alignment, pair: int) -> Order | None:
 
 
 def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Order | None:
-    """The place in B of each of A's rows, found by several values with few elements in a row.
+    """Return where B has each of A's rows, found by several values with few elements in a row.
 
     Such values are the two ends of edges, or a user and an item: integer tensors with as many rows.
     One of them alone does not identify a row; all of them together do. None unless more than half
@@ -144,7 +144,11 @@ def _joint_order(alignment: Alignment, pairs: Sequence[int]) -> Order | None:
 
 
 def _long_axis(alignment: Alignment, pair: int) -> int | None:
-    """The longer axis of a pair of integers of one shape: edges are many, and have two ends."""
+    """Return the longer axis of a pair of integer records: edges are many, and have two ends.
+
+    None where shapes or dtypes differ, for other dtypes, more than two axes, or too few or many
+    rows.
+    """
     a, b = alignment.a, alignment.b
     row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
     shape, kind = a.shapes[a.shape[row_a]], a.dtypes[a.dtype[row_a]]
@@ -155,9 +159,10 @@ def _long_axis(alignment: Alignment, pair: int) -> int | None:
 
 
 def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Order | None:
-    """For each row of A its place in B; None unless both have equal rows, most of them distinct.
+    """Return where B has each row of A; None unless rows are equal, most distinct, and reordered.
 
-    Equal rows keep their order at first: the first of them in A is the first of them in B.
+    rows_a, rows_b: digests of the rows. Equal rows keep their order at first: the first of them in
+        A is the first of them in B.
     """
     places_b: dict[bytes, list[int]] = {}
     for place, row in enumerate(rows_b):
@@ -172,10 +177,10 @@ def _places(rows_a: list[bytes], rows_b: list[bytes]) -> Order | None:
 
 
 def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
-    """Whether an operation of the model made this order, so that the batch itself is not reordered.
+    """Return whether an operation of the model made this order, not the batch itself.
 
-    Then the value of a parent, of this pass and with an axis of this length, has equal bits in both
-    runs.
+    Then the value of a parent, of this pass and with an axis of `count` samples, has equal bits in
+    both runs.
     """
     a, row = alignment.a, int(alignment.a_row[pair])
     tensor = a.tensors[a.tensor[row]]
@@ -203,7 +208,7 @@ def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
 
 
 def _drops(*tables: Table) -> bool:
-    """Whether the runs use dropout, by the descriptions of their modules and by operations."""
+    """Return whether the runs use dropout, by the texts of their modules and operations."""
     return any(_DROPPING.search(text) for table in tables for text in _texts(table))
 
 

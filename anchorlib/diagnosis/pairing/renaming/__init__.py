@@ -2,7 +2,7 @@
 
 evidence    what names are matched by besides their spelling: shapes, operations
 names       matches names by how they are spelled
-likeness    matches names by their records: by equal bits, and at last by like figures
+likeness    matches names by their records: by equal bits, and at last by like norms
 name_graph  the graph of one run's names: which tensors are computed from which
 positions   matches names by their place in the two graphs
 beginnings  names that can be matched by themselves, without a matched neighbour

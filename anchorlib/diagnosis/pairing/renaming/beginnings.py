@@ -1,4 +1,4 @@
-"""Names of two runs that can be matched by themselves, without a matched neighbour."""
+"""Names of two runs that can be matched by themselves, without a matched neighbour in the graph."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MOST = 20_000_000  # pairs of names of equal descriptions; with more, difflib ta
 
 
 class RunNames(NamedTuple):
-    """One run: its graph, and which of its names are matched.
+    """One run: the graph of its names, and which of them are matched with a name of the other run.
 
-    known: matched names -> B's name of the match (for B its own name). free: the names without a
-    match -> their places in the order of execution.
+    known: matched names -> B's name of the match (for B its own name).
+    free: the names without a match -> their numbers in the order of execution.
     """
 
     graph: NameGraph
@@ -31,10 +31,11 @@ class RunNames(NamedTuple):
 
 
 def beginnings(a: RunNames, b: RunNames) -> Pairs:
-    """Pairs of free names whose descriptions are unique in both runs; else pairs found by order.
+    """Return pairs of unmatched names whose descriptions are unique in both runs; else by order.
 
     A description holds a name's operations, kinds, shapes and neighbours. It reaches as far as any
-    pair is found: neighbours farther away are tried before nearer ones.
+    pair is found: neighbours farther away are tried before nearer ones. Where no description is
+    unique, names are paired by the order of execution.
     """
     if not a.free or not b.free:
         return []
@@ -51,7 +52,10 @@ def beginnings(a: RunNames, b: RunNames) -> Pairs:
 
 
 def _classes(side: RunNames, depth: int) -> dict[Hashable, list[str]]:
-    """The free names of each description, in order of execution."""
+    """Return the unmatched names of each description, in order of execution.
+
+    depth: how far the neighbours reach that a description includes.
+    """
 
     def first(name: str, node: NameNode) -> Hashable:
         return (node.parameter, node.ops, kinds_of(side.shapes, name))
@@ -64,7 +68,7 @@ def _classes(side: RunNames, depth: int) -> dict[Hashable, list[str]]:
 
 
 def _in_order(a: RunNames, b: RunNames) -> Pairs:
-    """Pairs of free computed names that have equal descriptions at the same place of the order.
+    """Return pairs of unmatched names that have equal descriptions and equal places in the order.
 
     Both orders of execution are aligned by difflib, in which matched names are fixed points. A
     description counts only where all names that have it, in both runs, are paired.
@@ -80,9 +84,10 @@ def _in_order(a: RunNames, b: RunNames) -> Pairs:
 
 
 def _sequence(side: RunNames) -> dict[str, Hashable]:
-    """What each computed name is compared by, in order of execution.
+    """Return for each computed name the key by which it is compared, in order of execution.
 
-    A matched name is compared by B's name; a free one by its shapes and those of its parameters.
+    A matched name is compared by B's name; an unmatched one by its shapes and its parameters'
+    shapes.
     """
     return {
         name: (node.holds, kinds_of(side.shapes, name)) if name in side.free else side.known[name]
@@ -92,10 +97,10 @@ def _sequence(side: RunNames) -> dict[str, Hashable]:
 
 
 def _common(a: Mapping[str, Hashable], b: Mapping[str, Hashable]) -> Pairs:
-    """The names in difflib's matching blocks of two sequences.
+    """Return the pairs of names in difflib's matching blocks of two sequences of keys.
 
-    difflib takes the longest block that both have, then continues before and after it. So
-    the names may be fewer than those of a longest common subsequence.
+    difflib takes the longest block that both have, then continues before and after it. So the names
+    may be fewer than those of a longest common subsequence.
     """
     sequence_a: Sequence[Hashable] = list(a.values())
     sequence_b: Sequence[Hashable] = list(b.values())

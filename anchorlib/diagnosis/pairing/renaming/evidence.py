@@ -12,7 +12,10 @@ __all__ = ["made_by", "named"]
 
 
 def made_by(table: Table) -> Made:
-    """For each name the operations that made it, where they are known one by one."""
+    """Return for each name the operations that made its tensor, where all of them are known.
+
+    Names whose edges may miss parents, or stand for compiled code, are left out.
+    """
     operations: dict[str, tuple[str, ...]] = {}
     for statements in table.edges.values():
         for edges in statements:
@@ -22,7 +25,7 @@ def made_by(table: Table) -> Made:
 
 
 def named(table: Table) -> Shapes:
-    """For each name and kind, the shape of its first record; names in order of execution."""
+    """Return for each name and kind the shape of its first record; names in order of execution."""
     first = np.full(len(table.tensors), -1)
     # Backwards, so that what is written last is the first record.
     first[table.tensor[::-1]] = np.arange(len(table))[::-1]

@@ -1,4 +1,4 @@
-"""Names matched by their records: by equal bits, and at last, as a guess, by like figures."""
+"""Names matched by their records: by equal bits, and at last, as a guess, by like norms."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ LIKE = 0.02  # of the larger norm: by how much the norms of like records may dif
 
 
 class _Record(NamedTuple):
-    """One record of a free name at a run's first step.
+    """One record of an unmatched name at a run's first step.
 
-    place: the rank, kind, phase, pass, call, dtype and shape. telling: whether the values can
-    distinguish the tensor from other tensors.
+    place: the rank, kind, phase, pass, call, dtype and shape.
+    digest: the two halves of the digest. l2: the norm.
+    telling: whether the values can distinguish the tensor from other tensors.
     """
 
     name: str
@@ -34,10 +35,10 @@ class _Record(NamedTuple):
 
 
 def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
-    """Matches free names that have a record with equal bits at equal places of the first step.
+    """Match unmatched names that have records with equal bits at equal places of the first step.
 
-    Bits identify a name only if no other free name has them at that place, and if they are neither
-    one repeated number nor a single 0, 1 or -1.
+    Bits identify a name only if no other unmatched name has them at that place, and if they are
+    neither one repeated number nor a single 0, 1 or -1.
     offset: what to add to A's steps to get B's.
     """
     by_bits = [_by_bits(records) for records in _first_records(naming, a, b, offset)]
@@ -50,10 +51,11 @@ def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
 
 
 def match_figures(naming: Naming, a: Table, b: Table, offset: int) -> None:
-    """Guesses matches of free names of equal kinds and shapes, whose norms are within a fiftieth.
+    """Guess matches of unmatched names of equal kinds and shapes whose norms differ by at most 2 %.
 
     The norms are those of the first step. Two names are matched only where neither name has such
     norms in common with a third.
+    offset: what to add to A's steps to get B's.
     """
     sides = []
     for records in _first_records(naming, a, b, offset):
@@ -75,7 +77,10 @@ def match_figures(naming: Naming, a: Table, b: Table, offset: int) -> None:
 
 
 def _like(norms_a: dict[Hashable, float], norms_b: dict[Hashable, float]) -> bool:
-    """Whether two names have records at common places, and like norms at all of these."""
+    """Return whether two names have records at common places, and like norms at all of these.
+
+    norms_a, norms_b: the norm of each name's record by place (rank, kind, phase, pass, call, …).
+    """
     shared = norms_a.keys() & norms_b.keys()
     return bool(shared) and all(
         abs(norms_a[place] - norms_b[place]) <= LIKE * max(norms_a[place], norms_b[place])
@@ -84,7 +89,7 @@ def _like(norms_a: dict[Hashable, float], norms_b: dict[Hashable, float]) -> boo
 
 
 def _by_bits(records: Iterator[_Record]) -> dict[Hashable, set[str]]:
-    """The names that have each (place, digest) of the telling records."""
+    """Return the names that have each (place, digest), of records that can identify a name."""
     names: dict[Hashable, set[str]] = {}
     for record in records:
         if record.telling:
@@ -95,7 +100,7 @@ def _by_bits(records: Iterator[_Record]) -> dict[Hashable, set[str]]:
 def _first_records(
     naming: Naming, a: Table, b: Table, offset: int
 ) -> tuple[Iterator[_Record], Iterator[_Record]]:
-    """The records of free names at A's first step, and at the step of B that stands for it.
+    """Return the records of unmatched names at A's first step, and at the corresponding step of B.
 
     Where B lacks that step, the next of its steps is taken.
     """

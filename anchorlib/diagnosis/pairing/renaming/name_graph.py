@@ -16,13 +16,13 @@ Kinship = Literal["parent", "parameter", "child", "user"]
 
 
 class Neighbour(NamedTuple):
-    """One neighbour of a node.
+    """A tensor next to a node of the graph: computed from it, or it is computed from the tensor.
 
     kinship: what the neighbour is to the node. A "child" is computed from the node; a "user" is
         computed from the node, which is one of its parameters.
     number: the place of the parent among the child's parents, or of the parameter among the user's
         parameters.
-    name: the neighbour's.
+    name: the neighbour's name.
     """
 
     kinship: Kinship
@@ -32,12 +32,12 @@ class Neighbour(NamedTuple):
 
 @dataclass(slots=True)
 class NameNode:
-    """One name.
+    """One node of the graph of names: a tensor by its name.
 
     parameter: whether other names are computed from this one as a parameter.
-    ops: the operations that made the tensor, sorted. holds: the shapes of the parameters that it
-        is computed from, sorted.
-    neighbours: a dict in place of an ordered set.
+    ops: the operations that made the tensor, sorted.
+    holds: the shapes of the parameters that it is computed from, sorted.
+    neighbours: the neighbours, in a dict in place of an ordered set.
     """
 
     parameter: bool = False
@@ -48,7 +48,7 @@ class NameNode:
 
 @dataclass(slots=True)
 class NameGraph:
-    """The names that have operations or neighbours, in order of execution.
+    """The names of a run that have operations or neighbours, as nodes in order of execution.
 
     again: the second names of tensors -> their first names. A container's output, for one, is its
         last member's output. Second names are no nodes.
@@ -59,7 +59,7 @@ class NameGraph:
 
 
 def graph_of(table: Table, shapes: Shapes) -> NameGraph:
-    """The graph that the edges of a run give for the names that it recorded."""
+    """Return the graph of the names that a run recorded, as its edges give it."""
     statements = [edges for rank in sorted(table.edges) for edges in table.edges[rank]]
     again = _again(statements, shapes)
     nodes = {name: NameNode() for name in shapes if name not in again}
@@ -75,7 +75,10 @@ def graph_of(table: Table, shapes: Shapes) -> NameGraph:
 
 
 def _again(statements: Iterable[Edges], shapes: Shapes) -> dict[str, str]:
-    """The second names of tensors -> their first names: one parent, and no operation between."""
+    """Return the second names of tensors -> their first names.
+
+    A second name has one parent, the first name, and no operation between the two.
+    """
     first_names: dict[str, str] = {}
     for edges in statements:
         if edges.name not in shapes or edges.name in first_names:
@@ -89,7 +92,10 @@ def _again(statements: Iterable[Edges], shapes: Shapes) -> dict[str, str]:
 
 
 def _add(nodes: dict[str, NameNode], edges: Edges, again: Mapping[str, str]) -> None:
-    """Adds the operations of a child, and the child and its parents as each other's neighbours."""
+    """Add the operations of one tensor, and make the tensor and its parents neighbours.
+
+    edges: from what the tensor was computed. again: second names of tensors -> first names.
+    """
     node = nodes[edges.name]
     node.ops = node.ops or tuple(sorted(edges.ops))
     counts = {"parent": 0, "parameter": 0}
@@ -108,12 +114,12 @@ def _add(nodes: dict[str, NameNode], edges: Edges, again: Mapping[str, str]) -> 
 
 
 def _shape(kinds: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape of the kind of a name that was recorded first."""
+    """Return the shape of the kind that was recorded first. kinds: kind -> shape, of one name."""
     return next(iter(kinds.values()))
 
 
 def kinds_of(shapes: Shapes, name: str) -> Hashable:
-    """The kinds that were recorded of a name, with their shapes, as a key."""
+    """Return the kinds that were recorded of a name, with their shapes, as a key."""
     return tuple(sorted(shapes[name].items()))
 
 
@@ -123,12 +129,12 @@ def colours(
     known: Mapping[str, str],
     depth: int,
 ) -> list[dict[str, Hashable]]:
-    """The colours of all names, without neighbours, then with those up to 1, 2, … `depth` away.
+    """Return the colours of all names: without neighbours, then with those up to 1, 2, … away.
 
-    Two names have equal colours where they and their neighbours, up to that distance, look alike.
-    This is colour refinement (Weisfeiler-Leman).
-    first: the colour of a name without its neighbours. known: matched names -> B's names, which are
-    their colours at every depth.
+    The list has `depth` + 1 entries. Two names have equal colours where they and their neighbours,
+    up to that distance, look alike. This is colour refinement (Weisfeiler-Leman).
+    first: the colour of a name without its neighbours.
+    known: matched names -> B's names, which are their colours at every depth.
     """
     rounds: list[dict[str, Hashable]] = [
         {
@@ -148,6 +154,9 @@ def colours(
 
 
 def _around(node: NameNode, colour_of: Mapping[str, Hashable]) -> Hashable:
-    """The neighbours' colours, without their numbers: another program may reorder operands."""
+    """Return a key of the neighbours' colours, without their numbers.
+
+    Another program may order operands differently, so that numbers do not count.
+    """
     near = {(neighbour.kinship, neighbour.name) for neighbour in node.neighbours}
     return tuple(sorted((kinship, hash(colour_of[name])) for kinship, name in near))

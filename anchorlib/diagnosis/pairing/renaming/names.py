@@ -1,10 +1,11 @@
-"""Which name of one run stands for which of the other.
+"""Which name of one run stands for which name of the other.
 
 The user's map comes first; then equal names, names that differ by the segments of wrappers, and
-names that have a prefix in one run. Free names are then matched by `likeness` (equal bits) and
-`positions` (equal places among the operations). Equal names of tensors with different shapes or
-operations are matched after that: the `0` of a model is not the `0` of `Sequential(model)`, which
-is the whole model, but its `0.0`. At last comes a guess (`likeness`).
+names that have a prefix in one run. Names that are still free, that is, without a match, are then
+matched by `likeness` (equal bits) and `positions` (equal places among the operations). Equal names
+of tensors with different shapes or operations are matched after that: the `0` of a model is not the
+`0` of `Sequential(model)`, which is the whole model, but its `0.0`. At last comes a guess
+(`likeness`).
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ Made = Mapping[str, Sequence[str]]
 
 @dataclass(slots=True)
 class Naming:
-    """Names of two runs, matched one to one.
+    """The names of two runs, matched one to one; names without a match are called free.
 
-    a, b: all names of the two runs. to_b: the matches, A's name -> B's. renamed: the matches of
-    names that are not equal.
+    a, b: all names of the two runs. to_b: the matches, A's name -> B's.
+    renamed: the matches of names that are not equal.
     """
 
     a: Shapes
@@ -56,14 +57,17 @@ class Naming:
         return [name for name in self.b if name not in self._taken]
 
     def match(self, a: str, b: str, how: str = "") -> None:
-        """Matches `a` with `b`, both of them still free."""
+        """Match A's name `a` with B's name `b`, neither of which has a match yet.
+
+        how: how the match was found, one of the words of `Renaming.how`.
+        """
         self.to_b[a] = b
         self._taken.add(b)
         if a != b:
             self.renamed.append(Renaming(a, b, how))
 
     def match_all(self, pairs: Iterable[tuple[str, str]], how: str) -> None:
-        """Matches each pair whose two names are in no other pair."""
+        """Match each pair whose two names are in no other pair."""
         pairs = list(dict.fromkeys(pairs))
         of_a = Counter(a for a, _ in pairs)
         of_b = Counter(b for _, b in pairs)
@@ -72,14 +76,14 @@ class Naming:
                 self.match(a, b, how)
 
     def match_equal(self) -> None:
-        """Matches equal names that are still free, whatever was recorded of them."""
+        """Match equal names that are still without a match, whatever was recorded of them."""
         free = set(self.left_b)
         for name in self.left_a:
             if name in free:
                 self.match(name, name)
 
     def alike(self, a: str, b: str) -> bool:
-        """Whether two names have a kind in common, and equal shapes in all their common kinds."""
+        """Return whether two names have common kinds, and equal shapes in all of these."""
         kinds_a, kinds_b = self.a[a], self.b[b]
         shared = kinds_a.keys() & kinds_b.keys()
         return bool(shared) and all(kinds_a[kind] == kinds_b[kind] for kind in shared)
@@ -91,9 +95,9 @@ def by_name(
     names: Mapping[str, str],
     made: tuple[Made, Made] = ({}, {}),
 ) -> Naming:
-    """The two runs' names, matched as far as the user's map and the spelling of names allow.
+    """Match the names of two runs as far as the user's map and the spelling of names allow.
 
-    Equal names stay free where shapes or operations show two different tensors.
+    Equal names stay without a match where shapes or operations show two different tensors.
     names: the user's map, A's name -> B's.
     made: the operations that made A's names, and B's.
     """
@@ -113,14 +117,17 @@ def by_name(
 
 
 def _made(name: str, made_a: Made, made_b: Made) -> bool:
-    """Whether a name's operations are unknown in a run, equal in both, or have one in common."""
+    """Return whether the operations that made a name in the two runs may be those of one tensor.
+
+    They are where a run does not know them, where they are equal, or where one of them is common.
+    """
     if name not in made_a or name not in made_b:
         return True
     return made_a[name] == made_b[name] or bool(set(made_a[name]) & set(made_b[name]))
 
 
 def _match_wrapped(naming: Naming) -> None:
-    """Matches names that are equal without the segments of wrappers."""
+    """Match names that are equal without the segments that wrappers (DDP, FSDP, …) add."""
     bare: dict[str, list[str]] = {}
     for name in naming.left_b:
         bare.setdefault(_bare(name), []).append(name)
@@ -129,7 +136,7 @@ def _match_wrapped(naming: Naming) -> None:
 
 
 def _match_prefixed(naming: Naming) -> None:
-    """Matches names that have a prefix in one run alone, one prefix after the other."""
+    """Match names that have a prefix in one run alone, one prefix after the other."""
     for _ in range(PREFIXES):
         longer = _prefix(naming, naming.left_a, naming.left_b)
         if not longer:
@@ -144,11 +151,11 @@ def _match_prefixed(naming: Naming) -> None:
 def _prefix(
     naming: Naming, long: list[str], short: list[str], *, turned: bool = False
 ) -> list[tuple[str, str]]:
-    """The pairs (name in `long`, name in `short`) that differ by the most frequent prefix.
+    """Return the pairs (name in `long`, name in `short`) that differ by the most frequent prefix.
 
-    Empty where another prefix fits more than half as many of these names, or where the prefix
-    has a single pair though `short` has more names. A prefix that both runs use for more names than
-    it would pair belongs to both runs, as where a model and its average are recorded in both.
+    Empty where another prefix fits more than half as many of these names, or where the prefix has a
+    single pair though `short` has more names. A prefix that both runs use for more names than it
+    would pair belongs to both runs, as where a model and its average are recorded in both.
     turned: whether `long` holds B's names.
     """
     ends = {_bare(name): name for name in short}
@@ -175,12 +182,12 @@ def _prefix(
 
 
 def _in_both(naming: Naming, prefix: str) -> int:
-    """How many names with this prefix are matched with an equal name of the other run."""
+    """Return how many names with this prefix are matched with an equal name of the other run."""
     equal = (a for a, b in naming.to_b.items() if a == b)
     return sum(_bare(name).startswith(f"{prefix}.") for name in equal)
 
 
 def _bare(name: str) -> str:
-    """A name without the segments that wrappers add."""
+    """Return a name without the segments that wrappers (DDP, FSDP, …) add."""
     kept = [part for part in name.split(".") if part not in WRAPPERS]
     return ".".join(kept) if kept else name

@@ -1,8 +1,8 @@
 """Names matched by their place in the graph of operations, where spelling does not help.
 
 Matches spread from the names that are matched already. Where they spread no farther, names that are
-unique in both runs by their operations, shapes and surroundings are matched, and matches spread
-from these. Where no name is unique, the order of execution pairs names that look alike.
+unique in both runs by their operations, shapes and neighbours are matched, and matches spread from
+these. Where no name is unique, the order of execution pairs names that look alike.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BEGINNINGS = 200  # searches for names to spread from; each looks at all names
 
 
 def match_positions(naming: Naming, a: Table, b: Table) -> None:
-    """Matches free names that stand at equal places of the two runs' graphs of operations.
+    """Match unmatched names that stand at equal places of the two runs' graphs of operations.
 
     A name without edges has no place there: it is matched only as the member of a matched module.
     """
@@ -35,7 +35,7 @@ def match_positions(naming: Naming, a: Table, b: Table) -> None:
 
 
 def _match(spreading: Spreading) -> None:
-    """Matches names by spreading, and where that ends, by new beginnings."""
+    """Match names by spreading from matched ones, and where that ends, from new beginnings."""
     spreading.begin()
     for _ in range(BEGINNINGS):
         spreading.spread()
@@ -47,9 +47,10 @@ def _match(spreading: Spreading) -> None:
 
 
 def _same_tensors(naming: Naming, a: NameGraph, b: NameGraph) -> None:
-    """Matches the free second names of matched tensors, in order.
+    """Match the unmatched second names of matched tensors, in order.
 
-    A tensor must have equally many second names in both runs.
+    A tensor has a second name where, for example, a container's output is its last member's. It
+    must have equally many of them in both runs.
     """
     taken = set(naming.to_b.values())
     own = _free(a, naming.to_b)
@@ -63,7 +64,7 @@ def _same_tensors(naming: Naming, a: NameGraph, b: NameGraph) -> None:
 
 
 def _free(graph: NameGraph, taken: Mapping[str, str] | set[str]) -> dict[str, list[str]]:
-    """The free second names of each tensor, by its first name."""
+    """Return the second names of tensors that are not in `taken`, by the tensors' first names."""
     second_names: dict[str, list[str]] = {}
     for name, whole in graph.again.items():
         if name not in taken:
@@ -72,7 +73,7 @@ def _free(graph: NameGraph, taken: Mapping[str, str] | set[str]) -> dict[str, li
 
 
 def _members(naming: Naming) -> None:
-    """Matches members of equal names of matched modules: buffers, which autograd does not know."""
+    """Match members with equal names of matched modules: buffers, which autograd does not know."""
     free = set(naming.left_b)
     for name_a in naming.left_a:
         whole, _, own = name_a.rpartition(".")

@@ -1,9 +1,9 @@
-"""Matches that spread from matched names to their neighbours in the graphs.
+"""Matches of names that spread from matched names to their neighbours in the two graphs.
 
-Two free names are a candidate where both are neighbours of a matched pair, of equal kinship. Every
-such matched pair gives the candidate votes, and the best candidate without a rival is matched. So a
-difference in one place of a graph costs the names around it some votes, and does not prevent
-matches farther on.
+Two free names (names without a match) are a candidate where both are neighbours of a matched pair,
+of equal kinship. Every such matched pair gives the candidate votes, and the best candidate without
+a rival is matched. So a difference in one place of a graph costs the names around it some votes,
+and does not prevent matches farther on.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SAME, OTHER = 2.0, 1.0
 
 @dataclass(slots=True)
 class Spreading:
-    """The free names of two graphs, and the votes for pairs of them.
+    """The unmatched ("free") names of two graphs, and the votes for pairs of them.
 
     strict: whether two names must be computed from parameters of equal shapes, by operations of
         which at least one is the same, or by none. Otherwise a pair needs the share MOSTLY of the
         possible votes.
     votes: the candidates, A's name and B's, with their votes.
     around: for A and for B, the colours of names with neighbours up to 1, 2, … NEAR away.
-    free_a, free_b: free names -> their places in the order of execution.
+    free_a, free_b: free names -> their numbers in the order of execution.
     """
 
     naming: Naming
@@ -56,7 +56,7 @@ class Spreading:
         self.free_b = {n: at for at, n in enumerate(self.b.nodes) if n not in taken}
 
     def begin(self) -> None:
-        """Gives the votes of all matched pairs to their neighbours.
+        """Give the votes of all matched pairs to their neighbours.
 
         Where matched names are second names of tensors, as of a container's output, the first names
         of these tensors are matched too, if they fit.
@@ -68,13 +68,13 @@ class Spreading:
             self._propose(name_a, name_b)
 
     def take(self, name_a: str, name_b: str) -> None:
-        """Matches two free names, and gives their votes to their neighbours."""
+        """Match two unmatched names, and give the votes of this match to their neighbours."""
         self.naming.match(name_a, name_b, HOW)
         del self.free_a[name_a], self.free_b[name_b]
         self._propose(name_a, name_b)
 
     def sides(self) -> tuple[RunNames, RunNames]:
-        """The two runs as `beginnings` takes them, with the matches so far."""
+        """Return the two runs with the matches so far, as `beginnings` takes them."""
         known = {two: two for two in self.naming.to_b.values()}
         return (
             RunNames(self.a, self.naming.a, self.naming.to_b, self.free_a),
@@ -82,7 +82,7 @@ class Spreading:
         )
 
     def _propose(self, name_a: str, name_b: str) -> None:
-        """Gives votes of a matched pair to each pair of their free neighbours of equal kinship."""
+        """Give votes of a matched pair to each pair of unmatched neighbours of equal kinship."""
         if name_a not in self.a.nodes or name_b not in self.b.nodes:
             return
         near_a, near_b = (
@@ -103,7 +103,7 @@ class Spreading:
                     )
 
     def _fit(self, name_a: str, name_b: str) -> bool:
-        """Whether two names may be names of one tensor; see `strict`."""
+        """Return whether two names may be names of one tensor, by the criterion of `strict`."""
         node_a, node_b = self.a.nodes[name_a], self.b.nodes[name_b]
         if node_a.parameter != node_b.parameter or not self.naming.alike(name_a, name_b):
             return False
@@ -114,9 +114,9 @@ class Spreading:
         )
 
     def _alike(self, name_a: str, name_b: str) -> float:
-        """The votes that a candidate begins with, before those of matched neighbours.
+        """Return the votes that a candidate begins with, before those of matched neighbours.
 
-        One for each distance at which surroundings look alike, and less than one in all for common
+        One for each distance at which neighbours look alike, and less than one in all for common
         operations, equal last segments and equal names.
         """
         ops_a, ops_b = Counter(self.a.nodes[name_a].ops), Counter(self.b.nodes[name_b].ops)
@@ -128,7 +128,7 @@ class Spreading:
         )
 
     def spread(self) -> None:
-        """Matches candidates, those with the largest share of votes first, while any is clear.
+        """Match candidates, those with the largest share of votes first, while any is clear.
 
         If strict, ties are broken by the order of execution where no candidate is clear.
         """
@@ -145,7 +145,7 @@ class Spreading:
                 self.take(name_a, name_b)
 
     def _best(self) -> list[tuple[str, str]]:
-        """The candidates without a rival that have the largest share of the possible votes.
+        """Return the candidates without a rival that have the largest share of possible votes.
 
         A rival is another candidate that shares one name and has at least as many votes.
         """
@@ -170,7 +170,7 @@ class Spreading:
         return [pair for pair, share in shares.items() if share >= most]
 
     def _share(self, pair: tuple[str, str], votes: float) -> float:
-        """The votes of a candidate, relative to those that all its neighbours could give."""
+        """Return a candidate's votes, relative to those that all its neighbours could give."""
         sides = (self.a.nodes[pair[0]], self.b.nodes[pair[1]])
         most = max(
             len({(neighbour.kinship, neighbour.name) for neighbour in node.neighbours})
@@ -179,9 +179,9 @@ class Spreading:
         return votes / (SAME * max(most, 1))
 
     def _first_of_ties(self) -> list[tuple[str, str]]:
-        """The first candidate whose names lead two tied groups of one size, in order of execution.
+        """Return the first candidate whose names lead two tied groups of equal size.
 
-        Empty where there are no such groups.
+        The order is that of execution. Empty where there are no such groups.
         """
         for name in sorted({pair[0] for pair in self.votes}, key=self.free_a.__getitem__):
             group_b = self._tied(name, 0)
@@ -191,7 +191,10 @@ class Spreading:
         return []
 
     def _tied(self, name: str, side: int) -> list[str]:
-        """The other names that have the most votes with this name, in order of execution."""
+        """Return the names of the other run that have most votes with a name, in execution order.
+
+        side: the run of `name`, 0 for A, 1 for B.
+        """
         votes_of = {pair[1 - side]: vote for pair, vote in self.votes.items() if pair[side] == name}
         most = max(votes_of.values())
         order = self.free_a if side else self.free_b
@@ -201,7 +204,7 @@ class Spreading:
 
 
 def _near(node: NameNode, free: Mapping[str, int]) -> dict[tuple[str, str], set[int]]:
-    """The free neighbours of a node, as (kinship, name), with their places among the operands."""
+    """Return a node's unmatched neighbours, as (kinship, name) -> their places among operands."""
     neighbours: dict[tuple[str, str], set[int]] = {}
     for neighbour in node.neighbours:
         if neighbour.name in free:
@@ -210,7 +213,10 @@ def _near(node: NameNode, free: Mapping[str, int]) -> dict[tuple[str, str], set[
 
 
 def _around(graph: NameGraph, shapes: Shapes) -> list[dict[str, Hashable]]:
-    """The colours of names with neighbours up to 1, 2, … NEAR away, by kinds and shapes alone."""
+    """Return the colours of names by the kinds and shapes of their neighbours.
+
+    The neighbours are those up to 1, 2, … NEAR away, a dict for each distance.
+    """
     return colours(graph, lambda name, node: (node.parameter, kinds_of(shapes, name)), {}, NEAR)[1:]
 
 

@@ -1,6 +1,8 @@
 """Work that one run does in several passes or ranks, and the other run at once.
 
-splits         finds such work by the weights and shapes of both runs
+The run that divides the work into more parts is called the finer run.
+
+splits         finds such work by the numbers of passes and ranks of both runs
 groups         the records of the finer run that make up one record of the other run
 joined_values  the values of a group, joined into those of one record
 joint_table    the finer run with its passes or ranks merged, as a table like any other

@@ -29,7 +29,7 @@ Key = tuple[Hashable, ...]
 
 
 class RowGroup(NamedTuple):
-    """Rows that make up one record.
+    """Rows of the finer run that make up one record of the other run.
 
     partner: the other run's row of that record, -1 where it has none.
     combined: how rows become one record; "first" takes the first row for all.
@@ -48,7 +48,7 @@ class RowGroup(NamedTuple):
 
 @dataclass(slots=True)
 class RowGroups:
-    """The groups of a run, in the order of their first rows.
+    """All groups of the finer run's rows, in the order of their first rows.
 
     replicas: pairs of rows of ranks that should hold equal values and do not.
     parts: how many groups have shapes that add up to the other run's along one axis.
@@ -63,7 +63,11 @@ class RowGroups:
 
     @property
     def split(self) -> bool:
-        """Whether more groups have shapes that fit the split than shapes that do not."""
+        """Whether the groups show that the finer run splits the other's work.
+
+        They do where more groups have shapes that add up to the other run's than shapes that do
+        not.
+        """
         return self.parts > self.others
 
 
@@ -75,10 +79,11 @@ def grouped(
     offset: int,
     factors: Sequence[float],
 ) -> RowGroups:
-    """The groups of the finer run's records.
+    """Return the finer run's rows in groups, each of which makes up one record of the other run.
 
-    names: the finer run's names -> the other run's. offset: what to add to the finer run's steps to
-    get the other run's. factors: those by which the sum of a scalar's parts may be multiplied.
+    names: the finer run's names -> the other run's.
+    offset: what to add to the finer run's steps to get the other run's.
+    factors: those by which the sum of a scalar's parts may be multiplied.
     """
     partners: dict[Key, int] = {}
     for row, key in enumerate(_keys(coarse)):
@@ -92,11 +97,12 @@ def grouped(
 def members(
     table: Table, split: Split, names: Mapping[str, str], offset: int
 ) -> dict[Key, list[int]]:
-    """The rows of a run, by the coordinates of the merged record of which they are parts.
+    """Return the rows of a run by the coordinates of the merged record of which they are parts.
 
     The rows of a record are in the order of ranks, and of execution within a rank. A key's last
     entry is the mode's text.
-    names: this run's names -> the other's. offset: what to add to its steps to get the other's.
+    names: this run's names -> the other's. offset: what to add to this run's steps to get the
+        other's.
     """
     rows_of_record: dict[Key, list[int]] = {}
     for row, key in enumerate(_keys(table)):
@@ -110,7 +116,7 @@ def members(
 
 
 def _keys(table: Table) -> Iterator[Any]:
-    """The key of each row: rank, name and kind first, then coordinates, the mode's text last."""
+    """Yield each row's key: rank, name and kind first, then coordinates, the mode's text last."""
     columns = (table.step, table.pass_index, table.call, repeats(table))
     lists = zip(*(column.tolist() for column in columns), strict=True)
     whose = zip(table.tensor.tolist(), table.phase.tolist(), strict=True)
@@ -130,7 +136,7 @@ def _keys(table: Table) -> Iterator[Any]:
 
 
 def parameters_of(table: Table) -> set[str]:
-    """The names of a run's parameters, recognised by the kinds of their records, or by edges."""
+    """Return the names of a run's parameters, known by the kinds of their records, or by edges."""
     names = {
         tensor.name
         for tensor in table.tensors
@@ -142,7 +148,7 @@ def parameters_of(table: Table) -> set[str]:
 
 
 def _partial(table: Table) -> set[tuple[str, str]]:
-    """The names and kinds of DTensors whose ranks hold summands, by their last placements."""
+    """Return the (name, kind) of DTensors whose ranks hold summands, by their last placements."""
     partial = set()
     for number, tensor in enumerate(table.tensors):
         name, mark, _ = tensor.name.rpartition(PLACEMENTS)
@@ -157,10 +163,10 @@ def _partial(table: Table) -> set[tuple[str, str]]:
 
 @dataclass(slots=True)
 class _Grouping:
-    """Groups in the making.
+    """The groups of rows so far, and what `add` needs to know of the two runs.
 
-    parameters: names of the finer run's parameters. partial: the names and kinds of its tensors of
-    which each rank holds a summand.
+    parameters: names of the finer run's parameters.
+    partial: the names and kinds of the finer run's tensors of which each rank holds a summand.
     """
 
     fine: Table
@@ -172,7 +178,10 @@ class _Grouping:
     groups: RowGroups = field(default_factory=RowGroups)
 
     def add(self, rows: list[int], partner: int) -> None:
-        """Adds the group of these rows; records of placements are skipped."""
+        """Add the group of these rows; rows that record the placements of a DTensor are skipped.
+
+        partner: the other run's row of the record that they make up, -1 where it has none.
+        """
         tensor = self.fine.tensors[self.fine.tensor[rows[0]]]
         if tensor.name.endswith(PLACEMENTS):
             return
@@ -183,7 +192,7 @@ class _Grouping:
         self.groups.listed.append(group)
 
     def _whole(self, group: RowGroup) -> RowGroup:
-        """The group of a tensor that a step has once, as a parameter: shards, or replicas."""
+        """Return the group of a tensor that a step has once, as a parameter: shards or replicas."""
         if (axis := self._axis(group)) is not None:
             return self._kept(group._replace(combined="concatenated", axis=axis))
         digests = self.fine.digest[list(group.rows)]
@@ -197,7 +206,7 @@ class _Grouping:
         return group
 
     def _part(self, group: RowGroup, tensor: Tensor) -> RowGroup:
-        """The group of a tensor that each pass has: parts of a batch, summands, or replicas."""
+        """Return the group of a tensor that each pass has: batch parts, summands or replicas."""
         axis = self._axis(group)
         if axis is not None:
             # Shards of a parameter's gradient are reduced already: no part's scale is left in them.
@@ -217,7 +226,7 @@ class _Grouping:
         return self._kept(group._replace(combined="summed", gradient=True))
 
     def _complete(self, group: RowGroup) -> bool:
-        """Whether each part has a record, of the shape of the other run's record."""
+        """Return whether each part has a record, of the shape of the other run's record."""
         fine, rows = self.fine, list(group.rows)
         phase = fine.phases[fine.phase[rows[0]]]
         passes = self.split.passes if phase in self.split.phases else 1
@@ -226,9 +235,10 @@ class _Grouping:
         return alike and len(rows) == self.split.together * passes
 
     def _is_replica(self, group: RowGroup) -> bool:
-        """Whether all parts have equal bits, and are replicas of the whole rather than summands.
+        """Return whether all parts have equal bits, as copies of the whole rather than summands.
 
-        They are where one part's norm is as near to the other run's as the norm of their sum.
+        They are copies where one part's norm is as near to the other run's as the norm of their
+        sum.
         """
         fine, rows = self.fine, list(group.rows)
         if not (fine.digest[rows] == fine.digest[rows[0]]).all():
@@ -237,9 +247,10 @@ class _Grouping:
         return bool(abs(own - goal) <= abs(len(rows) * own - goal))
 
     def _number(self, group: RowGroup) -> RowGroup:
-        """The group of a scalar: the sum of parts, times the factor that comes nearest to the goal.
+        """Return the group of a scalar: the sum of parts, times the factor that fits best.
 
-        Parts that all have the other run's bits are replicas.
+        The factor is that which brings the sum nearest to the other run's number. Parts that all
+        have the other run's bits are replicas: the first one is taken.
         """
         rows = list(group.rows)
         if (self.fine.digest[rows] == self.coarse.digest[group.partner]).all():
@@ -250,7 +261,10 @@ class _Grouping:
         return self._kept(group._replace(combined="summed", factor=factor))
 
     def _kept(self, group: RowGroup) -> RowGroup:
-        """The group; left out unless its rows have values, of one dtype and one loss scale."""
+        """Return the group, marked as left out where its rows cannot be put together.
+
+        They can where all have stored values, of one dtype and one loss scale.
+        """
         rows = list(group.rows)
         kept = self.fine.kept[rows].astype(bool).all()
         kept &= (self.fine.dtype[rows] == self.fine.dtype[rows[0]]).all()
@@ -258,12 +272,12 @@ class _Grouping:
         return group if kept else group._replace(combined="left out")
 
     def _target(self, group: RowGroup) -> tuple[int, ...]:
-        """The shape of the other run's record."""
+        """Return the shape of the other run's record that the group's rows make up."""
         shape: tuple[int, ...] = self.coarse.shapes[self.coarse.shape[group.partner]]
         return shape
 
     def _axis(self, group: RowGroup) -> int | None:
-        """The axis along which the parts add up to the other run's shape; None where none does.
+        """Return the axis along which the parts add up to the other run's shape; None if none does.
 
         Groups that have such an axis are counted in `parts`.
         """

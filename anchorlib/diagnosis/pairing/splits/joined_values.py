@@ -29,7 +29,7 @@ MOST_PARTS = 1 << 20  # of one record: factors are ratios of such counts
 
 
 def summable(dtype: str) -> bool:
-    """Whether `joined` can round a sum to this dtype: bfloat16 and numpy's dtypes, except bool."""
+    """Return whether `joined` can round a sum to this dtype: bfloat16 and numpy's, except bool."""
     kind = dtypes.dtype(dtype)
     return dtype == BFLOAT16 or (kind.storage == kind.decoded and kind.family != "bool")
 
@@ -37,7 +37,7 @@ def summable(dtype: str) -> bool:
 def intact(
     table: Table, group: RowGroup, layout: str = "block", held: Held = NOTHING
 ) -> Array | None:
-    """The array that `joined` gives; None where a part cannot be read or is not as recorded."""
+    """Return the array that `joined` returns; None if a part cannot be read or is damaged."""
     try:
         return joined(table, group, layout, held)
     except StoreError:
@@ -45,12 +45,12 @@ def intact(
 
 
 def joined(table: Table, group: RowGroup, layout: str = "block", held: Held = NOTHING) -> Array:
-    """The raw storage of the record that a group's rows make up, flat.
+    """Return the raw storage of the record that a group's rows make up, as a flat array.
 
-    held: the values of rows that were read already.
-    Floats are added in float64 and complex numbers in complex128, and rounded once to the record's
-    dtype. Integers are added in their own dtype; their sum times the factor is computed exactly,
-    and rounded to the nearest integer.
+    layout: how a batch was dealt out, "block" or "strided".
+    held: the values of rows that were read already. Floats are added in float64 and complex numbers
+        in complex128, and rounded once to the record's dtype. Integers are added in their own
+        dtype; their sum times the factor is computed exactly, and rounded to the nearest integer.
     Raises StoreError where a part cannot be read or does not have its digest.
     """
     name = table.dtypes[table.dtype[group.rows[0]]]
@@ -64,9 +64,10 @@ def joined(table: Table, group: RowGroup, layout: str = "block", held: Held = NO
 
 
 def together(table: Table, groups: Iterable[RowGroup]) -> Iterator[tuple[RowGroup, Held]]:
-    """Each group, with those values of its rows that were read together with other small records.
+    """Yield each group with the values of its rows, as far as they could be read many at once.
 
-    The groups come in the order of their tensors, not in the order given.
+    Small records are read together. The groups come in the order of their tensors, not in the order
+    given.
     """
     numel = table.figures["numel"]
     waiting: list[RowGroup] = []
@@ -83,7 +84,10 @@ def together(table: Table, groups: Iterable[RowGroup]) -> Iterator[tuple[RowGrou
 
 
 def _held(table: Table, groups: Iterable[RowGroup]) -> Held:
-    """The values of the rows that `table.stack` can read at once; others are left to `joined`."""
+    """Return the values of the rows that `table.stack` can read at once: row -> values.
+
+    Other rows are read one by one by `joined`.
+    """
     alike: dict[tuple[int, int], list[int]] = {}
     for row in (row for group in groups for row in group.rows):
         key = (int(table.dtype[row]), int(table.figures["numel"][row]))
@@ -98,7 +102,10 @@ def _held(table: Table, groups: Iterable[RowGroup]) -> Held:
 
 
 def norm_of_parts(table: Table, group: RowGroup) -> float:
-    """The size of a sum's terms, of which much may cancel: their root sum square; 0 if no sum."""
+    """Return the root sum square of the norms of a sum's terms, times its factor; 0 if no sum.
+
+    Terms may cancel, so that the sum is smaller than this; rounding is relative to it.
+    """
     if group.combined != "summed":
         return 0.0
     norms = table.figures["l2"][list(group.rows)]
@@ -106,7 +113,10 @@ def norm_of_parts(table: Table, group: RowGroup) -> float:
 
 
 def _whole(table: Table, row: int, held: Held) -> Array:
-    """The values of one part in its shape. Raises StoreError where they lack their digest."""
+    """Return the values of one row in their shape.
+
+    Raises StoreError where they lack their digest.
+    """
     shape = table.shapes[table.shape[row]]
     raw = held[row] if row in held else whole(table, row)
     if halves_of(digest(raw)) != tuple(table.digest[row].tolist()):
@@ -115,7 +125,10 @@ def _whole(table: Table, row: int, held: Held) -> Array:
 
 
 def _together(parts: Sequence[Array], axis: int, layout: str) -> Array:
-    """The parts concatenated; interleaved where the layout is "strided" and shapes are equal."""
+    """Return the parts concatenated along an axis.
+
+    They are interleaved where the layout is "strided" and all shapes are equal.
+    """
     if layout == "strided" and len({part.shape for part in parts}) == 1:
         stacked = np.stack(parts, axis=axis + 1)
         shape = parts[0].shape
@@ -124,7 +137,7 @@ def _together(parts: Sequence[Array], axis: int, layout: str) -> Array:
 
 
 def _wide(raw: Array, name: str) -> Array:
-    """The decoded values, floats and complex numbers in double precision."""
+    """Return the decoded values; floats and complex numbers in double precision."""
     values = dtypes.decode(np.ascontiguousarray(raw), name)
     whole = dtypes.dtype(name).family
     wide = {"complex": np.complex128, "float": np.float64}.get(whole)
@@ -132,7 +145,7 @@ def _wide(raw: Array, name: str) -> Array:
 
 
 def _times(values: Array, factor: float) -> Array:
-    """The values times a factor; integers as Python's, so that none of their bits is lost."""
+    """Return the values times a factor; integers are multiplied exactly, as Python's integers."""
     if factor == 1.0 or values.dtype.kind not in "iu":
         return values * factor if factor != 1.0 else values
     ratio = Fraction(factor).limit_denominator(MOST_PARTS)
@@ -141,7 +154,10 @@ def _times(values: Array, factor: float) -> Array:
 
 
 def _encoded(values: Array, name: str) -> Array:
-    """The raw storage of values: floats rounded once to nearest even, to inf if too large."""
+    """Return the raw storage of values: floats rounded once to nearest even, to inf if too large.
+
+    name: the dtype's name.
+    """
     kind = dtypes.dtype(name)
     with np.errstate(over="ignore"):
         if name != BFLOAT16:
@@ -154,5 +170,5 @@ def _encoded(values: Array, name: str) -> Array:
 
 
 def halves_of(whole: bytes) -> tuple[int, int]:
-    """A digest as `Table.digest` holds it: the high half, then the low one."""
+    """Return the two halves of a digest, high and low, as `Table.digest` holds them."""
     return int.from_bytes(whole[:8]), int.from_bytes(whole[8:])

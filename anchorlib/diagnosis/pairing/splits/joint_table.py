@@ -37,9 +37,9 @@ READ = 1 << 24  # bytes of a block of a record
 
 
 class JointTable:
-    """The merged table of the finer run, in the making.
+    """Makes the merged table of the finer run.
 
-    layout: how the batch was dealt out to the parts.
+    layout: how the batch was dealt out to the parts, "block" or "strided".
     damaged: the first row of each group that is left out, as values of a part are damaged.
     """
 
@@ -58,9 +58,10 @@ class JointTable:
         return self.split.ranks[self.fine.tensors[self.fine.tensor[row]].rank]
 
     def made(self) -> Table:
-        """The merged table, sorted by (rank, order), with digests and figures of the joined values.
+        """Return the merged table, sorted by (rank, order).
 
-        Groups with damaged values are left out; see `damaged`.
+        Digests and figures are those of the joined values. Groups with damaged values are left out
+        and listed in `damaged`.
         """
         fine = self.fine
         summaries = self._summaries()
@@ -98,7 +99,10 @@ class JointTable:
         )
 
     def _summaries(self) -> dict[int, ArraySummary]:
-        """The summary of each concatenated or summed record, by its first row; fills `damaged`."""
+        """Return the summary of each concatenated or summed record, by the first of its rows.
+
+        Records with damaged parts are added to `damaged` instead.
+        """
         summaries = {}
         joint = (group for group in self.groups if group.combined != "first")
         for group, held in together(self.fine, joint):
@@ -111,12 +115,12 @@ class JointTable:
         return summaries
 
     def _keep(self, whole: Array) -> None:
-        """Keeps only the groups that `whole` marks."""
+        """Keep only the groups for which `whole` is true."""
         self.first = self.first[whole]
         self.groups = [self.groups[number] for number in np.flatnonzero(whole).tolist()]
 
     def _tensors(self) -> tuple[Array, list[Tensor]]:
-        """The tensor code of each row, and the tensors: those of merged ranks are one tensor."""
+        """Return the tensor code of each row, and the tensors: those of merged ranks are one."""
         known: dict[Tensor, int] = {}
         codes = []
         for row in self.first.tolist():
@@ -166,7 +170,7 @@ class JointTable:
 
 
 def _first_of(by_rank: Mapping[int, Any], split: Split) -> dict[int, Any]:
-    """For each merged rank, the entry of the lowest of its ranks that has an entry."""
+    """Return for each merged rank the entry of the lowest of its ranks that has an entry."""
     firsts: dict[int, Any] = {}
     for rank in sorted(by_rank):
         firsts.setdefault(split.ranks.get(rank, rank), by_rank[rank])
@@ -174,7 +178,7 @@ def _first_of(by_rank: Mapping[int, Any], split: Split) -> dict[int, Any]:
 
 
 def _edges(fine: Table, split: Split) -> dict[int, list[Edges]]:
-    """The edges of each merged rank: those of its lowest rank, in the first of merged passes."""
+    """Return the edges of each merged rank: those of its lowest rank, in the first merged pass."""
     lowest = _first_of(fine.edges, split)
     return {
         rank: [_renumbered(statement, split) for statement in edges if _is_first(statement, split)]
@@ -187,7 +191,7 @@ def _is_first(edges: Edges, split: Split) -> bool:
 
 
 def _renumbered(edges: Edges, split: Split) -> Edges:
-    """The edges with the numbers of the merged passes."""
+    """Return the edges with the numbers of the merged passes."""
     phase = edges.phase
     parents = tuple(
         parent

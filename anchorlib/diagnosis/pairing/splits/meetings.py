@@ -28,7 +28,7 @@ FEW = 2  # samples: so few any two runs may have in common
 
 
 class Meeting(NamedTuple):
-    """Two tables that are split alike, and what was merged in either run to make them so."""
+    """Two tables that are split alike, and what was merged in each run to make them so."""
 
     a: Table
     b: Table
@@ -38,8 +38,8 @@ class Meeting(NamedTuple):
 class _Whole(NamedTuple):
     """One merged record of the split to which both runs are brought.
 
-    rows: the rows of its parts in A, and in B. shape: its own shape. axis: the axis along which the
-    parts are concatenated; None where they are not.
+    rows: the rows of its parts in A, and in B. shape: the merged record's shape.
+    axis: the axis along which the parts are concatenated; None where they are not.
     """
 
     rows: tuple[Sequence[int], Sequence[int]]
@@ -48,7 +48,7 @@ class _Whole(NamedTuple):
 
 
 def met(a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> Meeting | None:
-    """Both runs at a common split; None where no split shows that their samples are equal.
+    """Return both runs merged to a common split; None if no split shows that samples are equal.
 
     to_b: A's names -> B's, where they differ. offset: what to add to A's steps to get B's.
     """
@@ -73,7 +73,7 @@ def met(a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> Meeting | N
 def _wholes(
     tables: tuple[Table, Table], splits: tuple[Split, Split], to_b: Mapping[str, str], offset: int
 ) -> list[_Whole]:
-    """The records of which both runs have parts, in A's order of execution of the first parts."""
+    """Return the merged records of which both runs have parts, in A's order of execution."""
     a, b = tables
     parameters = parameters_of(a)
     others: dict[Key, list[int]] = {
@@ -95,9 +95,10 @@ def _wholes(
 def _whole(
     tables: tuple[Table, Table], rows: tuple[list[int], list[int]], *, alike: bool
 ) -> _Whole | None:
-    """The record that parts of both runs make up; None where their shapes do not fit.
+    """Return the merged record of which these rows are parts; None where shapes do not fit.
 
-    alike: whether a record of the whole has the shape that the parts have.
+    rows: the rows of its parts in A, and in B.
+    alike: whether the merged record has the shape that the parts have, as a parameter does.
     """
     shapes = [
         [table.shapes[code] for code in table.shape[own].tolist()]
@@ -121,14 +122,17 @@ def _whole(
 
 
 def _same_parts(a: Table, rows: tuple[list[int], list[int]], shape: Shape) -> bool:
-    """Whether parts of one shape are replicas of the whole record, or its summands."""
+    """Return whether parts of one shape are replicas of the whole record, or its summands.
+
+    rows: the rows of the parts in A, and in B.
+    """
     if len(rows[0]) != len(rows[1]) or int(np.prod(shape)) == 1:
         return True
     return bool((a.digest[rows[0]] == a.digest[rows[0][0]]).all())
 
 
 def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
-    """A table of the merged records of A: their shapes and coordinates, without values."""
+    """Return a table of the merged records of A: their shapes and coordinates, without values."""
     records = list(wholes)
     first = np.array([record.rows[0][0] for record in records], np.int64)
     shapes = {shape: number for number, shape in enumerate(dict.fromkeys(w.shape for w in records))}
@@ -155,7 +159,7 @@ def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
 
 
 def _same_samples(a: Table, b: Table, wholes: Iterable[_Whole]) -> bool:
-    """Whether one of the first concatenated values has equal rows in both runs."""
+    """Return whether one of the first concatenated values has equal rows in both runs."""
     some = [record for record in wholes if record.axis is not None and _telling(a, b, record)]
     for record in sorted(some, key=lambda record: int(a.order[record.rows[0][0]]))[:LOOKED_AT]:
         rows = [
@@ -168,7 +172,10 @@ def _same_samples(a: Table, b: Table, wholes: Iterable[_Whole]) -> bool:
 
 
 def _telling(a: Table, b: Table, whole: _Whole) -> bool:
-    """Whether a merged record is a value that is no constant, with stored values of all parts."""
+    """Return whether a merged record can show that samples are equal.
+
+    It can if it is a value that is no constant, and the values of all its parts are stored.
+    """
     row = whole.rows[0][0]
     kept = all(
         bool(table.kept[list(own)].all()) for table, own in zip((a, b), whole.rows, strict=True)

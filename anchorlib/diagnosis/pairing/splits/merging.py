@@ -37,9 +37,10 @@ SHOWN = 3
 class Merged:
     """Which passes and ranks of a run were merged for the comparison.
 
-    side: the run, "a" or "b". passes, ranks: how many were merged into one. all: whether the run
-    has no more than these. lines: notes on the merging. damaged: a line for each record that was
-    left out since the values of a part are damaged.
+    side: the run, "a" or "b". passes, ranks: how many were merged into one.
+    all: whether the run has no more passes and ranks than these.
+    lines: notes on the merging.
+    damaged: a line for each record that was left out since the values of a part are damaged.
     """
 
     side: str
@@ -51,7 +52,7 @@ class Merged:
 
     @property
     def clause(self) -> str:
-        """The merging as a clause for people: "B's 2 ranks are compared as one"."""
+        """The merging as a clause for people, as "B's 2 ranks are compared as one"."""
         counts = ((self.ranks, "ranks"), (self.passes, "passes"))
         parts = [f"{count} {what}" for count, what in counts if count > 1]
         side = self.side.upper()
@@ -68,8 +69,10 @@ def merged(
     offset: int,
     factors: Sequence[float] = (),
 ) -> tuple[Table, Merged] | None:
-    """The finer run merged to the other run's split; None where shapes do not fit the split.
+    """Merge the finer run to the other run's split; return its table, and what was merged.
 
+    None where shapes do not fit the split.
+    names: the finer run's names -> the other's. offset: what to add to the finer run's steps.
     factors: by which gradients and losses of the parts may be multiplied; by default the split's.
     """
     groups = grouped(fine, coarse, split, names, offset, factors or split.factors)
@@ -99,7 +102,7 @@ def merged(
 
 
 def _scale(fine: Table, coarse: Table, groups: RowGroups, factors: Sequence[float]) -> float:
-    """The factor for gradients of the parts that brings them nearest to the other run's.
+    """Return the factor for gradients of the parts that brings them nearest to the other run's.
 
     It depends on whether a part's loss is a mean over the part, or a share of the batch's mean.
     """
@@ -120,7 +123,7 @@ def _scale(fine: Table, coarse: Table, groups: RowGroups, factors: Sequence[floa
 
 
 def _norm(table: Table, group: RowGroup) -> float:
-    """The norm of the sum of the parts; 0 where it is not known."""
+    """Return the norm of the sum of a group's parts; 0 where a part cannot be read."""
     raw = intact(table, group)
     if raw is None:
         return 0.0
@@ -129,7 +132,7 @@ def _norm(table: Table, group: RowGroup) -> float:
 
 
 def _layout(fine: Table, coarse: Table, groups: RowGroups) -> str:
-    """How the batch was dealt out to the parts: the layout that gives most values of the other."""
+    """Return how the batch was dealt out: the layout that gives most of the other run's values."""
     some = [
         group
         for group in groups.listed

@@ -1,4 +1,4 @@
-"""The splits of work: one run does in several passes or ranks what the other does in one."""
+"""Splits of work: several passes or ranks of one run do what one pass or rank of the other does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Split:
     """How passes, or ranks, or both, of the finer run make up those of the other run.
 
     side: the finer run, "a" or "b". ranks: the finer run's ranks -> the other's.
-    phases: the phases whose passes are split. passes: how many passes there make up one.
+    phases: the phases whose passes are split.
+    passes: how many of the finer run's passes make up one pass in these phases.
     """
 
     side: str
@@ -30,12 +31,12 @@ class Split:
 
     @property
     def together(self) -> int:
-        """How many ranks of the finer run make up one."""
+        """How many ranks of the finer run make up one rank of the other."""
         return len(self.ranks) // len(set(self.ranks.values()))
 
     @property
     def parts(self) -> int:
-        """How many parts, ranks times passes, make up one record."""
+        """How many parts, ranks times passes, make up one record of the other run."""
         return self.together * self.passes
 
     @property
@@ -45,12 +46,15 @@ class Split:
         return sorted({1.0, ranks, passes, ranks * passes})
 
     def pass_of(self, phase: str, pass_index: int) -> int:
-        """The other run's pass to which a pass of the finer run belongs."""
+        """Return the other run's pass to which a pass of the finer run belongs."""
         return pass_index // self.passes if phase in self.phases else pass_index
 
 
 def splits(a: Table, b: Table) -> list[Split]:
-    """The splits that the numbers of passes and ranks allow; shapes then decide which one holds."""
+    """Return the splits that the numbers of passes and ranks of both runs allow.
+
+    Shapes then decide which of them holds.
+    """
     allowed = []
     counts = [_passes(table) for table in (a, b)]
     ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
@@ -71,9 +75,10 @@ def splits(a: Table, b: Table) -> list[Split]:
 
 
 def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
-    """Pairs of splits that bring two runs to common ranks and passes, where neither is the finer.
+    """Return pairs of splits that bring two runs to common ranks and passes.
 
-    First to the largest numbers that divide those of both runs, then to a single rank or pass.
+    They are for runs of which neither is the finer. The first are to the largest numbers that
+    divide those of both runs, then to a single rank or pass.
     """
     passes = [_passes(table) for table in (a, b)]
     ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
@@ -97,7 +102,7 @@ def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
 
 
 def _joined(ranks: list[int], names: list[int]) -> dict[int, int]:
-    """For each rank the rank, one of `names`, of which it becomes a part."""
+    """Return for each rank the merged rank, one of `names`, of which it becomes a part."""
     together = len(ranks) // len(names)
     return {rank: names[n // together] for n, rank in enumerate(ranks)}
 
@@ -105,9 +110,10 @@ def _joined(ranks: list[int], names: list[int]) -> dict[int, int]:
 def _brought(
     own: Mapping[str, int], others: Mapping[str, int], *, shares: bool
 ) -> tuple[frozenset[str], int]:
-    """The phases whose passes are merged, and how many passes become one.
+    """Return the phases whose passes are merged, and how many passes become one.
 
-    shares: whether the largest number that divides both runs' passes is left, else a single pass.
+    own, others: the passes of each phase in this run, and in the other.
+    shares: whether the greatest common divisor of both runs' passes is left, else a single pass.
     """
     times = {
         phase: count // gcd(count, others[phase]) if shares else count
@@ -119,12 +125,12 @@ def _brought(
 
 
 def _times(fine: int, coarse: int) -> int:
-    """How many of `fine` make up one of `coarse`; 0 where `fine` is no multiple of it."""
+    """Return how many times `coarse` goes into `fine`; 0 where `fine` is no multiple of it."""
     return fine // coarse if coarse and fine >= coarse and fine % coarse == 0 else 0
 
 
 def _passes(table: Table) -> dict[str, int]:
-    """How many passes most steps of each phase have."""
+    """Return for each phase how many passes its steps usually have (the median)."""
     kinds = np.array([tensor.kind not in STEPWISE for tensor in table.tensors], bool)
     counts = {}
     for number, phase in enumerate(table.phases):

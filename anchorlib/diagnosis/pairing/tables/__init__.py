@@ -1,10 +1,10 @@
-"""The records of one run as a table: a row for each record, and where the values of each lie.
+"""The records of one run as a table: a row for each record, and where its values are stored.
 
 table        the table itself: columns, names, digests
 making       makes a table of a run's records, column by column
 coordinates  the coordinates of a row
 stored       where the values of rows are stored, for this process and for others
-standing     ranks that are not read, since another rank stands for them
+standing     ranks that are not read, since an equal rank is read in their place
 samples      digests of the samples within a record
 """
 

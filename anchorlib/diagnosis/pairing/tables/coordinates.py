@@ -1,4 +1,4 @@
-"""The coordinates of records."""
+"""The name, kind and coordinates by which one record of a table is known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Place", "place_at"]
 
 
 class Place(NamedTuple):
-    """A record by its coordinates, as A counts them."""
+    """Which record: its name, kind and coordinates, with steps as A counts them."""
 
     step: int
     pass_index: int
@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
 
 def place_at(table: Table, row: int) -> Place:
-    """The coordinates of one record of a table."""
+    """Return the name, kind and coordinates of the record in one row of a table."""
     tensor = table.tensors[table.tensor[row]]
     return Place(
         step=int(table.step[row]),

@@ -32,13 +32,13 @@ def table_of(
     chosen: set[tuple[str, str]] | None = None,
     standing: Standing = NOBODY,
 ) -> Table:
-    """The table of the records that the selectors name, of one rank or of all.
+    """Read the records that the selectors name, of one rank or of all, into a table.
 
     chosen: the (name, kind) pairs themselves, instead of selectors.
-    standing: ranks that are not read, but get the rows of the rank that stands for them.
-    A run that is still written gives the records that were committed at the time of the call.
-    Values of traced operations are left out, unless a selector names nothing else: two runs may
-    run other operations, or one run alone may have kept them, and neither is a difference.
+    standing: ranks that are not read, but get the rows of an equal rank -> that rank. A run that is
+        still written gives the records that were committed at the time of the call. Values of
+        traced operations are left out, unless a selector names nothing else: two runs may run other
+        operations, or one run alone may have kept them, and neither is a difference.
     Raises UnknownTensorError for a selector that names nothing, OptionError for a rank that
     recorded nothing.
     """
@@ -63,7 +63,10 @@ def table_of(
 
 
 def with_own_digests(table: Table, run: Run) -> Table:
-    """The table with the digests of those ranks for which others stand; their rows are read now."""
+    """Return the table with the true digests of ranks that were not read; they are read now.
+
+    Until then such a rank has the digests of the equal rank that was read in its place.
+    """
     if not table.standing:
         return table
     digests, ranks = np.array(table.digest), np.array([tensor.rank for tensor in table.tensors])
@@ -85,7 +88,7 @@ def _state(run: Run) -> State:
 def _chosen(
     run: Run, selectors: Sequence[str], readers: Sequence[RankReader]
 ) -> set[tuple[str, str]] | None:
-    """The (name, kind) pairs that the selectors name; None where they name all."""
+    """Return the (name, kind) pairs that the selectors name; None where they name all."""
     if tuple(selectors) in ((), ("*",)):
         return None
     pairs = [(entry.name, entry.kind) for reader in readers for entry in reader.catalogue.series]
@@ -97,17 +100,21 @@ def _chosen(
 
 
 def _is_wanted(pair: tuple[str, str], chosen: set[tuple[str, str]] | None) -> bool:
-    """Whether this (name, kind) pair is chosen; None chooses all that two runs are compared by."""
+    """Return whether a (name, kind) pair is chosen.
+
+    None chooses all but traced operations' values.
+    """
     return not is_operand_kind(pair[1]) if chosen is None else pair in chosen
 
 
 @dataclass(slots=True)
 class _Making:
-    """A table in the making.
+    """The columns of a table so far, rank by rank.
 
-    tensors, phases, dtypes, shapes: what the codes in the columns stand for. parts: the columns of
-    each rank. readers: each rank's reader, with the rows taken from it. places: the number of each
-    rank's part, and of its tensors. stood: the reader of a rank that stands for another, by that.
+    tensors, phases, dtypes, shapes: what the codes in the columns stand for.
+    parts: the columns of each rank. readers: each rank's reader, with the rows taken from it.
+    places: rank -> the index of its columns in `parts`, and of its tensors.
+    stood: rank that is not read -> the reader of the equal rank that is read in its place.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -120,7 +127,10 @@ class _Making:
     stood: dict[int, RankReader] = field(default_factory=dict)
 
     def add(self, reader: RankReader, rows: Array, chosen: set[tuple[str, str]] | None) -> None:
-        """Adds the columns of one rank, in the rows of the chosen tensors."""
+        """Add the columns of one rank, in the rows of the chosen tensors.
+
+        chosen: (name, kind) pairs; None: all but values of traced operations.
+        """
         catalogue = reader.catalogue
         series = catalogue.series[:]
         taken = np.array([_is_wanted((entry.name, entry.kind), chosen) for entry in series], bool)
@@ -151,7 +161,7 @@ class _Making:
         self.readers.append((reader, rows))
 
     def stand(self, rank: int, other: int) -> None:
-        """Adds one rank with the columns of a rank that was added already."""
+        """Add rank `rank` with the columns of the equal rank `other`, which was added already."""
         number, own = self.places[other]
         part = dict(self.parts[number])
         part["tensor"] = part["tensor"] + (len(self.tensors) - own.start)
@@ -173,7 +183,11 @@ class _Making:
         state: State,
         standing: Standing,
     ) -> Table:
-        """The table of all ranks that were added."""
+        """Return the table of all ranks that were added.
+
+        gaps: how many observations are missing, by (name, kind). gaps_from: the first step of any
+            gap.
+        """
         names = ("tensor", "phase", *SIGNED, "scale", "dtype", "shape", "digest", "kept")
         figures = (*COUNTS, "numel", *SUMS)
         columns = {name: self._column(name) for name in (*names, *figures, "row", "reader")}
@@ -220,7 +234,7 @@ def _digests(reader: RankReader, rows: Array) -> Array:
 
 
 def _taken(column: Array, rows: Array, dtype: type[np.int64] | type[np.float64]) -> Array:
-    """These rows of a stored column, in a dtype.
+    """Return these rows of a stored column, in a dtype.
 
     The reader's own array, not a copy, where they are all its rows and the dtype is its own.
     """
@@ -230,7 +244,7 @@ def _taken(column: Array, rows: Array, dtype: type[np.int64] | type[np.float64])
 
 
 def _spared(column: Array) -> Array:
-    """The column; broadcast from a single entry where all are equal, which saves memory."""
+    """Return the column; where all entries are equal, broadcast from one, which saves memory."""
     if len(column) < 2 or column.ndim > 1 or not (column == column[0]).all():
         return column
     return np.broadcast_to(column[0].copy(), len(column))

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def row_digests(table: Table, row: int, axis: int = 0) -> list[bytes]:
-    """The digests of a record's slices along an axis, in order.
+    """Return the digests of a record's slices along an axis, in order.
 
     Raises StoreError where the record cannot be read.
     """
@@ -26,7 +26,7 @@ def row_digests(table: Table, row: int, axis: int = 0) -> list[bytes]:
 
 
 def whole(table: Table, row: int) -> Array:
-    """The raw storage of a record, read whole, in its shape; its digest is not checked.
+    """Return the raw storage of a record in its shape; its digest is not checked.
 
     Raises StoreError where the record cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Ranks that are not read, since another rank of their run stands for them.
+"""Ranks that are not read, since another rank of their run, which is equal, is read in their place.
 
 Of two archived runs it is known beforehand which ranks are equal in both, bit for bit, and which of
 these ranks have equal tables except for values (`anchorlib.diagnosis.unread`). The lowest rank of

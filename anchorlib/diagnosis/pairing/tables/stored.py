@@ -18,10 +18,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoredValues:
-    """The stored values of a table's records.
+    """The stored values of a table's records, with open files.
 
-    owner: for each record, the place in `readers` of the reader of its rank. rows: for each record,
-    its row in that reader.
+    readers: the readers of the ranks.
+    owner: for each record, the index in `readers` of the reader of its rank.
+    rows: for each record, its row in that reader.
     """
 
     readers: Sequence[RankReader]
@@ -29,11 +30,11 @@ class StoredValues:
     rows: Array
 
     def read(self, row: int, nbytes: int) -> Iterator[Array]:
-        """See `Table.read`."""
+        """Yield the raw storage of one record in blocks of at most `nbytes`; it is `Table.read`."""
         return self.readers[int(self.owner[row])].raw_blocks(int(self.rows[row]), nbytes)
 
     def stack(self, records: Array, size: int, storage: np.dtype[Any]) -> Array:
-        """The raw storage of these records, all of one size and dtype: (len(records), size)."""
+        """Return the raw storage of records of one size and dtype, as (len(records), size)."""
         stacked = np.empty((len(records), size), storage)
         for number in np.unique(self.owner[records]):
             places = np.flatnonzero(self.owner[records] == number)
@@ -43,7 +44,10 @@ class StoredValues:
         return stacked
 
     def far(self, records: Array) -> FarValues:
-        """These records' values, for another process. Raises UnsupportedError as `pin_of` does."""
+        """Return where these records' values are, for another process.
+
+        Raises UnsupportedError as `pin_of` does.
+        """
         numbers, owner = np.unique(self.owner[records], return_inverse=True)
         pins = tuple(pin_of(self.readers[number]) for number in numbers.tolist())
         return FarValues(pins, packed_rows(owner.reshape(-1)), packed_rows(self.rows[records]))
@@ -53,7 +57,8 @@ class StoredValues:
 class FarValues:
     """`StoredValues` without open files: plain values, from which any process can open them.
 
-    pins: the ranks. owner, rows: those of `StoredValues`, packed by `packed_rows`.
+    pins: what a process needs to open each rank. owner, rows: those of `StoredValues`, packed by
+        `packed_rows`.
     """
 
     pins: tuple[Pin, ...]
@@ -61,12 +66,15 @@ class FarValues:
     rows: bytes
 
     def near(self) -> StoredValues:
-        """The values, opened in this process. Raises what `Pin.reader` raises."""
+        """Open the values in this process. Raises what `Pin.reader` raises."""
         readers = [pin.reader() for pin in self.pins]
         return StoredValues(readers, told_rows(self.owner), told_rows(self.rows))
 
 
 def stored_values(table: Table) -> StoredValues | None:
-    """Where the values of a table are stored; None where the comparison computes some of them."""
+    """Return where the values of a table are stored; None if the comparison computes some of them.
+
+    It computes the values of merged and reordered records.
+    """
     made = getattr(table.read, "__self__", None)
     return made if isinstance(made, StoredValues) else None

@@ -17,7 +17,7 @@ State: TypeAlias = Literal["closed", "died", "open"]
 
 
 class Tensor(NamedTuple):
-    """One series of one rank: a name and kind that was recorded in one mode.
+    """One series of one rank: a tensor's name and kind, recorded in one mode.
 
     name: the tensor's name, as it was recorded.
     mode: the mode's text, as "all" or "sum:window=10".
