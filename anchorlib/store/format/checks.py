@@ -29,23 +29,27 @@ row_check = xxhash.xxh3_64_intdigest
 
 
 def seed_of(*values: Any) -> int:
-    """A seed made of values that JSON can hold."""
+    """Returns a 64-bit seed for checksums, hashed from values that JSON can hold."""
     return xxhash.xxh3_64_intdigest(json.dumps(values).encode())
 
 
 def flat_seed(seed: int, offset: int, shape: Sequence[int]) -> int:
-    """The seed of one row of a flat form: where its elements begin, and its shape as stored."""
+    """Returns the checksum seed of one row of a flat form, whose records have many shapes.
+
+    seed: the XOR of the series' and the form's seed. offset: where the record's elements begin.
+        shape: the record's shape as stored, padded with -1.
+    """
     return xxhash.xxh3_64_intdigest(struct.pack(f"<{len(shape) + 1}q", offset, *shape), seed)
 
 
 def seal_line(line: bytes) -> bytes:
-    """The JSON object `line` with its checksum added as the last entry."""
+    """Returns `line`, which is one JSON object, with its checksum added as the last entry."""
     body = line[:-1]
     return b'%b%b%b"}' % (body, _SEAL, xxhash.xxh3_64_hexdigest(body).encode())
 
 
 def is_sound(line: bytes) -> bool | None:
-    """Whether a catalogue line fits its checksum; None where it has none."""
+    """Whether a catalogue line fits the checksum at its end; None where it has no checksum."""
     body, tail = line[:-_SEALED], line[-_SEALED:]
     if not tail.startswith(_SEAL):
         return None
