@@ -97,7 +97,10 @@ class SeriesEntry:
 
     @property
     def seed(self) -> int:
-        """The series' part of the seed of its rows' checksums; it is XORed with the form's part."""
+        """The series' part of the seed of its rows' checksums.
+
+        It is XORed with the part of the row's form (dtype and shape).
+        """
         return seed_of(self.name, self.kind, self.mode)
 
 
@@ -165,7 +168,7 @@ class Catalogue:
                 return
 
     def owners(self, table: Any) -> tuple[Array, Array]:
-        """Returns two arrays: the form's and the series' number of each row of `table`.
+        """Returns two arrays: the number of each row's form (dtype and shape), and of its series.
 
         table: a structured array of table rows, or a mapping of columns.
         """
@@ -176,10 +179,10 @@ class Catalogue:
         return forms, series[np.minimum(forms, max(len(series) - 1, 0))] if len(series) else forms
 
     def seed(self, series: int, form: int) -> int:
-        """Returns the seed of the checksums of rows of this series and this form (both by number).
+        """Returns the checksum seed of rows of one series and form (dtype and shape), by number.
 
-        For a row of a flat form, `flat_seed` must still mix the record's offset and shape into this
-        seed.
+        For a row of a flat form (of many shapes), `flat_seed` must still mix the record's offset
+        and shape into this seed.
         """
         if self.version == 1:
             one = self.series[series]
@@ -219,7 +222,10 @@ def encode(entry: Mapping[str, Any]) -> bytes:
 
 
 def attempt_line(attempt: Attempt) -> dict[str, Any]:
-    """Returns the catalogue entry of an attempt; the zarr.json of the rank lists equal entries."""
+    """Returns the catalogue entry of an attempt, that is, of what one writer recorded of the rank.
+
+    The zarr.json of the rank lists equal entries.
+    """
     part = {"first": attempt.first, "begins": attempt.begins, "restart": attempt.restart}
     return {
         "attempt": attempt.number,

@@ -37,13 +37,16 @@ def rows_per_chunk(nbytes: int) -> int:
 
 
 def elements_per_chunk(itemsize: int) -> int:
-    """Returns how many elements, `itemsize` bytes each, a chunk of a flat form's values holds."""
+    """Returns how many elements, `itemsize` bytes each, a chunk of a flat array of values holds.
+
+    A flat array holds the elements of records of many shapes, end to end.
+    """
     return CHUNK_BYTES // itemsize
 
 
 def shape_rows(ndim: int) -> int:
-    """Returns how many records one chunk of a flat form's array of shapes holds.
+    """Returns how many records a chunk of an array of shapes holds, which a flat array has.
 
-    ndim: how many numbers the array stores for the shape of each record.
+    A flat array holds records of many shapes. ndim: how many numbers are stored for each shape.
     """
     return max(ROWS_PER_CHUNK // ndim, 1)

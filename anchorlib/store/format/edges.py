@@ -22,7 +22,10 @@ EdgesKey = tuple[int, str, str, int, int, tuple[int, ...], int]
 
 
 def edges_key(edges: Edges) -> EdgesKey:
-    """Returns the key of a statement of lineage: an attempt writes one statement for each key."""
+    """Returns the key of a statement of lineage, that is, of what a value was computed from.
+
+    An attempt writes one statement for each key.
+    """
     return (
         edges.attempt,
         edges.name,
@@ -35,7 +38,7 @@ def edges_key(edges: Edges) -> EdgesKey:
 
 
 def edges_line(edges: Edges) -> dict[str, Any]:
-    """Returns a statement of lineage as an entry of the catalogue, ready for JSON."""
+    """Returns a statement of lineage (what a value was computed from) as a catalogue entry."""
     return {
         "edges": {
             "name": edges.name,
@@ -59,7 +62,7 @@ def edges_line(edges: Edges) -> dict[str, Any]:
 
 
 def read_edges(entry: Mapping[str, Any]) -> Edges:
-    """Parses the entry of one catalogue line as a statement of lineage.
+    """Parses a catalogue entry as a statement of lineage: what a value was computed from.
 
     Raises KeyError, TypeError or ValueError for any other entry.
     """

@@ -55,25 +55,31 @@ class Form:
 
     @property
     def seed(self) -> int:
-        """The form's part of the seed of its rows' checksums; it is XORed with the series' part."""
+        """The form's part of the seed of its rows' checksums.
+
+        It is XORed with their series' part.
+        """
         return seed_of(self.dtype, self.shape, self.ndim)
 
     @property
     def nbytes(self) -> int:
-        """Bytes on disk of one record, or of one element where the form is flat."""
+        """Bytes on disk of one record; in a flat form (records of many shapes) of one element."""
         return dtypes.dtype(self.dtype).storage.itemsize * prod(self.shape or ())
 
     def begun(self) -> Form:
-        """Returns a copy of this form that has an array for values, with a fitting chunk size."""
+        """Returns a copy of this form (dtype and shape) that has an array for values.
+
+        The array's chunks hold as many records as `chunk_sizes` says.
+        """
         rows = elements_per_chunk(self.nbytes) if self.flat else rows_per_chunk(self.nbytes)
         return replace(self, array="value", rows=rows)
 
 
 def new_form(number: int, dtype: str, shape: tuple[int, ...] | int) -> Form:
-    """Returns a form with number `number` that has no array for values yet.
+    """Returns a form (the description of records of one dtype and shape) without an array yet.
 
-    shape: the shape of all its records; an int instead makes the form flat, for records of up to
-        that many dimensions.
+    number: of the form in its rank. shape: the shape of all its records; an int instead makes the
+        form flat, for records of many shapes with up to that many dimensions.
     """
     if isinstance(shape, int):
         return Form(number, dtype, None, shape, f"forms/{flat_name(dtype, shape)}")

@@ -45,8 +45,9 @@ ROW_1: Final = np.dtype([(name, "<u4" if name == "variant" else ROW[name]) for n
 
 @dataclass(slots=True)
 class Format1:
-    """Facts in a catalogue of format 1 for which `Catalogue` has no field of its own.
+    """What a catalogue of format 1 says for which `Catalogue` has no field of its own.
 
+    A variant is one dtype and shape of one series.
     paths: the zarr group of each series, by its number. owners: the series of each variant, by the
         variant's number.
     counts: how many variants each series has so far.
@@ -57,7 +58,10 @@ class Format1:
     counts: dict[int, int] = field(default_factory=dict)
 
     def variant(self, entry: Mapping[str, Any]) -> Form:
-        """Reads a catalogue line that adds a variant; returns the variant as a form."""
+        """Reads a catalogue line that adds a variant; returns the variant as a form.
+
+        A variant is one dtype and shape of one series.
+        """
         shape = shape_of(entry["shape"]) if "shape" in entry else None
         ndim = whole(entry["ndim"], 1, MOST_DIMS) if shape is None else len(shape)
         series = whole(entry["series"], most=len(self.paths) - 1)
@@ -94,10 +98,11 @@ def columns_of(version: int) -> Mapping[str, np.dtype[Any]]:
 
 
 def older_arrays(form: Form, rows: int, elements: int) -> dict[str, ArrayShape]:
-    """Returns name and layout of each array of a variant of format 1 that keeps values.
+    """Returns name and layout of the arrays of a variant of format 1 that keeps values.
 
-    rows, elements: how many records, and elements of them all, the variant has. Arrays of labels
-        (step, pass, call) are left out where there are no rows.
+    A variant is one dtype and shape of a series. rows, elements: how many records, and elements of
+    them all, the variant has. Arrays of labels (step, pass, call) are left out where there are no
+    rows.
     """
     storage, value = dtypes.dtype(form.dtype).storage, str(form.array)
     suffix = value.removeprefix("value").removeprefix("flat")

@@ -17,7 +17,7 @@ class Holder(Protocol):
     """An object that caches what it has read, and reads it again after it had to drop it."""
 
     def let_go(self) -> None:
-        """Drops what was read."""
+        """Drops what this holder has cached, to free memory."""
         ...
 
 

@@ -116,7 +116,7 @@ class JoinedRank(RankReader):
         self._form_ends.append(start + len(own.forms))
 
     def _attempt(self, session: WriterSession, row: int) -> Attempt:
-        """Returns one attempt, beginning at table row `row`, for all attempts of a session."""
+        """Returns one attempt, from table row `row` on, for a session's attempts in all parts."""
         own = [attempt for _, attempt in session.attempts]
         header: dict[str, Any] = {}
         for attempt in own:
@@ -221,8 +221,8 @@ class JoinedRank(RankReader):
     def operations(self, attempt: int | None = None) -> list[Entry]:
         """Returns the log of traced operations of all parts, each entry once.
 
-        attempt: None returns all entries; a number returns all structures and that attempt's
-            entries.
+        attempt: None returns all entries; a number returns that attempt's entries, and the
+            structures that entries of several attempts may refer to.
         """
         numbers = {
             (place, one.number): session.number

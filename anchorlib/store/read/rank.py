@@ -458,8 +458,9 @@ class RankReader:
     def operations(self, attempt: int | None = None) -> list[Entry]:
         """Returns the log of traced operations.
 
-        attempt: None returns all entries; a number returns all structures and that attempt's
-            entries. Raises DamagedError where the log is damaged.
+        attempt: None returns all entries; a number returns that attempt's entries, and the
+            structures that entries of several attempts may refer to. Raises DamagedError where the
+            log is damaged.
         """
         entries, _ = operation_entries(self._location)
         return [

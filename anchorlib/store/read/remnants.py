@@ -47,7 +47,8 @@ class Remnants:
     """A `Location` of the run at `run` in which the damaged files of one rank read as mended.
 
     The rank must be of format 2. part: the number of the part of the rank.
-    problems: the damage to catalogue and `seq`, in words; empty where both are intact.
+    problems: the damage to the catalogue and to `seq` (the column that commits rows), in words;
+        empty where both are intact.
     lost_phases: numbers of phases whose names are lost.
     """
 
@@ -124,7 +125,7 @@ class Remnants:
         return max(counts)
 
     def _committed(self) -> Array:
-        """Returns `seq` without holes, up to the last row known to be committed.
+        """Returns column `seq`, whose entries commit rows, without holes, up to the last such row.
 
         Either `seq` itself or a `published` line of the catalogue says how many rows were
         committed.

@@ -35,10 +35,10 @@ _BESIDE = ("edges", "header_of", "attempt")  # first keys of the lines that Besi
 class Statements:
     """Writes gaps, lineage and header entries of an attempt into the catalogue of one rank.
 
-    `begin` or `go_on` is called first, and says which attempt the statements belong to.
-    Raises OSError (ENOSPC) where the disk is full and the writer's caller waits for room: that
-    caller sends the rejected statements again. For other callers a full disk costs lineage, and
-    gaps are written all the same, because they are how a reader learns that the disk was full.
+    An attempt is what one writer records; `begin` or `go_on` says which attempt it is. Raises
+    OSError (ENOSPC) where the disk is full and the writer's caller waits for room: that caller
+    sends the rejected statements again. For other callers a full disk costs lineage, and gaps are
+    written all the same, because they are how a reader learns that the disk was full.
     """
 
     def __init__(self, file: CatalogFile, budget: Budget, catalogue: Catalogue) -> None:
@@ -52,7 +52,7 @@ class Statements:
         self._attempt = 0
 
     def go_on(self, attempt: Attempt, stated: Iterable[Gap]) -> None:
-        """Makes `attempt`, which the catalogue has already, the attempt of the statements to come.
+        """Makes `attempt`, which the catalogue has already, the attempt to write about from now on.
 
         stated: the gaps that the catalogue has of that attempt.
         """
@@ -62,7 +62,7 @@ class Statements:
         self._beside = BesideLedger(self._beside.nbytes, attempt.header)
 
     def begin(self, attempt: Attempt) -> None:
-        """Writes the line of a new attempt, and makes it the attempt of the statements to come.
+        """Writes the line of a new attempt, which becomes the attempt to write about from now on.
 
         A header that is too large for the rank's limits is left out, and counted as left out.
         """
@@ -76,7 +76,7 @@ class Statements:
         self._header = dict(attempt.header)
 
     def gaps(self, gaps: Sequence[Gap]) -> Counter[str]:
-        """Takes gaps whose counts are totals, and writes those that are due.
+        """Takes gaps (observations not recorded), whose counts are totals, and writes those due.
 
         Returns how many observations are new in these totals, by the reason of the gap.
         """
@@ -86,7 +86,10 @@ class Statements:
         return fresh
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Writes lineage that was not written before. Raises StoreError where one is malformed."""
+        """Writes lineage (what each value was computed from) that was not written before.
+
+        Raises StoreError where one is malformed.
+        """
         mine = [replace(check_stated(one), attempt=self._attempt) for one in edges]
         fresh = {key: one for one in mine if (key := hash(edges_key(one))) not in self._edges}
         lines = {key: encode(edges_line(one)) for key, one in fresh.items()}
@@ -113,7 +116,7 @@ class Statements:
         self._count_beside(growth=2)
 
     def rest(self) -> None:
-        """Writes all gaps not written yet, and the count of statements that were left out."""
+        """Writes all gaps not written yet, and the count of lineage and header entries left out."""
         self.append_gaps(self._gaps.rest())
         self._count_beside(growth=1)
 

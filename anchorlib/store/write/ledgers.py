@@ -44,8 +44,9 @@ def _key(gap: Gap) -> int:
 
 
 class GapLedger:
-    """Keeps the totals of one attempt's gaps; says how much is new in them, and which to write now.
+    """Keeps the totals of one attempt's gaps; says what is new in them, and which to write now.
 
+    A gap counts observations that were not recorded; an attempt is what one writer records.
     stated: the gaps that the catalogue has of this attempt.
     nbytes: bytes of all gap lines in the catalogue.
     """
@@ -151,9 +152,10 @@ def _size(gap: Gap) -> int:
 
 
 class BesideLedger:
-    """Counts the bytes that lineage and header entries take, and how many of them were left out.
+    """Counts the bytes of lineage and header entries that were written, and how many were left out.
 
-    nbytes: bytes of such lines in the catalogue. header: of the attempt that states them.
+    nbytes: bytes of such lines in the catalogue. header: the header of the attempt that writes
+        them.
     """
 
     def __init__(self, nbytes: int, header: Mapping[str, Any]) -> None:

@@ -35,7 +35,7 @@ class OperationFile:
         self._published = -1
 
     def add(self, entries: Sequence[Entry], attempt: int) -> None:
-        """Writes those entries that the log does not have, marked as entries of attempt `attempt`.
+        """Writes those entries that the log does not have, marked with the number of the attempt.
 
         Raises OSError (ENOSPC) where the disk is full and the writer's caller waits for room.
         """

@@ -57,7 +57,10 @@ class Publisher:
         }
 
     def publish_values(self, reader: RankReader, forms: Sequence[OpenForm], start: int) -> None:
-        """Writes labels and array shapes of every form that has rows from table row `start` on."""
+        """Writes labels and array shapes for all rows of the table from row `start` on.
+
+        They are written for each form, that is, for the arrays of one dtype and shape.
+        """
         touched: dict[OpenForm, bool] = {}
         for first in range(start, reader.committed, ROWS_PER_CHUNK):
             stop = min(first + ROWS_PER_CHUNK, reader.committed)
@@ -108,8 +111,9 @@ def _labels(
 ) -> Iterator[tuple[OpenForm, tuple[int, dict[str, Array]]]]:
     """Yields, for each form with values in table rows start … stop - 1, where to write its labels.
 
-    Each item is (form, (first row in the form's arrays, {label name: values})). A form's rows among
-    these are consecutive in its arrays, so the first row is enough to place them all.
+    A form has the arrays of one dtype and shape. Each item is (form, (first row in the form's
+    arrays, {label name: values})). A form's rows among these are consecutive in its arrays, so the
+    first row is enough to place them all.
     """
     form_of, rows = reader.span("form", start, stop), reader.span("row", start, stop)
     labels = {name: reader.span(name, start, stop) for name in LABELS}
@@ -122,16 +126,17 @@ def _labels(
 
 
 def tell_series(reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int) -> None:
-    """Restores in each form which series its group's attributes list, from published rows.
+    """Restores, from published rows, which series the attributes of each form's group list.
 
-    start, stop: the table rows to look at, up to but without `stop`.
+    A form has the arrays of one dtype and shape. start, stop: the table rows to look at, up to but
+    without `stop`.
     """
     for form, (_, labels) in _labels(reader, forms, start, stop):
         _tell(form, labels["series"], reader.catalogue.series)
 
 
 def _tell(form: OpenForm, numbers: Array, series: Sequence[SeriesEntry]) -> bool:
-    """Adds series (by number) to those that the attributes of a form's group list.
+    """Adds series (by number) to those that the attributes of a form's zarr group list.
 
     Returns whether any of them was new.
     """

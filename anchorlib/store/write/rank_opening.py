@@ -246,7 +246,10 @@ def take_up(reader: RankReader, place: RankPlace) -> CatalogFile:
 
 
 def resume_counters(reader: RankReader, forms: Sequence[OpenForm]) -> Resumed:
-    """Sets each form's counters from its committed rows; returns the rank's own counters."""
+    """Sets each form's counters from its committed rows; returns the counters of the rank.
+
+    A form has the arrays of all records of one dtype and shape.
+    """
     resumed = Resumed(nbytes=reader.committed * ROW.itemsize)
     rows = np.zeros(len(forms), np.int64)
     for start, stop in table_chunks(reader.committed):

@@ -45,7 +45,7 @@ REFUSED: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What making a new form needs: the tree to create it in, open files, and the disk budget."""
+    """What making arrays for a new dtype and shape needs: a tree, open files, and a disk budget."""
 
     tree: Tree
     files: ChunkFiles
@@ -64,7 +64,10 @@ class Numbers:
         self._known: Array = np.empty(0, np.int64)
 
     def of(self, codes: Array, entries: Sequence[Any]) -> Array:
-        """Returns the rank's number for each code, an index into `entries`; numbers new entries."""
+        """Returns the rank's number for each code; entries without a number get one.
+
+        codes: indices into `entries`.
+        """
         if len(self._known) < len(entries):
             more = np.full(len(entries) - len(self._known), UNKNOWN)
             self._known = np.concatenate([self._known, more])
@@ -135,7 +138,10 @@ class Register:
         return sound[codes]
 
     def forms_of(self, block: RowBlock) -> Array:
-        """Returns the number of each row's form; creates missing forms and their value arrays."""
+        """Returns the number of each row's form (dtype and shape); creates missing arrays.
+
+        Every form of a row with values has an array of values afterwards.
+        """
         codes, kept = block.columns["layout"], block.kept
         numbers = np.full(len(block.tables.layouts), UNKNOWN)
         counts = np.bincount(codes, minlength=len(numbers))
@@ -150,10 +156,10 @@ class Register:
         return numbers[codes]
 
     def seeds(self, series: Array, forms: Array) -> Array:
-        """Returns the checksum seed of each row, from the numbers of its series and its form.
+        """Returns the checksum seed of each row, from its series and its form (dtype and shape).
 
-        For a row of a flat form, `flat_seed` must still mix the record's offset and shape into the
-        seed.
+        For a row of a flat form (of many shapes), `flat_seed` must still mix the record's offset
+        and shape into the seed.
         """
         of_form = np.array([form.entry.seed for form in self.forms], np.uint64)
         return np.array(self._series_seeds, np.uint64)[series] ^ of_form[forms]

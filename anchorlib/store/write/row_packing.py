@@ -43,7 +43,10 @@ class Packed:
 
 
 class Packer:
-    """Packs the blocks of an attempt; `attempt` and `order_base` are set by the writer."""
+    """Packs the blocks of one attempt of a writer at a rank.
+
+    attempt, order_base: the number of the attempt, and what is added to the `order` of its records.
+    """
 
     def __init__(self, register: Register) -> None:
         self._register = register
@@ -113,7 +116,7 @@ def without_values(block: RowBlock, left_out: Array) -> RowBlock:
 
 
 def _grouped(forms: Array) -> list[Array]:
-    """Returns, for each form that occurs, the numbers of its rows in order."""
+    """Returns, for each form (dtype and shape) that occurs, the numbers of its rows in order."""
     if (forms == forms[0]).all():
         return [np.arange(len(forms))]
     order = np.argsort(forms, kind="stable")
@@ -121,10 +124,11 @@ def _grouped(forms: Array) -> list[Array]:
 
 
 def _addition(form: OpenForm, own: Array, block: RowBlock, table: Array, seeds: Array) -> Addition:
-    """Returns what the rows `own` add to their form; enters their row in its arrays into `table`.
+    """Returns what the rows `own` add to the arrays of their form (dtype and shape).
 
-    For a row of a flat form, `seeds` is changed as well: the record's offset and shape are mixed
-    in, because the checksum covers them.
+    Each row's index in these arrays is entered into `table`. For a row of a flat form (records of
+    many shapes), `seeds` is changed as well: the record's offset and shape are mixed in, because
+    the checksum covers them.
     """
     kept = block.kept[own]
     holding = own[kept]

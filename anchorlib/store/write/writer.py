@@ -200,7 +200,7 @@ class Writer:
 
     @property
     def first(self) -> int:
-        """The number of the first record of this attempt that this store holds."""
+        """The number, in the writer's stream, of this attempt's first record in this store."""
         return self._first
 
     @property
