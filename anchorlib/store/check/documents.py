@@ -33,7 +33,7 @@ __all__ = ["document_faults", "due_documents", "run_faults"]
 Sizes = Mapping[int, tuple[int, int]]
 
 MOST_BYTES = 64 << 20  # of a document; the longest, that of a rank, has an entry for each attempt
-GROWING = ("shape", "attributes")  # older than the rows where the run was not closed to its end
+GROWING = ("shape", "attributes")  # may lag behind the rows of a run that was not closed
 
 
 def run_faults(run: Location) -> Iterator[str]:

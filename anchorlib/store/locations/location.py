@@ -36,7 +36,10 @@ class Location(Protocol):
     """Read access to stored files by key, a relative path that never leads upwards."""
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
+        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file.
+
+        length: None reads to the end of the file.
+        """
         ...
 
     def list(self, prefix: str) -> list[str]:
@@ -102,12 +105,12 @@ class LocalLocation:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root.absolute()  # a later chdir leaves it where it is
+        self.root = root.absolute()  # so that a later chdir does not change where it leads
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """Returns up to `length` bytes of the file at `key` from `start` on; None for no file.
 
-        Raises StoreError for a key that leads out of the directory, or to anything but a file.
+        Raises StoreError for a key that leads out of the directory, or to a link, pipe or device.
         """
         descriptor = self._open(key)
         if descriptor is None:

@@ -30,7 +30,7 @@ __all__ = ["JoinedRank", "joined_rank"]
 
 Array = np.ndarray[Any, Any]
 
-_PAIRS: Final = 1 << 44  # times the place of its part: added to a histogram pair's number
+_PAIRS: Final = 1 << 44  # times the index of a part: added to the numbers of its histogram pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ class RunReader:
         return sorted(self._ranks) if self.figures is None else list(self.figures.ranks)
 
     def rank(self, rank: int) -> RankReader:
-        """Returns the reader of one rank; raises KeyError where it has recorded nothing."""
+        """Returns the reader of one rank; raises KeyError where that rank has recorded nothing."""
         if self.figures is not None and rank in self.figures.ranks and rank not in self._ranks:
             parts = self.figures.parts_of(rank)
             if parts != ((rank, 0),):

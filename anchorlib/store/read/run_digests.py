@@ -70,7 +70,7 @@ def digests_of_run(run: Location, figures: RunFigures | None) -> dict[int, RankD
 def _read(data: bytes) -> dict[int, RankDigests]:
     document = read_line(data)
     if document["format"] != FORMAT or whole(document["version"]) > VERSION:
-        return {}  # a later version's may mean something else
+        return {}  # digests of a later version may mean something else
     pairs = (items(one) for one in items(document["ranks"]))
     digests = [(whole(rank), read_digests(mapping(one))) for rank, one in pairs]
     if len(dict(digests)) < len(digests):

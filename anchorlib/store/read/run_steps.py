@@ -54,7 +54,7 @@ def steps_of_run(run: Location, figures: RunFigures | None) -> StepFigures | Non
     try:
         document = read_line(data)
         if document["format"] != FORMAT or whole(document["version"]) > VERSION:
-            return None  # a later version's may mean something else
+            return None  # figures of a later version may mean something else
         figures_of_steps = read_step_figures(document)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -74,7 +74,11 @@ class Elsewhere:
         return [f"{run}{_SUFFIX}/" for run in noted_runs(self._root)]
 
     def list(self, key: str) -> list[str]:
-        """Returns the names in a folder of an archived run; empty for a run without a note."""
+        """Returns the names in a folder of an archived run; empty for other runs.
+
+        A run counts as archived here if it has a note of its archive and none of its files is in
+        the store.
+        """
         folder, _, inside = key.partition("/")
         archived = self._archived(folder)
         if archived is None:

@@ -52,7 +52,7 @@ class RowChecks:
         judged = asked if len(asked) >= _AHEAD else self._with_next(asked)
         try:
             unfit = self.unfit(judged)
-        except StoreError:  # of a row that nobody has asked for, perhaps
+        except StoreError:  # perhaps caused by a row that the caller has not asked for
             judged, unfit = asked, self.unfit(asked)
         self._fit[judged] = True
         self._fit[unfit] = False

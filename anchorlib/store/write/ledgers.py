@@ -29,8 +29,8 @@ LEFT_OUT: Final = "statements_left_out"
 
 GAP_BYTES: Final = 32 << 20  # most bytes of gap lines in one rank
 BESIDE_BYTES: Final = 64 << 20  # most bytes of lineage and header lines in one rank
-NAMED: Final = 1 << 16  # gaps of one attempt that are written by name; as many more are known apart
-GAP_LINE_BYTES: Final = 200  # of a gap's line, beside the texts in it
+NAMED: Final = 1 << 16  # gaps of one attempt written by name; of as many more totals are remembered
+GAP_LINE_BYTES: Final = 200  # bytes of a gap's line beside the texts in it
 _STATE_SECONDS: Final = 1.0
 _SMALL: Final = 1 << 20
 _SHARE: Final = 64  # growing totals are written every second while gaps are below 1/64 of the run

@@ -107,7 +107,7 @@ class Writer:
         if not 0 <= rank < MAX_RANK:
             raise OptionError(f"a rank is a number from 0 to {MAX_RANK - 1}, not {rank}")
         document = _document(run, header or {})
-        store = store.absolute()  # a later chdir leaves it where it is
+        store = store.absolute()  # so that a later chdir does not change where it leads
         with store_errors(f"cannot open run {run!r} in {store}"):
             make_store(store, fsync=fsync)
             lock = lock or RankLock.take(store, run, rank, part.number if part else 0)
