@@ -3,6 +3,8 @@
     archive_run(store, "run1", shelf_at("s3://bucket/prefix")) ─▶ Archived
     make_room(store, shelf, Keep(most=10 << 30))               ─▶ the runs that went here
 
+A shelf is a place for archived objects: a prefix of a bucket, or a directory.
+
 probing    whether a store honours conditions of writes
 claiming   which archiver may put a rank's objects
 endings    whether a rank has ended, of which other collectors may hold parts

@@ -1,4 +1,4 @@
-"""A store cannot be its own archive: the run that is removed would be the archived one itself."""
+"""Checks that a store is not its own archive: removing an archived run would remove its archive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_apart"]
 
 
 def check_apart(store: Path, run: str, shelf: Shelf) -> None:
-    """Raises OptionError where the archive is the store, or has this run in the same folder."""
+    """Raises OptionError where the archive is the store, or has this run in the store's folder."""
     if "://" in shelf.place:
         return
     place = Path(shelf.place)

@@ -1,9 +1,9 @@
-"""The claim of an archiver on a rank, until the rank is marked as whole.
+"""A claim on a rank in an archive, which keeps other archivers out until the rank is complete.
 
-    rank0/sealing.json    which bytes are being put, since when, and from which machine
+    rank0/sealing.json    which bytes are being sent, since when, and from which machine
 
-Archivers of the same bytes may work at the same time: each puts what the other would put. A claim
-keeps out an archiver with other bytes for the same rank, for instance because the rank was recorded
+Archivers of equal bytes may work at the same time: each sends what the other would send. A claim
+keeps out an archiver with other bytes for the rank, for instance because the rank was recorded
 anew, or sealed by another version. Such an archiver would overwrite objects that the `sealed.json`
 of the first one vouches for.
 """
@@ -25,13 +25,14 @@ from anchorlib.store.seal import Sealed
 __all__ = ["claimed"]
 
 STALE_SECONDS: Final = 86_400.0
-"""An older claim was left by an archiver that died: no rank takes a day to be sent."""
+"""An older claim is ignored: its archiver must have died, as no rank takes a day to be sent."""
 
 
 def claimed(shelf: Shelf, sealed: Sealed) -> None:
-    """Claims a rank in the archive for the objects of `sealed`.
+    """Claims a rank in the archive, so that no archiver with other bytes sends it meanwhile.
 
-    Raises RunBusyError where an archiver of other objects has claimed the rank less than a day ago.
+    sealed: the objects that this process sends. Raises RunBusyError where an archiver of other
+        objects has claimed the rank less than a day ago.
     """
     key, mine = claim_key(sealed.rank, sealed.part), hashlib.sha256(sealed.document).hexdigest()
     claim = json.dumps({"sealed": mine, "since_ns": time.time_ns(), "host": os.uname().nodename})
@@ -54,7 +55,7 @@ def claimed(shelf: Shelf, sealed: Sealed) -> None:
 
 
 def _read(data: bytes) -> tuple[str, int, str]:
-    """The digest, the time and the machine of a claim; an unreadable claim counts as stale."""
+    """Returns digest, time and machine of a claim; an unreadable claim counts as very old."""
     try:
         claim: Any = json.loads(data)
         return str(claim["sealed"]), int(claim["since_ns"]), str(claim["host"])

@@ -1,8 +1,8 @@
-"""Whether the ranks of a run have ended, of which other collectors may hold parts.
+"""Finds out whether the ranks of a run have ended, also if other collectors hold parts of them.
 
-A session tells that it is closed to the one collector that it uses at its end. So a part that the
-session had left before never says so itself: a later part says it, which may be in this store or
-in the archive already.
+A session tells only the collector that it uses at its end that it is closed. So a part that the
+session had left before never says so itself: a later part says it, which may be in this store or in
+the archive already.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["NotEndedError", "check_ended", "check_recording", "is_spread", "open
 
 
 class NotEndedError(StoreError):
-    """A rank was not closed yet, as far as these parts and the archive tell."""
+    """A rank was not closed yet, as far as the parts that were looked at and the archive show."""
 
 
 def open_ranks(run: str, parts: Sequence[RankReader], shelf: Shelf) -> list[int]:
-    """The ranks that were not closed, as far as these parts and the parts in the archive tell.
+    """Returns the ranks that were not closed, as far as `parts` and the archive's parts show.
 
-    The archive is asked only for ranks that are open in these parts. Raises StoreError,
-    CollectorError.
+    parts: readers of what a store holds of each rank. The archive is asked only for ranks that are
+        open in these. Raises StoreError, CollectorError.
     """
     there = Within(shelf.location, f"{run}.zarr")
     return [rank for rank, here in _by_rank(parts).items() if not _has_ended(here, there)]
@@ -48,10 +48,10 @@ def _by_rank(parts: Sequence[RankReader]) -> dict[int, list[RankReader]]:
 
 
 def check_recording(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None:
-    """Raises RunExistsError where the archive has parts of another recording of this name.
+    """Raises RunExistsError where the archive has parts of another recording with this run's name.
 
-    Parts of two recordings have different keys, so neither would be in the way of the other, and
-    the rank that readers put together of both could not be read.
+    Parts of two recordings have different keys, so neither would overwrite the other, and the rank
+    that readers put together of both could not be read.
     """
     if not is_spread(parts):
         return
@@ -78,7 +78,7 @@ def is_spread(parts: Sequence[RankReader]) -> bool:
 def check_ended(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None:
     """Raises NotEndedError where a rank was not closed: its training may still add records.
 
-    Raises RunExistsError as `check_recording`.
+    Raises RunExistsError where the archive has parts of another recording with this run's name.
     """
     check_recording(run, parts, shelf)
     for rank in open_ranks(run, parts, shelf):
@@ -104,9 +104,10 @@ def _has_ended(here: Sequence[RankReader], there: Location) -> bool:
 
 
 def _goes_on(other: RankReader, here: Sequence[RankReader]) -> bool:
-    """Whether `other` holds the rest of a session that begins in `here`, or later sessions.
+    """Whether a part `other` has the rest of a session that begins in `here`, or later sessions.
 
-    A part of an earlier recording with the same name says nothing of this one.
+    All are parts of one rank, which several collectors recorded. A part of an earlier recording
+    with this run's name says nothing about this recording.
     """
     own = [one for part in here for one in part.catalogue.attempts]
     claims, newest = {one.claim for one in own}, max(one.started_ns for one in own)
@@ -117,7 +118,7 @@ def _goes_on(other: RankReader, here: Sequence[RankReader]) -> bool:
 
 
 def _others(here: Sequence[RankReader], there: Location) -> Iterator[RankReader]:
-    """The parts of the same rank that are whole in the archive and not among `here`."""
+    """Yields readers of the rank's parts that are complete in the archive and not among `here`."""
     own = {(one.rank, one.part) for one in here}
     for rank, part in listed_parts(there):
         is_other = rank == here[0].rank and (rank, part) not in own

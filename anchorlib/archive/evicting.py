@@ -1,4 +1,4 @@
-"""Which archived runs keep their files on this machine, and the removal of the others."""
+"""Decides which archived runs keep their files on this machine, and removes the files of others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Keep:
 
     @property
     def is_all(self) -> bool:
-        """Whether all runs stay."""
+        """Whether all runs stay, that is, no limit is set."""
         return self.most is None and self.seconds is None
 
 
@@ -51,7 +51,7 @@ class _KeptRun:
 
 
 def leaving(store: Path, place: str, keep: Keep, also: Iterable[str] = ()) -> list[str]:
-    """The runs that `make_room` would remove here, the oldest first.
+    """Returns the names of the runs that `make_room` would remove here, the oldest first.
 
     place: the archive that has them. also: runs that are not archived yet, counted as the newest.
     """
@@ -75,7 +75,7 @@ def leaving(store: Path, place: str, keep: Keep, also: Iterable[str] = ()) -> li
 
 
 def make_room(store: Path, shelf: Shelf, keep: Keep) -> dict[str, int]:
-    """Removes archived runs from this machine until `keep` is met; returns the bytes freed, by run.
+    """Removes archived runs from this machine until `keep` is met; returns bytes freed, by run.
 
     Each run is looked up in the archive before it is removed. It stays where the archive no longer
     has it as it was compared, where it changed here, and where a living process writes it; the
@@ -109,7 +109,7 @@ def _is_confirmed(store: Path, note: ArchiveNote, shelf: Shelf) -> bool:
 
 
 def _here(store: Path, place: str) -> Iterable[_KeptRun]:
-    """The runs in the archive at `place` whose files are still in this store."""
+    """Yields the runs that are archived at `place` and whose files are still in this store."""
     for run in noted_runs(store):
         try:
             note = note_of(store, run)

@@ -1,4 +1,7 @@
-"""The index of an archived run, which several archivers may rewrite at once, each on condition."""
+"""Writes the index of an archived run, which several archivers may update at the same time.
+
+Each update is written on the condition that the index has not changed since it was read.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ _PAUSE = 0.05  # seconds, times the number of failed tries: others rewrite the i
 def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> None:
     """Adds archived ranks to the index of their run, which is made where there is none.
 
-    The digests and the figures of their steps are put first: the index names the objects that have
-    them. Those that no index names then, of the index before and of tries that came too late, are
-    removed.
+    The digests and the figures of their steps are written first: the index refers to their objects.
+    Objects that no index refers to any more, from the index before and from updates that came too
+    late, are removed.
 
-    folder: the run's objects. anew: ranks that were marked as whole just now. An index that has
-        them already has figures of an earlier recording, so it is made again from all ranks.
+    folder: the run's objects. anew: ranks that were completed just now. An index that has them
+        already has figures of an earlier recording, so it is made again from all ranks.
 
     Raises StoreError, CollectorError.
     """
@@ -78,8 +81,8 @@ def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> 
 class _Fresh:
     """The ranks that the index does not know yet, or that were counted anew.
 
-    ranks: their figures, without those of steps. steps: which are added up at once, since those of
-    a thousand ranks might not fit in memory.
+    ranks: their figures, without those of steps. steps: those of steps, which are added up at once,
+        since those of a thousand ranks might not fit in memory.
     """
 
     ranks: list[RankFigures]
@@ -99,7 +102,7 @@ class _Fresh:
 
 
 def _named(figures: RunFigures | None) -> set[str]:
-    """The keys of the objects that an index refers to: digests, and figures of steps; or none."""
+    """Returns the keys of the objects with digests and figures of steps that an index refers to."""
     if figures is None:
         return set()
     made = ((digests_key, figures.digests), (steps_key, figures.by_step))
@@ -114,9 +117,9 @@ def _parsed(data: bytes) -> RunFigures | None:
 
 
 def _put_digests(folder: Shelf, known: RunFigures | None, merged: RunFigures, fresh: _Fresh) -> str:
-    """Puts the digests of all ranks that have any; returns the name of the object for the index.
+    """Stores the digests of all ranks that have any; returns the object's SHA-256 for the index.
 
-    "" where there is nothing to compare: of one rank, opening it tells more than its digests.
+    "" where there is nothing to compare: of a single rank, opening it tells more than its digests.
     """
     others = {*merged.ranks} - fresh.numbers
     kept = digests_of_run(folder.location, known)
@@ -137,7 +140,7 @@ def _put_digests(folder: Shelf, known: RunFigures | None, merged: RunFigures, fr
 
 
 def _put_steps(folder: Shelf, known: RunFigures | None, merged: RunFigures, fresh: _Fresh) -> str:
-    """Puts the figures of the steps of all ranks; returns the name of the object for the index.
+    """Stores the figures of the steps of all ranks; returns the object's SHA-256 for the index.
 
     "" where a rank has none, as one that an older version sealed, and for a single rank, which is
     opened as soon as it is drawn.
@@ -167,7 +170,10 @@ def _put_steps(folder: Shelf, known: RunFigures | None, merged: RunFigures, fres
 
 
 def _put(folder: Shelf, key: Callable[[str], str], data: bytes, there: str) -> str:
-    """Puts an object under the key of its name, unless it is `there`; returns the name."""
+    """Stores an object under a key made of its SHA-256, unless that is `there`.
+
+    Returns the SHA-256.
+    """
     name = object_name(data)
     if there != name:
         folder.put(key(name), data)
@@ -186,10 +192,10 @@ def _digests(ranks: Iterable[RankFigures]) -> dict[int, RankDigests]:
 def _with(
     run: Location, known: RunFigures | None, ranks: Sequence[int]
 ) -> tuple[RunFigures, _Fresh]:
-    """The figures of the index with these ranks added, and those of the ranks that were added.
+    """Returns the figures of the index with these ranks added, and those of the added ranks alone.
 
-    They are made from all ranks of the archive where no index is known, and where a rank that it
-    has got a further part since.
+    They are made from all ranks of the archive where no index is known, and where a rank in the
+    index has got a further part since.
     """
     listed = listed_parts(run)
     if known is None or {one for one in listed if one[0] in {*known.ranks}} != known.keys:

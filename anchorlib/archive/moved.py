@@ -1,4 +1,4 @@
-"""An archive that has moved: the note of a run is changed to another place that has the run."""
+"""Changes the note of an archived run when its archive has moved to another place."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def lead_elsewhere(store: Path, note: ArchiveNote, shelf: Shelf) -> ArchiveNote:
     note: the present note of a run whose files are in its archive alone; the place that it names is
         not asked. shelf: the new place.
 
-    Raises RunNotFoundError where the run is not whole there, RunExistsError where another recording
-    is there, DamagedError where an object does not fit its SHA-256, RunBusyError where the run was
-    recorded anew or noted otherwise meanwhile, StoreError, CollectorError.
+    Returns the new note. Raises RunNotFoundError where the run is not complete there,
+    RunExistsError where another recording is there, DamagedError where an object does not fit its
+    SHA-256, RunBusyError where the run was recorded anew or noted otherwise meanwhile, StoreError,
+    CollectorError.
     """
     folder = Within(shelf.location, f"{note.run}.zarr")
     parts = {key: _noted(folder, key, old, note.run, shelf) for key, old in note.parts.items()}
@@ -34,7 +35,7 @@ def lead_elsewhere(store: Path, note: ArchiveNote, shelf: Shelf) -> ArchiveNote:
 
 
 def _noted(run: Location, key: PartKey, note: RankNote, name: str, shelf: Shelf) -> RankNote:
-    """The note of a rank at its new place, after all of it was read and compared with `note`."""
+    """Returns the note of a rank at its new place, after all of it was compared with `note`."""
     sealed = read_sealed(run, *key)
     if sealed is None:
         raise RunNotFoundError(

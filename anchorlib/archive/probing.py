@@ -1,4 +1,7 @@
-"""Whether a store honours conditions of writes, found out before anything is put there."""
+"""Finds out, before an archive is written, whether its store honours conditional writes.
+
+A conditional write fails where an object exists already, or has changed (If-None-Match, If-Match).
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ from anchorlib.store.objects import Held, RequestLimits, Shelf
 __all__ = ["HASTY", "checked_shelf"]
 
 HASTY: Final = RequestLimits(request=5.0, connect=3.0, again=0, retrying=5.0)
-"""Limits for a caller that has to know within seconds whether a place answers."""
+"""Time limits for a caller that has to know within seconds whether a store answers."""
 
 
 def checked_shelf(shelf: Shelf, *, without_conditions: bool = False) -> Shelf:
-    """The shelf, after a probe that its store honours conditions of writes.
+    """Returns the shelf (place for archives), after a test that it honours conditional writes.
 
-    The probe puts a small object, tries to replace it under conditions that do not hold, and
+    The test stores a small object, tries to replace it under conditions that do not hold, and
     removes it.
 
-    without_conditions: accept a store that knows no conditions. The caller then vouches that nobody
+    without_conditions: accept a store that ignores conditions. The caller then vouches that nobody
         else archives into it: two archivers could overwrite each other's objects.
 
     Raises OptionError for such a store otherwise, CollectorError for a store that does not answer.
@@ -54,8 +57,9 @@ def _keeps_conditions(shelf: Shelf) -> bool:
 
 
 class _Unconditional:
-    """A shelf on a store without conditions: it looks first and then puts, which is not safe
-    against a second archiver in between.
+    """A place for archives on a store that ignores conditional writes: it looks first, then writes.
+
+    That is not safe against a second archiver in between.
     """
 
     def __init__(self, shelf: Shelf) -> None:

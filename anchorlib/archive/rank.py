@@ -1,4 +1,4 @@
-"""One rank, or a part of it: sealed in a folder here, put into the archive, compared, marked."""
+"""Archives one rank, or a part of it: seals it here, sends and compares it, marks it complete."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["SentRank", "archive_rank", "is_archived", "listing_hash"]
 
 @dataclass(frozen=True, slots=True)
 class SentRank:
-    """A rank, or the part of it that this store holds, that is whole in the archive.
+    """A rank, or the part of it that this store holds, that is complete in the archive.
 
     objects, bytes: its objects in the archive, and their bytes. sent: how many objects were sent by
-    this call. marked: whether this call marked it as whole.
+        this call. marked: whether this call marked it as complete.
     """
 
     key: PartKey
@@ -37,13 +37,13 @@ class SentRank:
 
 
 def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path) -> SentRank:
-    """Archives one rank or part whose session has ended; objects that are there already stay.
+    """Archives one rank or part whose session has ended; objects already there are not sent again.
 
     run: the location of the run. shelf: takes the run's objects, whose keys begin with "rank0/".
     scratch: an empty folder with room for the sealed rank.
 
     Raises RunExistsError where the archive has another recording under this name, RunBusyError
-    where another recording is being put there or the rank was recorded into, OptionError where a
+    where another recording is being sent there or the rank was recorded into, OptionError where a
     run is recorded in that place, StoreError, CollectorError, and as `seal`.
     """
     marked = read_sealed(shelf.location, reader.rank, reader.part)
@@ -69,9 +69,9 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
 
 
 def _check_not_live(reader: RankReader, shelf: Shelf) -> None:
-    """Raises OptionError where the place holds this rank as a writer wrote it, not as an archive.
+    """Raises OptionError where the archive's folder holds this rank as its writer wrote it.
 
-    The place may be the collector's own directory, by another name. Sealed objects would replace
+    The folder may be the collector's own directory, by another name. Sealed objects would replace
     the rank's only files there.
     """
     folder = rank_name(reader.rank, reader.part)
@@ -83,7 +83,10 @@ def _check_not_live(reader: RankReader, shelf: Shelf) -> None:
 
 
 def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:
-    """Puts the rank's objects `into` a folder: sealed now, or copied if it is sealed already."""
+    """Writes the rank's sealed objects into the folder `into`; returns their description.
+
+    The rank is sealed now, or its objects are copied if it is sealed already.
+    """
     there = read_sealed(run, reader.rank, reader.part)
     if there is None:
         sealed = seal(run, reader, into, ended_elsewhere=True)
@@ -100,7 +103,7 @@ def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:
 def _check_unchanged(run: Location, reader: RankReader) -> None:
     """Raises RunBusyError where a rank was recorded into while it was sealed.
 
-    What was sealed may then have the values of one recording under the catalogue of another one.
+    The sealed objects may then have the values of one recording under the catalogue of another one.
     """
     now = RankReader(run, reader.rank, reader.run, reader.part)
     if (now.catalogue.uid, *now.version) != (reader.catalogue.uid, *reader.version):
@@ -111,9 +114,9 @@ def _check_unchanged(run: Location, reader: RankReader) -> None:
 
 
 def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:
-    """Whether the archive still has a rank as its note says, and the rank here is still the same.
+    """Whether the archive still has a rank as its note says, and the rank here is unchanged.
 
-    Only the names, sizes and tags of its objects are read there, and its `sealed.json`.
+    Only the names, sizes and tags of the objects in the archive are read, and its `sealed.json`.
     """
     if (reader.catalogue.uid, *reader.version) != note.sealed:
         return False
@@ -127,13 +130,13 @@ def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:
 
 
 def listing_hash(held: dict[str, Held]) -> str:
-    """A hash of the names, sizes and tags of objects."""
+    """Returns a hash of the names, sizes and tags of objects."""
     lines = (f"{key}\0{one.size}\0{one.tag}\n" for key, one in sorted(held.items()))
     return xxhash.xxh3_128_hexdigest("".join(lines).encode())
 
 
 def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
-    """Puts the objects that are missing or differ, removes others; returns how many it put."""
+    """Sends the objects that are missing or differ, removes others; returns how many it sent."""
     held = shelf.held(sealed.folder)
     sent = 0
     for one in sealed.objects:
@@ -149,7 +152,7 @@ def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
 
 
 def _compared(sealed: Sealed, shelf: Shelf, scratch: Path) -> dict[str, Held]:
-    """The rank's objects in the archive, each compared with the sealed one.
+    """Returns the rank's objects in the archive, after each was compared with the sealed one.
 
     Raises StoreError where an object is missing or differs.
     """
@@ -175,10 +178,10 @@ def _sealed_bytes(scratch: Path, key: str, sha256: str) -> bytes:
 
 
 def _other(there: Sealed, sealed: Sealed, reader: RankReader, shelf: Shelf) -> SentRank:
-    """The archived rank whose mark names other bytes than those sealed now.
+    """Accepts or refuses an archived rank whose `sealed.json` differs from the one made now.
 
-    The same records, sealed by another version, are accepted after each object was read. Raises
-    RunExistsError where they are other records, DamagedError where an object is damaged.
+    It is accepted where it has the same records, sealed by another version, after each object was
+    read. Raises RunExistsError where it has other records, DamagedError where an object is damaged.
     """
     if (there.uid, there.records) != (sealed.uid, sealed.records):
         raise RunExistsError(_taken(reader.rank, shelf))

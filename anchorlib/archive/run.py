@@ -1,4 +1,4 @@
-"""A run put into an archive: its ranks and parts, its index, and a note here that it is archived.
+"""Archives a run: its ranks and parts, its index, and a note in the store that it is archived.
 
 A rank that several collectors recorded is archived part by part, from whichever store holds them:
 readers join the parts in an archive as they join those of collectors.
@@ -43,10 +43,10 @@ Scratch = Callable[[], AbstractContextManager[str]]
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """A run that is whole in the archive.
+    """The result of archiving a run that is now complete in the archive.
 
     objects, bytes: its objects in the archive, and their bytes. sent: how many objects were sent by
-    this call.
+        this call.
     """
 
     run: str
@@ -59,7 +59,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan of archiving a run.
+    """What archiving a run would do.
 
     there: the ranks that the archive has already. bytes: of the stored values of all ranks.
     """
@@ -73,7 +73,7 @@ class Planned:
 def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None = None) -> Archived:
     """Archives the ranks and parts of a run in a directory; its files there stay as they are.
 
-    A call that was killed is taken up by the next one; two calls at once have the same result.
+    A call that was killed is continued by the next call; two calls at once have the same result.
 
     shelf: the archive, as `checked_shelf` returns it. progress: is called with the number of parts
         done and the number of all parts.
@@ -96,8 +96,8 @@ def archive_served(
 ) -> Archived:
     """Archives a run that collectors serve, or that is in another archive; no note is written.
 
-    location: of the run. Raises as `archive_run`, but not RunBusyError for a run that is written:
-    only its collectors know that.
+    location: of the run. Raises what `archive_run` raises, except RunBusyError for a run that is
+        being written: only its collectors know that.
     """
     parts = _parts_at(location, run)
     scratch = tempfile.TemporaryDirectory
@@ -105,7 +105,7 @@ def archive_served(
 
 
 def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
-    """The plan of `archive_run`; nothing is written. Raises as `archive_run` does."""
+    """Returns what `archive_run` would do; nothing is written. Raises as `archive_run` does."""
     check_apart(store, run, shelf)
     folder = ShelfWithin(shelf, f"{run}.zarr")
     parts = _parts_in(store, run)
@@ -122,7 +122,10 @@ def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
 
 
 def plan_served(location: Location, run: str, shelf: Shelf) -> Planned:
-    """The plan of `archive_served`; nothing is written. Raises as `archive_served` does."""
+    """Returns what `archive_served` would do; nothing is written.
+
+    Raises as `archive_served` does.
+    """
     there = ShelfWithin(shelf, f"{run}.zarr").location
     parts = _parts_at(location, run)
     check_ended(run, parts, shelf)
@@ -150,10 +153,10 @@ def _sent(  # each argument has a meaning of its own
     scratch: Scratch,
     progress: Progress | None,
 ) -> list[SentRank]:
-    """Puts all parts into the archive, then the run's zarr.json and its index.
+    """Sends all parts into the archive, then the run's zarr.json and its index.
 
     Of a run of several collectors the ranks that have ended are sent although others have not: a
-    collector may wait for the part that tells it so, while this part's collector waits for another.
+    collector may wait for the part that says so, while this part's collector waits for another.
     """
     folder = ShelfWithin(shelf, f"{run}.zarr")
     check_recording(run, parts, shelf)
@@ -192,7 +195,7 @@ def _ranks(parts: Sequence[RankReader]) -> tuple[int, ...]:
 
 
 def _parts_in(store: Path, run: str) -> list[RankReader]:
-    """The parts of a run in a directory, which nobody may be writing.
+    """Returns readers of the parts of a run in a directory, which nobody may be writing.
 
     Raises RunBusyError for a run that is written, StoreError for the copy of a live rank that lacks
     its end, RunNotFoundError.
@@ -221,7 +224,10 @@ def _parts_at(location: Location, run: str, where: str = "") -> list[RankReader]
 
 
 def _scratch(store: Path, run: str) -> tempfile.TemporaryDirectory[str]:
-    """A folder on the store's own disk; one that a killed archiver leaves is swept after a day."""
+    """Makes a temporary folder on the store's disk, to seal a rank in.
+
+    A folder that a killed archiver leaves is deleted after a day.
+    """
     with store_errors(f"cannot seal {run!r} in {escape(str(store))}"):
         (folder := hidden(store) / "tmp").mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryDirectory("", f"seal-{run}-", folder, ignore_cleanup_errors=True)

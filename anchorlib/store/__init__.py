@@ -1,15 +1,15 @@
-"""The zarr hierarchy that runs are kept in: one writing hand, and readers that trust it.
+"""Runs as stored on disk: a zarr hierarchy per run, the code that writes it, and readers of it.
 
-Writer      puts records of one rank down, so that what is committed survives kill -9
-RunReader   committed rows of all ranks, also while they are written
-RankAudit   what of a rank does not fit its checksums
-stored_fingerprint   what records are, to be compared with those that somebody holds
+Writer      writes the records of one rank, so that what is committed survives kill -9
+RunReader   reads the committed records of all ranks, also while they are being written
+RankAudit   finds the stored rows and values of a rank that do not fit their checksums
+stored_fingerprint   a 32-byte digest of some stored records, to compare with a sender's own digest
 Location    where bytes are read from: a directory, a collector, or an object store
-remove_run, rename_run    a run as a whole, which no living process writes
+remove_run, rename_run    remove or rename a whole run that no living process writes
 
-format      what lies where, and what each document says    read    runs as readers find them
-locations   where bytes are read from                       write   the writing hand
-disk        a store's directory, shared by processes        seal    ranks that never change again
+format      where each file lies, what it says              read    what readers see of runs
+locations   where bytes are read from                       write   the writer of a rank
+disk        a store's directory, shared by processes        seal    closed ranks, which never change
 stored      arrays of one rank, read back and checked       check   what does not fit its checksums
 objects     object stores, and folders used as such         runs    runs found, removed, renamed
 

@@ -1,4 +1,4 @@
-"""A stored run compared with its checksums, and files for other zarr readers made anew."""
+"""Compares a stored run with its checksums, and rewrites the files that other zarr readers need."""
 
 from anchorlib.store.check.audit import RankAudit
 from anchorlib.store.check.documents import run_faults

@@ -1,4 +1,4 @@
-"""What an archive says of its ranks' steps, compared with the rows that it was made from."""
+"""Compares what an archive says about the steps of its ranks with the rows it was made from."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _ANEW = "archive the run again"
 
 
 def run_digest_faults(run: Location) -> Iterator[str]:
-    """The faults of the objects with the digests and figures of all ranks of an archived run.
+    """Yields in words what is wrong with the digests and figures of all ranks of an archived run.
 
-    Ranks are compared by their indices; a rank in parts has none of its own, so it is counted anew
-    from the rows of its parts.
+    They are compared with the ranks' indices; a rank in several parts has no index, so it is
+    counted again from the rows of its parts.
     """
     figures, digests, steps = _stated_digests(run)
     # An archiver that adds a rank meanwhile swaps the index, then removes the objects before it.
@@ -59,7 +59,7 @@ def run_digest_faults(run: Location) -> Iterator[str]:
 
 
 def rank_digest_faults(run: Location, reader: RankReader) -> Iterator[str]:
-    """The faults of the digests and figures of steps in one sealed rank's index, in words."""
+    """Yields in words what is wrong with digests and figures of steps in a sealed rank's index."""
     index = _index(run, reader.rank, reader.part)
     if index is None:
         return
@@ -75,7 +75,11 @@ def rank_digest_faults(run: Location, reader: RankReader) -> Iterator[str]:
 def _stated_digests(
     run: Location, figures: RunFigures | None = None
 ) -> tuple[RunFigures | None, dict[int, RankDigests] | None, Sequence[StepFigures] | None]:
-    """The run's index, and the digests and figures that it names; None for a damaged object."""
+    """Returns the run's index, and the digests and figures of steps that it refers to.
+
+    figures: the index, if it was read already. None stands for a damaged object, and for the index
+        of a run without one; an empty result for an object that the index does not have.
+    """
     figures = figures or _figures(run)
     steps = steps_of_run(run, figures)
     named = figures is not None and bool(figures.by_step)
@@ -83,7 +87,7 @@ def _stated_digests(
 
 
 def _figures(run: Location) -> RunFigures | None:
-    """What the index says; None without one that can be read: its objects are not read either."""
+    """Returns what the run's index says; None where there is no index, or it is damaged."""
     data = run.get(INDEX)
     try:
         return None if data is None else parsed_index(data)
@@ -92,7 +96,7 @@ def _figures(run: Location) -> RunFigures | None:
 
 
 def _indexed(run: Location, rank: int, figures: RunFigures) -> RankFigures | None:
-    """What a rank's own index says, or its parts; None where that cannot be read."""
+    """Returns what the index of a rank or of its parts says; None where that cannot be read."""
     parts = figures.parts_of(rank)
     if parts == ((rank, 0),):
         return _index(run, rank, 0)

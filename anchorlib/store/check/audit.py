@@ -1,4 +1,4 @@
-"""One rank compared with its checksums: rows, labels, and the bytes behind the last row.
+"""Compares one rank with its checksums: rows, labels, and the bytes behind the last row.
 
 Values are not read here: readers compare them with their digests.
 """
@@ -33,10 +33,11 @@ _PART: Final = 4096  # rows compared at a time
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The faults of some rows.
+    """What is wrong with some rows.
 
     bad: rows that do not fit their checksums.
-    labels: rows whose coordinates differ beside their values, where xarray finds them.
+    labels: rows whose labels (step, …), which are stored once more beside their values for xarray,
+        differ from the row.
     unchecked: how many rows have no checksum.
     """
 
@@ -46,7 +47,7 @@ class Checked:
 
 
 class RankAudit:
-    """Compares one rank of the run at `run` with its checksums; `reader` reads the same rank."""
+    """Compares one rank of the run at `run` with its checksums; `reader` reads that rank."""
 
     def __init__(self, run: Location, reader: RankReader) -> None:
         self._run = run
@@ -59,19 +60,22 @@ class RankAudit:
         self._checks = RowChecks(self._location, reader)
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        """The first row and the end of each portion of the rows that `rows` is to be asked for."""
+        """Yields (start, stop) of portions of the rank's rows, each of a size to pass to `rows`."""
         for start in range(0, self._reader.committed, _PART):
             yield start, min(start + _PART, self._reader.committed)
 
     def rows(self, start: int, stop: int) -> Checked:
-        """Compares rows start … stop - 1. Raises StoreError where a column cannot be read."""
+        """Compares rows start … stop - 1 with their checksums and labels.
+
+        Raises StoreError where a column cannot be read.
+        """
         bad = self._checks.unfit(np.arange(start, stop))
         checked = self._reader.catalogue.checked
         unchecked = (stop if checked is None else min(max(checked, start), stop)) - start
         return Checked(bad, self._labels(start, stop, bad), unchecked)
 
     def faults(self) -> Iterator[str]:
-        """The faults of the rank as a whole, in words."""
+        """Yields in words what is wrong with the rank as a whole."""
         reader = self._reader
         published = reader.catalogue.published
         counted = self._counted
@@ -108,7 +112,7 @@ class RankAudit:
         return sorted(bad)
 
     def _behind(self, counted: int) -> int:
-        """How many committed rows lie behind the first uncommitted one; a sound rank has none.
+        """Returns how many committed rows lie behind the first uncommitted one; 0 in a sound rank.
 
         A live writer may commit that row between the count and this look, so such rows count only
         when a second look finds them too.
@@ -127,7 +131,7 @@ class RankAudit:
         return int(fit.sum())
 
     def _stray(self) -> bool:
-        """Whether other bytes than those of a cut line stand behind the catalogue's end."""
+        """Whether other bytes than those of an incomplete line follow the catalogue's end."""
         chunk, start = divmod(self._reader.catalogue_end, CATALOG_CHUNK)
         key = f"catalog/{chunk_key(chunk, 0)}"
         rest = self._location.get(key, start, CATALOG_CHUNK - start) or b""

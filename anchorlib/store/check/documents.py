@@ -1,4 +1,4 @@
-"""The zarr.json documents of a run, which other zarr readers need, compared with its catalogue."""
+"""Compares a run's zarr.json documents, which other zarr readers need, with its catalogue."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ __all__ = ["document_faults", "due_documents", "run_faults"]
 Sizes = Mapping[int, tuple[int, int]]
 
 MOST_BYTES = 64 << 20  # of a document; the longest, that of a rank, has an entry for each attempt
-GROWING = ("shape", "attributes")  # older than the rows where the run was not closed to its end
+GROWING = ("shape", "attributes")  # may lag behind the rows of a run that was not closed
 
 
 def run_faults(run: Location) -> Iterator[str]:
-    """The faults of the run's own document and, archived, of the digests of its ranks, in words.
+    """Yields in words what is wrong with the run's own zarr.json and its archived digests.
 
-    Its attributes are not compared: they hold the name that the run had at first, and its author.
+    The attributes of zarr.json are not compared: they hold the name that the run had at first, and
+    its author.
     """
     due = json.loads(group_json(stamp()))
     yield from _faults(run, "", due, passed_over=("attributes",))
@@ -47,7 +48,7 @@ def run_faults(run: Location) -> Iterator[str]:
 
 
 def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
-    """The faults of the documents of the rank at the location `rank`, in words."""
+    """Yields in words what is wrong with the zarr.json files of the rank at location `rank`."""
     catalogue = reader.catalogue
     sizes = _sizes(reader) if catalogue.state == "closed" and _is_published(rank) else None
     due = _documents(reader, sizes)
@@ -64,9 +65,10 @@ def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
 
 
 def due_documents(rank: Location, reader: RankReader) -> dict[str, bytes]:
-    """Every document of a rank of format 2 as it has to be for the rank's rows, parents first.
+    """Returns all zarr.json files of a rank of format 2 as its rows require them, parents first.
 
-    Raises DamagedError where the log of operations is damaged, StoreError where rows are damaged.
+    The keys are the folders of the files. Raises DamagedError where the log of operations is
+    damaged, StoreError where rows are damaged.
     """
     documents = _documents(reader, _sizes(reader)) | _operation_documents(rank)
     lengths = np.maximum(reader.column("hist_length"), 0)
@@ -77,7 +79,7 @@ def due_documents(rank: Location, reader: RankReader) -> dict[str, bytes]:
 
 
 def _operation_documents(rank: Location) -> dict[str, bytes]:
-    """The documents of the log of operations; none where the rank has no log.
+    """Returns the zarr.json files for the log of operations, by folder; {} without a log.
 
     Raises DamagedError for a damaged log.
     """
@@ -103,12 +105,15 @@ def _documents(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
 
 
 def _is_published(rank: Location) -> bool:
-    """Whether the rank's own document, the last one that a writer writes, says "closed"."""
+    """Whether the rank's own zarr.json, which a writer writes last, says "closed"."""
     return b'"state":"closed"' in (rank.get("zarr.json", 0, MOST_BYTES) or b"")
 
 
 def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
-    """How many rows and elements each form has; None where the table is too damaged to say."""
+    """Returns (rows, elements) of each form, by number; None for a table too damaged to say.
+
+    A form is the records of one dtype and shape.
+    """
     try:
         for name in LABELS:  # read here because `tell_series` needs them for forms' documents
             reader.column(name)
@@ -123,7 +128,10 @@ def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
 
 
 def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
-    """The documents of all forms that keep values: of their groups, their arrays, their labels."""
+    """Returns the zarr.json files of all forms (dtype and shape) with values, by folder.
+
+    They are those of the groups, the arrays of values and the labels.
+    """
     forms = []
     for entry in reader.catalogue.forms:
         form = OpenForm(entry, "", cast("ChunkFiles", None))  # makes documents, writes no rows
@@ -142,7 +150,7 @@ def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
 
 
 def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
-    """The documents of all arrays of a run of format 1, but for their attributes."""
+    """Returns the zarr.json files of all arrays of a run of format 1, without their attributes."""
     documents = {}
     for form in reader.catalogue.forms:
         if form.array is None:
@@ -157,7 +165,10 @@ def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
 def _faults(
     location: Location, key: str, due: dict[str, Any], *, passed_over: tuple[str, ...]
 ) -> Iterator[str]:
-    """The faults of the document at `key`, in words: how it differs from `due`."""
+    """Yields in words how the zarr.json in folder `key` differs from `due`.
+
+    passed_over: names of its fields that are not compared.
+    """
     path = f"{key}/zarr.json".lstrip("/")
     data = location.get(path, 0, MOST_BYTES)
     if data is None:

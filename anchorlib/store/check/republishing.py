@@ -1,7 +1,8 @@
-"""The documents and labels of a rank, which other zarr readers need, made anew from its rows.
+"""Rewrites the zarr.json files and labels of a rank, which other zarr readers need, from its rows.
 
 Rows, values and catalogue are only read. Each file that is not as it should be is made outside the
-tree and renamed over the old one, so no existing file is written into and no link is followed.
+zarr hierarchy and renamed over the old one, so no existing file is written into and no link is
+followed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _INT64: Final = np.dtype("<i8")
 
 
 def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]]:
-    """The keys of a rank's files that are not as its rows require, and the bytes that belong there.
+    """Yields key and content of each file of a rank that is not as the rank's rows require.
 
     reader: reads the rank; all its rows were found sound. Raises StoreError, DamagedError.
     """
@@ -56,10 +57,10 @@ def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]
 
 
 def republish(store: Path, run: str, reader: RankReader) -> int:
-    """Puts the files that `unpublished` yields in place; returns how many there were.
+    """Writes the files that `unpublished` yields; returns how many were written.
 
-    Call it only while the rank's lock is held. Raises StoreError where a folder of the run is a
-    link.
+    The run's own zarr.json is written as well if it is faulty. Call this only while the rank's lock
+    is held. Raises StoreError where a folder of the run is a link.
     """
     folder, tree = run_directory(store, run), Tree(store)
     location = LocalLocation(folder)
@@ -87,7 +88,10 @@ def _fill(data: bytes, descriptor: int) -> None:
 
 
 def _labels(reader: RankReader) -> Iterator[tuple[str, bytes]]:
-    """Each chunk file of the labels beside values, as far as there are rows."""
+    """Yields key and content of each chunk file of the labels beside values.
+
+    The content ends with the last row, so it may be shorter than the file.
+    """
     forms, rows = reader.column("form"), reader.column("row")
     for form in reader.catalogue.forms:
         if form.array is None:
@@ -103,7 +107,7 @@ def _labels(reader: RankReader) -> Iterator[tuple[str, bytes]]:
 
 
 def _read(rank: Location, key: str) -> bytes | None:
-    """The bytes of a file; None where there is none, or it cannot be read."""
+    """Returns the bytes of a file; None where there is none, or it cannot be read."""
     try:
         return rank.get(key, 0, _MOST_BYTES)
     except StoreError:
@@ -118,7 +122,7 @@ def _parsed(data: bytes | None) -> Any:
 
 
 def _check_folders(run: Path, folder: Path) -> None:
-    """Raises StoreError where a folder between a run and a file of it is a link."""
+    """Raises StoreError where a folder between the run and `folder` in it is a link."""
     for path in (run / part for part in _parts(folder.relative_to(run))):
         try:
             mode = path.lstat().st_mode

@@ -1,4 +1,4 @@
-"""The directory of a store, which processes share: made, locked, bounded, nodes put in whole.
+"""The directory of a store as processes share it: locks, limits of size, files renamed into place.
 
 `format` says what lies where in it, `write` what is written into a rank.
 """

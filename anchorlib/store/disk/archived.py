@@ -1,10 +1,10 @@
-"""A store's notes about its archived runs: where each run is, and what was confirmed there.
+"""A store's notes about its archived runs: where each archive is, and what it was found to hold.
 
     <store>/.anchor/archived/run1.json
 
-A note is written when the archive has been confirmed to hold every rank whole. With it a reader
-finds a run whose files were removed here, and the remover knows which files may go. A note holds
-no secret: credentials come from the environment of the reader.
+A note is written when the archive has been confirmed to hold every rank completely. With it a
+reader finds a run whose files were removed here, and whoever removes archived runs knows which
+files may go. A note holds no secret: credentials come from the environment of the reader.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _RANK: Final = "rank"  # rank names begin with it; notes leave it out
 class RankNote:
     """One rank, or the part of it that this store held, as it was archived.
 
-    uid: the rank's own. records: its rows. catalogue: the bytes of its catalogue. The three say
-        which state of the rank was sealed.
+    uid: of the rank. records: its rows. catalogue: the bytes of its catalogue. The three say which
+        state of the rank was sealed (made into the archive's objects).
     objects: a hash of the names, sizes and tags of its objects in the archive, taken when each
         object had been compared with the sealed one.
     """
@@ -58,15 +58,15 @@ class RankNote:
 
     @property
     def sealed(self) -> tuple[str, int, int]:
-        """Which state of the rank was sealed: uid, records, catalogue."""
+        """Which state of the rank was sealed, as (uid, records, bytes of the catalogue)."""
         return (self.uid, self.records, self.catalogue)
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveNote:
-    """The note of an archived run.
+    """A store's note of an archived run.
 
-    place: the archive, as `--store` takes it. parts: the ranks and parts that this store held.
+    place: the archive, as `--store` takes it. parts: (rank, part) of all that this store held.
     """
 
     run: str
@@ -76,14 +76,14 @@ class ArchiveNote:
 
     @property
     def ranks(self) -> set[int]:
-        """The ranks of which this store held the whole or a part."""
+        """The ranks that this store held, wholly or in part."""
         return {rank for rank, _ in self.parts}
 
 
 def write_note(store: Path, note: ArchiveNote) -> None:
-    """Writes a note, in place of an earlier one of its run; it survives power loss.
+    """Writes the note that says where a run is archived, replacing an earlier note.
 
-    Raises OSError.
+    The note survives power loss. Raises OSError.
     """
     folder = hidden(store) / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,10 @@ def write_note(store: Path, note: ArchiveNote) -> None:
 
 
 def note_of(store: Path, run: str) -> ArchiveNote | None:
-    """The note of a run; None where it has none. Raises StoreError for a damaged note."""
+    """Returns the note that says where a run is archived; None where the run has no note.
+
+    Raises StoreError for a damaged note.
+    """
     try:
         data = _path(store, run).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -122,7 +125,7 @@ def note_of(store: Path, run: str) -> ArchiveNote | None:
 
 
 def noted_runs(store: Path) -> list[str]:
-    """The names of the runs that have notes, sorted."""
+    """Returns the names of the runs that have a note of their archive, sorted."""
     try:
         names = os.listdir(hidden(store) / _FOLDER)  # noqa: PTH208  # only names are needed
     except OSError:
@@ -132,7 +135,7 @@ def noted_runs(store: Path) -> list[str]:
 
 
 def forget(store: Path, run: str) -> None:
-    """Drops the note of a run that is removed, renamed or recorded into: it no longer fits."""
+    """Deletes the note that a run is archived, because it is being removed, renamed or changed."""
     with contextlib.suppress(OSError):
         _path(store, run).unlink()
 

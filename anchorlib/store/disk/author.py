@@ -1,8 +1,8 @@
 """The author of a run: the name under which its first writer was known to the collector.
 
-The author stands in the zarr.json of the run, which is made once, with the run's first rank. Later
-writers, which add ranks or record a rank anew, leave it as it is. A rename and a repair make that
-document again, and take over the author that it names.
+The author is stated in the zarr.json of the run, which is made once, with the run's first rank.
+Later writers, which add ranks or record a rank anew, leave it as it is. A rename and a repair make
+that document again, with the author that it states.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["document_again", "run_author", "run_document"]
 
 
 def run_document(run: Path, author: str) -> bytes:
-    """The zarr.json of a run; an empty `author` is left out."""
+    """Returns the zarr.json of a run; an empty `author` is left out."""
     return group_json(stamp(run=run.stem, **({"author": author} if author else {})))
 
 
 def document_again(run: Path) -> bytes:
-    """The zarr.json that a run should have, with its present author if that can be read."""
+    """Returns the zarr.json that a run should have, with its present author if that can be read."""
     try:
         return run_document(run, run_author(run) or "")
     except StoreError:
@@ -32,7 +32,7 @@ def document_again(run: Path) -> bytes:
 
 
 def run_author(run: Path) -> str | None:
-    """Who made the run in this directory: "" where it names no author, None where there is no run.
+    """Returns the author of the run in this directory; "" for none, None where there is no run.
 
     Raises StoreError where its zarr.json is damaged, or is missing although there are ranks.
     """

@@ -1,8 +1,8 @@
-"""What happens when the disk is full: how much a run may still take there, and who is refused.
+"""How much a run may still write when the disk gets full, and which values are then left out.
 
 A run takes `max_bytes`, or all but a twentieth of the file system: a twentieth of its bytes, and of
-the files that it can hold, since a file system that has no inodes left is as full as another. The
-writer asks before it writes values (`write.writer`), and leaves them out where there is no room.
+the files that it can hold, since a file system without free inodes is full as well. The writer asks
+before it writes values (`write.writer`), and leaves them out where there is no room.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import numpy as np
 __all__ = ["NO_ROOM", "REASONS", "Budget", "Room", "RunFilesError", "RunRoom"]
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says where the file system, or what a user may have of it, is full."""
+"""The errno values for a full file system, and for a user who has used up a quota."""
 
 REASONS = ("max_bytes", "max_run_size", "disk")
-"""Why values are left out: the bound of the rank, the bound of the run, or a nearly full disk."""
+"""Why values are left out: the limit of the rank, the limit of the run, or a nearly full disk."""
 
 Array = np.ndarray[Any, Any]
 
@@ -37,14 +37,14 @@ FILE_BYTES = 4096  # the least that a file takes on disk
 
 
 class RunFilesError(OSError):
-    """A run has as many files as it may have."""
+    """A run has as many files as its limit allows."""
 
 
 class RunRoom:
-    """The bytes and files that all ranks of a run take together, as this process writes them.
+    """Counts the bytes and files of all ranks of a run together, and keeps them within limits.
 
     run: its directory. `bound` sets how many bytes, and how many files and folders, it may have.
-    Any thread may count.
+        Any thread may count.
     """
 
     def __init__(self, run: Path) -> None:
@@ -57,22 +57,22 @@ class RunRoom:
         self._lock = threading.Lock()
 
     def bound(self, nbytes: int | None, files: int | None) -> None:
-        """Sets the bounds in bytes and in files; None is no bound."""
+        """Sets the limits in bytes and in files; None is no limit."""
         self._most_bytes, self._most_files = nbytes, files
 
     def measure(self) -> None:
-        """Counts the run's files and bytes on disk anew; holes of sparse files take none."""
+        """Counts the run's files and bytes on disk again; holes of sparse files take none."""
         blocks = [_blocks(file) for file in self._run.rglob("*")]
         with self._lock:
             self._used, self._files = sum(blocks) * _BLOCK_BYTES, len(blocks)
             self._measured = time.monotonic()
 
     def fits(self, nbytes: int) -> bool:
-        """Whether there is room for `nbytes` more bytes."""
+        """Whether the run may take `nbytes` more bytes."""
         return self._most_bytes is None or self._used + nbytes <= self._most_bytes
 
     def make_files(self, files: int) -> None:
-        """Counts files that are about to be made. Raises RunFilesError where they are too many."""
+        """Counts files that are about to be made; raises RunFilesError where they are too many."""
         most = self._most_files
         if most is None:
             return
@@ -87,7 +87,7 @@ class RunRoom:
             self._files += files
 
     def spend(self, nbytes: int) -> None:
-        """Counts bytes that were written."""
+        """Counts `nbytes` bytes that were written."""
         with self._lock:
             self._used += nbytes
 
@@ -101,12 +101,12 @@ def _blocks(file: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The bounds of a rank: `max_bytes`, or all but a twentieth of the file system.
+    """The size limits of a rank: `max_bytes`, or all but a twentieth of the file system.
 
-    wait: a full file system is an error, which the caller waits out, and no values are left out.
-        The twentieth then stays free even with `max_bytes`: it is the user of a collector who
-        chooses `max_bytes`, and that user does not own the disk.
-    run: the room of the whole run, beside the rank's own; None without one.
+    wait: a full file system is an error, after which the caller tries again later, and no values
+        are left out. The twentieth then stays free even with `max_bytes`: it is the user of a
+        collector who chooses `max_bytes`, and that user does not own the disk.
+    run: the limits of the whole run, besides the rank's own; None without such limits.
     """
 
     max_bytes: int | None = None
@@ -135,7 +135,7 @@ class Budget:
         self._refused_until = 0.0
 
     def refusal(self, nbytes: int) -> str | None:
-        """Why `nbytes` more would be too much (one of REASONS), or None.
+        """Returns why `nbytes` more would be too much (one of REASONS); None where they fit.
 
         Raises OSError (ENOSPC) instead of "disk" where the writer's caller waits for room.
         """
@@ -145,15 +145,15 @@ class Budget:
         return reason
 
     def claim(self, nbytes: int) -> None:
-        """Raises OSError (ENOSPC) where `nbytes` are too many and the writer's caller waits.
+        """Raises OSError (ENOSPC) where `nbytes` do not fit and the writer's caller waits for room.
 
-        For bytes that are written even where there is no room, unless the caller can wait for some.
+        For bytes that are otherwise written even where there is no room.
         """
         if self.waits:
             self.refusal(nbytes)
 
     def made_files(self, files: int, later: int = 0) -> None:
-        """Counts files that are about to be made, and those that `publish` makes for them later.
+        """Counts `files` files about to be made, and `later` files that `publish` makes for them.
 
         Raises OSError (ENOSPC) where there is no room and the writer's caller waits for room;
         RunFilesError where the run may have no more files.
@@ -168,7 +168,10 @@ class Budget:
         self.claim(files * FILE_BYTES)
 
     def refusals(self, sizes: Array) -> dict[int, str]:
-        """Which records of these sizes have no room, and why each; raises as `refusal` does."""
+        """Returns which records of these sizes have no room, each (by index) with the reason.
+
+        Raises OSError (ENOSPC) where the disk is full and the writer's caller waits for room.
+        """
         # One question for all of them; each record by itself only where not all of them fit.
         if self.refusal(int(sizes.sum())) is None:
             return {}
@@ -201,21 +204,21 @@ class Budget:
         return "disk" if full else None
 
     def exhaust(self) -> None:
-        """Refuses all bytes for the next second, after the file system refused a write."""
+        """Refuses all bytes for the next second, because the file system has refused a write."""
         self._refused_until = time.monotonic() + RECHECK_SECONDS
 
     def published(self) -> None:
-        """Says that `publish` has made the files that were counted as to be made later."""
+        """Notes that the writer's `publish` has made the files that were announced for later."""
         self._later = 0
 
     def spend(self, nbytes: int) -> None:
-        """Counts bytes that were written."""
+        """Counts `nbytes` bytes that were written."""
         self.used += nbytes
         if self._run is not None:
             self._run.spend(nbytes)
 
     def take_up(self, nbytes: int) -> None:
-        """Counts bytes that a resumed rank has on disk already."""
+        """Counts `nbytes` bytes that a resumed rank has on disk already."""
         self.used += nbytes
         self._used_then += nbytes
 

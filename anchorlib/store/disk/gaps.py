@@ -1,4 +1,4 @@
-"""Counts of values and records that the writer itself left out, by series, stated as gaps."""
+"""Counts, by series, the values and records that the writer left out, to be stated as gaps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Key = tuple[str, str, str, str]
 
 
 class LeftOut:
-    """Counts what was left out, and says when the counts are due to be stated."""
+    """Counts what the writer left out, and says when it is time to state the counts as gaps."""
 
     def __init__(self, stated: Iterable[Gap]) -> None:
         """stated: the gaps that this attempt stated before it was interrupted."""
@@ -43,7 +43,10 @@ class LeftOut:
         self._stated_records = 0
 
     def add(self, key: Key, steps: Array, nbytes: int) -> None:
-        """Counts records of one series and reason that were left out, at these steps."""
+        """Counts records that were left out, at these steps.
+
+        key: (name, kind, mode, reason). nbytes: the bytes of the values left out.
+        """
         if key not in self._gaps and len(self._gaps) >= SERIES:
             key = (UNKNOWN, "value", "all", key[3])
         first, last = int(steps.min()), int(steps.max())
@@ -59,16 +62,16 @@ class LeftOut:
 
     @property
     def records(self) -> int:
-        """How many records were left out, as a whole or their values alone."""
+        """How many records were left out, completely or their values alone."""
         return sum(gap.count for gap in self._gaps.values())
 
     @property
     def series(self) -> int:
-        """How many pairs of a series and a reason there are."""
+        """How many (series, reason) pairs there are."""
         return len(self._gaps)
 
     def due(self, run_bytes: int) -> bool:
-        """Whether to state counts now, for a run of `run_bytes` bytes.
+        """Whether it is time to state counts; `run_bytes` is the present size of the run.
 
         Counts that grow are stated once a second while the statements are a small part of the run,
         and later whenever the total has doubled: lines of a catalogue are never replaced, so each
@@ -81,7 +84,7 @@ class LeftOut:
         return small or self.records >= 2 * self._stated_records
 
     def statements(self) -> list[Gap]:
-        """The gaps whose counts have changed since the last call."""
+        """Returns the gaps whose counts have changed since the last call."""
         changed = [self._gaps[key] for key in sorted(self._unstated)]
         self._unstated.clear()
         self._stated_at = time.monotonic()

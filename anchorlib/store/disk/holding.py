@@ -1,4 +1,4 @@
-"""Which processes hold ranks of runs, and holding a whole run so that no process can write it."""
+"""Finds which processes are writing ranks; locks whole runs so that no process can write them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOCK: Final = re.compile(r"(.+)\.(rank[0-9]+(?:\.p[0-9]+)?)\.lock")
 
 @dataclass(frozen=True, slots=True)
 class HeldRank:
-    """A rank that a living process writes.
+    """A rank that a living process is writing.
 
     host, since_ns: the machine of that process, and since when it holds the rank (ns since the
         epoch), as the lock file says; None where the lock file does not say it.
@@ -39,7 +39,7 @@ class HeldRank:
 
 
 def held_ranks(store: Path) -> list[HeldRank]:
-    """The ranks in a store that are being written, in the order of runs and ranks.
+    """Returns the ranks in a store that are being written, in the order of runs and ranks.
 
     Raises StoreError where the lock files cannot be listed.
     """
@@ -58,11 +58,11 @@ def _held(run: str, name: str, path: Path) -> HeldRank:
 
 @contextmanager
 def whole_run(store: Path, *runs: str) -> Iterator[None]:
-    """Holds all locks of these runs while the context lasts; nobody can take a rank meanwhile.
+    """Locks all ranks of these runs inside the `with`, so that no process can start to write one.
 
-    A run may have further names, which are links to its folder: it is held under these as well.
-    Raises RunBusyError where a living process writes one of the runs, StoreError where a lock file
-    cannot be opened.
+    A run may have further names, which are links to its folder: the ranks are locked under these as
+    well. Raises RunBusyError where a living process writes one of the runs, StoreError where a lock
+    file cannot be opened.
     """
     with shut(store), ExitStack() as held:
         for name in dict.fromkeys(one for run in runs for one in _names(store, run)):
@@ -78,32 +78,32 @@ def whole_run(store: Path, *runs: str) -> Iterator[None]:
 
 
 def is_written(store: Path, run: str) -> bool:
-    """Whether a living process writes a rank of the run."""
+    """Whether a living process is writing a rank of the run."""
     names = _names(store, run)
     return any(is_locked(path) for name in names for _, path in _locks(store, name))
 
 
 def drop_locks(store: Path, run: str) -> None:
-    """Removes the lock files of a run that was removed; only while `whole_run` holds them."""
+    """Removes the lock files of a run that was removed; call it only inside `whole_run`."""
     for _, path in _locks(store, run):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def move_locks(store: Path, run: str, name: str) -> None:
-    """Renames the lock files of a run to its new name; only while `whole_run` holds them."""
+    """Renames the lock files of a run to its new name; call it only inside `whole_run`."""
     for rank, path in _locks(store, run):
         with contextlib.suppress(OSError):
             path.rename(path.with_name(f"{name}.{rank}.lock"))
 
 
 def _locks(store: Path, run: str) -> list[tuple[str, Path]]:
-    """The name and the lock file of each rank of the run that was ever locked, even if not made."""
+    """Returns name and lock file of each rank of the run that was ever locked, even if not made."""
     return sorted((rank, path) for name, rank, path in _all_locks(store) if name == run)
 
 
 def _all_locks(store: Path) -> Iterator[tuple[str, str, Path]]:
-    """The run, the rank's name and the lock file of every rank of the store ever locked."""
+    """Yields run, rank name and lock file of every rank of the store that was ever locked."""
     try:
         paths = list((hidden(store) / "locks").iterdir())
     except FileNotFoundError:
@@ -115,7 +115,7 @@ def _all_locks(store: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def _names(store: Path, run: str) -> list[str]:
-    """The run's name, and further names of the store that are links to its folder."""
+    """Returns the run's name, and further names in the store that are links to its folder."""
     folder = run_directory(store, run)
     if folder.is_symlink():
         return [run]

@@ -1,8 +1,8 @@
-"""The latch of a store: writers lift it for a moment to take a rank, a remover keeps it shut.
+"""The latch of a store: a file lock that writers share while they take a rank, and removers do not.
 
-A rank's lock says who writes that rank. It does not say who is about to take another rank of the
-same run. So a writer holds the latch, shared with other writers, while it takes a rank's lock, and
-a process that removes or renames a run holds the latch alone: no rank can be taken between its look
+A rank's lock says who writes that rank. It does not say who is about to take another rank of that
+run. So a writer holds the latch, shared with other writers, while it takes a rank's lock, and a
+process that removes or renames a run holds the latch alone: no rank can be taken between its look
 at the run's locks and its rename.
 """
 
@@ -29,9 +29,9 @@ _PAUSE: Final = 0.002
 
 @contextmanager
 def lifted(store: Path) -> Iterator[None]:
-    """Holds the latch shared, for a writer that takes a rank.
+    """Holds the store's latch (its lock for taking ranks) shared, while a writer takes a rank.
 
-    Raises RunBusyError where a remover keeps the store shut for too long.
+    Raises RunBusyError where a process that removes runs holds the latch for too long.
     """
     with _held(store, fcntl.LOCK_SH):
         yield
@@ -39,11 +39,10 @@ def lifted(store: Path) -> Iterator[None]:
 
 @contextmanager
 def shut(store: Path) -> Iterator[None]:
-    """Holds the latch alone, for a process that removes or renames a run.
+    """Holds the store's latch (its lock for taking ranks) alone, to remove or rename a run.
 
-    Nobody can take a rank of this store meanwhile.
-
-    Raises RunBusyError where others hold the latch for too long.
+    No process can take a rank of this store meanwhile. Raises RunBusyError where others hold the
+    latch for too long.
     """
     with _held(store, fcntl.LOCK_EX):
         yield

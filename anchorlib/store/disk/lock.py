@@ -1,6 +1,7 @@
-"""One writer a rank: a lock file outside the zarr tree, signed by the process that holds it.
+"""At most one writer for each rank: a lock file outside the zarr hierarchy, which names its holder.
 
-It is locked with flock, because the system drops that lock when its holder dies, however it dies.
+The file is locked with flock, because the system drops such a lock when its holder dies, however it
+dies.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _HELD: weakref.WeakSet[RankLock] = weakref.WeakSet()
 
 
 class RankLock:
-    """The right to write one rank of one run, until `release`.
+    """The exclusive right to write one rank of one run, until `release`.
 
     The lock lasts as long as any process has its descriptor open, so a child process can share it.
     """
 
     def __init__(self, descriptor: int) -> None:
-        """Wraps an open lock file, which `take` locked or a parent process left to this one."""
+        """descriptor: an open lock file, locked by `take` or inherited from a parent process."""
         self._descriptor = descriptor
         _HELD.add(self)
 
@@ -53,7 +54,10 @@ class RankLock:
 
     @classmethod
     def _taken(cls, store: Path, run: str, rank: int, part: int) -> Self | None:
-        """The lock; None where its file was removed with the run while this process waited."""
+        """Returns the lock.
+
+        None where its file was removed with the run while this process waited.
+        """
         path = lock_path(store, run, rank, part)
         with lifted(store):
             lock = cls(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
@@ -75,11 +79,11 @@ class RankLock:
 
     @property
     def descriptor(self) -> int:
-        """The open lock file, for a child to inherit; -1 once the lock is released."""
+        """The descriptor of the lock file, for a child to inherit; -1 once the lock is released."""
         return self._descriptor
 
     def release(self) -> None:
-        """Gives the rank back; a second call does nothing."""
+        """Releases the rank for other writers; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -87,12 +91,12 @@ class RankLock:
 
 
 def lock_path(store: Path, run: str, rank: int, part: int = 0) -> Path:
-    """The lock file of one rank, or of a part of it."""
+    """Returns the path of the lock file of one rank, or of a part of it."""
     return hidden(store) / "locks" / f"{run}.{rank_name(rank, part)}.lock"
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a live process holds the lock."""
+    """Whether a live process holds the lock whose file is `path`."""
     try:
         # O_NONBLOCK: opening a pipe in that place would otherwise wait for a writer of it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -111,7 +115,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file is the one that is now at `path`, and not an earlier one."""
+    """Whether the open file is still the one at `path`, and was not removed or replaced."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -119,7 +123,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def acquire(descriptor: int) -> bool:
-    """Locks a lock file for this process alone; returns whether it could."""
+    """Tries to lock an open lock file for this process alone; returns whether that succeeded."""
     for _ in range(20):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,7 +135,7 @@ def acquire(descriptor: int) -> bool:
 
 
 def _inherited(descriptor: int) -> bool:
-    """Waits for the recorder of a trainer that has died, which ends soon.
+    """Waits for the recorder process of a trainer that has died; that process ends soon.
 
     Returns whether the lock could then be taken.
     """
@@ -150,7 +154,7 @@ def _inherited(descriptor: int) -> bool:
 
 
 def _orphaned(descriptor: int) -> bool:
-    """Whether the process that took the lock is gone, and a child of it holds it."""
+    """Whether the process that took the lock is gone, so that a child of it holds the lock."""
     try:
         owner = json.loads(os.pread(descriptor, 4096, 0))
         return owner["host"] == socket.gethostname() and not _lives(int(owner["pid"]))
@@ -175,7 +179,7 @@ def _sign(descriptor: int) -> None:
 
 
 def signed(path: Path) -> tuple[str, int] | None:
-    """The machine that signed a lock file, and when (ns since the epoch); None if unsigned."""
+    """Returns the machine and time (ns since the epoch) in a lock file; None if it has none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -191,7 +195,7 @@ def signed(path: Path) -> tuple[str, int] | None:
 
 
 def holder(descriptor: int) -> str:
-    """The process that signed a lock file, in words."""
+    """Returns the process that a lock file names as its holder, in words."""
     try:
         owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(owner['pid'])} on {escape(str(owner['host']))}"

@@ -1,8 +1,8 @@
-"""Whether a rank's directory still lies where its writer found it.
+"""Checks that a rank's directory is still where its writer found it.
 
 A writer keeps some files open and opens others by their path. Once the run is moved or removed,
-open files and paths lead to different places: rows would go on in the files that are open, and
-values and labels that need a new file would miss beside them.
+open files and paths lead to different places: rows would be written into the files that are open,
+and values and labels that need a new file would be missing beside them.
 """
 
 # ruff: noqa: PTH115, PTH116  # asked before each write: Path objects cost more
@@ -22,7 +22,7 @@ _GONE: Final = " (deleted)"
 
 
 class Ground:
-    """The directory of one rank of a run, held open so that it can be recognised."""
+    """Recognises the directory of one rank, which it holds open, to notice when it is moved."""
 
     def __init__(self, path: Path, run: str, rank: int) -> None:
         self._path = str(path)
@@ -34,17 +34,17 @@ class Ground:
         self._first_seen = _identity(os.fstat(self._file))
 
     def check(self) -> None:
-        """Raises StoreError where the path leads to another directory, or to none."""
+        """Raises StoreError where the rank's path leads to another directory now, or to none."""
         if not self._is_here():
             self._said = True
             raise StoreError(self._fate())
 
     def is_known_gone(self) -> bool:
-        """Whether `check` has raised before, and the directory is still not in its place."""
+        """Whether `check` has raised before, and the rank's directory is still not in its place."""
         return self._said and not self._is_here()
 
     def close(self) -> None:
-        """Closes the directory."""
+        """Closes the descriptor of the rank's directory."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -56,7 +56,10 @@ class Ground:
             return False
 
     def _fate(self) -> str:
-        """What became of the directory, and what to do; paths last, because they may be long."""
+        """Returns what became of the directory, and what to do, for an error message.
+
+        Paths come last in it, because they may be long.
+        """
         during = f"while rank {self._rank} was recorded into it: start another run"
         try:
             now = os.readlink(f"/proc/self/fd/{self._file}")

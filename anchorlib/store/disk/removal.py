@@ -1,10 +1,10 @@
-"""Removal of a run or rank: taken out of the store by one rename, then deleted.
+"""Removes runs and ranks: moves each out of the store by one rename, then deletes its files.
 
     <store>/run1.zarr  ──rename──▶  <store>/.anchor/removed/run1.zarr.5f0ca6aa  ──▶  nothing
 
 One rename takes a run or a rank out of every listing, so no reader meets half of it; deleting its
 files may take minutes. If that is interrupted, the next `finish_removals` deletes the rest. No link
-is followed, neither on the way to this folder nor inside a folder that is deleted.
+is followed, neither on the way to `removed` nor inside a folder that is deleted.
 """
 
 # ruff: noqa: PTH208  # names below an open folder have no path
@@ -32,7 +32,10 @@ _NAME: Final = "removed"
 
 
 def put_aside(store: Path, path: Path) -> str:
-    """Takes `path` out of the tree by one rename; returns its name in the folder of removals."""
+    """Moves `path` out of the store's hierarchy by one rename.
+
+    Returns its new name in `removed`.
+    """
     name = f"{path.name}.{os.urandom(4).hex()}"
     with contextlib.suppress(FileExistsError):
         (hidden(store) / _NAME).mkdir(parents=True)
@@ -47,7 +50,7 @@ def put_aside(store: Path, path: Path) -> str:
 
 
 def delete_aside(store: Path, name: str) -> int:
-    """Deletes a folder that `put_aside` took out; returns how many bytes of disk that freed.
+    """Deletes a folder that `put_aside` moved; returns how many bytes of disk that freed.
 
     Raises StoreError where some of its files could not be deleted.
     """
@@ -65,15 +68,16 @@ def delete_aside(store: Path, name: str) -> int:
 
 
 def waiting_removals(store: Path) -> list[str]:
-    """The names of folders that interrupted removals left to be deleted, sorted."""
+    """Returns the names of folders that interrupted removals left to be deleted, sorted."""
     with _removed(store) as folder:
         return [] if folder is None else sorted(os.listdir(folder))
 
 
 def finish_removals(store: Path) -> tuple[int, list[str]]:
-    """Deletes the folders that removals left; returns how many, and what could not be deleted.
+    """Deletes the folders that interrupted removals left.
 
-    A folder that another process is deleting right now is deleted by both together.
+    Returns how many were deleted, and in words what could not be deleted. A folder that another
+    process is deleting right now is deleted by both together.
     """
     done, problems = 0, []
     for name in waiting_removals(store):
@@ -86,7 +90,7 @@ def finish_removals(store: Path) -> tuple[int, list[str]]:
 
 
 def disk_bytes(path: Path) -> int:
-    """The bytes of disk that a folder's contents take; holes of sparse files take none."""
+    """Returns the bytes of disk that a folder's contents take; holes of sparse files take none."""
     total = 0
     for _, folders, files, above in os.fwalk(path, onerror=None, follow_symlinks=False):
         for name in (*folders, *files):
@@ -97,7 +101,7 @@ def disk_bytes(path: Path) -> int:
 
 @contextmanager
 def _removed(store: Path) -> Iterator[int | None]:
-    """The folder of removals as a descriptor, never reached by a link; None where there is none."""
+    """Opens the folder `removed` of a store without following a link; None where there is none."""
     try:
         above = os.open(hidden(store), _FOLDER)
     except OSError:
@@ -117,7 +121,10 @@ def _removed(store: Path) -> Iterator[int | None]:
 
 
 def _delete(name: str, folder: int) -> int:
-    """Deletes a file, a link, or a folder with all its contents; returns the bytes it freed."""
+    """Deletes `name` in the open folder `folder`: a file, a link, or a folder with its contents.
+
+    Returns the bytes of disk that this freed.
+    """
     try:
         status = os.lstat(name, dir_fd=folder)
     except FileNotFoundError:  # another process deletes the same folder

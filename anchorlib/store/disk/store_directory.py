@@ -34,7 +34,7 @@ _DEFAULT_ACL: Final = "system.posix_acl_default"
 
 
 def make_store(store: Path, *, fsync: bool) -> None:
-    """Makes a store's directory, and missing folders above it. Raises OSError."""
+    """Creates a store's directory, and missing folders above it. Raises OSError."""
     above = [path for path in (store, *store.parents) if not path.exists()]
     if above:
         store.parent.mkdir(parents=True, exist_ok=True)
@@ -61,9 +61,9 @@ def check_writable(store: Path) -> None:
 
 @contextlib.contextmanager
 def unmade_store(store: Path) -> Iterator[Path]:
-    """A temporary folder for a store in the making, on the file system of `store`.
+    """Yields a temporary folder, on the file system of `store`, in which to prepare a store.
 
-    Nobody lists it. It is deleted at the end, with everything that was not moved out of it.
+    Nobody lists the folder. It is deleted at the end, with everything that was not moved out of it.
     """
     made = Tree(store).fresh()
     made.mkdir()

@@ -1,8 +1,8 @@
-"""Nodes of a live zarr hierarchy, put in place whole.
+"""Puts groups and arrays into a live zarr hierarchy so that no reader ever meets half of one.
 
-A node is made under `.anchor/tmp` of the same file system and renamed into the tree, and so is each
-new version of a zarr.json: whoever lists the hierarchy never meets a directory without metadata, a
-half-written document or a stray file.
+A node (a group or an array) is made under `.anchor/tmp` of the same file system and renamed into
+the hierarchy, and so is each new version of a zarr.json: whoever lists the hierarchy never meets a
+directory without metadata, a half-written document or a stray file.
 """
 
 # ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH120  # Path objects cost more than the calls here
@@ -28,9 +28,10 @@ NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Tree:
-    """Makes, replaces and removes nodes below one store directory.
+    """Creates, replaces and removes zarr nodes (groups and arrays) below one store directory.
 
-    owner: the thread that writes there, which may be told to stop.
+    owner: the thread that writes there, which may be told to stop. fsync: wait for the disk each
+        time.
     """
 
     def __init__(self, store: Path, owner: Owner | None = None, *, fsync: bool = False) -> None:
@@ -45,7 +46,7 @@ class Tree:
         self._names = itertools.count()
 
     def fresh(self) -> Path:
-        """A path in the temporary directory that nobody else uses."""
+        """Returns a path in the temporary directory that nobody else uses."""
         return Path(self._fresh())
 
     def _fresh(self) -> str:
@@ -54,16 +55,17 @@ class Tree:
         return f"{self._prefix}{next(self._names)}"
 
     def make(self, node: Path | str, document: bytes, below: Mapping[str, bytes] = NOTHING) -> None:
-        """Puts a new empty group or array in place; an old node of that name is removed.
+        """Creates an empty group or array at `node`; an old node of that name is removed.
 
-        below: further nodes by their path below the new one, parents first.
+        document: its zarr.json. below: further nodes by their path below the new one, parents
+            first.
         """
         self.move_in(self.made(document, below), node)
 
     def ensure(self, node: Path, document: bytes) -> None:
-        """Makes a group unless it exists; the members of an existing group stay.
+        """Creates a group unless it exists; the members of an existing group stay.
 
-        Ranks that start together all make the group of their run: a later one must not remove
+        Ranks that start together all create the group of their run: a later one must not remove
         what the first has put inside.
         """
         if (node / "zarr.json").exists():
@@ -81,9 +83,10 @@ class Tree:
             sync_directory(node.parent)
 
     def made(self, document: bytes, below: Mapping[str, bytes] = NOTHING) -> str:
-        """Makes a directory with this zarr.json outside the tree, to be put in by `move_in`.
+        """Creates a directory with this zarr.json outside the hierarchy; returns its path.
 
-        below: further nodes by their path below it, parents first.
+        `move_in` then moves it into the hierarchy. below: further nodes by their path below the new
+        one, parents first.
         """
         made = self._fresh()
         nodes = {made: document, **{f"{made}/{path}": text for path, text in below.items()}}
@@ -95,7 +98,7 @@ class Tree:
         return made
 
     def move_in(self, made: Path | str, node: Path | str) -> None:
-        """Renames a finished directory to its place; what stands there is removed."""
+        """Moves the finished directory `made` to `node` by a rename; what was there is removed."""
         try:
             os.rename(made, node)
         except OSError:  # ENOTEMPTY or EEXIST: file systems differ
@@ -105,7 +108,7 @@ class Tree:
             sync_directory(os.path.dirname(node))
 
     def replace(self, node: Path | str, document: bytes) -> None:
-        """Puts a new version of a node's zarr.json in place by one rename."""
+        """Replaces the zarr.json of a node by one rename."""
         made = self._fresh()
         self._write(made, document)
         os.rename(made, f"{node}/zarr.json")
@@ -113,10 +116,10 @@ class Tree:
             sync_directory(node)
 
     def put(self, path: str, fill: Callable[[int], object]) -> int:
-        """Puts a new file in place once `fill` has written it whole; returns its open descriptor.
+        """Creates a file at `path`, visible once `fill` wrote it; returns its open descriptor.
 
         fill: is given the file's descriptor. A file of that name is replaced. Where anything fails,
-        no file is left behind.
+            no file is left behind.
         """
         made = self._fresh()
         descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
@@ -135,13 +138,13 @@ class Tree:
         return descriptor
 
     def write(self, path: Path, data: bytes) -> None:
-        """Writes a new file into a node that is not in the tree yet."""
+        """Writes a new file into a node that is not in the hierarchy yet."""
         self._write(str(path), data)
         if self.fsync:
             sync_directory(path.parent)
 
     def remove(self, node: Path | str) -> None:
-        """Takes a node out of the tree at once, then deletes it."""
+        """Moves a node out of the hierarchy at once, then deletes it."""
         gone = self.fresh()
         try:
             os.rename(node, gone)
@@ -161,7 +164,7 @@ class Tree:
 
 
 def sweep(tmp: Path) -> None:
-    """Deletes temporary files older than a day, which a killed writer left.
+    """Deletes temporary files in `tmp` older than a day, which a killed writer left.
 
     No writer takes a day to put a node in place.
     """
@@ -172,7 +175,7 @@ def sweep(tmp: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Deletes a file or a directory that is outside the tree."""
+    """Deletes a file or a directory that is outside the zarr hierarchy."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -180,7 +183,7 @@ def delete(path: Path) -> None:
 
 
 def sync_directory(path: Path | str) -> None:
-    """Makes the names in a directory survive power loss."""
+    """Waits until the names in a directory are on disk, so that they survive power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The one thread that may write with a writer, until it is told to stop.
+"""Ensures that a single thread writes with a writer, and lets other threads stop it.
 
 A writer keeps in memory how far its files and arrays are filled. Two threads inside it would write
 rows over each other, so all its calls must come from one thread, which also closes its files.
@@ -15,7 +15,7 @@ __all__ = ["Owner"]
 
 
 class Owner:
-    """The thread that writes: the first one that calls `enter`."""
+    """The only thread that may write with a writer: the first one that calls `enter`."""
 
     __slots__ = ("_thread", "revoked")
 
@@ -24,9 +24,9 @@ class Owner:
         self.revoked = False
 
     def enter(self) -> None:
-        """Makes the calling thread the owner, or checks that it is.
+        """Makes the calling thread the owner if there is none yet.
 
-        Raises StoreError where another thread is, or after `revoke`.
+        Raises StoreError where another thread is the owner, or after `revoke`.
         """
         me = threading.get_ident()
         if self._thread is None:
@@ -36,10 +36,10 @@ class Owner:
         self.check()
 
     def check(self) -> None:
-        """Raises StoreError once `revoke` was called; asked before each operation on a file."""
+        """Raises StoreError once `revoke` was called; called before each operation on a file."""
         if self.revoked:
             raise StoreError("the session closed before this was written")
 
     def revoke(self) -> None:
-        """Ends all writing after the file operation that is under way; any thread may call this."""
+        """Forbids all writing after the present file operation; any thread may call this."""
         self.revoked = True

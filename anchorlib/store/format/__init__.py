@@ -1,4 +1,4 @@
-"""What a store looks like on disk: where everything lies, and what each document and line says."""
+"""The format of a store on disk: where each file lies, and what documents and lines in it say."""
 
 from anchorlib.store.format.catalog import (
     Attempt,

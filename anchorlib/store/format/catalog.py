@@ -1,4 +1,4 @@
-"""The catalogue of one rank: JSON lines that say what the numbers in its rows mean.
+"""The catalogue of one rank: JSON lines that say what the numbers in its table of records mean.
 
     {"rank": 0, "version": 2, "uid": "9f…", "created_ns": …, "checked": 0}   the first line
     {"attempt": 0, "writer_id": "…", "first_row": 0, "order_base": 0, "started_ns": …, "header": {}}
@@ -7,16 +7,22 @@
     {"array": 0, "rows": 26214}                                     form 0 keeps values now
     {"phase": 0, "name": "train"}
     {"gap": {…}, "attempt": 0}   {"edges": {…}, "attempt": 0}
-    {"header_of": 0, "entries": {"torch.backend": "inductor"}}      attempt 0 learned this since
+    {"header_of": 0, "entries": {"torch.backend": "inductor"}}      added to attempt 0's header
     {"state": "closed"}   {"published": 120}
 
-Lines are only ever appended, and later lines win. A line is whole when its line end is there: bytes
+A form is what records of one dtype and shape have in common (`form`); a flat form holds records of
+many shapes. An attempt is what one writer recorded of the rank.
+
+Lines are only ever appended, and later lines win. A line is complete when its line end is there:
+bytes
 behind the last line end were cut off by a crash. Keys that this version does not know are ignored.
 Each line ends with its own checksum, `"check": "<hex>"`; catalogues without a `checked` entry were
 made by an older writer, whose lines have none. Rows have checksums from row `checked` on.
 
-`writer_id` is the claim of the attempt's writer, a hash of its secret: whoever can read it still
-cannot go on in that writer's place. `format1` says what differs in format 1.
+`writer_id` is the claim of the attempt's writer, that is, a hash of the writer's secret: whoever
+reads
+the hash still cannot continue the attempt in that writer's place. `format1` says what differs in
+format 1.
 """
 
 from __future__ import annotations
@@ -56,13 +62,17 @@ _ARRAY: Final = re.compile(r"[a-z]+(_[0-9]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one writer recorded of a rank; each resume makes one more attempt.
+    """What one writer recorded of a rank; each resume of the rank adds an attempt.
 
-    claim: the claim of its writer (`anchorlib.claims`); empty where nobody may go on with it.
-    header: its header, with the entries that were added since it began.
-    first_row: its first row in the table. order_base: added to the order of its records.
-    first: the number of the record in its first row; another collector has the records before.
-    begins, restart: how an attempt began that is spread over collectors, see `parts`.
+    claim: the hash of the writer's secret (`anchorlib.claims`), by which the writer may continue
+        this attempt; empty where nobody may.
+    header: facts about the attempt, such as versions, with the entries that were added since it
+        began.
+    first_row: the attempt's first row in the rank's table. order_base: what is added to the `order`
+        of its records, so that `order` keeps growing over attempts.
+    first: the number, in the writer's stream, of the record in `first_row`; where several
+        collectors share the rank, another collector has the records before.
+    begins, restart: how the attempt began where several collectors share the rank, see `parts`.
     """
 
     number: int
@@ -78,7 +88,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class SeriesEntry:
-    """A series as the catalogue knows it."""
+    """A series (all records of one tensor, kind and mode), and its number in a rank's catalogue."""
 
     id: int
     name: str
@@ -87,17 +97,22 @@ class SeriesEntry:
 
     @property
     def seed(self) -> int:
-        """The series' half of the seed of its rows' checksums."""
+        """The series' part of the seed of its rows' checksums.
+
+        It is XORed with the part of the row's form (dtype and shape).
+        """
         return seed_of(self.name, self.kind, self.mode)
 
 
 @dataclass(slots=True)
 class Catalogue:
-    """The content of all catalogue lines that were read so far.
+    """The content of all catalogue lines of one rank that were read so far.
 
-    published: rows whose labels and shapes other zarr readers see.
-    checked: the first row with a checksum; None where no line has one.
-    older: the further facts of a run of format 1.
+    published: how many rows other zarr readers see, with their labels.
+    checked: the first row with a checksum; None where no row has one.
+    stated_bytes: bytes of the lines so far, by the first key of the line.
+    keeps_statements: whether gaps and edges are kept in memory.
+    older: what a catalogue of format 1 says besides, see `format1`.
     """
 
     rank: int = 0
@@ -118,7 +133,10 @@ class Catalogue:
     keeps_statements: bool = True
 
     def apply(self, lines: Iterable[bytes]) -> None:
-        """Takes whole lines; raises DamagedError for a line that no writer of this format made."""
+        """Updates this catalogue with more complete lines, each without its line end.
+
+        Raises DamagedError for a line that no writer of this format made.
+        """
         for line in lines:
             try:
                 self._apply(line)
@@ -150,7 +168,10 @@ class Catalogue:
                 return
 
     def owners(self, table: Any) -> tuple[Array, Array]:
-        """The form and the series of each of these table rows."""
+        """Returns two arrays: the number of each row's form (dtype and shape), and of its series.
+
+        table: a structured array of table rows, or a mapping of columns.
+        """
         if self.version > 1:
             return table["form"], table["series"]
         forms = table["variant"]
@@ -158,9 +179,10 @@ class Catalogue:
         return forms, series[np.minimum(forms, max(len(series) - 1, 0))] if len(series) else forms
 
     def seed(self, series: int, form: int) -> int:
-        """The seed of the checksum of a row; that of a flat form is still hashed with its place.
+        """Returns the checksum seed of rows of one series and form (dtype and shape), by number.
 
-        See `flat_seed`.
+        For a row of a flat form (of many shapes), `flat_seed` must still mix the record's offset
+        and shape into this seed.
         """
         if self.version == 1:
             one = self.series[series]
@@ -168,7 +190,7 @@ class Catalogue:
         return self.series[series].seed ^ self.forms[form].seed
 
     def forget_statements(self) -> None:
-        """Drops gaps and lineage, now and from later lines: a writer has no use for them."""
+        """Drops gaps and lineage, and ignores those of later lines: writers do not need them."""
         self.keeps_statements = False
         self.gaps.clear()
         self.edges.clear()
@@ -176,9 +198,11 @@ class Catalogue:
 
 @lru_cache(maxsize=1 << 14)
 def _series_of(line: bytes, checked: bool) -> SeriesEntry | None:  # noqa: FBT001
-    """The series of a line, or None for a line with other keys, which is read in full instead.
+    """Parses a catalogue line of a series; returns None for a line with unexpected keys.
 
-    All ranks of a job have the same series lines, so the cache parses each of them once.
+    Such a line is parsed by the general way instead. All ranks of a job have equal series lines, so
+    the cache parses each of them once. Raises ValueError where the line does not fit its checksum,
+    or has none although `checked`.
     """
     entry = mapping(json.loads(line))
     if not is_sound(line) and (checked or is_sound(line) is False):
@@ -192,13 +216,16 @@ def _series_entry(entry: Mapping[str, Any]) -> SeriesEntry:
 
 
 def encode(entry: Mapping[str, Any]) -> bytes:
-    """An entry as one catalogue line: ASCII, with its checksum and its line end."""
+    """Returns an entry as one line of the catalogue: ASCII JSON with a checksum and a line end."""
     line = json.dumps(entry, allow_nan=False, separators=(",", ":"))
     return seal_line(line.encode()) + b"\n"
 
 
 def attempt_line(attempt: Attempt) -> dict[str, Any]:
-    """The line of an attempt; the rank's zarr.json lists the same entry."""
+    """Returns the catalogue entry of an attempt, that is, of what one writer recorded of the rank.
+
+    The zarr.json of the rank lists equal entries.
+    """
     part = {"first": attempt.first, "begins": attempt.begins, "restart": attempt.restart}
     return {
         "attempt": attempt.number,
@@ -212,17 +239,26 @@ def attempt_line(attempt: Attempt) -> dict[str, Any]:
 
 
 def header_line(attempt: int, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The line of entries that an attempt's header got after it began; newer entries win."""
+    """Returns the catalogue entry that adds entries to the header of attempt number `attempt`.
+
+    Where the header has an entry of that name already, the newer value wins.
+    """
     return {"header_of": attempt, "entries": entries}
 
 
 def gap_line(attempt: int, gap: Gap) -> dict[str, Any]:
-    """The line of a gap, whose count is a total: the newest line of an attempt's gap wins."""
+    """Returns the catalogue entry of a gap (observations of a tensor that were not recorded).
+
+    Its count is a total, so the newest line of an attempt's gap replaces the earlier ones.
+    """
     return {"gap": asdict(gap), "attempt": attempt}
 
 
 def whole_lines(raw: bytes) -> tuple[list[bytes], int]:
-    """The whole lines at the start of `raw`, and where they end; the rest is no whole line yet."""
+    """Splits `raw` into its complete lines; returns them, and the offset behind the last one.
+
+    What follows that offset is a line that is not written to its end yet, or zeros.
+    """
     end = raw.find(b"\0")
     end = raw.rfind(b"\n", 0, len(raw) if end < 0 else end) + 1
     return raw[:end].splitlines(), end

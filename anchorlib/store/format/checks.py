@@ -1,10 +1,10 @@
 """Checksums of table rows and catalogue lines, so that a flipped bit in them is found.
 
-A row's checksum stands in column `check`: xxh3-64 of the packed row, then its histogram's exponents
-and counts (all little-endian, the row as `layout.ROW`). The seed of that checksum is the exclusive
-or of two `seed_of`: of the row's series, and of its form. So a row that is moved to another series
-does not fit. In a flat form, where records of many shapes lie end to end, a row's seed also takes
-in where the record's elements begin, and its shape (`flat_seed`).
+A row's checksum is in column `check`: xxh3-64 of the packed row, then its histogram's exponents and
+counts (all little-endian, the row as `layout.ROW`). The seed of that checksum is the exclusive or
+of two `seed_of`: of the row's series, and of its form (its dtype and shape). So a row that is moved
+to another series does not fit. In a flat form, where records of many shapes lie end to end, a row's
+seed also depends on where the record's elements begin, and on its shape (`flat_seed`).
 
 A catalogue line's checksum is its last entry: xxh3-64 of all bytes before it, in hex.
 """
@@ -29,23 +29,27 @@ row_check = xxhash.xxh3_64_intdigest
 
 
 def seed_of(*values: Any) -> int:
-    """A seed made of values that JSON can hold."""
+    """Returns a 64-bit seed for checksums, hashed from values that JSON can hold."""
     return xxhash.xxh3_64_intdigest(json.dumps(values).encode())
 
 
 def flat_seed(seed: int, offset: int, shape: Sequence[int]) -> int:
-    """The seed of one row of a flat form: where its elements begin, and its shape as stored."""
+    """Returns the checksum seed of one row of a flat form, whose records have many shapes.
+
+    seed: the XOR of the series' and the form's seed. offset: where the record's elements begin.
+        shape: the record's shape as stored, padded with -1.
+    """
     return xxhash.xxh3_64_intdigest(struct.pack(f"<{len(shape) + 1}q", offset, *shape), seed)
 
 
 def seal_line(line: bytes) -> bytes:
-    """The JSON object `line` with its checksum added as the last entry."""
+    """Returns `line`, which is one JSON object, with its checksum added as the last entry."""
     body = line[:-1]
     return b'%b%b%b"}' % (body, _SEAL, xxhash.xxh3_64_hexdigest(body).encode())
 
 
 def is_sound(line: bytes) -> bool | None:
-    """Whether a catalogue line fits its checksum; None where it has none."""
+    """Whether a catalogue line fits the checksum at its end; None where it has no checksum."""
     body, tail = line[:-_SEALED], line[-_SEALED:]
     if not tail.startswith(_SEAL):
         return None

@@ -1,8 +1,8 @@
-"""How large a chunk of a live rank's arrays is: the records, or the bytes, that one file holds.
+"""How large a chunk of an array is in a rank that is not sealed: the records or bytes of one file.
 
-A reader makes one request a chunk, and a writer keeps one file open a chunk, so chunks are large;
-a chunk that is being written is read again and again, so the catalogue's are small. The chunks of
-sealed ranks are cut by `seal.chunk_grid`.
+A reader makes one request for each chunk, and a writer keeps a file open for each chunk, so chunks
+are large. The catalogue's chunks are small, because readers of a running training read its last
+chunk again and again. `seal.chunk_grid` chooses the chunks of sealed ranks.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Final
 __all__ = ["CATALOG_CHUNK", "ROWS_PER_CHUNK", "elements_per_chunk", "rows_per_chunk", "shape_rows"]
 
 ROWS_PER_CHUNK: Final = 65536
-"""How many records a chunk of a column of the table holds."""
+"""How many records one chunk of a column of the table holds."""
 
 CATALOG_CHUNK: Final = 1 << 16
-"""Bytes of a chunk of the catalogue, of which readers of a live run read the last again and again.
+"""The size in bytes of a chunk of the catalogue; readers of a live run reread its last chunk often.
 """
 
 CHUNK_BYTES: Final = 2 << 20
-"""The most bytes of a chunk of values that several records share."""
+"""The most bytes of a chunk that holds the values of several records."""
 
 OWN_CHUNK_BYTES: Final = 1 << 20
-"""A record of this size or more has a chunk of its own."""
+"""A record with at least this many bytes of values has a chunk file to itself."""
 
 
 def rows_per_chunk(nbytes: int) -> int:
@@ -37,10 +37,16 @@ def rows_per_chunk(nbytes: int) -> int:
 
 
 def elements_per_chunk(itemsize: int) -> int:
-    """How many elements a chunk of a flat form's values holds, `itemsize` bytes each."""
+    """Returns how many elements, `itemsize` bytes each, a chunk of a flat array of values holds.
+
+    A flat array holds the elements of records of many shapes, end to end.
+    """
     return CHUNK_BYTES // itemsize
 
 
 def shape_rows(ndim: int) -> int:
-    """How many records a chunk of a flat form's array of shapes holds, `ndim` numbers each."""
+    """Returns how many records a chunk of an array of shapes holds, which a flat array has.
+
+    A flat array holds records of many shapes. ndim: how many numbers are stored for each shape.
+    """
     return max(ROWS_PER_CHUNK // ndim, 1)

@@ -1,10 +1,10 @@
-"""Lineage as catalogue lines.
+"""Statements of lineage (from what a tensor was computed) as lines of a rank's catalogue.
 
 {"edges": {"name": "tanh1", "phase": "train", "pass": 0, "call": 0, "shape": [8, 4], "step": 0,
            "parents": [["fc1", 0, 0, null, ""]], "ops": ["TanhBackward0"], "inputs": [[-1]],
            "missing": [], "grad": true}, "attempt": 0}
 
-"arguments" holds a text for each of the ops; it is left out where no op has arguments.
+"arguments" has one text for each of the "ops"; it is left out where no operation has arguments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ EdgesKey = tuple[int, str, str, int, int, tuple[int, ...], int]
 
 
 def edges_key(edges: Edges) -> EdgesKey:
-    """The key of a statement of lineage: an attempt states each key once."""
+    """Returns the key of a statement of lineage, that is, of what a value was computed from.
+
+    An attempt writes one statement for each key.
+    """
     return (
         edges.attempt,
         edges.name,
@@ -35,7 +38,7 @@ def edges_key(edges: Edges) -> EdgesKey:
 
 
 def edges_line(edges: Edges) -> dict[str, Any]:
-    """The catalogue line of one statement of lineage."""
+    """Returns a statement of lineage (what a value was computed from) as a catalogue entry."""
     return {
         "edges": {
             "name": edges.name,
@@ -59,7 +62,10 @@ def edges_line(edges: Edges) -> dict[str, Any]:
 
 
 def read_edges(entry: Mapping[str, Any]) -> Edges:
-    """The statement of a line; raises KeyError, TypeError or ValueError for any other line."""
+    """Parses a catalogue entry as a statement of lineage: what a value was computed from.
+
+    Raises KeyError, TypeError or ValueError for any other entry.
+    """
     fields = mapping(entry["edges"])
     parents = tuple(_parent(*items(parent)) for parent in items(fields["parents"]))
     ops = texts(fields["ops"])
@@ -87,10 +93,10 @@ def read_edges(entry: Mapping[str, Any]) -> Edges:
 
 
 def check_stated(edges: Edges) -> Edges:
-    """`edges`, which `read_edges` will take from the line that is written of them.
+    """Returns `edges` unchanged if `read_edges` can parse the line that would be written of it.
 
-    Raises StoreError for a statement that readers would take for damage: of a size that is a symbol
-    of torch, say.
+    Otherwise raises StoreError, because readers would take that line for damage: for example one
+    with a symbolic size of torch in its shape.
     """
     try:
         read_edges(edges_line(edges))

@@ -1,7 +1,8 @@
-"""The fields of a catalogue line, each checked for its type and bounds.
+"""Checks of the type and bounds of each field of a catalogue line.
 
 A line that fits its checksum may still have been made by anyone. So a value of another type or out
-of bounds is a ValueError here, before memory is sized, a file opened or a text shown by it.
+of bounds raises ValueError here, before memory is allocated, a file opened or a text shown because
+of it.
 """
 
 from __future__ import annotations
@@ -12,26 +13,29 @@ from typing import Any, Final
 __all__ = ["check_depth", "flag", "items", "mapping", "step", "text", "texts", "whole"]
 
 _DEEPEST: Final = 200
-"""How deep a line may be nested: functions that walk over it recurse once or twice a level."""
+"""How deeply JSON in a line may be nested: functions that walk over it recurse for each level."""
 
 _MOST: Final = (1 << 64) - 1
 _SHOWN: Final = 60  # characters of a value that an error quotes
 
 
 def whole(value: Any, least: int = 0, most: int = _MOST) -> int:
-    """A whole number from `least` to `most`."""
+    """Returns `value` if it is an int from `least` to `most`; otherwise raises ValueError."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{_shown(value)} is no whole number from {least} to {most}")
     return value
 
 
 def step(value: Any) -> int:
-    """The number of a step: 64 bits, and it may be negative."""
+    """Returns `value` if it is a step number, a 64-bit signed int; otherwise raises ValueError."""
     return whole(value, -(1 << 63), (1 << 63) - 1)
 
 
 def text(value: Any) -> str:
-    """Text that UTF-8 can write, which unpaired surrogates are not."""
+    """Returns `value` if it is a str that UTF-8 can encode, so without unpaired surrogates.
+
+    Otherwise raises ValueError.
+    """
     if not isinstance(value, str):
         raise ValueError(f"{_shown(value)} is no text")
     value.encode()
@@ -39,33 +43,36 @@ def text(value: Any) -> str:
 
 
 def flag(value: Any) -> bool:
-    """A boolean."""
+    """Returns `value` if it is a bool; otherwise raises ValueError."""
     if not isinstance(value, bool):
         raise ValueError(f"{_shown(value)} is neither true nor false")
     return value
 
 
 def items(value: Any) -> Sequence[Any]:
-    """A list; a tuple is taken too, for entries that were not JSON yet."""
+    """Returns `value` if it is a list or a tuple; otherwise raises ValueError.
+
+    Entries that have not been through JSON hold tuples in place of lists.
+    """
     if not isinstance(value, list | tuple):
         raise ValueError(f"{_shown(value)} is no list")
     return value
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """A list of texts."""
+    """Returns a list of str as a tuple; raises ValueError for anything else."""
     return tuple(map(text, items(value)))
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """A JSON object."""
+    """Returns `value` if it is a JSON object (a dict); otherwise raises ValueError."""
     if not isinstance(value, dict):
         raise ValueError(f"{_shown(value)} is no object")
     return value
 
 
 def check_depth(value: Any) -> None:
-    """Raises ValueError for an object that is nested deeper than _DEEPEST."""
+    """Raises ValueError where dicts and lists in `value` are nested more than _DEEPEST deep."""
     level = [value]
     for _ in range(_DEEPEST):
         level = [inner for one in level for inner in _inside(one)]

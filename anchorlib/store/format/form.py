@@ -1,4 +1,4 @@
-"""A form: what records of one dtype and shape have in common, and where their values lie."""
+"""A form: what records of one dtype and shape have in common, and which arrays hold their data."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ _MOST: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form as the catalogue knows it.
+    """One form as the catalogue describes it: records of one dtype and shape share its arrays.
 
-    shape: the shape of its records; None for a flat form, whose records each have a shape of their
-        own, stored as `ndim` numbers (-1 behind the end of a shape).
-    group: the group of its arrays, below the rank.
+    A flat form instead holds records of one dtype and many shapes, their elements end to end.
+    shape: the shape of its records; None for a flat form, which stores each record's shape as
+        `ndim` numbers (-1 behind the end of a shape).
+    group: the zarr group of its arrays, as a path below the rank.
     array: the name of the array of its values; None as long as no values were kept.
     rows: how many records (elements, where the form is flat) a chunk of that array holds.
-    starts, shapes: the arrays that say where a record of a flat form begins, and its shape.
-    labels: the columns that are repeated beside the values, each with the array it stands in.
+    starts, shapes: names of the arrays that say where each record of a flat form begins, and its
+        shape.
+    labels: the columns of the table that are repeated beside the values, each with the name of the
+        array that repeats it.
     label_rows: how many records a chunk of such an array holds.
     """
 
@@ -47,29 +50,36 @@ class Form:
 
     @property
     def flat(self) -> bool:
-        """Whether each record has a shape of its own."""
+        """Whether this form is flat, that is, each of its records has its own shape."""
         return self.shape is None
 
     @property
     def seed(self) -> int:
-        """The form's half of the seed of its rows' checksums."""
+        """The form's part of the seed of its rows' checksums.
+
+        It is XORed with their series' part.
+        """
         return seed_of(self.dtype, self.shape, self.ndim)
 
     @property
     def nbytes(self) -> int:
-        """Bytes on disk of one record, or of one element where the form is flat."""
+        """Bytes on disk of one record; in a flat form (records of many shapes) of one element."""
         return dtypes.dtype(self.dtype).storage.itemsize * prod(self.shape or ())
 
     def begun(self) -> Form:
-        """The form with an array for values: its name, and how many records a chunk holds."""
+        """Returns a copy of this form (dtype and shape) that has an array for values.
+
+        The array's chunks hold as many records as `chunk_sizes` says.
+        """
         rows = elements_per_chunk(self.nbytes) if self.flat else rows_per_chunk(self.nbytes)
         return replace(self, array="value", rows=rows)
 
 
 def new_form(number: int, dtype: str, shape: tuple[int, ...] | int) -> Form:
-    """A form that keeps no values yet.
+    """Returns a form (the description of records of one dtype and shape) without an array yet.
 
-    shape: the one shape of its records; an int makes it flat, for up to so many dimensions.
+    number: of the form in its rank. shape: the shape of all its records; an int instead makes the
+        form flat, for records of many shapes with up to that many dimensions.
     """
     if isinstance(shape, int):
         return Form(number, dtype, None, shape, f"forms/{flat_name(dtype, shape)}")
@@ -77,7 +87,10 @@ def new_form(number: int, dtype: str, shape: tuple[int, ...] | int) -> Form:
 
 
 def shape_of(sizes: Any) -> tuple[int, ...]:
-    """The shape in a catalogue line. Raises ValueError where no array can have such a shape."""
+    """Returns the shape that a catalogue line states as a list of sizes, as a tuple.
+
+    Raises ValueError where no array can have such a shape.
+    """
     shape = tuple(whole(size, most=_MOST) for size in items(sizes))
     if len(shape) > MOST_DIMS or prod(shape) > _MOST_ELEMENTS:
         raise ValueError("no array has such a shape")

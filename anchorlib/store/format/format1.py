@@ -39,14 +39,17 @@ _NAMES: Final = (
 )  # fmt: skip
 
 ROW_1: Final = np.dtype([(name, "<u4" if name == "variant" else ROW[name]) for name in _NAMES])
-"""A row as its checksum covers it."""
+"""The dtype of one table row in format 1, with its columns in the order that the checksum covers.
+"""
 
 
 @dataclass(slots=True)
 class Format1:
-    """Facts of a catalogue of format 1 that format 2 has no place for.
+    """What a catalogue of format 1 says for which `Catalogue` has no field of its own.
 
-    paths: the group of each series. owners: the series of each variant.
+    A variant is one dtype and shape of one series.
+    paths: the zarr group of each series, by its number. owners: the series of each variant, by the
+        variant's number.
     counts: how many variants each series has so far.
     """
 
@@ -55,7 +58,10 @@ class Format1:
     counts: dict[int, int] = field(default_factory=dict)
 
     def variant(self, entry: Mapping[str, Any]) -> Form:
-        """The variant that a catalogue line adds, as a form."""
+        """Reads a catalogue line that adds a variant; returns the variant as a form.
+
+        A variant is one dtype and shape of one series.
+        """
         shape = shape_of(entry["shape"]) if "shape" in entry else None
         ndim = whole(entry["ndim"], 1, MOST_DIMS) if shape is None else len(shape)
         series = whole(entry["series"], most=len(self.paths) - 1)
@@ -77,19 +83,27 @@ class Format1:
         )
 
     def identity(self, form: Form, series: tuple[str, str, str]) -> int:
-        """The seed of the checksums of a variant's rows."""
+        """Returns the seed of the checksums of a variant's rows.
+
+        form: the variant. series: the (name, kind, mode) of the series that the variant belongs to.
+        """
         return seed_of(*series, form.dtype, form.shape, form.ndim)
 
 
 def columns_of(version: int) -> Mapping[str, np.dtype[Any]]:
-    """The columns with one entry a record, in a run of this format."""
+    """Returns name and dtype of the table's columns (one entry a record) in format `version`."""
     if version > 1:
         return COLUMNS
     return {**{name: ROW_1[name] for name in _NAMES}, **{n: COLUMNS[n] for n in ("check", "seq")}}
 
 
 def older_arrays(form: Form, rows: int, elements: int) -> dict[str, ArrayShape]:
-    """The arrays of a variant that keeps values, and its labels where it has rows."""
+    """Returns name and layout of the arrays of a variant of format 1 that keeps values.
+
+    A variant is one dtype and shape of a series. rows, elements: how many records, and elements of
+    them all, the variant has. Arrays of labels (step, pass, call) are left out where there are no
+    rows.
+    """
     storage, value = dtypes.dtype(form.dtype).storage, str(form.array)
     suffix = value.removeprefix("value").removeprefix("flat")
     record, int64 = f"record{suffix}", np.dtype("<i8")

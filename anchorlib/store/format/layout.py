@@ -63,17 +63,18 @@ VERSION = 2
 FLAT_DIMS = 8  # numbers stored for each shape of a flat array; a wider one is rarely needed
 
 FORMS_AT_ONCE = 8
-"""How many forms get an array of their own with their first record.
+"""How many shapes per rank get arrays of their own as soon as their first record comes.
 
-An array and its labels are some fifteen files, so records of later shapes share the flat array of
-their dtype.
+An array and its labels are some fifteen files, so records of further shapes go into one flat array
+for each dtype.
 """
 
 FORM_RECORDS = 256
-"""With so many records in a flat array a shape gets an array of its own for later records."""
+"""Once a flat array has so many records of one shape, that shape gets an array for later records.
+"""
 
 NOT_KEPT = 1 << 15
-"""Flag that the writer sets where the form's array holds no values of the record."""
+"""A flag of a row: the writer sets it where no array holds the values of the row's record."""
 
 ROW = np.dtype(
     [
@@ -104,25 +105,26 @@ ROW = np.dtype(
         ("hist_length", "<i4"),  # -1 where no histogram is stored: it is computed from the values
     ]
 )
-"""One row as the writer packs it; its checksum covers these columns in this order."""
+"""The dtype of a table row as the writer packs it; its checksum covers these columns in order."""
 
 COLUMNS: dict[str, np.dtype[Any]] = {name: ROW[name] for name in ROW.names or ()} | {
     "check": np.dtype("<u8"),  # of all columns above, see `checks`
     "seq": np.dtype("<u8"),
 }
-"""Every column under `records/` with one entry a record; `seq` is written last."""
+"""Every column under `records/` with one entry for each record; `seq` is written last."""
 
 HIST_COLUMNS: dict[str, np.dtype[Any]] = {
     "hist_exponent": np.dtype("<i2"),
     "hist_count": np.dtype("<u8"),
 }
-"""The columns of (exponent, count) pairs; `hist_offset` and `hist_length` name a row's pairs."""
+"""Columns of (exponent, count) pairs; `hist_offset` and `hist_length` say which a row has."""
 
 MOST_BINS = 4096
-"""More than any dtype has exponents: a histogram with more (exponent, count) pairs is damage."""
+"""The most (exponent, count) pairs of a histogram: no dtype has as many exponents, more is damage.
+"""
 
 LABELS = ("series", "step", "pass_index", "call")
-"""Columns that are repeated beside the values, where xarray finds them as coordinates."""
+"""Columns of the table that are repeated beside the values, as coordinates for xarray."""
 
 SEGMENT_BYTES = 120
 PREFIX_BYTES = 96
@@ -130,7 +132,7 @@ PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def segment(name: str) -> str:
-    """`name` as one path segment: percent-encoded, never hidden or reserved, at most 120 bytes.
+    """Returns `name` as a path segment: percent-encoded, not hidden, of at most 120 bytes.
 
     Different names give different segments; names that differ in case alone give segments that
     differ in case alone.
@@ -142,95 +144,116 @@ def segment(name: str) -> str:
 
 
 def hashed_segment(name: str, encoded: str) -> str:
-    """A short segment for `name` alone, by its hash; percent-encoding never yields `%-`."""
+    """Returns a short path segment for a long `name`: the start of `encoded`, and a hash.
+
+    Percent-encoding never yields `%-`, so such a segment is never that of another name.
+    """
     return f"{encoded[:PREFIX_BYTES]}%-{xxhash.xxh3_64_hexdigest(name.encode())}"
 
 
 def kind_segment(kind: str, mode: str | None) -> str:
-    """The segment of a series below its name: the kind, with the mode unless that is None."""
+    """Returns the path segment of a series below its name: the kind, and the mode if given."""
     return segment(kind) if mode is None else segment(f"{kind}@{mode}")
 
 
 def run_directory(store: Path, run: str) -> Path:
-    """The zarr hierarchy of one run."""
+    """Returns the directory of the zarr hierarchy of run `run` in the store at `store`."""
     return store / f"{run}.zarr"
 
 
 def hidden(store: Path) -> Path:
-    """The folder of locks and unfinished files.
+    """Returns the folder `.anchor` of a store, which holds locks and unfinished files.
 
-    It lies outside every zarr hierarchy, and on the same file system, so that a rename from it
-    puts a node in place.
+    The folder lies outside every zarr hierarchy, and on the file system of the store, so that a
+    rename puts a finished file or group from there into a hierarchy.
     """
     return store / ".anchor"
 
 
 def rank_name(rank: int, part: int = 0) -> str:
-    """The group of one rank, or of a part of it that another collector than the first holds."""
+    """Returns the name of the zarr group of one rank, or of part `part` of that rank.
+
+    Where several collectors share a rank, each holds a part of it; part 0 is the first collector's.
+    """
     return f"rank{rank}.p{part}" if part else f"rank{rank}"
 
 
 def claim_key(rank: int, part: int = 0) -> str:
-    """The key, below the run, of the note that a sealed rank is being put there, not whole yet."""
+    """Returns the key of a note that a sealed copy of the rank is being sent, not complete yet.
+
+    The key is relative to the folder of the run in the archive.
+    """
     return f"{rank_name(rank, part)}/sealing.json"
 
 
 def rank_of(name: str) -> int | None:
-    """The rank whose group, or a part's group, bears this name; None for any other node."""
+    """Returns the rank that owns the group `name` (`rank3`, or the part `rank3.p1`).
+
+    None where `name` is the name of no rank's group.
+    """
     match = _RANK.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def part_of(name: str) -> int:
-    """The number of the part whose group bears this name; 0 for a whole rank's group."""
+    """Returns the part number in the name of a rank's group: 1 for `rank3.p1`, 0 for `rank3`."""
     match = _RANK.fullmatch(name)
     return int(match[2] or 0) if match else 0
 
 
 def form_name(dtype: str, shape: tuple[int, ...]) -> str:
-    """The group of the records of one dtype and shape: "float32_8x8", "int64_scalar"."""
+    """Returns the group name for records of one dtype and shape: "float32_8x8", "int64_scalar"."""
     return segment(f"{dtype}_{'x'.join(map(str, shape)) or 'scalar'}")
 
 
 def flat_width(ndim: int) -> int:
-    """How many numbers a flat array stores for each shape, to hold tensors of `ndim` dimensions."""
+    """Returns how many numbers a flat array stores for the shape of a tensor with `ndim` axes."""
     return FLAT_DIMS if ndim <= FLAT_DIMS else 64
 
 
 def flat_name(dtype: str, width: int) -> str:
-    """The group of a flat form: records of one dtype whose shapes have few records each."""
+    """Returns the group name of a flat form, which holds records of one dtype and of rare shapes.
+
+    width: how many numbers the form stores for the shape of a record.
+    """
     return f"flat_{dtype}" if width == FLAT_DIMS else f"flat_{dtype}_{width}d"
 
 
 def chunk_key(chunk: int, dims: int) -> str:
-    """The file name of chunk number `chunk` of an array whose records have `dims` dimensions."""
+    """Returns the file name of chunk number `chunk` of an array of records of `dims` dimensions."""
     return f"c.{chunk}" + ".0" * dims
 
 
 def chunk_number(name: str) -> int | None:
-    """The number of the chunk whose file bears this name, in an array with one dimension."""
+    """Returns the chunk number in the file name `name` of a 1-d array's chunk; else None."""
     match = re.fullmatch(r"c\.(0|[1-9][0-9]{0,11})", name, re.ASCII)
     return int(match[1]) if match else None
 
 
 def digests_key(name: str) -> str:
-    """The key of the digests of an archived run's ranks; name: the SHA-256 of the object."""
+    """Returns the key of the object that holds the digests of all ranks of an archived run.
+
+    name: the SHA-256 of that object, in hex.
+    """
     return f"digests-{name[:16]}.json.zst"
 
 
 def steps_key(name: str) -> str:
-    """The key of the figures of an archived run's steps; name: the SHA-256 of the object."""
+    """Returns the key of the object that holds the figures of each step of an archived run.
+
+    name: the SHA-256 of that object, in hex.
+    """
     return f"steps-{name[:16]}.json.zst"
 
 
 def is_key_of_all_ranks(key: str) -> bool:
-    """Whether a name in a run's folder is that of an object that its index names.
+    """Whether `key` is the file name of an object that is about all ranks of an archived run.
 
-    Such objects tell of all ranks; see `digests_key` and `steps_key`.
+    `digests_key` and `steps_key` make such names.
     """
     return _OF_ALL_RANKS.fullmatch(key) is not None
 
 
 def is_safe_key(key: str) -> bool:
-    """Whether a key stays inside its root: no empty, hidden or upward segment."""
+    """Whether the path `key` stays below its root: no empty, hidden or upward segment."""
     return "\0" not in key and all(part and not part.startswith(".") for part in key.split("/"))

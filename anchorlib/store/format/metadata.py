@@ -1,6 +1,6 @@
-"""The zarr.json documents, made by zarr-python's own classes.
+"""The zarr.json documents of groups and arrays, made by zarr-python's own classes.
 
-zarr is imported where a document is first made: readers of runs never need it.
+zarr is imported when the first document is made: readers of runs never need zarr.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ArrayShape", "Growing", "array_json", "group_json", "stamp"]
 
 @dataclass(frozen=True, slots=True)
 class ArrayShape:
-    """An array as zarr.json describes it: its first dimension grows, its chunks are plain bytes.
+    """An array as zarr.json describes it; its first dimension grows, its chunks are raw bytes.
 
     chunks: elements of a chunk along each axis. dimensions: names of the axes.
     """
@@ -34,17 +34,20 @@ class ArrayShape:
 
 
 def stamp(**fields: Any) -> dict[str, Any]:
-    """Attributes under the key "anchor", the only one that anchorlib writes."""
+    """Returns the attributes of a zarr group or array, all below the one key "anchor".
+
+    fields: what to say beside the format and its version.
+    """
     return {"anchor": {"format": FORMAT, "version": VERSION, **fields}}
 
 
 def group_json(attributes: Mapping[str, Any]) -> bytes:
-    """The zarr.json of a group."""
+    """Returns the zarr.json of a group with these attributes."""
     return _dump({**_group(), "attributes": attributes})
 
 
 def array_json(array: ArrayShape) -> bytes:
-    """The zarr.json of an uncompressed array whose chunk files lie beside it ("c.0.0")."""
+    """Returns the zarr.json of an uncompressed array with its chunk files ("c.0.0") beside it."""
     grid = {"name": "regular", "configuration": {"chunk_shape": array.chunks}}
     return _dump(
         {
@@ -58,7 +61,7 @@ def array_json(array: ArrayShape) -> bytes:
 
 
 class Growing:
-    """The zarr.json of an array whose first dimension grows: only its length is put in anew.
+    """The zarr.json of an array whose first dimension grows, as text with the length left open.
 
     Raises ValueError for an array that already has a row.
     """
@@ -69,7 +72,7 @@ class Growing:
             raise ValueError("a growing array begins without rows")
 
     def at(self, rows: int) -> bytes:
-        """The zarr.json of the array when it has `rows` rows."""
+        """Returns the zarr.json of the array when it has `rows` rows."""
         return b'%b"shape":[%d%b' % (self._head, rows, self._tail)
 
 
@@ -113,7 +116,7 @@ def _dump(document: Mapping[str, Any]) -> bytes:
 
 
 def json_value(value: object, depth: int = HEADER_DEPTH) -> Any:
-    """`value` as JSON can hold it: NaN and infinities become null, keys become text.
+    """Returns `value` as JSON can hold it: NaN and infinities become null, keys become text.
 
     Raises TypeError for a value that JSON cannot hold, and for one nested deeper than HEADER_DEPTH.
     """

@@ -1,4 +1,4 @@
-"""Locations, which stored bytes are read from: a directory, a collector, several as one."""
+"""Locations, from which stored bytes are read: a directory, a collector, or several collectors."""
 
 from anchorlib.store.locations.listing import PartKey, listed_parts, listed_ranks
 from anchorlib.store.locations.location import (

@@ -1,4 +1,4 @@
-"""The ranks and parts of a run, read from the names of their groups."""
+"""Lists the ranks of a run and their parts, from the names of their groups."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ PartKey: TypeAlias = tuple[int, int]  # rank, part
 
 
 def listed_ranks(run: Location) -> list[int]:
-    """The ranks of the run at a location, ascending.
+    """Returns the ranks of the run at a location, ascending.
 
-    A name of a rank counts even where it is no folder: opening that rank reports it.
+    A name such as "rank3" counts even where it is no folder: opening that rank reports it.
     """
     return sorted({rank for rank, _ in listed_parts(run)})
 
 
 def listed_parts(run: Location) -> list[PartKey]:
-    """The rank and part of each group of a rank at a location, ascending; see `listed_ranks`."""
+    """Returns (rank, part) for each group of a rank at a run's location, ascending.
+
+    A name such as "rank3" counts even where it is no folder: opening that rank reports it.
+    """
     names = (entry.rstrip("/") for entry in run.list(""))
     parts = ((rank_of(name), part_of(name)) for name in names)
     return sorted((rank, part) for rank, part in parts if rank is not None)

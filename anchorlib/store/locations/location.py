@@ -1,6 +1,6 @@
-"""Locations, which stored bytes are read from: a directory, or a collector that serves one.
+"""Locations, from which stored bytes are read: a directory, or a collector that serves one.
 
-A location reads the bytes of a key ("run1.zarr/rank0/catalog/c.0") and lists the names below one,
+A location reads the bytes of a key ("run1.zarr/rank0/catalog/c.0") and lists the names below a key,
 so every query runs unchanged on a directory, a collector or an object store.
 """
 
@@ -33,19 +33,22 @@ __all__ = [
 
 @runtime_checkable
 class Location(Protocol):
-    """Read access by key; keys never begin with a slash and never lead upwards."""
+    """Read access to stored files by key, a relative path that never leads upwards."""
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """The bytes of the file at `key` from `start` on, at most `length`; None for no file."""
+        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file.
+
+        length: None reads to the end of the file.
+        """
         ...
 
     def list(self, prefix: str) -> list[str]:
-        """The children of a directory key ("" is the root), sorted; directories end in "/"."""
+        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         ...
 
 
 class RowSource(Protocol):
-    """The rows of one array, at a location that keeps them in another form than chunk files."""
+    """Gives the rows of one array, at a location that does not store them in chunk files."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -63,46 +66,52 @@ class RowSource(Protocol):
         ...
 
     def span(self, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """The rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
+        """Returns rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
         ...
 
     def pick(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The given rows in the given order, shape (len(rows), *shape). Raises DamagedError."""
+        """Returns the given rows in the given order, shape (len(rows), *shape).
+
+        Raises DamagedError.
+        """
         ...
 
     def part(self, row: int, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """Elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
+        """Returns elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
         ...
 
 
 class RowLocation(ABC):
-    """A location that `StoredRows` asks for rows, instead of for the bytes of chunk files."""
+    """A location that gives rows of arrays (to `StoredRows`), besides the bytes of files."""
 
     @abstractmethod
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """See `Location.get`."""
+        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
 
     @abstractmethod
     def list(self, prefix: str) -> list[str]:
-        """See `Location.list`."""
+        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
 
     @abstractmethod
     def rows_of(self, key: str) -> RowSource | None:
-        """The rows of the array at `key`; None where there is no such array."""
+        """Returns the rows of the array at `key`; None where there is no such array."""
 
 
 class LocalLocation:
-    """A directory of this machine; hidden files are not part of it.
+    """A directory of this machine as a location, without its hidden files.
 
-    It may be a link itself. A link in it is not followed, and neither is anything read but files
-    and folders: both raise StoreError.
+    The directory itself may be a link. Links inside it are not followed, and nothing is read but
+    files and folders; both raise StoreError.
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root.absolute()  # a later chdir leaves it where it is
+        self.root = root.absolute()  # so that a later chdir does not change where it leads
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """See `Location.get`; a key that leads elsewhere is a StoreError."""
+        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file.
+
+        Raises StoreError for a key that leads out of the directory, or to a link, pipe or device.
+        """
         descriptor = self._open(key)
         if descriptor is None:
             return None
@@ -114,7 +123,10 @@ class LocalLocation:
             os.close(descriptor)
 
     def read_into(self, key: str, start: int, out: memoryview) -> int | None:
-        """See `read_into`."""
+        """Fills `out` with bytes of the file at `key` from `start` on.
+
+        Returns how many bytes there were, None where there is no file.
+        """
         descriptor = self._open(key)
         if descriptor is None:
             return None
@@ -139,7 +151,7 @@ class LocalLocation:
             raise self._unread(key, error) from error
 
     def list(self, prefix: str) -> list[str]:
-        """See `Location.list`."""
+        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         key = self._checked(prefix.rstrip("/")) if prefix.strip("/") else ""
         try:
             return names_beneath(str(self.root), key)
@@ -163,7 +175,7 @@ class LocalLocation:
 
 
 class CollectorLocation:
-    """The store that a collector serves.
+    """The store that a collector serves, as a location.
 
     client: reads and lists keys at the collector, with the methods of `Location`; raises
         CollectorError.
@@ -173,14 +185,14 @@ class CollectorLocation:
         self.client = client
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """See `Location.get`."""
+        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
         if not is_safe_key(key):
             raise StoreError(f"{key!r} is no key of a store")
         data: bytes | None = self.client.get(key, start, length)
         return data
 
     def list(self, prefix: str) -> list[str]:
-        """See `Location.list`."""
+        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         if prefix.strip("/") and not is_safe_key(prefix.rstrip("/")):
             raise StoreError(f"{prefix!r} is no key of a store")
         names: list[str] = self.client.list(prefix)
@@ -191,7 +203,7 @@ class CollectorLocation:
 
 
 def read_into(location: Location, key: str, start: int, out: memoryview) -> int | None:
-    """Fills `out` with the bytes at `key` from `start` on.
+    """Fills `out` with bytes of the file at `key` of a location, from `start` on.
 
     Returns how many bytes there were, None where there is no file. Bytes of a local file are read
     straight into `out`, without a copy.
@@ -208,7 +220,7 @@ def read_into(location: Location, key: str, start: int, out: memoryview) -> int 
 
 
 def rows_at(location: Location, key: str) -> RowSource | None:
-    """The row source of the array at `key`; None where the location keeps chunk files instead."""
+    """Returns a source of the rows of the array at `key`; None where they lie in chunk files."""
     while isinstance(location, Within):
         key = location.prefix + key
         location = location.outer
@@ -216,18 +228,18 @@ def rows_at(location: Location, key: str) -> RowSource | None:
 
 
 class Within:
-    """A directory of another location as a location of its own."""
+    """A folder of another location as a location of its own: keys are relative to the folder."""
 
     def __init__(self, outer: Location, prefix: str) -> None:
         self.outer = outer
         self.prefix = prefix.strip("/") + "/"
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """See `Location.get`."""
+        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
         return self.outer.get(self.prefix + key, start, length)
 
     def list(self, prefix: str) -> list[str]:
-        """See `Location.list`."""
+        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         return self.outer.list(self.prefix + prefix)
 
     def __repr__(self) -> str:

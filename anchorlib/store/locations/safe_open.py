@@ -1,8 +1,8 @@
-"""Files below a folder, opened so that no name in it can lead elsewhere or make a reader wait.
+"""Opens files below a folder so that no name in it can lead out of it or make a reader wait.
 
-A run may come from anywhere, and its maker chose every name in it. So each folder on the way to a
-file is opened from the one above, and no link is followed. Anything but a file or a folder is
-refused: opening a pipe waits for a writer, and a device may never end.
+A run may come from anywhere, and whoever made it chose every name in it. So each folder on the way
+to a file is opened from the folder above, and no link is followed. Anything but a file or a folder
+is refused: opening a pipe waits for a writer, and a device may never end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KINDS: Final = {
 
 
 def open_beneath(root: str, key: str) -> int | None:
-    """A descriptor of the file at `key` below the folder `root`; None where there is no file.
+    """Opens the file at `key` below the folder `root`; returns its descriptor, None for no file.
 
     `root` itself may be a link. Raises StoreError for a link, pipe, socket or device at the key or
     on the way to it, OSError where the system refuses.
@@ -60,11 +60,11 @@ def open_beneath(root: str, key: str) -> int | None:
 
 
 def names_beneath(root: str, folder: str) -> list[str]:
-    """The names in a folder below `root` ("" is `root`), sorted; folders end in "/".
+    """Returns the names in a folder below `root` ("" is `root`), sorted; folders end in "/".
 
     A name that begins with a dot is left out. A link to a folder is listed as a folder, so opening
-    it raises an error that says what it is. Empty where there is no folder; raises as
-    `open_beneath`.
+    it raises an error that says what it is. Empty where there is no folder. Raises StoreError for a
+    link, pipe, socket or device on the way, OSError where the system refuses.
     """
     descriptor = _folder(root, folder)
     if descriptor is None:
@@ -81,7 +81,7 @@ def names_beneath(root: str, folder: str) -> list[str]:
 
 
 def _folder(root: str, key: str) -> int | None:
-    """A descriptor of a folder; None where there is none."""
+    """Opens the folder at `key` below `root`; returns its descriptor, None for no folder."""
     try:
         descriptor = os.open(root, _ROOT)
     except OSError as error:
@@ -105,9 +105,9 @@ def _folder(root: str, key: str) -> int | None:
 
 
 def _refuse(above: int, name: str, key: str) -> None:
-    """Raises StoreError where `name` is a link, pipe, socket or device.
+    """Raises StoreError where `name` in the open folder `above` is a link, pipe, socket or device.
 
-    The errno of the failed open does not tell which: systems differ in it.
+    The errno of the failed open does not tell which it is, because systems differ in it.
     """
     try:
         kind = stat.S_IFMT(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)

@@ -1,6 +1,6 @@
 """The stores of several collectors as one location: each part of a rank is read from its collector.
 
-A run's folder is listed by asking all collectors. So a listing is whole, or it is an error: a
+A run's folder is listed by asking all collectors. So a listing is complete, or it is an error: a
 CollectorError that names the collector which does not answer.
 """
 
@@ -17,14 +17,17 @@ __all__ = ["SeveralCollectors"]
 
 
 class SeveralCollectors:
-    """The stores of several collectors, which may share runs, but no part of a rank."""
+    """The stores of several collectors as one location; they may share runs and ranks.
+
+    Each part of a rank lies at one collector alone.
+    """
 
     def __init__(self, collectors: Sequence[CollectorLocation]) -> None:
         self.collectors = collectors
         self._owners: dict[str, CollectorLocation] = {}
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """See `Location.get`."""
+        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
         part = _part(key)
         if part is None:
             answers = (one.get(key, start, length) for one in self.collectors)
@@ -35,7 +38,7 @@ class SeveralCollectors:
         return None if owner is None else owner.get(key, start, length)
 
     def list(self, prefix: str) -> list[str]:
-        """See `Location.list`."""
+        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         part = _part(prefix)
         if part is not None:
             if part not in self._owners:
@@ -52,7 +55,10 @@ class SeveralCollectors:
     def _own(
         self, key: str, collector: CollectorLocation, owners: dict[str, CollectorLocation]
     ) -> None:
-        """Remembers which collector has a part of a rank. Raises StoreError where two have it."""
+        """Remembers which collector has a part of a rank; raises StoreError where two have it.
+
+        owners: the names listed so far, each with its collector.
+        """
         if _part(key) is None:
             return
         name = key.rpartition("/")[2]
@@ -71,6 +77,9 @@ class SeveralCollectors:
 
 
 def _part(key: str) -> str | None:
-    """The part's group, "run1.zarr/rank3", that a key lies in; None for a key above all groups."""
+    """Returns the group of a rank or part ("run1.zarr/rank3") that `key` lies in.
+
+    None for no group.
+    """
     top, *rest = key.strip("/").split("/")
     return f"{top}/{rest[0]}" if rest and rank_of(rest[0]) is not None else None

@@ -1,7 +1,7 @@
 """A location as a read-only zarr store, so that zarr and xarray open the runs of a collector.
 
 xarray.open_zarr(as_zarr(find_run("grpc://host:50051/run1").location),
-                 group="rank0/tensors/fc1/grad", consolidated=False)
+                 group="rank0/forms/float32_10", consolidated=False)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["LocationStore"]
 
 
 class LocationStore(Store):
-    """Reads keys of a location; methods that would write raise StoreError."""
+    """A zarr store that reads the keys of a location; its methods that write raise StoreError."""
 
     supports_writes = False
     supports_deletes = False
@@ -40,7 +40,10 @@ class LocationStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """The bytes of one key, in a thread: locations wait for disks and networks."""
+        """Returns bytes of the file at `key`; None for no file.
+
+        It reads in a thread, because locations wait for disks and networks.
+        """
         data = await asyncio.to_thread(self._read, key, byte_range)
         return None if data is None else prototype.buffer.from_bytes(data)
 
@@ -49,20 +52,20 @@ class LocationStore(Store):
         prototype: BufferPrototype,
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> list[Buffer | None]:
-        """Several ranges of bytes at once; see `get`."""
+        """Returns several ranges of bytes, read concurrently; None for each key without a file."""
         return list(await asyncio.gather(*(self.get(k, prototype, r) for k, r in key_ranges)))
 
     async def exists(self, key: str) -> bool:
-        """Whether a file is at the key."""
+        """Whether there is a file at `key`."""
         return await asyncio.to_thread(self._read, key, RangeByteRequest(0, 1)) is not None
 
     async def list(self) -> AsyncIterator[str]:
-        """All keys."""
+        """Yields all keys."""
         async for key in self.list_prefix(""):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """All keys below a directory."""
+        """Yields all keys below a folder."""
         folder = prefix.rstrip("/")
         for name in await asyncio.to_thread(self._children, folder):
             path = f"{folder}/{name}".lstrip("/")
@@ -73,7 +76,7 @@ class LocationStore(Store):
                 yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Names of files and directories right below a directory."""
+        """Yields the names of files and folders directly in a folder."""
         for name in await asyncio.to_thread(self._children, prefix.rstrip("/")):
             yield name.rstrip("/")
 

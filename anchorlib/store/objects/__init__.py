@@ -1,9 +1,11 @@
 """Runs in an object store: S3, Google Cloud Storage, Azure; and folders that are read like one.
 
-address          what a URL names, and which are refused
+A shelf is what archives are written to: objects by key, written with conditions.
+
+address          parses the URL of an object store
 connection       a client with the cloud's own variables, its time limits, its errors in one line
-object_location  reading by key, as any other location
-shelf            the interface that archiving needs: objects put with conditions
+object_location  an object store as a location, for reading by key
+shelf            the interface that archiving needs of a place for objects
 bucket           a prefix of a bucket as a shelf
 folder           a directory as a shelf
 subshelf         a folder of a shelf as a shelf of its own

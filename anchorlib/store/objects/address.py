@@ -1,4 +1,4 @@
-"""Which object store a URL names: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix."""
+"""Parses URLs of object stores: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SUFFIX: Final = ".zarr"
 class ObjectAddress:
     """A bucket (of Azure: a container) and the prefix in it under which runs lie.
 
-    It holds no secret, so it may be shown and kept.
+    An address holds no secret, so it may be shown and stored.
     """
 
     scheme: str
@@ -33,21 +33,24 @@ class ObjectAddress:
         return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
 
     def split(self) -> tuple[ObjectAddress, str]:
-        """The address of the store, and the run that the last segment names; "" without one."""
+        """Splits the address of a run into the address of its store and the name of the run.
+
+        The name is empty where the address is that of a bucket.
+        """
         outer, _, last = self.prefix.rpartition("/")
         store = ObjectAddress(self.scheme, self.bucket, outer)
         return store, last.removesuffix(_SUFFIX)
 
 
 def is_object_url(text: str) -> bool:
-    """Whether a text begins as the URL of an object store."""
+    """Whether `text` begins with s3://, gs:// or az://."""
     return text.partition("://")[0] in SCHEMES and "://" in text
 
 
 def parse_object_url(text: str) -> ObjectAddress:
-    """The bucket and prefix that a URL names.
+    """Parses a URL into its bucket and prefix.
 
-    Raises OptionError for every other form. A URL with a user, a key or a query ("?") is refused
+    Raises OptionError for every other text. A URL with a user, a key or a query ("?") is refused
     without being shown: credentials come from the environment, never from a URL.
     """
     scheme, _, rest = text.partition("://")

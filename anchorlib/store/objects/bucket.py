@@ -1,4 +1,4 @@
-"""A prefix of a bucket as a shelf: objects put there, with conditions."""
+"""A prefix of a bucket as a shelf, that is, a place where archives are written as objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ObjectShelf"]
 
 
 class ObjectShelf:
-    """A prefix of a bucket; see `Shelf`."""
+    """A prefix of a bucket in which archives are stored; implements `Shelf`."""
 
     def __init__(self, client: ObjectStore, address: ObjectAddress) -> None:
         self._client = client
@@ -30,16 +30,16 @@ class ObjectShelf:
 
     @property
     def place(self) -> str:
-        """See `Shelf`."""
+        """The address of the bucket and prefix, as `--store` takes it; it holds no secret."""
         return str(self._address)
 
     @property
     def location(self) -> Location:
-        """See `Shelf`."""
+        """The location of the objects, for reading."""
         return ObjectLocation(self._client, self._address)
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """See `Shelf`."""
+        """Returns size and tag of all objects below a folder's key, by their keys."""
         import obstore
 
         objects: dict[str, Held] = {}
@@ -49,7 +49,7 @@ class ObjectShelf:
         return objects
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """See `Shelf`."""
+        """Returns the bytes of an object and its tag; None where there is no object."""
         import obstore
 
         try:
@@ -63,11 +63,14 @@ class ObjectShelf:
         return data, got.meta[self._tag] or ""
 
     def put(self, key: str, data: bytes) -> None:
-        """See `Shelf`."""
+        """Stores an object; an object with that key is replaced."""
         self._put(key, data, "overwrite")
 
     def create(self, key: str, data: bytes) -> bool:
-        """See `Shelf`."""
+        """Stores an object unless there is one.
+
+        Returns False where there is an object with other bytes.
+        """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
@@ -79,7 +82,10 @@ class ObjectShelf:
         return True
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """See `Shelf`."""
+        """Replaces the object if it still has this tag; returns False where it has another.
+
+        Returns True where the object already has these bytes.
+        """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
@@ -90,7 +96,7 @@ class ObjectShelf:
         return True
 
     def remove(self, key: str) -> None:
-        """See `Shelf`."""
+        """Removes an object; does nothing where there is none."""
         import obstore
 
         with faults_named(self._address, "cannot remove", key):
@@ -100,7 +106,11 @@ class ObjectShelf:
                 return
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """See `Shelf`; where the ETag is not the MD5 of the bytes, the object is read."""
+        """Whether the object at `key` has exactly these bytes.
+
+        held: the object as a listing showed it. Where its ETag is not the MD5 of the bytes, the
+            object is read and compared.
+        """
         if held.size != len(data):
             return False
         if held.tag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():

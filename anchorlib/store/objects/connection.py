@@ -1,8 +1,8 @@
-"""A client of an object store, with limits of time, and its errors in one line.
+"""A client of an object store, with time limits, and with its errors reduced to one line.
 
 Credentials and endpoint come from the variables that the cloud's own tools read; obstore reads them
-by itself. Its error texts may hold addresses, keys and the store's whole answer, so only the status
-in them is passed on.
+by itself. obstore's error texts may hold addresses, keys and the store's complete answer, so only
+the status in them is passed on.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def connected(
     *,
     config: Mapping[str, Any] = MappingProxyType({}),
 ) -> ObjectStore:
-    """A client whose keys begin at the address; no request is made yet.
+    """Returns a client whose keys are relative to the address; no request is made yet.
 
     limits: None is DEFAULT.
     config: further settings of the store, as obstore names them.
@@ -100,7 +100,7 @@ def connected(
 
 
 def _endpoint(scheme: str, environment: Mapping[str, str]) -> str:
-    """The endpoint that the environment names, "" for the cloud's own.
+    """Returns the endpoint that the environment sets, "" for the cloud's own.
 
     Raises OptionError for an endpoint without TLS that is not on this machine: answers could be
     changed on the way, and requests read.
@@ -133,9 +133,10 @@ def _check_endpoint(variable: str, text: str) -> None:
 
 @contextmanager
 def faults_named(address: ObjectAddress, doing: str, key: str = "") -> Iterator[None]:
-    """Turns the client's errors into a CollectorError of one line: what failed, where, what to do.
+    """Turns errors of a client inside the `with` into a CollectorError: what, where, what to do.
 
     FileNotFoundError (no such object) and conditions that do not hold are left to the caller.
+    doing: the beginning of the message, such as "cannot read".
     """
     from obstore import exceptions as trouble
 
@@ -151,7 +152,7 @@ def faults_named(address: ObjectAddress, doing: str, key: str = "") -> Iterator[
 
 
 def no_bucket(error: Exception) -> bool:
-    """Whether an error says that the bucket is missing, and not the object alone."""
+    """Whether an error says that the bucket is missing, and not just the object."""
     return re.search("<Code>(NoSuchBucket|ContainerNotFound)</Code>", str(error)) is not None
 
 
@@ -159,7 +160,7 @@ def is_gone(error: Exception) -> bool:
     """Whether an error says that the requested range begins at or behind the object's end.
 
     Azure's store answers a range that begins right at the end with 206 and no bytes, which the
-    client refuses as an error of its own.
+    client reports as an error of its own.
     """
     return _status(error) == 416 or "StartTooLarge" in str(error)
 
@@ -170,7 +171,7 @@ def _status(error: Exception) -> int:
 
 
 def _reason(error: Exception, address: ObjectAddress) -> str:
-    """The reason of an error in our own words, without the client's text."""
+    """Returns the reason of an error in anchorlib's words, without the client's text."""
     from obstore import exceptions as trouble
 
     status = _status(error)

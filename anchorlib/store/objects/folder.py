@@ -26,10 +26,10 @@ _LOCK: Final = "archiving.lock"
 
 
 class FolderShelf:
-    """A directory as a shelf; see `Shelf`. Objects survive power loss once they are put.
+    """A directory in which archives are stored as objects; implements `Shelf`.
 
-    All writes are made one after the other, under a lock of the directory. The tag of an object is
-    a hash of its bytes.
+    Objects survive power loss once they are stored. All writes are made one after the other, under
+    a lock of the directory. The tag of an object is a hash of its bytes.
     """
 
     def __init__(self, root: Path) -> None:
@@ -38,31 +38,37 @@ class FolderShelf:
 
     @property
     def place(self) -> str:
-        """See `Shelf`."""
+        """The path of the directory, as `--store` takes it."""
         return str(self.root)
 
     @property
     def location(self) -> Location:
-        """See `Shelf`."""
+        """The location of the objects, for reading."""
         return LocalLocation(self.root)
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """See `Shelf`."""
+        """Returns size and tag of all files below a folder's key, by their keys.
+
+        Such a tag is made of inode and modification time, so that listing reads no file.
+        """
         return dict(self._below(prefix.strip("/")))
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """See `Shelf`."""
+        """Returns the bytes of an object and a hash of them as its tag; None for no object."""
         self._check(key)
         data = self.location.get(key)
         return None if data is None else (data, _tag(data))
 
     def put(self, key: str, data: bytes) -> None:
-        """See `Shelf`."""
+        """Stores an object; an object with that key is replaced."""
         with self._alone():
             self._write(key, data)
 
     def create(self, key: str, data: bytes) -> bool:
-        """See `Shelf`."""
+        """Stores an object unless there is one.
+
+        Returns False where there is an object with other bytes.
+        """
         with self._alone():
             there = self.fetch(key)
             if there is None:
@@ -70,7 +76,10 @@ class FolderShelf:
             return there is None or there[0] == data
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """See `Shelf`."""
+        """Replaces the object if it still has this tag; returns False where it has another.
+
+        Returns True where the object already has these bytes.
+        """
         with self._alone():
             there = self.fetch(key)
             if there is None or tag not in (there[1], _tag(data)):
@@ -79,13 +88,16 @@ class FolderShelf:
             return True
 
     def remove(self, key: str) -> None:
-        """See `Shelf`."""
+        """Removes an object; does nothing where there is none."""
         self._check(key)
         with self._alone():
             (self.root / key).unlink(missing_ok=True)
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """See `Shelf`; the file is always read to compare."""
+        """Whether the object at `key` has exactly these bytes.
+
+        The file is always read to compare.
+        """
         stored = self.fetch(key) if held.size == len(data) else None
         return stored is not None and stored[0] == data
 

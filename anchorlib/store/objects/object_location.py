@@ -1,4 +1,4 @@
-"""Reading an object store by key, as any other location."""
+"""An object store as a location, that is, read by key like a directory or a collector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ObjectLocation"]
 
 
 class ObjectLocation:
-    """The objects under a prefix of a bucket; see `Location`.
+    """The objects under a prefix of a bucket as a `Location`.
 
     Each `get` is one request; a `list` is one request for every thousand names. An answer that is
     shorter than it announced raises CollectorError: no part of an object is taken for the whole.
@@ -28,7 +28,10 @@ class ObjectLocation:
         self._client = client
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """See `Location.get`; raises CollectorError for a store that cannot be reached."""
+        """Returns up to `length` bytes of the object at `key` from `start` on; None for no object.
+
+        Raises CollectorError for a store that cannot be reached.
+        """
         self._check(key)
         if length is not None and length <= 0:
             length = 1
@@ -59,7 +62,7 @@ class ObjectLocation:
         return data
 
     def list(self, prefix: str) -> list[str]:
-        """See `Location.list`."""
+        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         import obstore
 
         key = prefix.rstrip("/")

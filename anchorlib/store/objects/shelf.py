@@ -1,4 +1,4 @@
-"""The interface that archiving needs of a place for objects: a shelf."""
+"""The interface that archiving needs of a place for objects, which is called a shelf."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Held", "Shelf"]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An object on a shelf, as its listing shows it.
+    """An object in an archive, as a listing shows it.
 
     tag: a text of the store that changes whenever the object does (an ETag).
     """
@@ -22,36 +22,45 @@ class Held:
 
 
 class Shelf(Protocol):
-    """Objects by key. A promise of a method holds even where the store's answer was lost."""
+    """A place where archives are stored as objects by key, such as a prefix of a bucket.
+
+    What a method promises holds even where the store's answer to a request was lost.
+    """
 
     @property
     def place(self) -> str:
-        """The address of the shelf, as `--store` takes it; it holds no secret."""
+        """The address of this place, as `--store` takes it; it holds no secret."""
         ...
 
     @property
     def location(self) -> Location:
-        """The location of the shelf's objects, for reading."""
+        """The location of the objects, for reading."""
         ...
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """All objects below a folder's key, by their keys. Raises CollectorError, StoreError."""
+        """Returns size and tag of all objects below a folder's key, by their keys.
+
+        Raises CollectorError or StoreError where the shelf cannot be listed.
+        """
         ...
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """The bytes of an object and its tag; None where there is no object."""
+        """Returns the bytes of an object and its tag; None where there is no object."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """Puts an object, and replaces one of that key."""
+        """Stores an object; an object with that key is replaced."""
         ...
 
     def create(self, key: str, data: bytes) -> bool:
-        """Puts an object where there is none; returns False where there is one of other bytes."""
+        """Stores an object unless there is one.
+
+        Returns False where there is an object with other bytes.
+        """
         ...
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """Replaces the object that has this tag; returns False where another one is there now.
+        """Replaces the object if it still has this tag; returns False where it has another.
 
         Returns True where the object already has these bytes.
         """
@@ -62,5 +71,8 @@ class Shelf(Protocol):
         ...
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """Whether the object has exactly these bytes; it is read where its tag cannot tell."""
+        """Whether the object at `key` has exactly these bytes.
+
+        held: the object as a listing showed it. Where its tag cannot tell, the object is read.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The shelf, or the location, that a text names."""
+"""Finds the shelf (for writing archives) or the location (for reading) that a text names."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["object_location", "shelf_at"]
 
 
 def object_location(address: ObjectAddress, limits: RequestLimits | None = None) -> ObjectLocation:
-    """The location of an address, for reading. Raises MissingExtraError, OptionError."""
+    """Returns the location of an address, for reading. Raises MissingExtraError, OptionError."""
     return ObjectLocation(connected(address, limits), address)
 
 
 def shelf_at(text: str, limits: RequestLimits | None = None) -> Shelf:
-    """The shelf that a text names: s3://…, gs://…, az://…, or a directory.
+    """Returns the place for archives that a text names: s3://…, gs://…, az://…, or a directory.
 
     Raises OptionError, MissingExtraError, StoreError.
     """

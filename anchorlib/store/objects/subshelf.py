@@ -1,4 +1,4 @@
-"""A folder of a shelf as a shelf of its own."""
+"""A folder of a shelf (a place for archived objects) as a shelf of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ShelfWithin"]
 
 
 class ShelfWithin:
-    """A folder of another shelf as a shelf, whose keys begin below that folder; see `Shelf`."""
+    """A folder of another shelf as a `Shelf`, whose keys are relative to that folder."""
 
     def __init__(self, outer: Shelf, folder: str) -> None:
         self._outer = outer
@@ -17,39 +17,48 @@ class ShelfWithin:
 
     @property
     def place(self) -> str:
-        """See `Shelf`."""
+        """The address of the folder, as `--store` takes it; it holds no secret."""
         return f"{self._outer.place}/{self._prefix}".rstrip("/")
 
     @property
     def location(self) -> Location:
-        """See `Shelf`."""
+        """The location of the folder's objects, for reading."""
         return Within(self._outer.location, self._prefix)
 
     def held(self, prefix: str) -> dict[str, Held]:
-        """See `Shelf`."""
+        """Returns size and tag of all objects below a folder's key, by their keys."""
         cut = len(self._prefix)
         return {key[cut:]: one for key, one in self._outer.held(self._prefix + prefix).items()}
 
     def fetch(self, key: str) -> tuple[bytes, str] | None:
-        """See `Shelf`."""
+        """Returns the bytes of an object and its tag; None where there is no object."""
         return self._outer.fetch(self._prefix + key)
 
     def put(self, key: str, data: bytes) -> None:
-        """See `Shelf`."""
+        """Stores an object; an object with that key is replaced."""
         self._outer.put(self._prefix + key, data)
 
     def create(self, key: str, data: bytes) -> bool:
-        """See `Shelf`."""
+        """Stores an object unless there is one.
+
+        Returns False where there is an object with other bytes.
+        """
         return self._outer.create(self._prefix + key, data)
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        """See `Shelf`."""
+        """Replaces the object if it still has this tag; returns False where it has another.
+
+        Returns True where the object already has these bytes.
+        """
         return self._outer.swap(self._prefix + key, data, tag)
 
     def remove(self, key: str) -> None:
-        """See `Shelf`."""
+        """Removes an object; does nothing where there is none."""
         self._outer.remove(self._prefix + key)
 
     def is_same(self, key: str, held: Held, data: bytes) -> bool:
-        """See `Shelf`."""
+        """Whether the object at `key` has exactly these bytes.
+
+        held: the object as a listing showed it. Where its tag cannot tell, the object is read.
+        """
         return self._outer.is_same(self._prefix + key, held, data)

@@ -1,6 +1,4 @@
-"""Runs as readers find them: their ranks, each joined from its parts where several collectors
-recorded it.
-"""
+"""Readers of runs and ranks; a rank that several collectors recorded is joined from its parts."""
 
 from anchorlib.store.read.rank import RankReader
 from anchorlib.store.read.remnants import Remnants

@@ -1,4 +1,4 @@
-"""The memory that all readers of this process may keep columns and row numbers in."""
+"""A limit on the memory in which all readers of this process keep columns and row numbers."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ __all__ = ["ROOM", "ColumnMemory", "Holder"]
 
 
 class Holder(Protocol):
-    """An object that keeps what it has read, and reads it again where it had to let it go."""
+    """An object that caches what it has read, and reads it again after it had to drop it."""
 
     def let_go(self) -> None:
-        """Drops what was read."""
+        """Drops what this holder has cached, to free memory."""
         ...
 
 
 class ColumnMemory:
-    """Bounds the bytes that holders keep together: beyond them the earliest let go.
+    """Limits the bytes that all holders cache together: beyond them the earliest drop theirs.
 
-    A run of a thousand ranks is read rank by rank. What all of them keep would grow with the ranks,
-    so that a rank that was gone through lets go where the room is needed for another one. The
-    holder that takes room always has it, however much that is. It keeps no holder alive: what
-    one held that is gone is free again.
+    A run of a thousand ranks is read rank by rank. What all of them cache would grow with the
+    ranks, so a rank that was read earlier drops its columns when another rank needs the room. The
+    holder that takes room always gets it, however much that is. Holders are referenced weakly: the
+    room of a holder that was garbage-collected is free again.
 
-    most: bytes; None is a quarter of the memory of this machine or, where that is less, container.
+    most: the limit in bytes; None is a quarter of the memory of this machine or, where that is
+        less, container.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -42,13 +43,16 @@ class ColumnMemory:
 
     @property
     def taken(self) -> int:
-        """The bytes that all holders keep now."""
+        """The bytes that all holders cache now."""
         with self._lock:
             self._forget_gone()
             return self._taken
 
     def take(self, holder: Holder, nbytes: int) -> None:
-        """Notes that `holder` now keeps `nbytes` bytes in all; the earliest may have to let go."""
+        """Notes that `holder` now caches `nbytes` bytes in all.
+
+        Earlier holders may have to drop theirs.
+        """
         with self._lock:
             self._forget_gone()
             own = ref(holder, self._gone.append)
@@ -65,11 +69,11 @@ class ColumnMemory:
             self._taken -= self._held.pop(self._gone.popleft(), 0)
 
     def unlock(self) -> None:
-        """Makes the room usable in a forked child, whose parent may have been taking some."""
+        """Replaces the lock in a forked child, because a thread of the parent may have held it."""
         self._lock = threading.Lock()
 
 
 ROOM = ColumnMemory()
-"""The room of this process: all runs that it reads share it."""
+"""The limit of this process, which all runs that it reads share."""
 
 os.register_at_fork(after_in_child=ROOM.unlock)

@@ -1,12 +1,13 @@
-"""Where the copy of a live rank ends, whose files were copied at different moments.
+"""Finds the last complete row of a copy that was made while its rank was being written.
 
-A copy takes a while. Rows that were committed before it began are whole in it. Rows that were
+A copy takes a while. Rows that were committed before it began are complete in it. Rows that were
 committed meanwhile are in the files copied late and not in those copied early: some of their
 columns, or their values, read as zeros. So all rows from the first such row on are left out, and
 the rows before it are the run as it was at some commit.
 
 Only a rank that was never closed and that nobody writes is examined: its last rows, and the last
-values of each form. A rank that a dead process left behind has no rows in part.
+values of each form (records of one dtype and shape). A rank that a dead process left behind has no
+incomplete rows.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _TAIL: Final = 8  # bytes at the end of a record's values that tell whether they
 
 
 def whole_rows(run: Location, reader: RankReader) -> int:
-    """How many rows of this rank come before the first one that the copy has in part."""
+    """Returns how many rows of this rank come before the first incomplete one of the copy."""
     if reader.catalogue.version == 1 or not reader.committed:
         return reader.committed
     remnants = Remnants(run, reader.rank, reader.part)
@@ -69,7 +70,7 @@ def _torn_rows(rank: Location, reader: RankReader, rows: int) -> int:
 
 
 def _lacks_column(rank: Location, reader: RankReader, first: int, stop: int) -> bool:
-    """Whether some column of these rows is zero throughout, as a file that was copied too early."""
+    """Whether some column of rows first … stop - 1 is all zeros, as a file copied too early is."""
     for name in COLUMNS:
         if name != "seq" and _ends(StoredRows(rank, f"records/{name}", COLUMNS[name]), first, stop):
             return True
@@ -86,7 +87,7 @@ def _lacks_column(rank: Location, reader: RankReader, first: int, stop: int) -> 
 
 
 def _ends(column: StoredRows, start: int, stop: int) -> bool:
-    """Whether a column's entries from `start` on are all zero, and those before it are not."""
+    """Whether a column's entries start … stop - 1 are all zero, and earlier entries are not."""
     if column.span(start, stop).any():
         return False
     name = column.key.rpartition("/")[2]
@@ -94,9 +95,10 @@ def _ends(column: StoredRows, start: int, stop: int) -> bool:
 
 
 def _torn_values(reader: RankReader, rows: int) -> int:
-    """The first row whose values were copied too early; `rows` where there is none.
+    """Returns the first row whose values were copied too early; `rows` where there is none.
 
-    Each form is examined from its end backwards, up to the first row whose values are whole.
+    For each form (records of one dtype and shape) rows are examined from the last one backwards, up
+    to the first row whose values are complete.
     """
     every = np.arange(rows)
     kept = every[reader.kept(every)]
@@ -113,10 +115,10 @@ def _torn_values(reader: RankReader, rows: int) -> int:
 
 
 def _state(reader: RankReader, row: int) -> str:
-    """The state of a row's values: "whole", "torn", or "zero".
+    """Returns the state of a row's values: "whole", "torn" (copied too early), or "zero".
 
-    "zero" values fit their digest, and a hole in the file would read the same, so they tell nothing
-    of the rows before them.
+    "zero" values fit their digest, but a hole in the file would read as zeros too, so they say
+    nothing about the rows before them.
     """
     try:
         value = reader.unchecked(row)

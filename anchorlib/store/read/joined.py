@@ -1,12 +1,13 @@
-"""A rank that several collectors recorded, one after the other: its parts, read as one rank.
+"""Reads a rank that several collectors recorded, one after the other, as a single rank.
 
     rank3 (records 0–549)  ─┐
     rank3.p1 (500–899)      ├▶ JoinedRank: records 0–899, as if one collector had taken them all
     rank3.p2 (none)        ─┘
 
-A joined rank has every method of `RankReader`. Its columns are put together from those of the
-parts, with new numbers for series, forms, phases and attempts; values are read where they lie. It
-is a snapshot: when a part has grown, the parts are joined anew.
+A collector's share of a rank is a part of it. A joined rank has every method of `RankReader`. Its
+columns are put together from those of the parts, with new numbers for series, forms, phases and
+attempts; values are read from the parts. It is a snapshot: when a part has grown, the parts are
+joined anew.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ __all__ = ["JoinedRank", "joined_rank"]
 
 Array = np.ndarray[Any, Any]
 
-_PAIRS: Final = 1 << 44  # times the place of its part: added to a histogram pair's number
+_PAIRS: Final = 1 << 44  # times the index of a part: added to the numbers of its histogram pairs
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Rows start … stop - 1 of the joined rank, all of which one part holds.
+    """Consecutive rows start … stop - 1 of the joined rank, all of which come from one part.
 
-    place: which part, counted from 0. row: the part's row that `start` is.
+    place: the index of that part. row: the part's row that becomes row `start`.
     session: the number of the session that recorded these rows.
     order: what is added to the part's own `order` of each row.
     """
@@ -50,11 +51,11 @@ class _Stretch:
 
 
 class JoinedRank(RankReader):
-    """The parts of one rank read as one rank.
+    """The parts of one rank (a part is what one collector holds) read as one rank.
 
     parts: readers of the parts, refreshed, in the order of their numbers.
 
-    Raises StoreError where records are missing between parts, and where two recordings bear the
+    Raises StoreError where records are missing between parts, and where two recordings have the
     run's name.
     """
 
@@ -96,10 +97,10 @@ class JoinedRank(RankReader):
         return merged
 
     def _number(self, merged: Catalogue, place: int, own: Catalogue) -> None:
-        """Adds the series, phases and forms of one part, under the numbers of the joined rank.
+        """Adds series, phases and forms of one part's catalogue `own` to the joined one, `merged`.
 
-        A series or phase of several parts gets one number. A form gets a number for each part,
-        because its values lie apart.
+        They get new numbers there. A series or phase of several parts gets one number. A form gets
+        a number for each part, because each part has its own array of values.
         """
         numbers = [self._series.number((one.name, one.kind, one.mode)) for one in own.series]
         for old, new in zip(own.series, numbers, strict=True):
@@ -115,7 +116,7 @@ class JoinedRank(RankReader):
         self._form_ends.append(start + len(own.forms))
 
     def _attempt(self, session: WriterSession, row: int) -> Attempt:
-        """One attempt for all attempts that a session has in its parts."""
+        """Returns one attempt, from table row `row` on, for a session's attempts in all parts."""
         own = [attempt for _, attempt in session.attempts]
         header: dict[str, Any] = {}
         for attempt in own:
@@ -125,10 +126,11 @@ class JoinedRank(RankReader):
         )
 
     def _state(self, merged: Catalogue, session: WriterSession) -> None:
-        """Adds the gaps and the lineage of a session.
+        """Adds the gaps and the lineage of a session to the joined catalogue.
 
-        A session tells its own totals to each collector that it uses, so the largest of them holds.
-        What a collector left out itself, only that collector knows, so those counts are added.
+        A session states its totals of gaps to each collector that it uses, so the largest total
+        holds. A gap that a collector states for itself is known to that collector alone, so such
+        counts are added.
         """
         number = session.number
         for place, attempt in session.attempts:
@@ -165,24 +167,27 @@ class JoinedRank(RankReader):
 
     @property
     def is_current(self) -> bool:
-        """Whether every part is still the one that was opened."""
+        """Whether no part was overwritten or removed since it was opened."""
         return all(part.is_current for part in self._parts)
 
     @property
     def is_sealed(self) -> bool:
-        """Whether every part was sealed."""
+        """Whether every part was sealed, that is, archived in a form that never changes."""
         return all(part.is_sealed for part in self._parts)
 
     def refresh(self) -> None:
-        """Does nothing: a joined rank is a snapshot; later records need the parts joined anew."""
+        """Does nothing, because a joined rank is a snapshot.
+
+        To see later records, join its parts anew.
+        """
 
     @property
     def version(self) -> tuple[int, int]:
-        """A pair of numbers that changes with every commit: rows, and bytes of the catalogues."""
+        """A pair of numbers that changes with every commit: rows, and bytes of all catalogues."""
         return self._version
 
     def span(self, name: str, start: int, stop: int) -> Array:
-        """Entries start … stop - 1 of a column, which are read and not kept in memory."""
+        """Returns entries start … stop - 1 of a column, without caching them."""
         pieces = [
             self._piece(name, one, max(start, one.start), min(stop, one.stop))
             for one in self._stretches
@@ -206,7 +211,7 @@ class JoinedRank(RankReader):
     def check_rows(self, rows: Array) -> None:
         """Raises DamagedError where one of these rows does not fit its checksum.
 
-        A row that was found to fit is not read again.
+        A row that was found to fit is not checked again.
         """
         for one in self._stretches:
             own = rows[(rows >= one.start) & (rows < one.stop)]
@@ -214,7 +219,11 @@ class JoinedRank(RankReader):
                 self._parts[one.place].check_rows(own - one.start + one.row)
 
     def operations(self, attempt: int | None = None) -> list[Entry]:
-        """The log of operations of all parts, each entry once; see `RankReader.operations`."""
+        """Returns the log of traced operations of all parts, each entry once.
+
+        attempt: None returns all entries; a number returns that attempt's entries, and the
+            structures that entries of several attempts may refer to.
+        """
         numbers = {
             (place, one.number): session.number
             for session in self._sessions
@@ -249,7 +258,7 @@ class JoinedRank(RankReader):
 
 
 class _Names:
-    """Gives numbers to names, in the order in which they first come."""
+    """Numbers names consecutively, in the order in which they first occur."""
 
     def __init__(self) -> None:
         self.names: list[Any] = []
@@ -263,7 +272,11 @@ class _Names:
 
 
 def _renumbered(numbers: Array, values: Array) -> Array:
-    """Each value replaced by its number; a value without one is damage, and stays out of range."""
+    """Returns the values, each replaced by the entry of `numbers` at that index.
+
+    A value without an entry is damage; it becomes the largest number of its dtype, so that it stays
+    out of range.
+    """
     known = values < len(numbers)
     renumbered = np.full_like(values, np.iinfo(values.dtype).max)
     renumbered[known] = numbers[values[known]]
@@ -285,5 +298,9 @@ def _add_gap(gaps: dict[GapKey, Gap], key: GapKey, gap: Gap) -> None:
 
 
 def joined_rank(parts: Sequence[RankReader], name: str) -> RankReader:
-    """The rank that these parts make up, in the order of their numbers. Raises as `JoinedRank`."""
+    """Returns one reader of the rank that has these parts, in the order of their numbers.
+
+    A single part with all records is returned as it is. Raises StoreError as `JoinedRank` does,
+    where records are missing between parts or two recordings have the run's name.
+    """
     return parts[0] if is_whole(parts) else JoinedRank(parts, name)

@@ -1,8 +1,8 @@
-"""One rank of a run as a reader sees it: committed rows and what they mean.
+"""Reads one rank of a run: its committed rows, values, and the catalogue that says what they mean.
 
-A reader never repairs and never locks. It trusts `seq` and whole catalogue lines, because a writer
-writes them only after everything they speak of. Values are compared with their digests as they are
-read.
+A reader never repairs and never locks. It trusts `seq` and complete catalogue lines, because a
+writer writes them only after everything they refer to. Values are compared with their digests as
+they are read.
 """
 
 from __future__ import annotations
@@ -58,14 +58,15 @@ CATALOG_PART = 1 << 20  # bytes of a catalogue that are parsed at a time
 class RankReader:
     """Columns, values and catalogue of one rank, as of the last `refresh`.
 
-    name: what errors call the run. part: the number of the part of the rank, see `parts`.
+    name: what errors call the run. part: the number of the part of the rank, see `format.parts`.
     asked: the run and store that `find_run` was given, by which another process can find the rank
         (`pin_of`); None where the run was not found by name.
+    Most methods take an array of row numbers of the rank's table, and return results in its order.
     """
 
     asked: tuple[str, str | None] | None = None
     room: ColumnMemory | None = None
-    """Where the bytes of kept columns are counted; None keeps all columns that were read."""
+    """The limit that the bytes of cached columns count towards; None caches all that was read."""
 
     def __init__(self, run: Location, rank: int, name: str = "", part: int = 0) -> None:
         self.run = name
@@ -84,13 +85,13 @@ class RankReader:
 
     @property
     def is_current(self) -> bool:
-        """Whether the rank is still the one that was opened: not overwritten, not removed."""
+        """Whether the rank was not overwritten or removed since this reader opened it."""
         head = self._location.get(f"catalog/{chunk_key(0, 0)}", 0, len(self._first_line))
         return head == self._first_line
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the rank was sealed, and can never grow."""
+        """Whether the rank was sealed, that is, archived in a form that never grows or changes."""
         return isinstance(self._location, SealedRank)
 
     def refresh(self) -> None:
@@ -102,7 +103,7 @@ class RankReader:
         self.committed = self._understood(known, committed)
 
     def end_at(self, rows: int) -> None:
-        """Leaves out all rows from `rows` on, which a copy of a live rank has only in part."""
+        """Hides all rows from row `rows` on, which a copy of a live rank has incompletely."""
         self.left_out = self.committed - rows
         self.committed = rows
 
@@ -132,7 +133,7 @@ class RankReader:
             raise RunNotFoundError(f"rank {self.rank} is not there (any more), or is no run's rank")
 
     def _understand(self, raw: bytes) -> int:
-        """Takes the whole lines at the start of `raw`; returns where they end."""
+        """Parses the complete lines at the start of `raw`; returns the offset behind them."""
         lines, end = whole_lines(raw)
         self.catalogue.apply(lines)
         if lines and not self._catalogue_end:
@@ -151,11 +152,11 @@ class RankReader:
 
     @property
     def catalogue_end(self) -> int:
-        """Bytes of whole lines in the catalogue."""
+        """The offset in bytes behind the last complete line of the catalogue."""
         return self._catalogue_end
 
     def column(self, name: str) -> Array:
-        """One column over all committed rows, in the order they were written."""
+        """Returns one column over all committed rows, in the order in which they were written."""
         known = self._columns.get(name)
         have = 0 if known is None else len(known)
         if known is None or have < self.committed:
@@ -169,11 +170,11 @@ class RankReader:
         return known[: self.committed]
 
     def let_go(self) -> None:
-        """Drops the columns that were read; they are read again when they are asked for."""
+        """Drops the cached columns; they are read again when they are needed."""
         self._columns = {}
 
     def _check_bound(self, name: str, values: Array) -> None:
-        """Raises DamagedError for numbers that no writer puts into a column, too large to count."""
+        """Raises DamagedError where a column's values are larger than any that a writer stores."""
         if values.dtype.kind != "u" or name.startswith("digest"):
             return
         bound = len(self.catalogue.phases) - 1 if name == "phase" else _MOST
@@ -184,7 +185,7 @@ class RankReader:
             )
 
     def span(self, name: str, start: int, stop: int) -> Array:
-        """Entries start … stop - 1 of a column, which are read and not kept in memory."""
+        """Returns entries start … stop - 1 of a column, without caching them."""
         if self.catalogue.version == 1 and name in ("series", "form"):
             forms, series = self.catalogue.owners({"variant": self.span("variant", start, stop)})
             return forms if name == "form" else series
@@ -198,30 +199,30 @@ class RankReader:
             raise removed_meanwhile(self) from None
 
     def cell(self, name: str, row: int) -> Any:
-        """The entry of one column in one row."""
+        """Returns the entry of column `name` in row `row`."""
         return self.column(name)[row]
 
     @property
     def series_ids(self) -> Array:
-        """The series of each row."""
+        """The series number of each committed row."""
         return self.column("series")
 
     def kept(self, rows: Array) -> Array:
-        """Whether the values of these rows are stored."""
+        """Returns a mask of these rows: whether the values of each row are stored."""
         kept: Array = (self.column("flags")[rows] & NOT_KEPT) == 0
         return kept
 
     def dtype_set(self, rows: Array) -> list[str]:
-        """The different dtypes of these rows, in the order in which their forms were made."""
+        """Returns the different dtypes of these rows, in the order in which they came up first."""
         return list(dict.fromkeys(stored.entry.dtype for stored, _ in self._by_form(rows)))
 
     def dtypes(self, rows: Array) -> list[str]:
-        """The dtype of each of these rows."""
+        """Returns the dtype of each of these rows."""
         forms = self.catalogue.forms
         return [forms[number].dtype for number in self.column("form")[rows]]
 
     def shapes(self, rows: Array) -> list[tuple[int, ...]]:
-        """The tensor shape of each of these rows."""
+        """Returns the tensor shape of each of these rows."""
         shapes: list[tuple[int, ...]] = [()] * len(rows)
         for stored, places in self._by_form(rows):
             of_form = stored.shape_list(self.column("row")[rows[places]])
@@ -230,7 +231,7 @@ class RankReader:
         return shapes
 
     def shapes_between(self, start: int, stop: int) -> list[tuple[int, ...]]:
-        """The tensor shape of each of rows start … stop - 1; keeps no column in memory."""
+        """Returns the tensor shape of each of rows start … stop - 1, without caching any column."""
         numbers, rows = self.span("form", start, stop), self.span("row", start, stop)
         shapes: list[tuple[int, ...]] = [()] * len(rows)
         for number in np.unique(numbers).tolist():
@@ -242,13 +243,13 @@ class RankReader:
         return shapes
 
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
-        """The different tensor shapes of these rows."""
+        """Returns the set of the different tensor shapes of these rows."""
         parts = self._by_form(rows)
         sets = (stored.shape_set(self.column("row")[rows[places]]) for stored, places in parts)
         return set().union(*sets)
 
     def forms(self, rows: Array) -> set[tuple[str, tuple[int, ...]]]:
-        """The different dtypes and shapes that these rows have together."""
+        """Returns the different (dtype, shape) pairs of these rows."""
         return {
             (stored.entry.dtype, shape)
             for stored, places in self._by_form(rows)
@@ -256,7 +257,7 @@ class RankReader:
         }
 
     def shape_codes(self, rows: Array) -> tuple[list[tuple[int, ...]], Array]:
-        """The different shapes of these rows, and for each row which of these is its shape."""
+        """Returns the different shapes of these rows, and each row's index in that list."""
         codes_of_shapes: dict[tuple[int, ...], int] = {}
         codes = np.empty(len(rows), np.int64)
         for stored, places in self._by_form(rows):
@@ -270,15 +271,16 @@ class RankReader:
         return list(codes_of_shapes), codes
 
     def stored_bytes(self, rows: Array) -> int:
-        """Bytes of the stored values of these rows."""
+        """Returns how many bytes the stored values of these rows have together."""
         rows = rows[self.kept(rows)]
         parts = self._by_form(rows)
         return sum(stored.nbytes(self.column("row")[rows[places]]) for stored, places in parts)
 
     def stack(self, rows: Array) -> Array:
-        """Raw storage of rows of one dtype and shape whose values are kept, (len(rows), *shape).
+        """Returns the raw stored values of rows of one dtype and shape: (len(rows), *shape).
 
-        Raises DamagedError for values that do not fit their digests or can no longer be read.
+        The values of all these rows must be stored (`kept`). Raises DamagedError for values that do
+        not fit their digests or can no longer be read.
         """
         try:
             values = self.unchecked_stack(rows)
@@ -289,7 +291,10 @@ class RankReader:
         return self._checked(rows, values)
 
     def unchecked_stack(self, rows: Array) -> Array:
-        """As `stack`, but for a caller that itself compares the values with their digests."""
+        """Returns the raw stored values of rows of one dtype and shape, not compared with digests.
+
+        For a caller that compares them itself; otherwise use `stack`.
+        """
         (first, places), *others = self._by_form(rows)
         if not others and first.entry.shape is not None:
             return first.values.pick(self.column("row")[rows])
@@ -300,9 +305,10 @@ class RankReader:
         return values.reshape(len(rows), *shape)
 
     def flat_stack(self, rows: Array, out: Array) -> None:
-        """Fills `out`, (len(rows), size), with the raw storage of rows of one dtype and size.
+        """Fills `out`, (len(rows), size), with the raw stored values of rows of one dtype and size.
 
-        The rows may be of any series. For a caller that itself compares them with their digests.
+        The rows may be of any series. Values are not compared with their digests: the caller does
+        that.
         """
         for stored, places in self._by_form(rows):
             own = self.column("row")[rows[places]]
@@ -314,7 +320,10 @@ class RankReader:
                 out[place] = stored.values.span(start, start + out.shape[1])
 
     def raw(self, row: int) -> Array:
-        """Raw storage of one row whose values are kept; raises DamagedError as `stack` does."""
+        """Returns the raw stored values of one row, whose values must be stored (`kept`).
+
+        Raises DamagedError for values that do not fit their digest or can no longer be read.
+        """
         try:
             value = self.unchecked(row)
         # With a damaged place or shape numpy is asked for an array that cannot exist.
@@ -324,18 +333,22 @@ class RankReader:
         return value
 
     def unchecked(self, row: int) -> Array:
-        """As `raw`, but for a caller that itself compares the values with their digest."""
+        """Returns the raw stored values of one row.
+
+        Unlike `raw`, does not compare them with their digest.
+        """
         return self._stored(self._form(row)).value(int(self.column("row")[row]))
 
     def raw_blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """Raw storage of one row in flat blocks of at most `nbytes`, in C order, not compared with
-        its digest.
+        """Yields the raw stored values of one row as flat blocks of at most `nbytes`, in C order.
+
+        They are not compared with their digest.
         """
         stored = self._stored(self._form(row))
         return stored.blocks(int(self.column("row")[row]), nbytes)
 
     def unfit(self, rows: Array, values: Array) -> list[int]:
-        """The places among `rows` whose `values` do not fit their digest."""
+        """Returns the indices into `rows` of those rows whose `values` do not fit their digests."""
         digests = np.empty((len(rows), 2), COLUMNS["digest_high"])
         digests[:, 0], digests[:, 1] = (self.column(f"digest_{n}")[rows] for n in ("high", "low"))
         return unfit(values, digests.tobytes())
@@ -348,19 +361,22 @@ class RankReader:
     def check_rows(self, rows: Array) -> None:
         """Raises DamagedError where one of these rows does not fit its checksum.
 
-        A row that was found to fit is not read again.
+        A row that was found to fit is not checked again.
         """
         for row in self._row_checks.fresh_unfit(rows)[:1]:
             raise damage(self, row, "they do not fit their checksum", "the figures")
 
     def flat_elements(self, form: Form, rows: int) -> int:
-        """Elements that the first `rows` records of a flat form have together."""
+        """Returns how many elements the first `rows` records of a flat form have together.
+
+        A flat form holds records of many shapes, their elements end to end.
+        """
         return self._stored(form).elements(rows)
 
     def histograms(self, rows: Array) -> list[Log2Histogram]:
-        """The log2 histograms of these rows, stored or computed from the values.
+        """Returns the log2 histogram of each of these rows, stored or computed from the values.
 
-        Raises DamagedError where rows or values are not those that were written.
+        Raises DamagedError where rows or values do not fit their checksums.
         """
         self.check_rows(rows)
         lengths = self.column("hist_length")[rows]
@@ -380,10 +396,10 @@ class RankReader:
         return histograms
 
     def bins(self, rows: Array) -> tuple[Array, Array, Array]:
-        """Three parallel arrays over every bin of the histograms of these rows.
+        """Returns three parallel arrays over every bin of the histograms of these rows.
 
-        They hold the place of the row among `rows`, the exponent and the count. Raises as
-        `histograms`.
+        They hold the row's index in `rows`, the exponent and the count. Raises DamagedError where
+        rows or values do not fit their checksums.
         """
         self.check_rows(rows)
         lengths = self.column("hist_length")[rows]
@@ -402,9 +418,9 @@ class RankReader:
         return places, exponents, counts
 
     def pooled_pairs(self, rows: Array) -> Log2Histogram:
-        """One histogram of all elements of these rows, each of which has a stored histogram.
+        """Returns one histogram of all elements of these rows, which all have a stored histogram.
 
-        Raises DamagedError where rows are not those that were written.
+        Raises DamagedError where rows do not fit their checksums.
         """
         self.check_rows(rows)
         lengths = self.column("hist_length")[rows]
@@ -420,9 +436,11 @@ class RankReader:
         )
 
     def blocks(self, rows: Array, nbytes: int = BLOCK_BYTES) -> Iterator[tuple[Array, str]]:
-        """Raw storage of rows whose values are kept, in stacks of about `nbytes`, with its dtype.
+        """Yields (raw stored values, dtype) of these rows, in stacks of about `nbytes` bytes.
 
-        Rows come form by form; rows of a flat form come one by one.
+        The values of all these rows must be stored (`kept`). Rows of one dtype and shape come
+        together; rows whose form is flat (records of many shapes) come one by one, each without a
+        row axis.
         """
         for stored, places in self._by_form(rows):
             dtype, own = stored.entry.dtype, rows[places]
@@ -434,13 +452,15 @@ class RankReader:
                 yield self.stack(own[start : start + size]), dtype
 
     def gaps(self) -> list[Gap]:
-        """The gaps of all attempts: what was observed and not recorded."""
+        """Returns the gaps of all attempts: what was observed and not recorded."""
         return list(self.catalogue.gaps.values())
 
     def operations(self, attempt: int | None = None) -> list[Entry]:
-        """The log of operations: all entries, or all structures and the entries of one attempt.
+        """Returns the log of traced operations.
 
-        Raises DamagedError where the log is damaged.
+        attempt: None returns all entries; a number returns that attempt's entries, and the
+            structures that entries of several attempts may refer to. Raises DamagedError where the
+            log is damaged.
         """
         entries, _ = operation_entries(self._location)
         return [
@@ -450,7 +470,11 @@ class RankReader:
         ]
 
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
-        """The exponents and the counts of these rows' stored pairs, one row after the other."""
+        """Returns exponents and counts of histogram pairs, those of one row after those of another.
+
+        offsets, lengths: for each row, where its pairs begin, and how many there are (none if
+            negative).
+        """
         stored = lengths > 0
         if (lengths > MOST_BINS).any():
             raise DamagedError(
@@ -468,7 +492,10 @@ class RankReader:
         return exponents, counts
 
     def _by_form(self, rows: Array) -> list[tuple[StoredForm, Array]]:
-        """Each form of these rows, with the places of its rows among them."""
+        """Groups these rows by form (records of one dtype and shape).
+
+        Returns, for each form, its stored arrays and the indices into `rows` of its rows.
+        """
         numbers = self.column("form")[rows]
         if len(numbers) and (numbers == numbers[0]).all():  # as nearly always
             return [(self._stored(self._form(int(rows[0]))), np.arange(len(rows)))]

@@ -1,4 +1,4 @@
-"""The remnants of a damaged rank, as a location that readers find whole.
+"""A damaged rank presented as an intact one, so that readers can salvage its sound records.
 
     Remnants(run, 0) ─▶ RankReader(remnants, 0) ─▶ rows, of which the checksums say which are sound
 
@@ -44,10 +44,11 @@ _MOST_LOST: Final = 4096  # most made-up entries of a kind behind its last sound
 
 
 class Remnants:
-    """A location of one rank, of format 2, of the run at `run`, with its damaged files mended.
+    """A `Location` of the run at `run` in which the damaged files of one rank read as mended.
 
-    part: the number of the part of the rank.
-    problems: the damage to catalogue and `seq`, in words; empty where both are whole.
+    The rank must be of format 2. part: the number of the part of the rank.
+    problems: the damage to the catalogue and to `seq` (the column that commits rows), in words;
+        empty where both are intact.
     lost_phases: numbers of phases whose names are lost.
     """
 
@@ -63,18 +64,21 @@ class Remnants:
         self._catalogue = self._mended()
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """See `Location.get`; other keys of the run read as they are stored."""
+        """Returns bytes of a file as `Location.get` does, mended if the file is one of the rank's.
+
+        Files of other ranks read as they are stored.
+        """
         whole = self._replaced(key.removeprefix(f"{self._folder}/"))
         if whole is None:
             return self._run.get(key, start, length)
         return whole[start:] if length is None else whole[start : start + length]
 
     def list(self, prefix: str) -> list[str]:
-        """See `Location.list`."""
+        """Returns the names beneath `prefix` as `Location.list` does."""
         return self._run.list(prefix)
 
     def _replaced(self, key: str) -> bytes | None:
-        """The bytes of a file that is mended: of the catalogue or a column; None for others."""
+        """Returns the mended bytes of a file of the catalogue or a column; None for other files."""
         folder, _, name = key.rpartition("/")
         number = chunk_number(name)
         if number is None:
@@ -99,7 +103,7 @@ class Remnants:
         return column.tobytes()
 
     def _read(self, key: str, size: int) -> bytes:
-        """A file of a known size; bytes that are missing of it read as zeros."""
+        """Returns `size` bytes of a file; bytes that are missing or unreadable become zeros."""
         try:
             data = self._location.get(key, 0, size)
         except StoreError:
@@ -107,7 +111,10 @@ class Remnants:
         return (data or b"").ljust(size, b"\0")
 
     def _chunk_count(self) -> int:
-        """How many chunk files the fullest column has: more rows than these hold cannot exist."""
+        """Returns how many chunk files the fullest column has.
+
+        More rows than they hold cannot exist.
+        """
         counts = [0]
         for name in COLUMNS:
             try:
@@ -118,7 +125,11 @@ class Remnants:
         return max(counts)
 
     def _committed(self) -> Array:
-        """`seq` made whole, up to the last row that it or a `published` line says is committed."""
+        """Returns column `seq`, whose entries commit rows, without holes, up to the last such row.
+
+        Either `seq` itself or a `published` line of the catalogue says how many rows were
+        committed.
+        """
         dtype = COLUMNS["seq"]
         key = "records/seq/"
         parts = [
@@ -136,7 +147,7 @@ class Remnants:
         return due[: max(rows, published)]
 
     def _lines(self) -> Iterator[bytes]:
-        """The catalogue's bytes between line ends, sound or not, from all of its chunk files."""
+        """Yields the catalogue's bytes between line ends, sound or not, from all its chunks."""
         try:
             numbers = [chunk_number(name) for name in self._location.list("catalog")]
         except StoreError:
@@ -166,7 +177,7 @@ class Remnants:
                 yield line, entry
 
     def _mended(self) -> bytes:
-        """The catalogue's sound lines, and entries for those that are lost."""
+        """Returns the catalogue's sound lines, with made-up lines in place of lost ones."""
         total = sum(1 for _ in self._lines())
         numbered: dict[str, dict[int, bytes]] = {key: {} for key in _NUMBERED}
         first, others, sound = b"", [], 0
@@ -201,7 +212,11 @@ class Remnants:
     def _filled(
         self, scratch: Catalogue, key: str, lines: dict[int, bytes], lost: int
     ) -> Iterator[bytes]:
-        """The lines of all entries of a kind, in order; a lost entry is made up and fits no row."""
+        """Yields the lines of all entries of one kind in order, with made-up lines for lost ones.
+
+        No row fits a made-up entry. key: the kind, such as "series". lines: the sound lines by
+        number. lost: how many lines of the catalogue are lost in all.
+        """
         count = max(lines, default=-1) + 1
         for number in range(count + min(lost, _MOST_LOST)):
             line = self._applied(scratch, lines.get(number, b""))
@@ -228,7 +243,10 @@ class Remnants:
         }
 
     def _array_lines(self, scratch: Catalogue, others: Sequence[bytes]) -> Iterator[bytes]:
-        """The lines in `others`, and a new line for each form whose catalogue line was lost."""
+        """Yields the valid lines of `others`.
+
+        Then an "array" line for each form that lost its own.
+        """
         malformed = 0
         for line in others:
             if applied := self._applied(scratch, line):
@@ -248,7 +266,7 @@ class Remnants:
             return False
 
     def _applied(self, scratch: Catalogue, line: bytes) -> bytes:
-        """The line with its line end if the catalogue `scratch` takes it, else no bytes."""
+        """Returns the line with its line end if the catalogue `scratch` accepts it, else b""."""
         if not line:
             return b""
         try:

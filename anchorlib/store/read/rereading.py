@@ -1,4 +1,4 @@
-"""Stored rows turned back into the records that were written."""
+"""Turns stored rows back into the `Record` objects that were written."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _COLUMNS: Final = [
 
 
 def stored_records(reader: RankReader, rows: Array, kept: Array | None = None) -> Iterator[Record]:
-    """The records that these rows were made of, in order.
+    """Yields the records that were written as these rows, in order.
 
     kept: for each row whether its values are read; None reads all stored values. A record whose
         stored values are not read is flagged as VALUE_DROPPED.
 
-    Raises DamagedError where rows or values are not those that were written.
+    Raises DamagedError where rows or values do not fit their checksums.
     """
     catalogue = reader.catalogue
     histograms = reader.histograms(rows)

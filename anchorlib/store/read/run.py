@@ -1,4 +1,4 @@
-"""A run as readers find it: its ranks, each read when it is first asked for."""
+"""A run as readers find it: its ranks, each opened when it is first needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RunReader:
     def __init__(
         self, location: Location, name: str, asked: tuple[str, str | None] | None = None
     ) -> None:
-        """location: of the run, whose keys begin with "rank0/".
+        """location: where the run is; keys begin with "rank0/".
 
         asked: the run and store that `find_run` was given, for other processes to find the run.
         """
@@ -50,9 +50,9 @@ class RunReader:
         """Looks for new ranks, rows and series.
 
         A run of sealed ranks that has an index stays as it was at the first look: `figures` is its
-        index, and each rank is opened when it is first asked for. A rank whose sealing was
-        interrupted is left out. Raises RunNotFoundError where no rank is left or the run is gone,
-        StoreError where a part of a rank is missing.
+        index, and each rank is opened when it is first needed. A rank whose sealing was interrupted
+        is left out. Raises RunNotFoundError where no rank is left or the run is gone, StoreError
+        where a part of a rank is missing.
         """
         if not self._looked_for_figures:
             self.figures = archived_figures(self.location)
@@ -98,7 +98,10 @@ class RunReader:
         self._ranks = {rank: self._whole(rank, parts) for rank, parts in ranks.items()}
 
     def _whole(self, rank: int, parts: list[RankReader]) -> RankReader:
-        """The rank that these parts make up; the same reader as long as no part changes."""
+        """Returns a reader of the whole rank `rank` from readers of its parts.
+
+        The reader of the last call is returned again as long as no part has changed.
+        """
         known = [(id(part), part.version) for part in parts]
         if self._joined.get(rank) != known or rank not in self._ranks or len(parts) == 1:
             joined = joined_rank(parts, self.name)
@@ -131,7 +134,7 @@ class RunReader:
         return sorted(self._ranks) if self.figures is None else list(self.figures.ranks)
 
     def rank(self, rank: int) -> RankReader:
-        """One rank; raises KeyError where it has recorded nothing."""
+        """Returns the reader of one rank; raises KeyError where that rank has recorded nothing."""
         if self.figures is not None and rank in self.figures.ranks and rank not in self._ranks:
             parts = self.figures.parts_of(rank)
             if parts != ((rank, 0),):
@@ -140,15 +143,18 @@ class RunReader:
         return self._ranks[rank]
 
     def each_rank(self, ranks: Sequence[int]) -> Iterator[RankReader]:
-        """These ranks as they are at this call, also those that a later look finds no more.
+        """Yields readers of these ranks as of this call, even of ranks that are removed meanwhile.
 
-        A rank of an archived run is opened when the iteration comes to it. Raises KeyError where
-        one has recorded nothing.
+        A rank of an archived run is opened when the iteration comes to it. Raises KeyError where a
+        rank has recorded nothing.
         """
         return map(self.rank if self.figures is not None else dict(self._ranks).__getitem__, ranks)
 
     def open_rank(self, rank: int) -> RankReader:
-        """One rank as it is now; other ranks are not read. Raises RunNotFoundError."""
+        """Returns a reader of one rank as it is now; other ranks are not read.
+
+        Raises RunNotFoundError where there is no such rank.
+        """
         keys = [key for key in listed_parts(self.location) if key[0] == rank] or [(rank, 0)]
         parts = {key: self._fresh(key) for key in keys}
         self._parts |= parts
@@ -156,13 +162,16 @@ class RunReader:
         return self._ranks[rank]
 
     def digests(self) -> dict[int, RankDigests]:
-        """The digests of ranks of an archived run, of those that have any; read once."""
+        """Returns the digests of an archived run's ranks, by rank; without those that have none.
+
+        A run that is not archived has none. The digests are read once and cached.
+        """
         if self._digests is None:
             self._digests = digests_of_run(self.location, self.figures) or {}
         return self._digests
 
     def by_step(self) -> StepFigures | None:
-        """The figures of an archived run's steps, all ranks together; None for other runs."""
+        """Returns the figures of an archived run's steps over all ranks; None for other runs."""
         return steps_of_run(self.location, self.figures)
 
     @property
@@ -175,11 +184,11 @@ class RunReader:
 
     @property
     def is_copy(self) -> bool:
-        """Whether the run was copied while it was written: then it ends at some commit."""
+        """Whether the run was copied while it was written, so that it ends at some commit."""
         return any(self._copied.values())
 
     def is_live(self, rank: int) -> bool | None:
-        """Whether a process holds this rank right now; None where only a collector can know.
+        """Whether a process is writing this rank right now; None where only a collector can know.
 
         A rank that is open and not live was left behind by a process that died.
         """
@@ -190,15 +199,18 @@ class RunReader:
 
 
 def open_parts(run: Location, name: str) -> list[RankReader]:
-    """A reader of each part of each rank at a location, even if another place has further parts."""
+    """Returns a reader of each part of each rank at a location.
+
+    Unlike `RunReader`, it does not mind that further parts of a rank may be in other places.
+    """
     return [RankReader(run, rank, name, part) for rank, part in listed_parts(run)]
 
 
 def end_copy(run: Location, name: str, reader: RankReader) -> bool:
-    """Leaves out the rows that a copy of a live rank has in part; returns whether it is a copy.
+    """Hides the incomplete rows of a copy of a live rank; returns whether it is such a copy.
 
-    A rank is taken for a copy where such rows were found, and where it is open and its store has no
-    lock file of it: then it was never written in this place.
+    A rank is taken for a copy where such rows were found, or where it is open and its store has no
+    lock file of it, because then it was never written in this place.
     """
     lock = _lock(run, name, reader.rank, reader.part)
     # A sealed rank is whole; it is "open" if its session went on at another collector.
@@ -211,7 +223,7 @@ def end_copy(run: Location, name: str, reader: RankReader) -> bool:
 
 
 def _lock(run: Location, name: str, rank: int, part: int) -> Path | None:
-    """The lock file of a rank or a part of it; None where only a collector has one."""
+    """Returns the path of the lock of a rank or a part; None where only a collector has one."""
     if not isinstance(run, LocalLocation):
         return None
     return lock_path(run.root.parent, name, rank, part)

@@ -1,13 +1,13 @@
-"""The digests of an archived run: those of its ranks' steps, together in one object.
+"""The digests of all ranks of an archived run, which are kept together in one object.
 
     run1.zarr/digests-0123456789abcdef.json.zst
-        for each rank its digests, see `anchorlib.store.seal.rank_digests`
+        for each rank the digests of its steps, see `anchorlib.store.seal.rank_digests`
 
-The object has the name of its bytes: the first digits of their SHA-256, which the index of the
-run names in full. So an index and its digests always fit, also while archivers add
-ranks: each puts an object of its own before it swaps the index, and then removes the one before.
-One that is missing, damaged or tells of ranks that the index does not know is as good as none: then
-ranks are opened to be compared.
+The object is named by its bytes: the first digits of their SHA-256, which the index of the run
+    states in full. So an index and its digests always fit, also while archivers add ranks: each
+    writes an object of its own before it replaces the index, and then removes the earlier object.
+    An object that is missing, damaged or about ranks that the index does not know is ignored: then
+    ranks are opened to be compared.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ _FEWEST: Final = 16  # stretches of a rank, however many ranks there are
 
 
 def object_name(data: bytes) -> str:
-    """The SHA-256 by which an index names the object of these bytes."""
+    """Returns the SHA-256 in hex by which an index refers to the object with these bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
 def digests_bytes(ranks: Mapping[int, RankDigests]) -> bytes:
-    """The bytes of the object. Of many ranks, stretches are longer, so that its size is bounded.
+    """Returns the bytes of the object that holds the digests of these ranks.
 
-    Raises ValueError where readers would refuse its size.
+    With many ranks each digest covers more steps, so that the object's size is limited. Raises
+    ValueError where readers would refuse its size.
     """
     most = max(_MOST // max(len(ranks), 1), _FEWEST)
     of_ranks = [[rank, ranks[rank].bounded(most).document()] for rank in sorted(ranks)]
@@ -48,12 +49,11 @@ def digests_bytes(ranks: Mapping[int, RankDigests]) -> bytes:
 
 
 def digests_of_run(run: Location, figures: RunFigures | None) -> dict[int, RankDigests] | None:
-    """The digests of the ranks of an archived run. One request.
+    """Reads the digests of the ranks of an archived run, by rank, in one request.
 
-    Empty where the index names none, or a later version wrote them; None where what the index names
-    is missing or damaged, or cannot be of these ranks.
-
-    figures: of the run's index. Raises CollectorError where the archive cannot be reached.
+    figures: those in the run's index. Returns {} where the index states no digests, or a later
+        version wrote them; None where the object is missing or damaged, or is of other ranks.
+        Raises CollectorError where the archive cannot be reached.
     """
     if figures is None or not figures.digests:
         return {}
@@ -70,7 +70,7 @@ def digests_of_run(run: Location, figures: RunFigures | None) -> dict[int, RankD
 def _read(data: bytes) -> dict[int, RankDigests]:
     document = read_line(data)
     if document["format"] != FORMAT or whole(document["version"]) > VERSION:
-        return {}  # a later version's may mean something else
+        return {}  # digests of a later version may mean something else
     pairs = (items(one) for one in items(document["ranks"]))
     digests = [(whole(rank), read_digests(mapping(one))) for rank, one in pairs]
     if len(dict(digests)) < len(digests):

@@ -1,4 +1,4 @@
-"""The figures of a run of sealed ranks: what their indices say of each series, merged."""
+"""The figures of a run of sealed ranks: what the ranks' indices say of each series, merged."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from anchorlib.summary import Log2Histogram
 __all__ = ["MergedSeries", "RunFigures", "common_shape"]
 
 Shape = tuple[int | None, ...] | None
-"""The shape that several records share: None in place of a size in which they differ, and None
-alone where they differ in the number of dimensions."""
+"""The shape that several records share: None in place of a size in which they differ, and just
+None where they differ in the number of dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedSeries:
-    """All records of one tensor, kind and mode on all ranks; fields as in `SeriesFigures`."""
+    """Figures over all records of one tensor, kind and mode on all ranks.
+
+    `SeriesFigures` has such fields for one rank.
+    """
 
     name: str
     kind: str
@@ -41,7 +44,10 @@ class MergedSeries:
         return (self.name, self.kind, self.mode)
 
     def joined(self, other: MergedSeries) -> MergedSeries:
-        """The figures of a series over the ranks of both; no rank may be in both."""
+        """Returns the figures of the series over the ranks of `self` and of `other` together.
+
+        No rank may be in both.
+        """
         return MergedSeries(
             *self.key,
             tuple(dict.fromkeys((*self.dtypes, *other.dtypes))),
@@ -59,13 +65,13 @@ class MergedSeries:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """The figures of a run of sealed ranks, without its records.
+    """The figures of a run of sealed ranks, without its records: what the index of the run says.
 
     ranks: ascending. closed: whether all ranks are closed. steps: steps that have records,
-    ascending. bytes: of stored values, all attempts together. series: in order of execution.
-    parts: the parts of ranks that lie in several parts; every other rank is whole.
-    digests, by_step: the names of the objects that hold the digests of its ranks and the figures of
-    its steps, "" without one; see `run_digests` and `run_steps`.
+        ascending. bytes: of stored values, all attempts together. series: in order of execution.
+    parts: (rank, part) of each rank that is stored in several parts; every other rank is whole.
+    digests, by_step: the SHA-256 of the objects that hold the digests of its ranks and the figures
+        of its steps, "" without one; see `run_digests` and `run_steps`.
     """
 
     ranks: tuple[int, ...]
@@ -82,7 +88,7 @@ class RunFigures:
 
     @classmethod
     def of(cls, ranks: Iterable[RankFigures]) -> RunFigures:
-        """The figures of several ranks, merged."""
+        """Returns the figures of these ranks merged into those of a run."""
         known = sorted(ranks, key=lambda one: one.rank)
         series: dict[tuple[str, str, str], list[tuple[int, SeriesFigures]]] = {}
         for one in known:
@@ -101,17 +107,20 @@ class RunFigures:
         )
 
     def parts_of(self, rank: int) -> tuple[PartKey, ...]:
-        """The parts of one rank; a rank that is whole is its own part 0."""
+        """Returns the parts of one rank as (rank, part); a rank that is whole is its own part 0."""
         return tuple(key for key in self.parts if key[0] == rank) or ((rank, 0),)
 
     @property
     def keys(self) -> set[PartKey]:
-        """The parts of all ranks; a rank that is whole is its own part 0."""
+        """The parts of all ranks as (rank, part); a rank that is whole is its own part 0."""
         apart = {rank for rank, _ in self.parts}
         return {*self.parts, *((rank, 0) for rank in self.ranks if rank not in apart)}
 
     def joined(self, other: RunFigures) -> RunFigures:
-        """The figures over the ranks of both; no rank may be in both."""
+        """Returns the figures over the ranks of `self` and of `other`; no rank may be in both.
+
+        The result has the `digests` and `by_step` of `self`.
+        """
         if not self.ranks:  # figures of no rank have no times that could be merged
             return other
         series = {one.key: one for one in self.series}
@@ -133,7 +142,10 @@ class RunFigures:
 
 
 def common_shape(shapes: Sequence[Shape]) -> Shape:
-    """The shape that all of these share, with None for sizes that differ."""
+    """Returns the shape that all of these share, with None for each size in which they differ.
+
+    Returns None where the number of dimensions differs, or one of the shapes is None.
+    """
     if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
         return None
     dims = zip(*(shape or () for shape in shapes), strict=True)
@@ -141,7 +153,10 @@ def common_shape(shapes: Sequence[Shape]) -> Shape:
 
 
 def _pooled(parts: Sequence[tuple[int, SeriesFigures]]) -> MergedSeries:
-    """One series merged over several ranks; all histograms are added in one go."""
+    """Returns one series merged over several ranks; each item is (rank, figures on that rank).
+
+    All histograms are added in a single call, which is faster than pair by pair.
+    """
     first = parts[0][1]
     figures = [part for _, part in parts]
     return MergedSeries(

@@ -1,9 +1,10 @@
-"""The index of an archived run: the indices of its sealed ranks, merged.
+"""The index of an archived run: the indices of its sealed ranks, merged into one object.
 
     run1.zarr/index.json.zst    ranks, steps, gaps, and each series of all ranks: figures, histogram
 
 With it a listing of a run, or a histogram of all records of a tensor, costs one request however
-many ranks there are. It is one compressed line that ends with its checksum, as catalogue lines do.
+many ranks there are. The object is one compressed line that ends with its checksum, as catalogue
+lines do.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _NAME: Final = re.compile("[0-9a-f]{64}")
 
 
 def archived_figures(run: Location) -> RunFigures | None:
-    """The figures in the index of the run at a location; None where its ranks have to be read.
+    """Reads the figures in the index of a run; None where the ranks themselves have to be read.
 
     Ranks that were archived after the index was made are added. Costs one request, and one for
     every thousand ranks.
@@ -76,10 +77,10 @@ def archived_figures(run: Location) -> RunFigures | None:
 def sealed_figures(
     run: Location, ranks: Iterable[int], listed: Sequence[PartKey]
 ) -> Iterator[RankFigures]:
-    """The figures of those of these ranks that are closed and sealed, from their indices.
+    """Yields the figures of those of these ranks that are closed and sealed, from their indices.
 
     listed: all parts of the run. A rank in several parts is counted from its rows, and left out
-    where records are missing between its parts.
+        where records are missing between its parts.
     """
     parts: dict[int, list[int]] = {}
     for rank, part in listed:
@@ -96,7 +97,10 @@ def sealed_figures(
 
 
 def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigures | None:
-    """The figures of a rank in parts; None where records are missing between them."""
+    """Returns the figures of a rank in several parts.
+
+    None where records between them are missing.
+    """
     if not parts:
         return None
     try:
@@ -112,7 +116,10 @@ def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigur
 
 
 def index_bytes(figures: RunFigures) -> bytes:
-    """The bytes of the index object. Raises ValueError where readers would refuse its size."""
+    """Returns the bytes of the index object.
+
+    Raises ValueError where readers would refuse its size.
+    """
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -138,9 +145,9 @@ def index_bytes(figures: RunFigures) -> bytes:
 
 
 def parsed_index(data: bytes) -> RunFigures:
-    """The figures in an index object.
+    """Parses the bytes of an index object.
 
-    Raises DamagedError for a damaged one, StoreError for one of a later version.
+    Raises DamagedError for a damaged index, StoreError for one that a later version wrote.
     """
     try:
         document = read_line(data)
@@ -196,7 +203,10 @@ def _read(document: Mapping[str, Any]) -> RunFigures:
 
 
 def _read_name(value: Any) -> str:
-    """The name of an object. Raises ValueError for one that is no SHA-256: it becomes a key."""
+    """Returns the SHA-256 by which an index refers to an object; "" where it refers to none.
+
+    Raises ValueError for any other text, because it becomes part of a file name.
+    """
     name = text(value)
     if name and not _NAME.fullmatch(name):
         raise ValueError("the name of an object is no SHA-256")
@@ -204,7 +214,10 @@ def _read_name(value: Any) -> str:
 
 
 def _read_parts(pairs: Any, known: RankLists) -> tuple[PartKey, ...]:
-    """The parts in an index. Raises ValueError for a part of a rank that the run does not have."""
+    """Returns the (rank, part) pairs in an index.
+
+    Raises ValueError for a part of a rank that the run does not have.
+    """
     parts = tuple((whole(rank), whole(part)) for rank, part in map(items, items(pairs)))
     if not all(known.has(rank) for rank, _ in parts):
         raise ValueError("it speaks of a part of no rank")

@@ -3,9 +3,9 @@
     run1.zarr/steps-0123456789abcdef.json.zst
         see `anchorlib.store.seal.step_figures`
 
-With it the page of a run opens one rank however many there are. The object has the name of its
-bytes, as the digests of a run have; see `run_digests`. One that is missing, damaged or of other
-ranks than those of the index is as good as none: then ranks are opened.
+With it the HTML page of a run opens one rank however many there are. Like the digests of a run
+(`run_digests`), the object is named by the SHA-256 of its bytes. An object that is missing, damaged
+or of other ranks than those of the index is ignored: then ranks are opened.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VERSION: Final = 1
 
 
 def steps_bytes(figures: StepFigures) -> bytes:
-    """The bytes of the object. Raises ValueError where readers would refuse its size."""
+    """Returns the bytes of the object; raises ValueError where readers would refuse its size."""
     line = encode({"format": FORMAT, "version": VERSION, **step_figures_document(figures)})
     if len(line) > MOST_BYTES:
         raise ValueError(f"the figures of a run's steps would be larger than {MOST_BYTES} bytes")
@@ -40,10 +40,11 @@ def steps_bytes(figures: StepFigures) -> bytes:
 
 
 def steps_of_run(run: Location, figures: RunFigures | None) -> StepFigures | None:
-    """The figures of the steps of an archived run; None where there are none to rely on.
+    """Reads the figures of an archived run's steps, in one request; None without reliable ones.
 
-    figures: of the run's index. One request. Raises CollectorError where the archive cannot be
-    reached.
+    figures: those in the run's index. None is returned where the index states no such object, or
+        the object is missing, damaged or of other ranks. Raises CollectorError where the archive
+        cannot be reached.
     """
     if figures is None or not figures.by_step:
         return None
@@ -53,7 +54,7 @@ def steps_of_run(run: Location, figures: RunFigures | None) -> StepFigures | Non
     try:
         document = read_line(data)
         if document["format"] != FORMAT or whole(document["version"]) > VERSION:
-            return None  # a later version's may mean something else
+            return None  # figures of a later version may mean something else
         figures_of_steps = read_step_figures(document)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -1,10 +1,11 @@
-"""The sessions that the parts of one rank hold, each put together from its attempts there.
+"""Puts together, from the parts of one rank, the attempts that belong to one recording session.
 
     rank3      attempt 0: session A, records 0–549    attempt 1: session B, 0–99
     rank3.p1   attempt 0: session A, 500–899
                ─▶ A: 0–899, the rank's attempt 0; B: 0–99, its attempt 1
 
-A writer's claim is the same in all parts, so it says which attempts are one session.
+A part is what one collector holds of the rank. A writer's claim, a hash of its secret, is equal in
+all parts, so it says which attempts are of one session.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ _HOW: Final = "read it with the address of every collector of the run (--store o
 
 @dataclass(frozen=True, slots=True)
 class WriterSession:
-    """The records of one writer, wherever parts hold them.
+    """The records of one writer, in whichever parts of the rank they are.
 
-    number: the attempt that the session is in the joined rank.
+    number: the number of this session's attempt in the joined rank.
     spans: from which part each of its records is read, in the order of the records.
-    attempts: its attempts with the places of their parts, in the order in which they were made.
+    attempts: (index of the part, attempt) for each attempt of the session, in the order in which
+        they were made.
     """
 
     number: int
@@ -39,7 +41,7 @@ class WriterSession:
 
 
 def sessions_of(parts: Sequence[RankReader], run: str) -> list[WriterSession]:
-    """All sessions of a rank, ordered by the job's restarts, and within these by the clock.
+    """Returns all sessions of a rank, ordered by the job's restarts, then by their start time.
 
     Sessions before the last one that recorded the rank anew are left out. Raises StoreError where
     records are missing between parts, and where two recordings have the run's name.
@@ -72,10 +74,10 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[WriterSession]:
 
 
 def has_ended(parts: Sequence[RankReader]) -> bool:
-    """Whether the last session of a rank was closed, as far as these parts of the rank tell.
+    """Whether the last session of a rank was closed, as far as these parts of the rank show.
 
-    Not all parts are needed: a session tells that it is closed to the one collector that it uses
-    at its end.
+    Not all parts are needed: a session tells only the collector that it uses at its end that it is
+        closed.
     """
     writers = _writers(parts)
     if not writers:
@@ -88,7 +90,7 @@ def has_ended(parts: Sequence[RankReader]) -> bool:
 
 
 def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attempt]]]:
-    """The attempts of each session, and the places of the parts that they are in."""
+    """Returns the attempts of each session, each with the index of the part that it is in."""
     attempts: dict[object, list[tuple[int, Attempt]]] = {}
     for place, part in enumerate(parts):
         for one in part.catalogue.attempts:
@@ -97,7 +99,7 @@ def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attemp
 
 
 def _writer(place: int, attempt: Attempt) -> object:
-    """A key that the attempts of one session share, in whichever parts they are."""
+    """Returns a key that is equal for the attempts of one session, in whichever parts they are."""
     return attempt.claim if attempt.begins else (place, attempt.number)
 
 
@@ -110,7 +112,7 @@ def _check_whole(hole: tuple[int, int] | None, where: str) -> None:
 
 
 def _began(attempts: Sequence[tuple[int, Attempt]]) -> tuple[int, int]:
-    """The key by which sessions are ordered: how often the job was restarted, then the clock."""
+    """Returns the key by which sessions are ordered: the job's restarts, then the start time."""
     restarts = [attempt.restart or 0 for _, attempt in attempts]
     return min(restarts), min(attempt.started_ns for _, attempt in attempts)
 

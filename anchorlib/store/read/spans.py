@@ -1,12 +1,12 @@
-"""Which part of a rank each record is read from; calculated from record numbers alone.
+"""Calculates from record numbers alone which part of a rank each record is read from.
 
     part 0    0 ─────────── 550          550 records, of which 500 were acknowledged
     part 1               500 ────── 900
     read      0 ──────── 500 ────── 900
 
-A session numbers its records once. Where two parts hold one number, the first collector committed
-the record, and its acknowledgement was lost before the session went on at the other: both parts
-hold the same record, and it counts once.
+A session numbers its records once. Where two parts have records of the same number, the first
+collector committed the record, and its acknowledgement was lost before the session moved to the
+second collector: both parts hold the same record, and it counts once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ __all__ = ["Share", "Span", "missing", "spans"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Share:
-    """The records first … end - 1 of one session, in attempt `attempt` of part `place`."""
+    """The records first … end - 1 of one session that one part holds, as its attempt `attempt`.
+
+    place: the index of the part.
+    """
 
     first: int
     end: int
@@ -30,7 +33,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Records first … end - 1 of a session are read from `share`."""
+    """Records first … end - 1 of a session, which are all read from the part that `share` names."""
 
     share: Share
     first: int
@@ -38,9 +41,9 @@ class Span:
 
 
 def spans(shares: Iterable[Share]) -> list[Span]:
-    """From which share each record is read, in the order of the records.
+    """Returns from which share each record is read, in the order of the records.
 
-    A record that several shares hold is read from the one that begins last.
+    A record that several shares hold is read from the share that begins last.
     """
     ordered = sorted(shares)
     bounds = sorted({bound for one in ordered for bound in (one.first, one.end)})
@@ -55,10 +58,10 @@ def spans(shares: Iterable[Share]) -> list[Span]:
 
 
 def missing(shares: Sequence[Share], known: Sequence[Span]) -> tuple[int, int] | None:
-    """The first hole: records first … end - 1 that no part holds although a later part begins
-    behind them; None where there is none.
+    """Returns the first hole (first, end): records first … end - 1 that no part holds.
 
-    All records before the first one of a part were acknowledged, so they must be somewhere.
+    A hole counts only if a later part begins behind it; None where there is none. All records
+    before the first record of a part were acknowledged, so some collector must have them.
     """
     due = 0
     for first, end in (*((one.first, one.end) for one in known), (_begin(shares), 0)):

@@ -1,4 +1,4 @@
-"""Fingerprints of stored records: both ends of a delivery compare them to know what arrived."""
+"""Fingerprints of stored records: sender and store compare them to know what has arrived."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _SAME: Final = ("step", "pass_index", "call", "time_ns", "count", "digest_high",
 
 
 def stored_fingerprint(reader: RankReader, attempt: int, first: int, end: int) -> bytes:
-    """The fingerprint of records first … end - 1 of an attempt.
+    """Returns the 32-byte fingerprint of records first … end - 1 of an attempt.
 
-    Raises OptionError where the attempt has no such records, StoreError for a damaged store.
+    An attempt is what one writer recorded of the rank. Raises OptionError where the attempt has no
+    such records, StoreError for a damaged store.
     """
     attempts = reader.catalogue.attempts
     if attempt < len(attempts):

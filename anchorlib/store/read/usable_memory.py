@@ -13,11 +13,11 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_here(process: Path = _PROCESS, groups: Path = _GROUPS) -> int:
-    """Bytes of memory: what the machine has or, where that is less, what a control group allows.
+    """Returns the bytes of memory of the machine or, where that is less, of the control group.
 
     process: the file that names the control groups of this process, each in a line
-    "number:controllers:path". groups: where Linux shows the groups of version 2, and those of
-    version 1 in the folder "memory".
+        "number:controllers:path". groups: where Linux shows the groups of version 2, and those of
+        version 1 in the folder "memory".
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
@@ -28,7 +28,10 @@ def memory_here(process: Path = _PROCESS, groups: Path = _GROUPS) -> int:
 
 
 def _limits(line: str, groups: Path) -> Iterator[int]:
-    """The limits of one control group and of all groups around it."""
+    """Yields the memory limits of one control group and of all groups around it.
+
+    line: the group, as a line of /proc/self/cgroup names it.
+    """
     _, _, rest = line.partition(":")
     controllers, _, path = rest.partition(":")
     if controllers and "memory" not in controllers.split(","):

@@ -1,4 +1,4 @@
-"""Runs as a whole: found by name or URL, removed, renamed, handed to other processes."""
+"""Runs as a whole: found by a name or URL, removed, renamed, handed to other processes."""
 
 from anchorlib.store.runs.archived_files import Elsewhere
 from anchorlib.store.runs.rank_handle import Pin, asked, packed_rows, pin_of, told_rows

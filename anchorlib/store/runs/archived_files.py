@@ -1,4 +1,4 @@
-"""Files of runs that are only in their archive, under the keys that they had in the store."""
+"""Reads the files of runs that are only in their archive by the keys that they had in the store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _CHUNK: Final = "c."  # begins the chunk files of a live rank; a sealed rank's a
 
 
 def archived_run(note: ArchiveNote) -> Location:
-    """The location of a run in the archive that its note names. Raises RunNotFoundError."""
+    """Returns the location of a run in the archive that its note names.
+
+    Raises RunNotFoundError where the archive does not have it.
+    """
     location = run_within(locate_store(note.place), f"{note.run}{_SUFFIX}")
     if has_ranks(location):
         return location
@@ -34,7 +37,10 @@ def archived_run(note: ArchiveNote) -> Location:
 
 
 class Elsewhere:
-    """Reads the archives that the store's notes name, by keys of the store."""
+    """Reads runs that were archived and removed here from their archives, by keys of the store.
+
+    A store has a note of each archived run, which says where its archive is.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -44,7 +50,7 @@ class Elsewhere:
         self._reading = Lock()
 
     def get(self, key: str, start: int, length: int | None) -> bytes | None:
-        """The bytes of a file from `start` on, as `Location.get`; None where it does not exist.
+        """Returns bytes of an archived run's file, as `Location.get` does; None for no such file.
 
         Raises CollectorError where the archive cannot be reached.
         """
@@ -64,11 +70,15 @@ class Elsewhere:
         return self._as_it_was(archived, inside, start, length) if data is None else data
 
     def folders(self) -> list[str]:
-        """The folders of all archived runs, written as in a listing of the store."""
+        """Returns the folders of all archived runs, written as in a listing of the store."""
         return [f"{run}{_SUFFIX}/" for run in noted_runs(self._root)]
 
     def list(self, key: str) -> list[str]:
-        """The names in a folder, as `Location.list`; none for a run without a note."""
+        """Returns the names in a folder of an archived run; empty for other runs.
+
+        A run counts as archived here if it has a note of its archive and none of its files is in
+        the store.
+        """
         folder, _, inside = key.partition("/")
         archived = self._archived(folder)
         if archived is None:
@@ -82,10 +92,10 @@ class Elsewhere:
     def _as_it_was(
         self, archived: tuple[Location, ArchiveNote], inside: str, start: int, length: int | None
     ) -> bytes | None:
-        """A chunk file of a live rank, made from the rank's archived rows; None for other files.
+        """Returns bytes of a chunk file of a live rank, rebuilt from the rank's archived rows.
 
-        A reader who opened the run before it was archived asks for these files until he opens it
-        again.
+        None for other files. A reader that opened the run before it was archived asks for such
+        files until it opens the run again.
         """
         folder, _, key = inside.partition("/")
         rank = rank_of(folder)
@@ -101,7 +111,11 @@ class Elsewhere:
             return known.get(key, start, length)
 
     def _archived(self, folder: str) -> tuple[Location, ArchiveNote] | None:
-        """The archived folder of a run that is only there, with its note; None for other runs."""
+        """Returns the archived folder of a run that is in its archive alone, and its note.
+
+        folder: the run's folder, "run1.zarr". None for runs whose files are here, or without a
+            note.
+        """
         run = folder.removesuffix(_SUFFIX)
         if not run or run == folder or (self._root / folder).is_dir():
             return None
@@ -121,9 +135,10 @@ class Elsewhere:
 
 
 def _is_ours(name: str, note: ArchiveNote) -> bool:
-    """Whether a name in the archive's folder is a file of the run, or a part that was stored here.
+    """Whether a name in the archive's folder belongs to the run as this store recorded it.
 
-    The folder may hold other files too, and these must not be given out.
+    The folder may hold other files and ranks of other collectors too, and these must not be given
+    out.
     """
     rank = rank_of(name)
     if rank is None:

@@ -1,4 +1,4 @@
-"""A run of a directory that may leave it for its archive while it is read."""
+"""A run in a directory that may be removed, because it is archived, while it is being read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ __all__ = ["LastingRun"]
 
 
 class LastingRun(LocalLocation):
-    """A run's folder, and the run's archive from the moment on at which the folder is gone.
+    """A run's folder, read from the run's archive as soon as the folder is gone.
 
-    A run that is evicted leaves by one rename, and its files are deleted after that. Whoever opened
-    it before reads the same rows from the archive, as `Elsewhere` gives them out; a run that was
-    removed for good has no note of an archive, and is not found any more.
+    A run that is evicted (removed here, because it is archived) leaves by one rename, and its files
+    are deleted after that. A reader that opened it before reads the same rows from the archive, as
+    `Elsewhere` gives them out; a run that was removed for good has no note of an archive, and is
+    not found any more.
     """
 
     def __init__(self, root: Path) -> None:
@@ -26,14 +27,17 @@ class LastingRun(LocalLocation):
         self._archive = Elsewhere(real.parent)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """See `Location.get`."""
+        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
         data = super().get(key, start, length)
         if data is not None or not self._is_gone:
             return data
         return self._archive.get(self._key(key), start, length)
 
     def read_into(self, key: str, start: int, out: memoryview) -> int | None:
-        """See `read_into`."""
+        """Fills `out` with bytes of the file at `key` from `start` on.
+
+        Returns how many bytes there were, None where there is no file.
+        """
         done = super().read_into(key, start, out)
         if done is not None or not self._is_gone:
             return done
@@ -43,13 +47,13 @@ class LastingRun(LocalLocation):
         return None if data is None else len(data)
 
     def list(self, prefix: str) -> list[str]:
-        """See `Location.list`."""
+        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         names = super().list(prefix)
         # Names that were listed while the folder was deleted may be a part of the run's.
         return self._archive.list(self._key(prefix)) or names if self._is_gone else names
 
     def __reduce__(self) -> tuple[type[LastingRun], tuple[Path]]:
-        """The run in another process opens its archive itself."""
+        """Pickles the path alone: in another process the run opens its archive by itself."""
         return LastingRun, (self.root,)
 
     @property

@@ -1,7 +1,7 @@
-"""How another process, perhaps on another machine, finds a rank: by the run and store it was opened
-with.
+"""Lets another process, perhaps on another machine, open a rank that is open in this process.
 
-Neither open files nor credentials travel: the other process uses credentials of its own.
+The other process is given the run and store by which the rank was opened here. Neither open files
+nor credentials are sent: the other process uses credentials of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _GROWING: Final = threading.Lock()
 
 
 def asked(run: str | Path, store: str | Path | None) -> tuple[str, str | None]:
-    """The run and store that `find_run` takes in a process with other defaults and directory."""
+    """Returns the run and store in a form that `find_run` understands in any other process.
+
+    Defaults are filled in and paths are made absolute. The store is None where `run` says it all.
+    """
     text = str(run)
     if "://" in text:
         return text, None
@@ -42,7 +45,7 @@ def asked(run: str | Path, store: str | Path | None) -> tuple[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One rank, as any process can find it.
+    """One rank, described so that any process can find it.
 
     asked: the run and the store, as `find_run` takes them.
     uid: of the rank, which tells it from a later recording under its name.
@@ -55,7 +58,7 @@ class Pin:
     rows: int
 
     def reader(self) -> RankReader:
-        """The rank, opened in this process, and kept open for the next block that reads it.
+        """Opens the rank in this process; returns its reader, which stays open for later calls.
 
         Raises RunNotFoundError, CollectorError, and StoreError where another rank is in its place.
         """
@@ -80,7 +83,10 @@ class Pin:
 
 @lru_cache(maxsize=OPENED)
 def _opened(asked: tuple[str, str | None], rank: int, _uid: str) -> RunReader:
-    """The run, with this rank open. `_uid` is a key of the cache: another uid opens it anew."""
+    """Returns the run, with this rank open; the last OPENED results are cached.
+
+    _uid: a part of the cache's key, so that a later recording under the name is opened anew.
+    """
     stored_run = find_run(*asked)
     run = RunReader(stored_run.location, stored_run.name, asked)
     run.open_rank(rank)
@@ -88,7 +94,10 @@ def _opened(asked: tuple[str, str | None], rank: int, _uid: str) -> RunReader:
 
 
 def pin_of(reader: RankReader) -> Pin:
-    """How another process finds this rank. Raises UnsupportedError where none can."""
+    """Returns a description by which another process finds this rank.
+
+    Raises UnsupportedError where the rank was not opened by the name of its run.
+    """
     if reader.asked is None:
         raise UnsupportedError(
             f"{escape(reader.run or 'this run')} was not opened by name: another process cannot "
@@ -98,11 +107,11 @@ def pin_of(reader: RankReader) -> Pin:
 
 
 def packed_rows(rows: Array) -> bytes:
-    """Row numbers compressed by their differences, which are mostly equal within a series."""
+    """Returns row numbers compressed, by their differences, which are mostly equal in a series."""
     return zlib.compress(np.diff(rows, prepend=0).astype("<i8").tobytes(), 1)
 
 
 def told_rows(packed: bytes) -> Array:
-    """The row numbers that `packed_rows` was given."""
+    """Returns the row numbers that `packed_rows` compressed."""
     rows: Array = np.cumsum(np.frombuffer(zlib.decompress(packed), "<i8"), dtype=np.int64)
     return rows

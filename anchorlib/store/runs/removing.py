@@ -1,7 +1,7 @@
-"""Runs removed, renamed, put in place: whole or not at all, never while a process writes them.
+"""Removes, renames and adds runs: completely or not at all, never while a process writes them.
 
-Notes of archives are written under the same locks: a note beside a recording that began meanwhile
-would say of new records that they are archived.
+Notes of archives are written under the same locks: if a recording began meanwhile, a note would say
+of its new records that they are archived.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int
     One rename takes the run out of the store, then its files are deleted. Where the run's folder is
     a link, the link is removed and the folder that it leads to stays.
 
-    unless_after: a run that was written to after this time stays, with RunBusyError (nanoseconds
-        since the epoch, as `written_ns` returns them).
+    unless_after: a time in nanoseconds since the epoch, as `written_ns` returns it; a run that was
+        written to after that time stays, and RunBusyError is raised.
 
-    A run that left for its archive meanwhile is forgotten, as by `forget_run`, where `unless_after`
-    is None; otherwise there is no such run. Raises RunNotFoundError, RunBusyError where a living
-    process writes it, StoreError.
+    A run whose files are in its archive alone is forgotten, as by `forget_run`, where
+    `unless_after` is None; otherwise there is no such run. Raises RunNotFoundError, RunBusyError
+    where a living process writes it, StoreError.
     """
     check_stored_run_name(run)
     folder = run_directory(store, run)
@@ -87,7 +87,7 @@ def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int
 def forget_run(store: Path, run: str) -> None:
     """Drops the note of a run whose files are in its archive alone; the archive keeps them.
 
-    Raises RunBusyError where the run is being recorded anew, StoreError.
+    Raises RunBusyError where the run is being recorded anew, StoreError where the disk fails.
     """
     check_stored_run_name(run)
     with store_errors(f"cannot forget run {run!r} of {escape(str(store))}"), whole_run(store, run):
@@ -101,7 +101,7 @@ def evict_run(store: Path, note: ArchiveNote) -> int:
     """Removes the files of an archived run and keeps its note; returns the bytes freed.
 
     Raises RunBusyError where a living process writes the run, or where it has changed since it was
-    archived (resumed, or recorded anew); otherwise as `remove_run`.
+    archived (resumed, or recorded anew); otherwise what `remove_run` raises.
     """
     folder = run_directory(store, note.run)
     with store_errors(f"cannot remove run {note.run!r} of {escape(str(store))}"):
@@ -115,7 +115,7 @@ def evict_run(store: Path, note: ArchiveNote) -> int:
 
 
 def note_archived(store: Path, note: ArchiveNote) -> None:
-    """Notes that a run is archived, whose files here are still those that were sent.
+    """Notes that a run is archived; its files here must still be those that were sent.
 
     Raises RunBusyError where a living process writes the run, or where it has changed since it was
     sent (resumed, or recorded anew); otherwise as `remove_run`.
@@ -132,10 +132,10 @@ def note_archived(store: Path, note: ArchiveNote) -> None:
 
 
 def note_moved(store: Path, known: ArchiveNote, note: ArchiveNote) -> None:
-    """Puts a note in the place of the `known` one, for a run whose files are in its archive alone.
+    """Replaces the note `known` by `note`, for a run whose files are in its archive alone.
 
     Raises RunBusyError where the run is recorded anew, or its note was changed meanwhile,
-    StoreError.
+    StoreError where the disk fails.
     """
     run = note.run
     with store_errors(_unnoted(store, run)), whole_run(store, run):
@@ -157,7 +157,10 @@ def _parts_of(folder: Path, run: str) -> dict[PartKey, tuple[str, int, int]]:
 
 
 def remove_rank(store: Path, run: str, rank: int) -> int:
-    """Removes one rank of a run, as `remove_run` does; returns the bytes freed."""
+    """Removes one rank of a run; returns the bytes of disk that this freed.
+
+    Raises RunNotFoundError, RunBusyError where a living process writes the run, StoreError.
+    """
     check_stored_run_name(run)
     folder = run_directory(store, run) / rank_name(rank)
     with store_errors(f"cannot remove rank {rank} of run {run!r} of {escape(str(store))}"):
@@ -172,8 +175,8 @@ def rename_run(store: Path, run: str, name: str) -> None:
     """Gives a run another name.
 
     Raises RunNotFoundError, OptionError for a run that left for its archive meanwhile,
-    RunExistsError where the name is taken, RunBusyError where a living process writes either,
-    InvalidNameError, StoreError.
+    RunExistsError where the name is taken, RunBusyError where a living process writes a run of
+    either name, InvalidNameError, StoreError.
     """
     check_stored_run_name(run)
     check_run_name(name)
@@ -198,7 +201,7 @@ def rename_run(store: Path, run: str, name: str) -> None:
 def place_run(store: Path, made: Path, name: str) -> None:
     """Moves a finished run from elsewhere on the same file system into a store, under this name.
 
-    Raises as `rename_run`.
+    Raises RunExistsError where the name is taken, RunBusyError, InvalidNameError, StoreError.
     """
     check_run_name(name)
     with store_errors(f"cannot make run {name!r} in {escape(str(store))}"), whole_run(store, name):
@@ -206,16 +209,16 @@ def place_run(store: Path, made: Path, name: str) -> None:
 
 
 def written_ns(run: RunReader) -> int:
-    """When a run was last written to, nanoseconds since the epoch.
+    """Returns when a run was last written to, in nanoseconds since the epoch.
 
-    It is the newest time at which a rank was made, an attempt began or a rank's last record was
+    This is the newest time at which a rank was made, an attempt began or a rank's last record was
     observed. It is never in the future, even where a recording machine's clock was ahead.
     """
     return newest_ns(map(run.rank, run.ranks))
 
 
 def newest_ns(readers: Iterable[RankReader]) -> int:
-    """When these ranks or parts were last written to; see `written_ns`."""
+    """Returns when any of these ranks or parts was last written to, as `written_ns` defines it."""
     times = [0]
     for reader in readers:
         times += [reader.catalogue.created_ns]
@@ -227,7 +230,7 @@ def newest_ns(readers: Iterable[RankReader]) -> int:
 
 
 def _is_alone(store: Path, run: str) -> bool:
-    """Whether a run has a note and no files: they are in its archive alone."""
+    """Whether a run is in its archive alone: the store has a note of it and none of its files."""
     return not os.path.lexists(run_directory(store, run)) and note_of(store, run) is not None
 
 
@@ -248,10 +251,10 @@ def _written(folder: Path, run: str) -> int:
 
 
 def _renamed(old: Path, new: Path) -> bytes | None:
-    """The run's zarr.json under its new name; None where the old one does not name its author.
+    """Returns the run's zarr.json under its new name; None where the old one names no author.
 
-    An unreadable document stays as it is: made again without an author, it would let anyone go on
-    with the run.
+    A zarr.json that cannot be read stays as it is: made again without an author, it would let
+    anyone continue the run.
     """
     try:
         author = run_author(old)
@@ -261,7 +264,7 @@ def _renamed(old: Path, new: Path) -> bytes | None:
 
 
 def _move(old: Path, new: Path, name: str) -> None:
-    """Renames a folder. Raises RunExistsError where a run or a note has the new name."""
+    """Renames a folder; raises RunExistsError where a run or a note has the new name."""
     if os.path.lexists(new) or note_of(new.parent, name) is not None:
         raise RunExistsError(
             f"there is a run {name!r} in {escape(str(new.parent))} already: take another name, or "

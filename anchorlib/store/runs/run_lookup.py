@@ -1,4 +1,4 @@
-"""Which run a text names: by its name in a store, by its path, or by an address that ends in it.
+"""Finds the run that a text names: by its name in a store, its path, or an address that ends in it.
 
 run1                         a run of the store
 anchors/run1.zarr            a run, by its path
@@ -53,9 +53,9 @@ SUFFIX = ".zarr"
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """A run's name and the location whose keys begin at its root.
+    """A run's name, and the location from which it is read; keys are relative to the run.
 
-    archive: the archive that has it, where the store has nothing of it but a note; else "".
+    archive: the archive that has the run, where the store has nothing of it but a note; else "".
     """
 
     name: str
@@ -64,14 +64,14 @@ class FoundRun:
 
 
 def as_zarr(location: Location) -> Store:
-    """The location as a read-only zarr store, for zarr-python and xarray."""
+    """Returns the location as a read-only zarr store, for zarr-python and xarray."""
     from anchorlib.store.locations.zarr_view import LocationStore  # which loads zarr
 
     return LocationStore(location)
 
 
 def list_runs(store: Location) -> list[str]:
-    """The names of the runs in a store, sorted."""
+    """Returns the names of the runs in a store, sorted; archived runs with a note are included."""
     folders = (name.removesuffix("/") for name in store.list("") if name.endswith(f"{SUFFIX}/"))
     runs = (folder for folder in folders if _may_be_run(folder))
     names = {f.removesuffix(SUFFIX) for f in runs if _is_run(run_within(store, f))}
@@ -81,10 +81,10 @@ def list_runs(store: Location) -> list[str]:
 
 
 def archived_alone(run: str, store: str | Path | None = None) -> tuple[Path, ArchiveNote] | None:
-    """The directory and the note of a run whose files are in its archive alone; None for others.
+    """Returns store and note of a run whose files are in its archive alone; None for others.
 
     The archive itself is not asked: it may have moved, or be gone. Raises StoreError for a damaged
-    note.
+        note.
     """
     where = store_text(store)
     if "://" in run or "://" in where or names_path(run) or not _may_be_run(run):
@@ -95,13 +95,16 @@ def archived_alone(run: str, store: str | Path | None = None) -> tuple[Path, Arc
 
 
 def has_run(store: Path, run: str) -> bool:
-    """Whether a run of exactly this name is in a directory. Raises StoreError as reading does."""
+    """Whether the store in directory `store` has ranks of a run of exactly this name.
+
+    Raises StoreError where the directory cannot be read.
+    """
     check_stored_run_name(run)
     return has_ranks(LocalLocation(store / f"{run}{SUFFIX}"))
 
 
 def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
-    """The run that `run` names: a name in `store`, a path, or an address that ends in a name.
+    """Finds the run that `run` names: a name in `store`, a path, or an address that ends in a name.
 
     Raises RunNotFoundError, with suggestions.
     """
@@ -119,7 +122,7 @@ def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
 
 
 def names_path(run: str) -> bool:
-    """Whether the text is a path to a run, so that no store is searched for it."""
+    """Whether the text is the path of a run (or "." or ".."), so that no store is searched."""
     return os.sep in run or run.endswith(SUFFIX) or run in (".", "..")
 
 
@@ -155,7 +158,10 @@ def _in_store(name: str, store: Location, where: str) -> FoundRun:
 
 
 def _is_run(location: Location) -> bool:
-    """Whether there are ranks; True where that cannot be read, for opening the run reports it."""
+    """Whether there are ranks at a location; True also if that cannot be read.
+
+    Opening the run then reports what is wrong.
+    """
     try:
         return has_ranks(location)
     except StoreError:

@@ -1,4 +1,4 @@
-"""Which store a text names: a directory, what collectors serve, or an archive.
+"""Finds the store that a text names: a directory, what collectors serve, or an archive.
 
 anchors                      a directory of runs
 grpc://host:port             what a collector serves
@@ -37,10 +37,10 @@ DEFAULT_STORE = "anchors"
 
 
 def locate_store(store: str | Path | None = None) -> Location:
-    """The location of a store; None means ANCHOR_STORE, else "anchors".
+    """Returns the location of a store; None means ANCHOR_STORE, else "anchors".
 
-    Raises OptionError for an address of a form that is not served, RunNotFoundError where a
-    directory is not there; CollectorError comes with the first read.
+    Raises OptionError for an address of an unknown kind, RunNotFoundError where a directory does
+    not exist. A collector is not asked here, so CollectorError comes with the first read.
     """
     text = store_text(store)
     if is_object_url(text):
@@ -59,18 +59,21 @@ def locate_store(store: str | Path | None = None) -> Location:
 
 
 def store_text(store: str | Path | None) -> str:
-    """The store as text; None means ANCHOR_STORE, else "anchors"."""
+    """Returns the store as text; None means ANCHOR_STORE, else "anchors"."""
     return str(store if store is not None else os.environ.get("ANCHOR_STORE") or DEFAULT_STORE)
 
 
 def object_store(text: str) -> tuple[Location, str]:
-    """The object store that a URL of a run names, and the run. Raises OptionError."""
+    """Returns the object store in the URL of a run, and the run's name. Raises OptionError."""
     address, name = parse_object_url(text).split()
     return object_location(address), name
 
 
 def collector_store(text: str) -> tuple[Location, str | None]:
-    """The collectors that a URL names, and the run if it names one. Raises OptionError."""
+    """Returns the collectors in a URL as a location, and the run's name, None without one.
+
+    Raises OptionError for a URL that is not of collectors.
+    """
     scheme = text.partition("://")[0]
     if scheme not in ("grpc", "grpcs"):
         raise OptionError(
@@ -88,12 +91,12 @@ def collector_store(text: str) -> tuple[Location, str | None]:
 
 
 def run_within(store: Location, folder: str) -> Location:
-    """The location of a run's folder; in a directory the user may have made that folder a link."""
+    """Returns the location of a run's folder; in a local store that folder may be a link."""
     if isinstance(store, LocalLocation):
         return LocalLocation(store.root / folder)
     return Within(store, folder)
 
 
 def has_ranks(location: Location) -> bool:
-    """Whether there is a rank at the location of a run."""
+    """Whether there is a rank at `location`, which is that of a run."""
     return any(rank_of(name.rstrip("/")) is not None for name in location.list(""))

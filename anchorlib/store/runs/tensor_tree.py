@@ -1,9 +1,10 @@
-"""A run as a zarr hierarchy with one array a tensor, made from its records when it is read.
+"""Presents a run as a zarr hierarchy with one array for each tensor, made when it is read.
 
     rank0/tensors/<name>/<kind>/value              (record, *shape); value_1 … for further shapes
                                /step pass_index call
 
-It is a location, like a directory, so `as_zarr` opens it as a zarr store; nothing is copied.
+The hierarchy is a location, like a directory, so `as_zarr` opens it as a zarr store; nothing is
+copied to disk.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ INT64: Final = np.dtype("<i8")
 
 @dataclass(frozen=True, slots=True)
 class ZarrNode:
-    """A group or an array: its zarr.json, the nodes below it, and the chunks of an array."""
+    """A group or an array: its zarr.json, the nodes below it, and the chunks of an array.
+
+    Nodes and chunks are functions, which are called when they are first needed.
+    """
 
     document: bytes
     children: dict[str, Child] = field(default_factory=dict)
@@ -52,9 +56,9 @@ class ZarrNode:
 
 
 class TensorTree:
-    """A location with one array a tensor.
+    """A location that presents records of a run as zarr, with one array for each tensor.
 
-    parts: for each series to show its rank's reader, its entry, and the rows.
+    parts: for each series to show, its rank's reader, its catalogue entry, and its rows.
     """
 
     def __init__(self, run: str, parts: Iterable[tuple[RankReader, SeriesEntry, Array]]) -> None:
@@ -64,7 +68,7 @@ class TensorTree:
             self._parts.setdefault(reader.rank, []).append(ShownRows(reader, entry, rows))
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """See `Location.get`."""
+        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
         folder, _, name = key.rpartition("/")
         node = self._node(folder)
         if node is None:
@@ -78,7 +82,7 @@ class TensorTree:
         return data[start:] if length is None else data[start : start + length]
 
     def list(self, prefix: str) -> list[str]:
-        """See `Location.list`."""
+        """Returns the names in a folder ("" is the root), sorted; names of folders end in "/"."""
         node = self._node(prefix.strip("/"))
         if node is None:
             return []
@@ -121,7 +125,7 @@ def _opened(run: str, pickled: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
 
 @dataclass(frozen=True, slots=True)
 class ShownRows:
-    """The rows of one series that a tree shows."""
+    """The rows of one series that a tensor tree shows."""
 
     reader: RankReader
     entry: SeriesEntry
@@ -145,7 +149,7 @@ def _rank(parts: Sequence[ShownRows]) -> ZarrNode:
 
 
 def _tensors(parts: Sequence[ShownRows]) -> ZarrNode:
-    """The group of a rank's tensors, each under the path segment of its name."""
+    """Returns the group of a rank's tensors, each under the path segment of its name."""
     named: dict[str, list[ShownRows]] = {}
     for part in parts:
         named.setdefault(part.entry.name, []).append(part)
@@ -162,7 +166,7 @@ def _tensors(parts: Sequence[ShownRows]) -> ZarrNode:
 
 
 def _tensor(parts: Sequence[ShownRows]) -> ZarrNode:
-    """The group of one tensor: a group for each kind, and for each further mode of a kind."""
+    """Returns the group of one tensor: a group for each kind, and for further modes of a kind."""
     children: dict[str, Child] = {}
     for part in parts:
         kind, mode = part.entry.kind, part.entry.mode
@@ -172,7 +176,7 @@ def _tensor(parts: Sequence[ShownRows]) -> ZarrNode:
 
 
 def _series(part: ShownRows) -> ZarrNode:
-    """The group of one series: an array for each dtype and shape of values, and their labels."""
+    """Returns the group of one series: arrays of values, one a dtype and shape, and labels."""
     reader, entry = part.reader, part.entry
     about = stamp(name=entry.name, kind=entry.kind, mode=entry.mode)
     kept = part.rows[reader.kept(part.rows)]
@@ -187,7 +191,10 @@ def _series(part: ShownRows) -> ZarrNode:
 
 
 def _layouts(reader: RankReader, rows: Array) -> dict[tuple[str, tuple[int, ...]], Array]:
-    """For each dtype and shape, in order of appearance, the places of the rows that have it."""
+    """Groups rows by dtype and shape, in order of appearance.
+
+    The values are indices into `rows`.
+    """
     shapes, codes = reader.shape_codes(rows)
     pairs = list(zip(reader.dtypes(rows), codes.tolist(), strict=True))
     numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
@@ -206,7 +213,7 @@ def _label(source: tuple[RankReader, str, Array, str]) -> ZarrNode:
 
 
 def rows_together(rows: int, nbytes: int) -> int:
-    """How many records of `nbytes` each share a chunk; at most `rows`, which is all there are."""
+    """Returns how many of `rows` records, of `nbytes` bytes each, share a chunk."""
     return min(rows_per_chunk(nbytes), rows)
 
 

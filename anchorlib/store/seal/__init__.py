@@ -13,9 +13,9 @@
     rank_location(run, 0)                 ─▶ Location        live or sealed: readers need not care
     read_sealed(run, 0), read_index(run, 0)                  one request each
 
-A folder without `sealed.json` was not sealed to its end, and is no rank for readers. Any zarr v3
-reader opens the arrays; our readers find every row, value and checksum under the row number with
-which it was written.
+A live rank is one that its writer wrote, not sealed yet. A folder without `sealed.json` was not
+sealed to its end, and readers ignore it. Any zarr v3 reader opens the arrays; anchorlib's readers
+find every row, value and checksum under the row number with which it was written.
 """
 
 from anchorlib.store.seal.codecs import deflated

@@ -1,4 +1,4 @@
-"""One sealed array: its description for our readers and for zarr, and how it is written."""
+"""One array of a sealed rank: its description for anchorlib and for zarr, and how it is written."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ _MOST: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class SealedArray:
-    """An array of a sealed rank.
+    """The description of an array of a sealed rank.
 
-    key: of its folder, in the rank.
-    serves: the keys of the arrays of the live rank that it stands for: one, or for a stack of
-        columns one for each column, None for a column that was no array of the live rank.
+    key: the path of its folder in the rank.
+    serves: the keys of the live rank's arrays (as they were before sealing) whose entries it holds:
+        one key, or for a stack of columns one for each column, None for a column that was no array
+        of the live rank.
     columns: the names of a stack's columns.
     rows: how many rows a chunk file of the live rank held.
     sorted_by: the key of the labels that say in which row of the live rank each record was; None
-        where the order of the live rank is kept.
+        where records are in the order of the live rank.
     """
 
     key: str
@@ -49,7 +50,7 @@ class SealedArray:
     sorted_by: str | None = None
 
     def entry(self) -> dict[str, Any]:
-        """The array's entry in `sealed.json`."""
+        """Returns the array's entry in `sealed.json`."""
         entry: dict[str, Any] = {
             "dtype": self.dtype.str,
             "shape": self.grid.shape,
@@ -64,7 +65,7 @@ class SealedArray:
 
     @classmethod
     def read(cls, key: str, entry: Mapping[str, Any]) -> SealedArray:
-        """The array of an entry of `sealed.json`.
+        """Parses an entry of `sealed.json`; key: the array's key.
 
         Raises ValueError, KeyError or TypeError for an entry that describes no array.
         """
@@ -89,7 +90,7 @@ class SealedArray:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An array to be written, with its zarr dimension names, its attributes and its compressor."""
+    """An array to be written as shards, with its zarr dimension names, attributes, compressor."""
 
     array: SealedArray
     dimensions: tuple[str, ...]
@@ -97,7 +98,7 @@ class Written:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self) -> bytes:
-        """The zarr.json of the array."""
+        """Returns the zarr.json of the array."""
         array, grid = self.array, self.array.grid
         shape = ArrayShape(array.dtype, grid.shape, grid.shard, self.dimensions, self.attributes)
         document = json.loads(array_json(shape))
@@ -106,9 +107,10 @@ class Written:
         return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
 
     def shards(self, elements: Elements) -> Iterator[tuple[str, Sequence[Buffer]]]:
-        """Each shard's key in the rank and its bytes, in the order of the elements.
+        """Yields each shard's key in the rank and its bytes, in the order of the elements.
 
-        elements: returns the elements start … stop - 1, flat, in C order; called in that order.
+        elements: a function that returns elements start … stop - 1, flat, in C order; it is called
+            with ascending ranges.
         """
         grid, chunk = self.array.grid, 0
         while chunk < grid.chunks:
@@ -134,7 +136,7 @@ class Written:
 
 
 def _full(data: Array, grid: Grid) -> Array:
-    """A chunk's elements, filled up with zeros to the size of a chunk."""
+    """Returns a chunk's elements, filled up with zeros to the size of a chunk."""
     if len(data) == grid.chunk_elements:
         return data
     # Only the last chunk on a line is short, and its missing elements come behind the others.

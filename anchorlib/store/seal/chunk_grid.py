@@ -1,6 +1,6 @@
 """How an array is cut into chunks, each compressed by itself, and into shards of many chunks.
 
-Both are cut along one axis and are whole along all later axes. So the elements of a chunk, and
+Both are cut along one axis and extend fully along all later axes. So the elements of a chunk, and
 those of a shard, are consecutive in the array's C order, and consecutive elements lie in
 consecutive chunks.
 """
@@ -17,7 +17,7 @@ import numpy as np
 __all__ = ["CHUNK_BYTES", "SHARD_BYTES", "Grid"]
 
 CHUNK_BYTES: Final = 2 << 20
-"""The most bytes of a chunk; a chunk of a larger array has more than half of them."""
+"""The most bytes of a chunk; chunks of a larger array have more than half as many."""
 
 SHARD_BYTES: Final = 64 << 20
 """The most bytes of a shard, before compression."""
@@ -33,16 +33,16 @@ class Grid:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], itemsize: int) -> Grid:
-        """The grid of an array of this shape."""
+        """Returns the grid for an array of this shape, with chunks and shards of suitable sizes."""
         chunk = _cut(shape, (1,) * len(shape), CHUNK_BYTES // itemsize)
         whole = tuple(-(-size // step) * step for size, step in zip(shape, chunk, strict=True))
         return cls(shape, chunk, _cut(whole, chunk, SHARD_BYTES // itemsize))
 
     def check(self, itemsize: int) -> None:
-        """Raises ValueError where chunks or shards are not cut as the head of this file says.
+        """Raises ValueError where chunks or shards are not cut as this module's docstring says.
 
         Also where they are larger than allowed: a chunk is decompressed as a whole, so a forged
-        size could take any amount of memory.
+            size could take any amount of memory.
         """
         whole = tuple(-(-n // max(k, 1)) * k for n, k in zip(self.shape, self.chunk, strict=True))
         ones = (1,) * len(self.shape)
@@ -53,7 +53,7 @@ class Grid:
 
     @property
     def chunk_elements(self) -> int:
-        """Elements that a chunk has room for."""
+        """How many elements a full chunk has."""
         return prod(self.chunk)
 
     @property
@@ -63,11 +63,11 @@ class Grid:
 
     @property
     def shard_chunks(self) -> int:
-        """How many chunks a shard has room for."""
+        """How many chunks a full shard has."""
         return prod(self._per_shard)
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """The chunks of elements start … stop - 1: number, first element in the chunk, how many."""
+        """Yields (chunk number, first element inside it, count) for elements start … stop - 1."""
         slab, line = self._slab, self._line
         while start < stop:
             lines, at = divmod(start, line)
@@ -77,14 +77,14 @@ class Grid:
             start += count
 
     def extent(self, chunk: int) -> tuple[int, int]:
-        """The elements of one chunk: the first, and the one behind the last."""
+        """Returns the range of elements of one chunk: the first, and the one behind the last."""
         lines, number = divmod(chunk, self._line_chunks)
         begin = lines * self._line
         start = begin + number * self._slab
         return start, min(start + self._slab, begin + self._line)
 
     def place(self, chunk: int) -> tuple[str, int]:
-        """The file name of the shard that holds a chunk ("c/0/0"), and the chunk's place in it."""
+        """Returns the file name ("c/0/0") of the shard that holds a chunk, and its index there."""
         where = np.unravel_index(chunk, self._counts)
         shard, inside = np.divmod(where, self._per_shard)
         place = int(np.ravel_multi_index(tuple(inside), self._per_shard))
@@ -92,7 +92,7 @@ class Grid:
 
     @property
     def _counts(self) -> tuple[int, ...]:
-        """Chunks along each axis."""
+        """How many chunks there are along each axis."""
         return tuple(-(-size // step) for size, step in zip(self.shape, self.chunk, strict=True))
 
     @property
@@ -101,18 +101,18 @@ class Grid:
 
     @property
     def _axis(self) -> int:
-        """The axis that chunks are cut along."""
+        """The axis along which chunks are cut."""
         cut = [a for a, (n, k) in enumerate(zip(self.shape, self.chunk, strict=True)) if n > k]
         return max(cut, default=0)
 
     @property
     def _slab(self) -> int:
-        """How many elements a chunk has; the last chunk on a line may have fewer."""
+        """How many elements a chunk has; the last chunk along the cut axis may have fewer."""
         return self.chunk[self._axis] * prod(self.shape[self._axis + 1 :])
 
     @property
     def _line(self) -> int:
-        """How many elements lie on one line: along the cut axis and all axes after it."""
+        """How many elements lie along the cut axis and all later axes together."""
         return prod(self.shape[self._axis :])
 
     @property
@@ -121,8 +121,9 @@ class Grid:
 
 
 def _cut(shape: tuple[int, ...], unit: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """The shape of the largest part of an array, in multiples of `unit`, with at most `most`
-    elements.
+    """Returns the shape of the largest part of an array, in multiples of `unit`.
+
+    most: how many elements the part may have.
     """
     sizes = list(unit)
     room = most

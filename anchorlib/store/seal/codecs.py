@@ -1,8 +1,8 @@
-"""How chunks of sealed arrays are compressed and checked: codecs that every zarr v3 reader has.
+"""Compresses and checks the chunks of sealed arrays, with codecs that every zarr v3 reader has.
 
 A chunk is its elements in C order, compressed by blosc (bits shuffled; lz4 for values, zstd for
-tables), then the crc32c of these bytes. A shard is its chunks, then an index of 16 bytes a chunk
-that say where the chunk lies, then the crc32c of the index.
+tables), then the crc32c of these bytes. A shard is its chunks, then an index of 16 bytes for each
+chunk (its offset and size), then the crc32c of the index.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 VALUES: Final = "lz4"
 TABLES: Final = "zstd"
-"""Blosc's compressors for values, which are read a tensor at a time, and for tables, which are read
-as a whole."""
+"""The names of blosc's compressors for values, which are read a tensor at a time, and for tables,
+which are read completely."""
 
 LEVEL: Final = 5
 CHECK: Final = 4  # bytes of a crc32c, little-endian
@@ -47,7 +47,7 @@ NO_CHUNK: Final = (1 << 64) - 1
 
 
 def codec_chain(dtype: np.dtype[Any], name: str) -> list[dict[str, Any]]:
-    """The codecs in zarr.json of the chunks of an array whose blosc compressor is `name`."""
+    """Returns the codecs, as zarr.json states them, of chunks that blosc compresses with `name`."""
     order: dict[str, Any] = {"name": "bytes"}
     if dtype.itemsize > 1:
         order["configuration"] = {"endian": "big" if dtype.str[0] == ">" else "little"}
@@ -62,7 +62,10 @@ def codec_chain(dtype: np.dtype[Any], name: str) -> list[dict[str, Any]]:
 
 
 def sharding(chunk: tuple[int, ...], codecs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The codec in zarr.json of the shards of an array."""
+    """Returns the sharding codec, as zarr.json states it, for chunks of shape `chunk`.
+
+    codecs: those of each chunk, from `codec_chain`.
+    """
     index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
     configuration = {
         "chunk_shape": chunk,
@@ -74,7 +77,7 @@ def sharding(chunk: tuple[int, ...], codecs: list[dict[str, Any]]) -> dict[str, 
 
 
 def compressed(data: Array, name: str) -> list[Buffer]:
-    """The stored bytes of one full chunk of contiguous elements: compressed data, checksum."""
+    """Returns the bytes to store for one full chunk of contiguous elements: data, then checksum."""
     # A view of bytes: blosc does not take arrays of all dtypes, and its output is the same.
     raw = data.reshape(-1).view(np.uint8)
     made: bytes = _blosc().compress(raw, name.encode(), LEVEL, 2, 0, data.dtype.itemsize)
@@ -82,7 +85,10 @@ def compressed(data: Array, name: str) -> list[Buffer]:
 
 
 def expanded(stored: Buffer, out: Array) -> None:
-    """Fills `out`, contiguous bytes, with the chunk that was stored. Raises ValueError."""
+    """Decompresses a stored chunk into `out`, which is contiguous bytes.
+
+    Raises ValueError where the chunk is damaged or has another size than `out`.
+    """
     body, check = memoryview(stored)[:-CHECK], bytes(memoryview(stored)[-CHECK:])
     if len(check) < CHECK or _check(body) != check:
         raise ValueError("does not fit its checksum")
@@ -96,13 +102,16 @@ def expanded(stored: Buffer, out: Array) -> None:
 
 
 def index_bytes(entries: Array) -> bytes:
-    """The bytes of a shard's index, of (chunks, 2) offsets and sizes, with their checksum."""
+    """Returns the bytes of a shard's index, with their checksum.
+
+    entries: offset and size of each chunk, (chunks, 2).
+    """
     index = entries.astype("<u8").tobytes()
     return index + _check(index)
 
 
 def parsed_index(stored: Buffer) -> Array:
-    """Offsets and sizes of the chunks of a shard, (chunks, 2). Raises ValueError."""
+    """Parses a shard's index to offsets and sizes, (chunks, 2); raises ValueError if damaged."""
     index, check = memoryview(stored)[:-CHECK], bytes(memoryview(stored)[-CHECK:])
     if _check(index) != check:
         raise ValueError("does not fit its checksum")
@@ -110,7 +119,7 @@ def parsed_index(stored: Buffer) -> Array:
 
 
 def deflated(data: bytes) -> bytes:
-    """A frame of zstd with its checksum, as the command `zstd` writes it."""
+    """Returns `data` compressed as a zstd frame with a checksum, as the command `zstd` does it."""
     from numcodecs import Zstd
 
     made: bytes = Zstd(level=LEVEL, checksum=True).encode(data)
@@ -118,7 +127,10 @@ def deflated(data: bytes) -> bytes:
 
 
 def inflated(frame: bytes, most: int) -> bytes:
-    """The content of a frame of zstd, which must state its size. Raises ValueError."""
+    """Returns the content of a zstd frame, which must state its size.
+
+    Raises ValueError where the frame is damaged, states no size, or one of more than `most` bytes.
+    """
     from numcodecs import Zstd
 
     size = _frame_size(frame)  # checked first: a few bytes may expand to any size
@@ -136,7 +148,10 @@ def inflated(frame: bytes, most: int) -> bytes:
 
 
 def _frame_size(frame: bytes) -> int:
-    """The content size that a frame of zstd states: RFC 8878, 3.1.1.1. Raises ValueError."""
+    """Returns the content size that a zstd frame states (RFC 8878, 3.1.1.1).
+
+    Raises ValueError for a frame that states none, or no frame.
+    """
     if not frame.startswith(_ZSTD):
         raise ValueError("it is no frame of zstd")
     flags = frame[len(_ZSTD)] if len(frame) > len(_ZSTD) else 0

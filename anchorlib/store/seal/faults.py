@@ -1,4 +1,4 @@
-"""The objects of a sealed rank compared with their sizes and SHA-256 in `sealed.json`."""
+"""Compares the objects of a sealed rank with their sizes and SHA-256 in `sealed.json`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PART_BYTES = 16 << 20
 
 
 def sealed_faults(run: Location, sealed: Sealed) -> Iterator[str]:
-    """The faults of a sealed rank's objects, in words: missing, of another size, of other bytes."""
+    """Yields in words which objects of a sealed rank are missing or differ in size or content."""
     for one in sealed.objects:
         try:
             why = _fault(run, one)

@@ -1,8 +1,8 @@
-"""How an index is written: what those of a sealed rank and of an archived run have in common.
+"""What the indices of a sealed rank and of an archived run have in common in their format.
 
-It is one line of JSON with its checksum, as those of the catalogue are, compressed; ascending
-numbers (steps, ranks) stand in it as half-open ranges. What it says is bounded before it is read
-into memory, for it may come from anywhere.
+An index is one line of JSON with its checksum, as a catalogue line is, compressed; ascending
+numbers (steps, ranks) are written as half-open ranges. Sizes and counts in an index are checked
+before memory is allocated for them, because it may come from anywhere.
 """
 
 from __future__ import annotations
@@ -25,15 +25,20 @@ __all__ = [
 ]
 
 MOST_BYTES: Final = 64 << 20
-"""Of an index as text: as objects in memory it is some twelve times as large. One that would be
-larger is not made, and not read: then the ranks themselves are."""
+"""The most bytes of an index as text: as objects in memory it is some twelve times as large.
+
+A larger index is not made and not read; then the ranks themselves are read.
+"""
 
 MOST_STEPS: Final = 1 << 24
-"""More than a run has: each is a number in memory, and a few bytes may speak of any number."""
+"""More steps than a run has: each is a number in memory, and a few bytes may claim any number."""
 
 
 def read_line(data: bytes) -> Mapping[str, Any]:
-    """The object in a compressed index. Raises ValueError where it does not fit its checksum."""
+    """Returns the JSON object in a compressed index.
+
+    Raises ValueError where its checksum does not fit.
+    """
     line = inflated(data, MOST_BYTES)
     if not line.endswith(b"\n") or not is_sound(line[:-1]):
         raise ValueError("it does not fit its checksum")
@@ -41,7 +46,7 @@ def read_line(data: bytes) -> Mapping[str, Any]:
 
 
 def ranges_of(numbers: Sequence[int]) -> list[list[int]]:
-    """Ascending numbers as half-open ranges."""
+    """Returns ascending numbers as half-open ranges, [[start, stop], …]."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] == number:
@@ -52,7 +57,7 @@ def ranges_of(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def numbers_of(ranges: Any, most: int) -> tuple[int, ...]:
-    """The numbers in ranges that `ranges_of` made; raises ValueError for more than `most`."""
+    """Returns the numbers in ranges that `ranges_of` made; ValueError for more than `most`."""
     numbers: list[int] = []
     for start, stop in (map(step, items(one)) for one in items(ranges)):
         if not 0 <= stop - start <= most - len(numbers):
@@ -62,14 +67,14 @@ def numbers_of(ranges: Any, most: int) -> tuple[int, ...]:
 
 
 def loss_scale(value: Any) -> float:
-    """A loss scale that an index names. Raises ValueError where it is no number."""
+    """Returns a loss scale that an index states; raises ValueError where it is no float."""
     if not isinstance(value, float):
         raise ValueError("a loss scale is no number")
     return value
 
 
 class RankLists:
-    """Lists of a run's ranks: equal lists, which are the rule, are held in memory once."""
+    """Parses lists of a run's ranks; equal lists, which are the rule, are kept in memory once."""
 
     def __init__(self, all_ranks: tuple[int, ...]) -> None:
         self._all = frozenset(all_ranks)
@@ -78,11 +83,14 @@ class RankLists:
         self._known: dict[str, tuple[int, ...]] = {}
 
     def has(self, rank: int) -> bool:
-        """Whether the run has a rank."""
+        """Whether the run has the rank `rank`."""
         return rank in self._all
 
     def of(self, ranges: Any) -> tuple[int, ...]:
-        """The ranks in a list of ranges. Raises ValueError for more ranks than the run has."""
+        """Returns the ranks in a list of ranges.
+
+        Raises ValueError for more ranks than the run has.
+        """
         key = json.dumps(ranges)
         if key not in self._known:
             self._known[key] = numbers_of(ranges, min(self._most, self._room))

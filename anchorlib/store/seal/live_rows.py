@@ -1,4 +1,4 @@
-"""Rows of a live rank, by their numbers there, read from the sealed array that holds them."""
+"""Reads rows by their row numbers in the live rank (as written) from the sealed array with them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ _FAR_BYTES: Final = 1 << 16  # between two rows: nearer ones are read together
 
 @dataclass(frozen=True, slots=True)
 class SealedRows(RowSource):
-    """`count` rows of `shape`.
+    """Rows of a live rank's array, read from the sealed array that holds them.
 
-    places: the place of each row in the sealed array; None where rows kept their places.
-    columns: for a stack of columns, the columns that hold the numbers of a row; else None.
+    count, shape: how many rows there are, and the shape of one row.
+    places: the index of each row in the sealed array; None where the rows are in their old order.
+    columns: for a stack of columns, the numbers of the columns that hold the entries of a row; else
+        None.
     """
 
     elements: ShardedElements
@@ -36,15 +38,18 @@ class SealedRows(RowSource):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """See `RowSource.dtype`."""
+        """The dtype of the array's elements."""
         return self.elements.array.dtype
 
     def span(self, start: int, stop: int) -> Array:
-        """See `RowSource.span`."""
+        """Returns rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
         return self.pick(np.arange(start, stop))
 
     def pick(self, rows: Array) -> Array:
-        """See `RowSource.pick`."""
+        """Returns the given rows in the given order, shape (len(rows), *shape).
+
+        Raises DamagedError.
+        """
         picked = np.empty((len(rows), *self.shape), self.dtype)
         if not picked.size:
             return picked
@@ -60,7 +65,7 @@ class SealedRows(RowSource):
         return picked
 
     def part(self, row: int, start: int, stop: int) -> Array:
-        """See `RowSource.part`."""
+        """Returns elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
         if not 0 <= row < self.count:
             raise self._beyond(row)
         place = row if self.places is None else int(self.places[row])
@@ -68,7 +73,10 @@ class SealedRows(RowSource):
         return next(self.elements.spans([(first + start, first + stop)]))
 
     def _take(self, places: Array, base: int, out: Array) -> None:
-        """Fills `out`, (rows, width), with the rows at these places; row 0 begins at `base`."""
+        """Fills `out`, (rows, width), with the rows at these sealed indices.
+
+        base: the element of the sealed array at which the row with index 0 begins.
+        """
         width = out.shape[1]
         if (np.diff(places) == 1).all():
             start = base + int(places[0]) * width
@@ -93,10 +101,10 @@ class SealedRows(RowSource):
 
 @dataclass(frozen=True, slots=True)
 class FlatRows(RowSource):
-    """The elements of a flat form, each of which is a row.
+    """The elements of a flat form (records of many shapes, end to end), each element as a row.
 
-    written, starts, sizes: for each record with elements, their first element in the live rank, the
-    first one in the sealed array, and how many there are; in the order of `written`.
+    written, starts, sizes: for each record with elements, its first element in the live rank, its
+        first element in the sealed array, and how many elements it has; in the order of `written`.
     """
 
     elements: ShardedElements
@@ -106,8 +114,10 @@ class FlatRows(RowSource):
 
     @classmethod
     def of(cls, elements: ShardedElements, starts: Array, written: Array) -> FlatRows:
-        """Made from labels: each record's first element in the sealed array, ascending (`starts`),
-        and in the live rank (`written`); -1 for records without elements.
+        """Makes a FlatRows from the labels of a flat form.
+
+        starts, written: each record's first element in the sealed array, ascending, and in the live
+            rank; -1 for records without elements.
         """
         kept = starts >= 0
         starts, written = starts[kept], written[kept]
@@ -118,21 +128,21 @@ class FlatRows(RowSource):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """See `RowSource.dtype`."""
+        """The dtype of the array's elements."""
         return self.elements.array.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `RowSource.shape`."""
+        """The shape of one row, which is a single element."""
         return ()
 
     @property
     def count(self) -> int:
-        """See `RowSource.count`."""
+        """How many elements the live rank's array had."""
         return int((self.written + self.sizes).max(initial=0))
 
     def span(self, start: int, stop: int) -> Array:
-        """See `RowSource.span`."""
+        """Returns elements start … stop - 1 of the live rank's array. Raises DamagedError."""
         pieces = [*self._pieces(start, stop)]
         if len(pieces) == 1:
             return next(self.elements.spans(pieces))
@@ -143,7 +153,7 @@ class FlatRows(RowSource):
         return entries
 
     def pick(self, rows: Array) -> Array:
-        """See `RowSource.pick`."""
+        """Returns the elements at these positions of the live rank's array. Raises DamagedError."""
         entries = np.empty(len(rows), self.dtype)
         for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1):
             if len(run):
@@ -151,11 +161,11 @@ class FlatRows(RowSource):
         return entries
 
     def part(self, row: int, start: int, stop: int) -> Array:
-        """See `RowSource.part`."""
+        """Returns elements start … stop - 1, counted from element `row`. Raises DamagedError."""
         return self.span(row + start, row + stop)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """The spans of the sealed array that hold elements start … stop - 1 of the live rank."""
+        """Yields the spans of the sealed array with elements start … stop - 1 of the live rank."""
         at = int(np.searchsorted(self.written, start, side="right")) - 1
         while start < stop:
             offset = start - int(self.written[at]) if 0 <= at < len(self.written) else -1
@@ -171,9 +181,10 @@ class FlatRows(RowSource):
 
 
 def inverse_of(written: Array, key: str) -> Array:
-    """The sealed place of each row of the live rank; `written` has the live row of each place.
+    """Returns for each row of the live rank its index in the sealed array.
 
-    Raises DamagedError where two places have the same live row.
+    written: the live row at each sealed index. key: of the array, for errors. Raises DamagedError
+        where `written` is no permutation.
     """
     count = len(written)
     if count and (int(written.min()) < 0 or int(written.max()) >= count):

@@ -1,12 +1,12 @@
-"""sealed.json: the objects and arrays of a sealed rank, and the mark that the rank is whole.
+"""sealed.json: the list of a sealed rank's objects and arrays, and the sign that it is complete.
 
     {"format": "anchor-sealed", "version": 1, "rank": 0, "uid": "9f…", "records": 120, "bytes": …,
      "arrays": {"records/int64": {…}, …},
      "objects": {"zarr.json": {"size": 512, "sha256": "…"}, "catalog/c/0": {…}, …},
      "check": "…"}
 
-Keys in it begin at the rank. It is one line that ends with its own checksum, as catalogue lines do.
-It is written last, so a rank without it was never sealed to its end.
+Keys in it are relative to the rank's folder. The file is one line that ends with its own checksum,
+as catalogue lines do. It is written last, so a rank without it was never sealed to its end.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _MOST_BYTES: Final = 64 << 20  # of the document itself
 
 @dataclass(frozen=True, slots=True)
 class SealedObject:
-    """One object of a sealed rank.
+    """One object (file) of a sealed rank.
 
-    key: below the run ("rank0/catalog/c/0"). size: in bytes. sha256: of its bytes, in hex.
+    key: its path below the run ("rank0/catalog/c/0"). size: in bytes. sha256: of its bytes, in hex.
     """
 
     key: str
@@ -66,12 +66,12 @@ class SealedObject:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A sealed rank, or part of a rank, as its `sealed.json` describes it.
+    """A sealed rank (or part of one) as `sealed.json` describes it: a few large, final objects.
 
     uid: of the rank, from its catalogue. records: committed rows. bytes: of their values, before
-    compression. arrays: the entry of each array (see `SealedArray`), by its key in the rank.
-    objects: all but `sealed.json` itself, in the order in which they were made.
-    part: the number of the part of the rank, see `parts`.
+        compression. arrays: the entry of each array (see `SealedArray`), by its key in the rank.
+        objects: all but `sealed.json` itself, in the order in which they were made.
+    part: the number of the part of the rank, see `format.parts`.
     """
 
     rank: int
@@ -84,17 +84,17 @@ class Sealed:
 
     @property
     def folder(self) -> str:
-        """The folder of its objects, below the run."""
+        """The path of the rank's folder below the run."""
         return rank_name(self.rank, self.part)
 
     @property
     def key(self) -> str:
-        """The key of its `sealed.json`, below the run."""
+        """The path of the rank's `sealed.json` below the run."""
         return f"{self.folder}/{SEALED}"
 
     @property
     def document(self) -> builtins.bytes:
-        """The bytes of `sealed.json`."""
+        """The content of `sealed.json`, as bytes."""
         begin = len(self.folder) + 1
         return encode(
             {
@@ -115,9 +115,10 @@ class Sealed:
 
 
 def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
-    """The `sealed.json` of a rank of the run at `run`, or of a part; None where it is not sealed.
+    """Reads the `sealed.json` of a rank or part of a rank of the run at `run`, in one request.
 
-    One request. Raises DamagedError where it is damaged, StoreError where a later version wrote it.
+    Returns None where the rank is not sealed. Raises DamagedError where the file is damaged,
+    StoreError where a later version wrote it.
     """
     key = f"{rank_name(rank, part)}/{SEALED}"
     data = run.get(key, 0, _MOST_BYTES)
@@ -139,17 +140,17 @@ def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
 
 
 def rank_document(catalogue: Catalogue) -> bytes:
-    """The zarr.json of a sealed rank: that of the live rank, with the entry "sealed"."""
+    """Returns the zarr.json of a sealed rank: as in the live rank, but with an entry "sealed"."""
     attempts = [attempt_line(attempt) for attempt in catalogue.attempts]
     about = {"rank": catalogue.rank, "state": catalogue.state, "attempts": attempts}
     return group_json(stamp(**about, sealed=VERSION))
 
 
 def is_unfinished(run: Location, rank: int, part: int = 0) -> bool:
-    """Whether the sealing of a rank was begun here and never finished: then the rank is left out.
+    """Whether the sealing of a rank into `run` was begun and not finished: readers ignore the rank.
 
-    `zarr.json` is the first object that sealing writes, and its entry "sealed" tells the rest from
-    a live rank.
+    `zarr.json` is the first object that sealing writes, and its entry "sealed" distinguishes it
+    from that of a live rank.
     """
     folder = rank_name(rank, part)
     if run.get(f"{folder}/{SEALED}", 0, 1) is not None:

@@ -1,4 +1,4 @@
-"""Targets of sealing: a folder of this machine, or anything else that takes objects by key."""
+"""Targets of sealing: a local folder, or anything else that stores objects by key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Target(Protocol):
-    """Takes objects; an object is whole when `put` returns, and never there in part."""
+    """Stores objects; an object is complete when `put` returns, and never visible in part."""
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
         """Stores the parts, end to end, as the object at `key` ("rank0/catalog/c/0")."""
@@ -21,9 +21,9 @@ class Target(Protocol):
 
 
 class FolderTarget:
-    """A folder that keeps objects as files; a file that has the same bytes already is not written.
+    """A folder that stores objects as files; a file that has the right bytes is not rewritten.
 
-    Each file is written beside its place and put in place by one rename.
+    Each file is written under a temporary name and put in place by one rename.
 
     root: the folder of the run ("run1.zarr"), made where it does not exist.
     fsync: wait for the disk with each file, so that objects survive power loss.
@@ -34,7 +34,7 @@ class FolderTarget:
         self._fsync = fsync
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """See `Target.put`; raises OSError."""
+        """Stores the parts, end to end, as the file at `key` below the root; raises OSError."""
         path = self.root / key
         if _holds(path, parts):
             return
@@ -54,7 +54,7 @@ class FolderTarget:
 
 
 def _holds(path: Path, parts: Sequence[Buffer]) -> bool:
-    """Whether a file has exactly these bytes."""
+    """Whether the file at `path` has exactly the bytes of `parts`, end to end."""
     try:
         if path.stat().st_size != sum(map(len, parts)):
             return False
@@ -65,7 +65,7 @@ def _holds(path: Path, parts: Sequence[Buffer]) -> bool:
 
 
 def _pieces(parts: Sequence[Buffer]) -> Iterator[memoryview]:
-    """The parts in pieces of 1 MiB, which cost little memory to compare."""
+    """Yields the parts in pieces of 1 MiB, so that comparing them takes little memory."""
     for part in parts:
         view = memoryview(part)
         yield from (view[at : at + (1 << 20)] for at in range(0, len(view), 1 << 20))

@@ -1,12 +1,12 @@
-"""Digests of a rank's records, from which two runs are compared before any of their ranks is read.
+"""Digests of a rank's records: comparing those of two runs is enough where the runs are equal.
 
-    steps      one digest for each stretch of steps, over what was recorded there: each record's
-               name, kind, mode, phase, pass, call, element type, shape and the digest of its values
+    steps      one digest for each stretch (range) of steps, over what was recorded in them: each
+               record's name, kind, mode, phase, pass, call, dtype, shape and digest of its values
     outline    one digest over everything else that a comparison reads of a rank's table: order,
-               attempts, flags, edges, and the header but for what names the process
+               attempts, flags, edges, and the header without what differs between processes
 
-Two ranks with equal digests of steps recorded the same, bit for bit. Two ranks of one run with
-equal outlines have the same table but for values, so that one of them can stand for the other.
+Two ranks with equal digests of steps recorded the same values, bit for bit. Two ranks of one run
+with equal outlines have equal tables but for values, so that one of them can stand for the other.
 
 A stretch is `width` steps long, a power of two, and begins at a multiple of it. The digest of a
 longer stretch is made of those of its halves, so that digests of different widths can be compared.
@@ -31,9 +31,9 @@ __all__ = ["MOST_STRETCHES", "RankDigests", "digests_of", "read_digests"]
 
 Array = np.ndarray[Any, Any]
 MOST_STRETCHES: Final = 4096
-"""Stretches of a rank that have a digest; with more steps, stretches are longer."""
+"""The most digests of steps that a rank has; with more steps, each digest covers more of them."""
 _MOST_WIDTH: Final = 1 << 60
-"""Sixteen stretches of this width have all steps of 64 bits; no rank needs fewer."""
+"""The widest stretch of steps that is read: sixteen of them cover all 64-bit step numbers."""
 _SIZE: Final = 16  # bytes of a digest: the first half of a SHA-256
 _STEP: Final = b"anchor step 1\0"
 _STEPS: Final = b"anchor steps 1\0"
@@ -52,16 +52,21 @@ _OF_THE_PROCESS: Final = (
     "history.",
     "torch.initial_seed",
 )
-"""Header entries that name the process, or that a comparison reads of single ranks alone."""
+"""How the names of header entries begin that differ between the processes of a run.
+
+The outline's digest leaves them out.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RankDigests:
-    """The digests of one rank's visible records.
+    """The digests of one rank's visible records, by which ranks are compared without reading them.
 
-    outline: see the module. is_traced: whether any operation was traced, or could not be.
-    width: how many steps a stretch has. stretches: the digest of each stretch with records, by its
-    number (its first step divided by the width), ascending.
+    outline: the digest of what a comparison reads beside values, see the module. is_traced: whether
+        any operation was traced, or could not be.
+    width: how many steps a stretch (range of steps with one digest) has. stretches: the digest of
+        each stretch that has records, by its number (its first step divided by the width),
+        ascending.
     """
 
     outline: bytes
@@ -70,9 +75,9 @@ class RankDigests:
     stretches: Mapping[int, bytes]
 
     def of_width(self, width: int) -> RankDigests:
-        """These digests, with stretches made longer until each has at least `width` steps.
+        """Returns coarser digests, each of at least `width` steps.
 
-        width: a power of two.
+        width: a power of two. The digests stay as they are if they are as coarse already.
         """
         digests = self
         while digests.width < width:
@@ -82,14 +87,14 @@ class RankDigests:
         return digests
 
     def bounded(self, most: int) -> RankDigests:
-        """These digests, with stretches made longer until there are at most `most` of them."""
+        """Returns coarser digests, so that there are at most `most` of them."""
         digests = self
         while len(digests.stretches) > most:
             digests = digests.of_width(2 * digests.width)
         return digests
 
     def document(self) -> dict[str, Any]:
-        """The digests as an index has them; see `read_digests`."""
+        """Returns the digests as a JSON object for an index, which `read_digests` parses."""
         return {
             "outline": self.outline.hex(),
             "is_traced": self.is_traced,
@@ -100,7 +105,7 @@ class RankDigests:
 
 
 def read_digests(document: Any) -> RankDigests:
-    """The digests in a document that `RankDigests.document` made.
+    """Parses the digests in a document that `RankDigests.document` made.
 
     Raises ValueError, KeyError or TypeError for any other document.
     """
@@ -120,7 +125,10 @@ def read_digests(document: Any) -> RankDigests:
 
 
 def digests_of(reader: RankRecords) -> RankDigests:
-    """Makes the digests of a rank. Raises DamagedError where its log of operations is damaged."""
+    """Computes the digests of a rank.
+
+    Raises DamagedError where its log of operations is damaged.
+    """
     rows = visible_rows(reader)
     digests = RankDigests(
         _outline(reader, rows), bool(reader.operations()), 1, _step_digests(reader, rows)
@@ -129,7 +137,7 @@ def digests_of(reader: RankRecords) -> RankDigests:
 
 
 def _step_digests(reader: RankRecords, rows: Array) -> dict[int, bytes]:
-    """The digest of each step that has records, ascending; rows: in order of execution."""
+    """Returns the digest of each step that has records, ascending; rows: in order of execution."""
     step = reader.column("step")[rows]
     laid = _RecordBytes(reader)
     order = np.lexsort((*laid.places(rows), step))
@@ -145,7 +153,7 @@ def _step_digests(reader: RankRecords, rows: Array) -> dict[int, bytes]:
 
 
 def _parts(step: Array) -> Iterator[tuple[int, int]]:
-    """Ranges of sorted records, of whole steps: about `_AT_ONCE` records, or one step."""
+    """Yields ranges of sorted records, about `_AT_ONCE` at a time; each step is in one range."""
     first = 0
     while first < len(step):
         last = step[min(first + _AT_ONCE, len(step)) - 1]
@@ -155,7 +163,7 @@ def _parts(step: Array) -> Iterator[tuple[int, int]]:
 
 
 class _RecordBytes:
-    """Lays out records as bytes that do not depend on how a rank numbers its names and forms."""
+    """Writes records as bytes that do not depend on how a rank numbers its series and forms."""
 
     def __init__(self, reader: RankRecords) -> None:
         catalogue = reader.catalogue
@@ -165,7 +173,7 @@ class _RecordBytes:
         self._dtypes = _labels([[one.dtype] for one in catalogue.forms])
 
     def places(self, rows: Array) -> tuple[Array, ...]:
-        """Keys to sort records of a step by, the last of them first, as `np.lexsort` takes them.
+        """Returns keys for `np.lexsort` (the last sorts first) that sort the records of a step.
 
         Records with equal keys keep the order of execution, which tells them apart.
         """
@@ -177,7 +185,7 @@ class _RecordBytes:
         )
 
     def records(self, rows: Array) -> Array:
-        """One line of bytes for each record."""
+        """Returns one row of bytes for each record."""
         column, reader = self._reader.column, self._reader
         shapes, codes = reader.shape_codes(rows)
         numbers = [column(name)[rows].astype("<i8") for name in ("pass_index", "call")]
@@ -196,19 +204,19 @@ class _RecordBytes:
 
 
 def _labels(values: Sequence[Sequence[Any]]) -> Array:
-    """For each of these the digest of its JSON: (len(values), 16) bytes."""
+    """Returns the digest of the JSON of each value: (len(values), 16) bytes."""
     raw = b"".join(_hash(b"", json.dumps(one).encode()) for one in values)
     return np.frombuffer(raw, np.uint8).reshape(-1, _SIZE)
 
 
 def _ranked(labels: Array) -> Array:
-    """The place of each label among the sorted ones."""
+    """Returns the rank of each label in sorted order, equal labels alike."""
     _, places = np.unique(labels, axis=0, return_inverse=True)
     return np.asarray(places).reshape(-1)
 
 
 def _outline(reader: RankRecords, rows: Array) -> bytes:
-    """The digest of what a comparison reads of a rank beside what its steps' digests cover."""
+    """Returns the digest of what a comparison reads of a rank and no digest of steps covers."""
     catalogue = reader.catalogue
     shapes, codes = reader.shape_codes(rows)
     header = catalogue.attempts[-1].header if catalogue.attempts else {}
@@ -230,7 +238,7 @@ def _outline(reader: RankRecords, rows: Array) -> bytes:
 
 
 def _halved(stretches: Mapping[int, bytes]) -> dict[int, bytes]:
-    """The digests of stretches twice as long."""
+    """Returns the digests of stretches of steps that are twice as long, by their numbers."""
     none = bytes(_SIZE)
     return {
         number: _hash(_STEPS, *(stretches.get(2 * number + half, none) for half in (0, 1)))

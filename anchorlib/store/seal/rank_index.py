@@ -1,8 +1,8 @@
 """The index of a sealed rank: figures of each series, so that readers need not read the table.
 
-It holds the figures that listings and pooled histograms need, of the visible rows (of a coordinate
-that was recorded again after a resume, the last attempt's). They are counted when the rank is
-sealed, from rows that fit their checksums.
+The index holds the figures that listings and pooled histograms need, of the visible rows (where a
+resumed run recorded coordinates again, those of the last attempt). They are counted when the rank
+is sealed, from rows that fit their checksums.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _AT_ONCE: Final = 1 << 14  # rows whose histograms are made at a time
 
 @dataclass(frozen=True, slots=True)
 class SeriesFigures:
-    """The figures of all records of one tensor, kind and mode on one rank.
+    """Figures over all records of one tensor, kind and mode on one rank.
 
-    dtypes, shapes: the different ones, in order of appearance. first_order: the order of its first
-    record. bytes: of stored values. minimum, maximum: over all finite elements, None where there
-    are none. histogram: of all elements together. scales: the different loss scales that its
-    records carry, ascending; 1.0 stands for none.
+    dtypes, shapes: the different ones, in order of appearance. first_order: the `order` of the
+        first record. bytes: of stored values. minimum, maximum: over all finite elements, None
+        where there are none. histogram: of all elements together. scales: the different loss scales
+        of the records, ascending; 1.0 where no loss scale was used.
     """
 
     name: str
@@ -87,14 +87,15 @@ class SeriesFigures:
 
 @dataclass(frozen=True, slots=True)
 class RankFigures:
-    """The figures of a sealed rank, without its records.
+    """The figures of a sealed rank, without its records: the content of its index.
 
     steps: steps that have records, ascending. created_ns, written_ns: when the rank was made, and
-    when its newest record was observed. bytes: of stored values, all attempts together.
+        when its newest record was observed. bytes: of stored values, all attempts together.
     series: in order of execution. gaps: observations that were not recorded.
-    parts: the parts of the rank that the figures are counted from.
-    is_part: whether they are figures of one part of several, and not of the rank.
-    digests, by_step: of its steps; None for a part, and in an index of a version that made none.
+    parts: the numbers of the rank's parts that the figures are counted from.
+    is_part: whether they are figures of one part of several, and not of the complete rank.
+    digests, by_step: digests and figures of its steps; None for a part, and in an index of a
+        version that made none.
     """
 
     rank: int
@@ -114,9 +115,9 @@ class RankFigures:
 
 
 def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
-    """The index of one sealed rank, or of a part of it; None where it has none. One request.
+    """Reads the index of one sealed rank, or of a part of it, in one request.
 
-    Raises DamagedError for a damaged index.
+    Returns None where there is no index. Raises DamagedError for a damaged index.
     """
     key = f"{rank_name(rank, part)}/{INDEX}"
     data = run.get(key, 0, MOST_BYTES)
@@ -132,7 +133,7 @@ def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
 
 
 def index_document(figures: RankFigures) -> bytes:
-    """The line of an index object, before it is compressed."""
+    """Returns the index as one line of JSON, before it is compressed."""
     document = asdict(replace(figures, digests=None, by_step=None))
     del document["parts"], document["digests"], document["by_step"]
     if not figures.is_part:
@@ -152,7 +153,10 @@ def index_document(figures: RankFigures) -> bytes:
 
 
 def figures_of(reader: RankRecords) -> RankFigures:
-    """Counts the figures of a rank. Raises DamagedError where its rows are damaged."""
+    """Counts the figures of a rank from its rows.
+
+    Raises DamagedError where its rows are damaged.
+    """
     catalogue, rows = reader.catalogue, visible_rows(reader)
     owner = reader.series_ids[rows]
     order = np.argsort(owner, kind="stable")

@@ -1,7 +1,7 @@
-"""A sealed rank with the keys, rows and bytes that it had as a live rank.
+"""A sealed rank presented under the keys, rows and bytes that it had as a live rank.
 
-Rows keep the numbers with which they were written, so checksums that cover places still fit. The
-sealed arrays behind them are sorted by series, so the values of a tensor are one range.
+Rows keep the numbers with which they were written, so checksums that cover row numbers still fit.
+The sealed arrays behind them are sorted by series, so the values of a tensor are one range.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["SealedRank", "rank_location"]
 
 
 class SealedRank(RowLocation):
-    """The location of a sealed rank of the run at `run`; keys begin at the rank.
+    """The location of a sealed rank of the run at `run`; keys are relative to the rank's folder.
 
-    sealed: the rank's `sealed.json`. Files that belong to no array of the live rank are read as
-    they are stored.
+    Chunk files of the live rank (the rank before it was sealed) are made from the sealed arrays.
+    All other files are read as they are stored. sealed: the rank's `sealed.json`.
     """
 
     def __init__(self, run: Location, sealed: Sealed) -> None:
@@ -43,7 +43,10 @@ class SealedRank(RowLocation):
         self._sizes = {one.key[begin:]: one.size for one in sealed.objects}
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """See `Location.get`; a chunk file of the live rank is made anew from sealed rows."""
+        """Returns up to `length` bytes of the file at `key` from `start` on; None for no file.
+
+        A chunk file of the live rank is rebuilt from sealed rows.
+        """
         folder, _, name = key.rpartition("/")
         source, array = self.rows_of(folder), self._serving.get(folder)
         if source is None or array is None:
@@ -58,7 +61,7 @@ class SealedRank(RowLocation):
         return _file(source, first, array.rows, start, length)
 
     def list(self, prefix: str) -> list[str]:
-        """See `Location.list`."""
+        """Returns the names in the folder at `prefix`, sorted, as the live rank had them."""
         source, array = self.rows_of(prefix.strip("/")), self._serving.get(prefix.strip("/"))
         if source is None or array is None:
             return self._rank.list(prefix)
@@ -66,9 +69,9 @@ class SealedRank(RowLocation):
         return sorted(["zarr.json", *(chunk_key(chunk, len(source.shape)) for chunk in chunks)])
 
     def rows_of(self, key: str) -> RowSource | None:
-        """The rows of the array that was at `key` in the live rank; None where there was none.
+        """Returns the rows of the array that was at `key` in the live rank; None for no array.
 
-        Raises DamagedError.
+        Raises DamagedError where `sealed.json` contradicts itself.
         """
         array = self._serving.get(key)
         if array is None:
@@ -78,7 +81,7 @@ class SealedRank(RowLocation):
         return self._sources[key]
 
     def faults(self) -> Iterator[str]:
-        """The faults of the rank's objects, in words; reads each object as a whole."""
+        """Yields in words what is wrong with the rank's objects; reads each object completely."""
         return sealed_faults(self.run, self.sealed)
 
     def _source(self, array: SealedArray, key: str) -> RowSource:
@@ -108,7 +111,7 @@ class SealedRank(RowLocation):
         return SealedRows(elements, shape[0], shape[1:], order)
 
     def _label(self, key: str, name: str) -> np.ndarray[Any, Any]:
-        """One column of the labels of a form, in sealed order."""
+        """Returns one column of the labels (step, …) at `key`, in the order of the sealed array."""
         array = self._array(key)
         if name not in array.columns:
             raise DamagedError(f"{self.sealed.key} is damaged: {key} has no column {name}")
@@ -140,7 +143,7 @@ class SealedRank(RowLocation):
 
     @cached_property
     def _serving(self) -> Mapping[str, SealedArray]:
-        """For the key of each array of the live rank, the sealed array that has its rows."""
+        """For the key of each array of the live rank, the sealed array that holds its rows."""
         arrays = self._arrays.values()
         return {key: array for array in arrays for key in array.serves if key is not None}
 
@@ -149,7 +152,7 @@ class SealedRank(RowLocation):
 
 
 def rank_location(run: Location, rank: int, part: int = 0) -> Location:
-    """The location of one rank of the run at `run`, sealed or live: readers see no difference.
+    """Returns the location of one rank of the run at `run`; sealed and live ranks are read alike.
 
     part: the number of the part of the rank; 0 where the rank is whole.
     Raises DamagedError where its `sealed.json` is damaged.
@@ -159,7 +162,10 @@ def rank_location(run: Location, rank: int, part: int = 0) -> Location:
 
 
 def _file(source: RowSource, first: int, rows: int, start: int, length: int | None) -> bytes:
-    """Bytes of a live rank's chunk file, made from its rows; bytes behind the last row are zero."""
+    """Returns bytes of a live rank's chunk file, made from its rows; zeros behind the last row.
+
+    first: the first row in the file. rows: how many rows the file has room for.
+    """
     width = source.dtype.itemsize * prod(source.shape)
     stop = rows * width if length is None else min(start + length, rows * width)
     if start >= stop:

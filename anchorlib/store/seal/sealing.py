@@ -1,4 +1,4 @@
-"""The sealing of a closed rank: its arrays and documents made into objects."""
+"""Seals a closed rank: makes a few large, compressed objects of its arrays and documents."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ BYTES: Final = np.dtype("u1")
 def seal(
     run: Location, reader: RankRecords, into: Target, *, ended_elsewhere: bool = False
 ) -> Sealed:
-    """Puts the objects of one closed rank `into` a target, `sealed.json` last, and returns it.
+    """Writes a closed rank as sealed objects `into` a target; returns what `sealed.json` says.
 
+    `sealed.json` is written last.
     run: the location whose keys begin with "rank0/"; reader: reads the rank there, or a part of it,
-    which becomes a sealed part of the same name.
-    ended_elsewhere: the rank is a part whose session went on at another collector, and was closed
-    there: its own catalogue never says so.
+        which becomes a sealed part of the same name.
+    ended_elsewhere: the rank is a part whose session moved to another collector, and was closed
+        there, so that its own catalogue does not say that it was closed.
     The same rank gives the same objects, byte by byte, so a target may keep objects that it has.
     Values are compared with their digests, rows with their checksums. The run's own `zarr.json` is
     no part of a rank: the caller copies it.
@@ -55,7 +56,7 @@ def seal(
     Memory: the values of one shard (64 MiB), the same compressed, and the table.
 
     Raises StoreError where the rank was not closed, or is sealed already; DamagedError where rows
-    or values are not those that were written, and whatever the target raises.
+    or values do not fit their checksums, and whatever the target raises.
     """
     _check(run, reader, into, ended_elsewhere=ended_elsewhere)
     reader.check_rows(np.arange(reader.committed))
@@ -97,7 +98,7 @@ def _check(run: Location, reader: RankRecords, into: Target, *, ended_elsewhere:
 
 
 class _Sealing:
-    """The objects of one rank as they are made."""
+    """Writes the objects of one rank and collects their description for `sealed.json`."""
 
     def __init__(self, run: Location, reader: RankRecords, into: Target) -> None:
         self._name = rank_name(reader.rank, reader.part)
@@ -108,7 +109,7 @@ class _Sealing:
         self.arrays: dict[str, Mapping[str, Any]] = {}
 
     def put(self, key: str, *parts: Buffer) -> None:
-        """Puts one object, and keeps its size and SHA-256 for `sealed.json`."""
+        """Stores one object, and notes its size and SHA-256 for `sealed.json`."""
         key = f"{self._name}/{key}"
         hasher = hashlib.sha256()
         for part in parts:
@@ -118,13 +119,13 @@ class _Sealing:
         self.objects.append(SealedObject(key, size, hasher.hexdigest()))
 
     def log(self, key: str, end: int) -> None:
-        """Puts a log of lines, the catalogue or the operations, as an array of `end` bytes."""
+        """Stores a log of lines, the catalogue or the operations, as an array of `end` bytes."""
         source = StoredRows(self._rank, key, BYTES, CATALOG_CHUNK)
         array = SealedArray(key, BYTES, Grid.of((end,), 1), (key,), CATALOG_CHUNK)
         self._array(Written(array, ("byte",), TABLES), source.span)
 
     def table(self) -> None:
-        """Puts the columns of the table, stacked by dtype, and the pairs of all histograms."""
+        """Stores the columns of the table, stacked by dtype, and the pairs of all histograms."""
         reader = self._reader
         self.put("records/zarr.json", group_json(stamp()))
         by_dtype: dict[np.dtype[Any], dict[str, StackedColumn]] = {}
@@ -146,7 +147,7 @@ class _Sealing:
             self._array(written, StoredRows(self._rank, key, dtype).span)
 
     def forms(self) -> None:
-        """Puts the values and labels, form by form."""
+        """Stores values and labels of each form (records of one dtype and shape)."""
         self.put("forms/zarr.json", group_json(stamp()))
         for entry in self._reader.catalogue.forms:
             form = sorted_form(self._reader, self._rank, entry)
@@ -178,7 +179,7 @@ class _Sealing:
         self._array(Written(array, axes, VALUES, stamp(dtype=entry.dtype)), form.values())
 
     def operations(self) -> None:
-        """Puts the log of operations, if there is one."""
+        """Stores the log of traced operations, if there is one."""
         end = operation_entries(self._rank)[1]
         if end:
             self.put("ops/zarr.json", group_json(stamp()))
@@ -196,12 +197,15 @@ class _Sealing:
 
 
 def _word(dtype: np.dtype[Any]) -> str:
-    """A dtype as a name: "uint64", and "uint64_big" for the digests."""
+    """Returns a dtype as a name: "uint64", or "uint64_big" for big-endian digests."""
     return f"{dtype.name}_big" if dtype.str[0] == ">" else dtype.name
 
 
 def _form_key(entry: Form) -> str:
-    """The group of a sealed form; forms of format 1, which shared groups, each get their own."""
+    """Returns the group for the sealed arrays of a form (one dtype and shape).
+
+    Forms of format 1, which shared groups, get one each.
+    """
     if entry.group.startswith("forms/"):
         return entry.group
     shape = "flat" if entry.shape is None else "x".join(map(str, entry.shape)) or "scalar"
@@ -214,7 +218,10 @@ def _named(reader: RankRecords, number: int) -> dict[str, str]:
 
 
 def _served(entry: Form) -> dict[str, str]:
-    """For each label of a form the key of the array of the live rank that it stands for."""
+    """Returns for each label (step, …) of a form the key of the live array with its entries.
+
+    A form is the records of one dtype and shape.
+    """
     served = {name: f"{entry.group}/{array}" for name, array in entry.labels}
     if entry.flat:
         served["written_start"] = f"{entry.group}/{entry.starts}"

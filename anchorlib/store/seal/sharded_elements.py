@@ -1,7 +1,7 @@
-"""Elements read from the shards of one sealed array, in as few requests as their places allow.
+"""Reads elements from the shards of one sealed array, in as few requests as their offsets allow.
 
 The index of a shard is read once. Then one request reads from the first wanted chunk to the last
-one, or to a gap of more than 8 MiB between wanted chunks. A reader that goes on where it stopped
+one, or to a gap of more than 8 MiB between wanted chunks. A reader that continues where it stopped
 gets the rest of the shard with its second request. Each chunk is compared with its checksum before
 its elements are returned.
 """
@@ -33,14 +33,14 @@ _CHUNKS_BYTES: Final = 32 << 20
 
 @dataclass(slots=True)
 class _Last:
-    """A cache of the values used last: up to `limit` bytes, but always one value."""
+    """A least-recently-used cache: up to `limit` bytes, but always at least one value."""
 
     limit: int
     _entries: OrderedDict[tuple[str, int], tuple[Any, int]] = field(default_factory=OrderedDict)
     _bytes: int = 0
 
     def get(self, key: str, place: int = 0) -> Any:
-        """The value that was put there; None where there was none, or it was dropped."""
+        """Returns the cached value; None where it was never put there, or was dropped."""
         entry = self._entries.get((key, place))
         if entry is None:
             return None
@@ -48,7 +48,10 @@ class _Last:
         return entry[0]
 
     def put(self, value: Any, nbytes: int, key: str, place: int = 0) -> None:
-        """Keeps a value, and drops the values that were used longest ago."""
+        """Caches a value of `nbytes` bytes.
+
+        Drops the least recently used values beyond the limit.
+        """
         self._bytes += nbytes - self._entries.pop((key, place), (None, 0))[1]
         self._entries[key, place] = value, nbytes
         while self._bytes > self.limit and len(self._entries) > 1:
@@ -66,7 +69,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class _ShardBytes:
-    """Bytes of a shard from `start` on."""
+    """Some consecutive bytes of a shard, which begin at offset `start` of it."""
 
     start: int
     data: bytes
@@ -78,10 +81,11 @@ class _ShardBytes:
 
 @dataclass(frozen=True, slots=True)
 class ShardedElements:
-    """The elements of one array, flat, in C order.
+    """Reads the elements of one sealed array, flat, in C order.
 
-    rank: the location of the rank's objects. name: of the rank's folder, for errors.
-    sizes: of each object, by its key in the rank, from `sealed.json`.
+    rank: the location of the rank's objects. name: the rank's folder, for errors.
+    sizes: the size of each object, by its key in the rank, from `sealed.json`.
+    kept: the caches that all arrays of the rank share.
     """
 
     rank: Location
@@ -91,7 +95,10 @@ class ShardedElements:
     kept: Kept
 
     def spans(self, spans: Sequence[tuple[int, int]]) -> Iterator[Array]:
-        """The elements of each span, start … stop - 1. Raises DamagedError, naming the object."""
+        """Yields the elements of each span (start, stop).
+
+        Raises DamagedError, naming the object.
+        """
         grid = self.array.grid
         wanted: dict[str, list[int]] = {}
         for start, stop in spans:
@@ -121,7 +128,10 @@ class ShardedElements:
         return elements
 
     def _stored(self, key: str, place: int, wanted: list[int]) -> memoryview:
-        """The bytes of one chunk as they are stored."""
+        """Returns the stored bytes of one chunk, still compressed.
+
+        key: of the shard. place: the chunk's index in it. wanted: the chunks that are also needed.
+        """
         index = self._index(key)
         start, stop = self._extent(key, index, place)
         part = self.kept.parts.get(key)
@@ -133,7 +143,7 @@ class ShardedElements:
     def _end(
         self, key: str, index: Array, place: int, wanted: list[int], before: _ShardBytes | None
     ) -> int:
-        """The end of a read that begins with the chunk at `place`."""
+        """Returns the offset where a read should end that begins with chunk `place` of a shard."""
         start, stop = self._extent(key, index, place)
         if before is not None and before.stop == start:  # a reader goes through the whole shard
             return self.sizes[key] - self._index_bytes

@@ -1,4 +1,4 @@
-"""The values of a form sorted by series, read from a live rank and compared with their digests."""
+"""Reads the values of a live rank's form sorted by series, and compares them with their digests."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _TOGETHER: Final = SHARD_BYTES // 2  # records of a flat form within this many b
 
 @dataclass(frozen=True, slots=True)
 class SortedForm:
-    """The records of one form that have a row in its arrays, series by series.
+    """The records of one form (of one dtype and shape, or flat: of many shapes), sorted by series.
 
+    Records without a row in the form's arrays are left out.
     rows: their rows in the table. places: their rows in the form's arrays, as written.
     starts, sizes: in a flat form, the first element of each record as written, and how many there
         are; -1 and 0 where none are kept.
@@ -44,7 +45,7 @@ class SortedForm:
 
     @property
     def entry(self) -> Form:
-        """The form as the catalogue knows it."""
+        """The form (dtype and shape) as the catalogue describes it."""
         return self.stored.entry
 
     @property
@@ -61,14 +62,17 @@ class SortedForm:
 
     @property
     def ends(self) -> Array:
-        """The end of each record among the elements of the sealed array."""
+        """For each record, the offset behind its last element in the sealed array."""
         if self.entry.shape is None:
             ends: Array = np.cumsum(self.sizes)
             return ends
         return np.arange(1, len(self.rows) + 1) * prod(self.entry.shape)
 
     def labels(self) -> dict[str, Array]:
-        """The labels of the records, by name; a shape is one label for each of its numbers."""
+        """Returns the labels (series, step, …) of the records, by name, each an int64 array.
+
+        The shape of a record is one label for each of its numbers.
+        """
         reader = self.reader
         labels = {name: reader.column(name)[self.rows].astype(INT64) for name in LABELS[1:]}
         labels = {"series": reader.series_ids[self.rows].astype(INT64), **labels}
@@ -81,12 +85,12 @@ class SortedForm:
         return labels
 
     def values(self) -> Values:
-        """The elements of the sealed array, which must be asked for in order."""
+        """Returns a function that reads elements of the sealed array; ranges must ascend."""
         return Values(self)
 
 
 class Values:
-    """The elements of a form's sealed array; each record read is compared with its digest."""
+    """Reads values in the order of the sealed array, and compares each record with its digest."""
 
     def __init__(self, form: SortedForm) -> None:
         self._form = form
@@ -96,7 +100,10 @@ class Values:
         self._hasher = xxhash.xxh3_128()
 
     def __call__(self, start: int, stop: int) -> Array:
-        """Elements start … stop - 1. Raises DamagedError where a record does not fit its digest."""
+        """Returns elements start … stop - 1.
+
+        Raises DamagedError where a record does not fit its digest.
+        """
         form = self._form
         size = prod(form.entry.shape or ())
         if not form.entry.flat and not start % size and not stop % size:
@@ -111,7 +118,7 @@ class Values:
         return data
 
     def _parts(self, start: int, stop: int, size: int) -> Iterator[Array]:
-        """Elements of records that are too large for one shard, read piece by piece."""
+        """Yields elements of records that are too large for one shard, read piece by piece."""
         while start < stop:
             record, first = divmod(start, size)
             count = min(size - first, stop - start)
@@ -120,7 +127,10 @@ class Values:
             start += count
 
     def _flat(self, start: int, stop: int) -> Iterator[Array]:
-        """Elements of a flat form; in the live rank records of other series lie between them."""
+        """Yields elements start … stop - 1 of a flat form (many shapes), record by record.
+
+        In the live rank records of other series lie between them; near records are read in one go.
+        """
         form, values = self._form, self._form.stored.values
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
         ends = self._ends[first : last + 1]
@@ -138,7 +148,7 @@ class Values:
         yield from (values.span(at, at + n) for at, n in zip(source, counts, strict=True))
 
     def _check(self, data: Array) -> None:
-        """Adds these elements to the digest; compares each record that ends among them."""
+        """Adds these elements to the running digest; checks each record that ends among them."""
         raw = data.view(np.uint8).data
         at, width = 0, data.dtype.itemsize
         while at < len(data) or self._is_done():
@@ -165,9 +175,10 @@ class Values:
 
 
 def sorted_form(reader: RankRecords, location: Location, entry: Form) -> SortedForm | None:
-    """A form sorted by series, then in the order of writing; None where it keeps no values.
+    """Returns the records of a form (one dtype and shape) sorted by series, then as written.
 
-    location: of the rank. Raises DamagedError where a row of its arrays has no record, or has two.
+    None where no values are kept. location: of the rank. Raises DamagedError where a row of the
+    form's arrays has no record, or has two.
     """
     if entry.array is None:
         return None
@@ -191,6 +202,9 @@ def sorted_form(reader: RankRecords, location: Location, entry: Form) -> SortedF
 
 
 def series_ranges(numbers: Array) -> dict[int, tuple[int, int]]:
-    """For each series the range [first, end) of its records among the sorted ones."""
+    """Returns for each series the range [first, end) of its records.
+
+    numbers: the series number of each record, sorted.
+    """
     cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     return {int(numbers[a]): (a, b) for a, b in pairwise(cuts) if a < b}

@@ -1,4 +1,4 @@
-"""Columns of one dtype stacked in one array: a table is a few objects instead of two a column."""
+"""Columns of one dtype stacked in one array, so that a table is few objects, not two a column."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class StackedColumn:
-    """One column of a stack: a function that returns its entries, and the array that it stands for.
+    """One column of a stack; entries: a function that returns the entries of a range of rows.
 
-    serves: the key of that array in the live rank; None where the column was no array there.
+    serves: the key of the live rank's array with these entries; None where there was no such array.
     """
 
     entries: Elements
@@ -30,16 +30,16 @@ class StackedColumn:
 
     @classmethod
     def of(cls, entries: Array, serves: str | None) -> StackedColumn:
-        """A column whose entries are in memory."""
+        """Returns a column whose entries are in memory."""
         return cls(lambda start, stop: entries[start:stop], serves)
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Columns of one dtype by their names, each of `rows` entries.
+    """Columns of one dtype by their names, each with `rows` entries, to be written as one array.
 
-    is_sorted: whether its records are sorted by series; one of its columns then has their live
-        rows.
+    is_sorted: whether its records are sorted by series; one of its columns then has their rows in
+        the live rank.
     """
 
     key: str
@@ -49,7 +49,7 @@ class Stack:
     is_sorted: bool = False
 
     def written(self) -> Written:
-        """The sealed array of the stack, of shape (column, record)."""
+        """Returns the description of the stack's sealed array, of shape (column, record)."""
         array = SealedArray(
             self.key,
             self.dtype,
@@ -62,7 +62,7 @@ class Stack:
         return Written(array, ("column", "record"), TABLES, stamp(columns=list(self.columns)))
 
     def elements(self, start: int, stop: int) -> Array:
-        """The entries of all columns, one column after the other."""
+        """Returns elements start … stop - 1 of the stack, which is one column after the other."""
         columns, at = list(self.columns.values()), 0
         entries = np.empty(stop - start, self.dtype)  # np.concatenate would lose the byte order
         while start < stop:

@@ -1,4 +1,7 @@
-"""Counts the figures of a rank's steps, from rows that fit their checksums."""
+"""Counts what was recorded in each step of a rank, for the HTML page of a run.
+
+These figures (counts, extremes, sums, histograms) are counted from rows that fit their checksums.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,10 @@ _AT_ONCE: Final = 1 << 14  # rows whose histograms are read at a time
 
 
 def step_figures_of(reader: RankRecords) -> StepFigures | None:
-    """Counts the figures of a rank's visible records; kept values of operations are left out.
+    """Counts the figures of a rank's steps, from its visible records.
 
-    None where there are more lines than readers take. Raises DamagedError where rows are damaged.
+    Recorded operands of operations are left out. Returns None where there are more lines (tensors
+    and phases) than readers accept. Raises DamagedError where rows are damaged.
     """
     rows = visible_rows(reader)
     keys, owner = _lines_of(reader, rows)
@@ -74,7 +78,10 @@ def step_figures_of(reader: RankRecords) -> StepFigures | None:
 
 
 def _lines_of(reader: RankRecords, rows: Array) -> tuple[list[LineKey], Array]:
-    """The keys of the lines, ascending, and the place of each row's line; -1 for operands."""
+    """Returns the keys of all lines, ascending, and for each row the index of its line.
+
+    A line is a name, kind, mode and phase; rows that hold operands of operations get -1.
+    """
     catalogue = reader.catalogue
     phases = catalogue.phases
     codes = reader.series_ids[rows].astype(np.int64) * max(len(phases), 1)

@@ -1,4 +1,4 @@
-"""Figures of each step of a rank, or of several ranks together: what the page draws of a run.
+"""Figures of each step of a rank, or of several ranks together: what the HTML page of a run draws.
 
     line       what was recorded under a name, kind, mode and phase
     stretch    steps that are counted together: one step, or `width` of them in a long run
@@ -44,7 +44,10 @@ _PENDING: Final = 1 << 23  # numbers of several ranks that wait to be added up
 
 @dataclass(frozen=True, slots=True)
 class StepLine:
-    """One line; first_order, first_step, last_step: over its records on all of its ranks."""
+    """A line, that is, all that was recorded under one name, kind, mode and phase (`key`).
+
+    first_order, first_step, last_step: over its records on all of `ranks`.
+    """
 
     key: LineKey
     first_order: int
@@ -57,8 +60,9 @@ class StepLine:
 class FirstNonfinite:
     """The first record with a NaN or an infinity, by step and order, then by rank.
 
-    nan, inf: how many elements are so, of `numel`. skipped: whether GradScaler skipped the step.
-    before: how many records its rank has before it.
+    nan, inf: how many elements are NaN and infinite, of `numel`. skipped: whether GradScaler
+        skipped the step.
+    before: how many records its rank has before this one.
     """
 
     step: int
@@ -76,15 +80,18 @@ class FirstNonfinite:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepFigures:
-    """Figures by line and stretch; cell = place of the line * number of stretches + stretch.
+    """Figures for each line (name, kind, mode, phase) and stretch (range of steps), a cell each.
 
-    ranks: whose records these are, ascending. steps: with records, ascending.
+    The cell of a line and a stretch has the number: line index * number of stretches + stretch
+    index.
+    ranks: whose records these are, ascending. steps: steps with records, ascending.
     width: how many steps a stretch has. stretches: first steps divided by the width, ascending.
     lines: ascending by their keys.
-    counts: for each of COUNTS one whole number a cell. low, high: the extremes of the finite
-    elements of each cell, NaN where there are none. sums, squares: of the finite elements, and of
-    the norms. bins, bin_counts: ascending (cell * SPAN + exponent + OFFSET), and their elements.
-    first: None where all elements are finite.
+    counts: for each of COUNTS one whole number per cell. low, high: the extremes of the finite
+        elements of each cell, NaN where there are none. sums: of the finite elements of each cell.
+        squares: of the L2 norms, squared.
+    bins, bin_counts: ascending (cell * SPAN + exponent + OFFSET), and how many elements each has.
+    first: the first record that is not finite; None where all elements are finite.
     """
 
     ranks: tuple[int, ...]
@@ -107,7 +114,7 @@ class StepFigures:
     __hash__ = None  # type: ignore[assignment]  # arrays have none
 
     def arrays(self) -> dict[str, Array]:
-        """All arrays by name, but for `steps` and `stretches`."""
+        """Returns all arrays by name, except `steps` and `stretches`."""
         return {
             **self.counts,
             "low": self.low,
@@ -127,7 +134,7 @@ class StepFigures:
 
 
 class StepPool:
-    """Adds up figures of ranks one after the other; each rank may come once."""
+    """Adds up the figures of ranks one after the other; each rank may be added once."""
 
     def __init__(self) -> None:
         self._waiting: list[StepFigures] = []
@@ -135,7 +142,7 @@ class StepPool:
         self._is_lacking = False
 
     def add(self, part: StepFigures | None) -> None:
-        """Adds figures; None stands for a rank that has none, so that there are none of all."""
+        """Adds the figures of a rank; None, for a rank without figures, makes the total None."""
         if part is None or self._is_lacking:
             self._is_lacking, self._waiting = True, []
             return
@@ -145,9 +152,9 @@ class StepPool:
             self._add_up()
 
     def total(self) -> StepFigures | None:
-        """The figures of all ranks together.
+        """Returns the figures of all ranks together.
 
-        None without a rank, where one has no figures, and where all have more lines than fit.
+        None where no rank was added, a rank had no figures, or there are too many lines together.
         """
         self._add_up()
         return self._waiting[0] if self._waiting else None
@@ -161,8 +168,9 @@ class StepPool:
 
 
 def fitting(lines: int, width: int, steps: Array) -> tuple[int | None, Array]:
-    """The least width from `width` on with which the cells are not too many, and its stretches.
+    """Returns the least width from `width` on with which there are not too many cells.
 
+    A cell is a line and a stretch of `width` steps. The second result is the stretches' numbers.
     The width is None where there are too many lines.
     """
     stretches = np.unique(steps // width)
@@ -218,7 +226,7 @@ def _added(parts: Sequence[StepFigures]) -> StepFigures | None:
 
 
 def _all_of(lines: Sequence[StepLine]) -> StepLine:
-    """One line in place of the lines of several parts that have the same key."""
+    """Returns one line in place of the lines of several ranks that have equal keys."""
     first = lines[0]
     return StepLine(
         first.key,

@@ -1,6 +1,6 @@
-"""Figures of steps as an index has them: lines as text, arrays compressed.
+"""Figures of steps as an index stores them: lines as text, arrays compressed.
 
-What they say is bounded before it is read into memory, for it may come from anywhere.
+Sizes are checked before memory is allocated for them, because an index may come from anywhere.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FIRST: Final = FirstNonfinite.__slots__
 
 
 def step_figures_document(figures: StepFigures) -> dict[str, Any]:
-    """The figures as an index has them; see `read_step_figures`."""
+    """Returns the figures as a JSON object for an index, which `read_step_figures` parses."""
     first = figures.first
     return {
         "ranks": ranges_of(figures.ranks),
@@ -56,7 +56,7 @@ def step_figures_document(figures: StepFigures) -> dict[str, Any]:
 
 
 def read_step_figures(document: Any) -> StepFigures:
-    """The figures in a document that `step_figures_document` made.
+    """Parses the figures in a document that `step_figures_document` made.
 
     Raises ValueError, KeyError or TypeError for any other document.
     """
@@ -101,14 +101,17 @@ def read_step_figures(document: Any) -> StepFigures:
 
 
 def _packed(values: Array) -> str:
-    """Numbers of eight bytes as text: their first bytes, their second bytes, …, compressed."""
+    """Returns 8-byte numbers as text: all their first bytes, all second bytes, …, compressed."""
     wide = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     planes = wide.view(np.uint8).reshape(-1, 8).T
     return base64.b64encode(deflated(np.ascontiguousarray(planes).tobytes())).decode()
 
 
 def _unpacked(packed: Any, dtype: Any, length: int | None = None) -> Array:
-    """The numbers that `_packed` packed. Raises ValueError where they are not `length`."""
+    """Returns the array that `_packed` packed.
+
+    Raises ValueError where it has not `length` numbers.
+    """
     most = MOST_BYTES if length is None else 8 * length
     raw = inflated(base64.b64decode(text(packed), validate=True), most)
     if len(raw) % 8 or (length is not None and len(raw) != most):
@@ -121,7 +124,7 @@ def _unpacked(packed: Any, dtype: Any, length: int | None = None) -> Array:
 
 
 def _keyed(packed: Mapping[str, Any], keys: str, counts: str, most: int) -> tuple[Array, Array]:
-    """Ascending keys below `most`, and a count for each."""
+    """Unpacks two arrays: ascending keys from 0 to below `most`, and a count for each."""
     ascending = _unpacked(packed[keys], np.int64)
     # Neighbours are compared: a difference of two of them might not fit into 64 bits.
     if len(ascending) and (

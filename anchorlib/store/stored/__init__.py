@@ -1,4 +1,4 @@
-"""The arrays of one rank read back: rows and values with their checksums, the operations log."""
+"""Reads back the arrays of one rank: rows and values with their checksums, the operations log."""
 
 from anchorlib.store.stored.hidden_attempts import visible_rows
 from anchorlib.store.stored.operations import LOG, operation_entries

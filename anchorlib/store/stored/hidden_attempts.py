@@ -1,4 +1,4 @@
-"""The visible rows of a rank: of each coordinate the last attempt, in order of execution."""
+"""Which rows of a rank readers see: for each coordinate those of the last attempt, in order."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ KEYS = ("step", "pass_index", "call", "phase")
 
 
 def visible_rows(reader: RankRows, *, attempts: bool = False) -> Array:
-    """Row numbers in order of execution.
+    """Returns the numbers of the rows that readers see, in order of execution.
 
-    Where a resumed run recorded a coordinate of a series again, all rows of the last attempt there
-    are visible, and rows of earlier attempts are not. attempts: every row is visible.
+    A resumed run may record a coordinate (step, pass, call, phase) of a series again: then all rows
+    of the last attempt there are visible, and rows of earlier attempts are not. attempts: True
+    makes every row visible.
     """
     order: Array = _sorted(reader.column("order"))
     attempt = reader.column("attempt")
@@ -38,7 +39,7 @@ def _sorted(values: Array) -> Array:
 
 
 def _group_maximum(keys: list[Array], values: Array) -> Array:
-    """For each row, the largest value among the rows whose keys are the same."""
+    """Returns, for each row, the largest value among all rows with the same keys."""
     order = np.lexsort([values, *keys])
     ends = np.zeros(len(order), bool)
     ends[-1] = True

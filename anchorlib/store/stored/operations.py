@@ -22,9 +22,9 @@ LOG: Final = "ops/log"
 
 
 def operation_entries(rank: Location) -> tuple[list[Entry], int]:
-    """The entries of the log of the rank at this location, and where its whole lines end.
+    """Reads the log of operations of a rank; returns its entries and its length in bytes.
 
-    Raises DamagedError for a line that no writer made.
+    The length counts complete lines alone. Raises DamagedError for a line that no writer made.
     """
     entries: list[Entry] = []
     rest, end, chunk = b"", 0, 0

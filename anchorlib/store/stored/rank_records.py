@@ -1,4 +1,4 @@
-"""What sealing asks of a rank: its records, with their figures and values, and what it left out."""
+"""What sealing needs from a reader of a rank: records, with figures and values, and gaps."""
 
 from __future__ import annotations
 
@@ -20,42 +20,51 @@ class RankRecords(RankRows, Protocol):
     """The records of one rank, as a `RankReader` or a `JoinedRank` reads them.
 
     rows: numbers of committed rows, int64. Each method that reads values or histograms raises
-    DamagedError where they are not those that were written.
+        DamagedError where they do not fit their checksums.
     """
 
     @property
     def catalogue_end(self) -> int:
-        """How many bytes of the catalogue are committed."""
+        """The offset in bytes behind the last complete line of the catalogue."""
 
     def kept(self, rows: Array) -> Array:
-        """Which of these rows have stored values, bool of shape (len(rows),)."""
+        """Returns which of these rows have stored values, bool of shape (len(rows),)."""
 
     def dtype_set(self, rows: Array) -> Sequence[str]:
-        """The different dtypes of these rows."""
+        """Returns the different dtypes of these rows."""
 
     def shape_codes(self, rows: Array) -> tuple[list[tuple[int, ...]], Array]:
-        """The different shapes of these rows, and for each row which of these is its shape."""
+        """Returns the different shapes of these rows, and each row's index in that list."""
 
     def stored_bytes(self, rows: Array) -> int:
-        """Bytes of the stored values of these rows."""
+        """Returns how many bytes the stored values of these rows have together."""
 
     def check_rows(self, rows: Array) -> None:
-        """Raise DamagedError where a row does not fit its checksum."""
+        """Raises DamagedError where a row does not fit its checksum."""
 
     def stack(self, rows: Array) -> Array:
-        """Raw storage of rows of one dtype and shape whose values are kept, (len(rows), *shape)."""
+        """Returns the raw stored values of rows of one dtype and shape: (len(rows), *shape).
+
+        The values of all these rows must be stored (`kept`).
+        """
 
     def histograms(self, rows: Array) -> Sequence[Log2Histogram]:
-        """The log2 histogram of each of these rows."""
+        """Returns the log2 histogram of each of these rows."""
 
     def bins(self, rows: Array) -> tuple[Array, Array, Array]:
-        """Of every bin of these rows' histograms: the place of its row, its exponent, its count."""
+        """Returns three parallel arrays over all bins of these rows' histograms.
+
+        They hold the row's index in `rows`, the exponent and the count.
+        """
 
     def pooled_pairs(self, rows: Array) -> Log2Histogram:
-        """One histogram of all elements of these rows, each of which has a stored histogram."""
+        """Returns one histogram of all elements of these rows.
+
+        Each of the rows must have a stored histogram.
+        """
 
     def gaps(self) -> Sequence[Gap]:
-        """What was observed and not recorded."""
+        """Returns the gaps: what was observed and not recorded."""
 
     def operations(self) -> Sequence[Mapping[str, Any]]:
-        """The entries of the log of operations."""
+        """Returns the entries of the log of traced operations."""

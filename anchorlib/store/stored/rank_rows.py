@@ -1,4 +1,4 @@
-"""What this folder asks of a rank whose rows it reads: its columns and its catalogue."""
+"""What the modules of this folder need from a reader of a rank: its columns and its catalogue."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class RankRows(Protocol):
 
     @property
     def part(self) -> int:
-        """The number of the part of the rank."""
+        """The number of the part of the rank that is read; 0 for the first or only part."""
 
     @property
     def catalogue(self) -> Catalogue:
-        """What the numbers in the rows mean."""
+        """The catalogue of the rank, which says what the numbers in its rows mean."""
 
     @property
     def committed(self) -> int:
@@ -39,20 +39,23 @@ class RankRows(Protocol):
 
     @property
     def is_current(self) -> bool:
-        """Whether the rank that was opened is still the one in the store."""
+        """Whether the rank was not overwritten or removed since it was opened."""
 
     @property
     def series_ids(self) -> Array:
-        """The number of each row's series."""
+        """The series number of each row."""
 
     def column(self, name: str) -> Array:
-        """One column of all committed rows."""
+        """Returns one column over all committed rows."""
 
     def cell(self, name: str, row: int) -> Any:
-        """One column of one row."""
+        """Returns the entry of column `name` in row `row`."""
 
 
 def is_whole(parts: Sequence[RankRows]) -> bool:
-    """Whether these parts are one part that is the whole rank: number 0, from the first record."""
+    """Whether `parts` is a single part that is the whole rank.
+
+    That is, the part has number 0 and all its attempts begin with their first record.
+    """
     attempts = parts[0].catalogue.attempts
     return len(parts) == 1 and not any(one.first for one in attempts) and not parts[0].part

@@ -1,4 +1,4 @@
-"""Rows of one rank compared with their checksums: figures and histograms as they were written."""
+"""Compares rows of one rank, with their figures and histograms, with their checksums."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["RowChecks"]
 Array = np.ndarray[Any, Any]
 _PART: Final = 4096  # rows compared at a time
 _AHEAD: Final = 1024
-"""So many rows are compared where fewer are asked for: to compare a few, most of the time goes into
-opening the files of all columns, and whoever reads one series often reads the next one."""
+"""At least so many rows are compared at a time: for a few rows, most of the time goes into opening
+the files of all columns, and whoever reads one series often reads the next one."""
 
 
 class RowChecks:
-    """The checksums of the rank at `location`, which `reader` reads."""
+    """Compares rows of the rank at `location`, which `reader` reads, with their checksums."""
 
     def __init__(self, location: Location, reader: RankRows) -> None:
         self._location = location
@@ -40,7 +40,10 @@ class RowChecks:
         self._fit = np.zeros(0, np.bool_)  # rows that were found to fit before
 
     def fresh_unfit(self, rows: Array) -> list[int]:
-        """As `unfit`, but rows that were found to fit before are not read again."""
+        """Returns those of these rows that do not fit their checksum; fitting rows are remembered.
+
+        Rows that were found to fit before are not read again.
+        """
         if len(self._fit) < self._reader.committed:
             self._fit = np.pad(self._fit, (0, self._reader.committed - len(self._fit)))
         asked = rows[~self._fit[rows]]
@@ -49,7 +52,7 @@ class RowChecks:
         judged = asked if len(asked) >= _AHEAD else self._with_next(asked)
         try:
             unfit = self.unfit(judged)
-        except StoreError:  # of a row that nobody has asked for, perhaps
+        except StoreError:  # perhaps caused by a row that the caller has not asked for
             judged, unfit = asked, self.unfit(asked)
         self._fit[judged] = True
         self._fit[unfit] = False
@@ -57,13 +60,13 @@ class RowChecks:
         return [row for row in unfit if row in wanted]
 
     def _with_next(self, rows: Array) -> Array:
-        """These rows, and those after the first of them that were not found to fit before."""
+        """Returns these rows and some after the first of them, without rows known to fit."""
         first = int(rows.min())
         fresh = np.flatnonzero(~self._fit[first : first + _AHEAD]) + first
         return np.union1d(rows, fresh)
 
     def unfit(self, rows: Array) -> list[int]:
-        """The rows among these that do not fit their checksum; rows without one are skipped.
+        """Returns those of these rows that do not fit their checksum; rows without one are skipped.
 
         Raises StoreError where a column cannot be read.
         """
@@ -90,7 +93,7 @@ class RowChecks:
         return ROW_1 if self._reader.catalogue.version == 1 else ROW
 
     def _each(self, table: Array) -> list[int | None]:
-        """The checksum of each row; None for one whose histogram cannot be read."""
+        """Returns the checksum computed for each row; None where its histogram cannot be read."""
         try:
             return self._checks(table)
         # With a damaged place or length numpy is asked for an array that cannot exist. Halving
@@ -132,7 +135,7 @@ class RowChecks:
         return self._seeds[series, form]
 
     def _pairs(self, table: Array) -> list[bytes]:
-        """The histogram of each row as bytes: its exponents, then its counts."""
+        """Returns the histogram of each row as bytes: its exponents, then its counts."""
         lengths = np.maximum(table["hist_length"], 0)
         if (lengths > MOST_BINS).any():
             raise StoreError("a histogram has more bins than there are exponents")

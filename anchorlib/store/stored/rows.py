@@ -1,4 +1,4 @@
-"""Rows of an array read back from its chunk files: the counterpart of `write.slots`."""
+"""Reads rows of an array back from its chunk files, which `write.slots` writes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ FAR_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """One array of a location: `rows` rows a chunk, each of `shape` and `dtype`.
+    """One array of a location, read from chunk files of `rows` rows, each of `shape` and `dtype`.
 
-    blank: whether a chunk without a file is full of zeros, and no damage.
+    key: the array's folder. blank: whether a chunk without a file counts as zeros, and not as
+        damage.
     """
 
     location: Location
@@ -36,11 +37,11 @@ class StoredRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one row."""
+        """How many bytes one row has."""
         return self.dtype.itemsize * prod(self.shape)
 
     def span(self, start: int, stop: int) -> Array:
-        """The rows start … stop - 1, shape (stop - start, *shape)."""
+        """Returns rows start … stop - 1, shape (stop - start, *shape)."""
         if (source := self._source()) is not None:
             return source.span(start, stop)
         entries = self._room(stop - start)
@@ -57,7 +58,7 @@ class StoredRows:
         return entries
 
     def pick(self, rows: Array) -> Array:
-        """The given rows in the given order, shape (len(rows), *shape)."""
+        """Returns the given rows in the given order, shape (len(rows), *shape)."""
         if (source := self._source()) is not None:
             return source.pick(rows)
         if len(rows) and _are_consecutive(rows):
@@ -76,13 +77,13 @@ class StoredRows:
         return picked
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """The elements of one row in C order, in pieces of at most `nbytes`, or of one element."""
+        """Yields the elements of one row in C order, at most `nbytes` (or one element) a time."""
         size, count = prod(self.shape), max(nbytes // self.dtype.itemsize, 1)
         for start in range(0, size, count):
             yield self.part(row, start, min(start + count, size))
 
     def part(self, row: int, start: int, stop: int) -> Array:
-        """Elements start … stop - 1 of one row in C order, flat."""
+        """Returns elements start … stop - 1 of one row in C order, flat."""
         if (source := self._source()) is not None:
             return source.part(row, start, stop)
         chunk, slot = divmod(row, self.rows)
@@ -92,7 +93,10 @@ class StoredRows:
         return elements
 
     def _source(self) -> RowSource | None:
-        """The row source of a location that keeps these rows in another form than chunk files."""
+        """Returns a source of these rows where the location does not store chunk files; else None.
+
+        That is so for sealed ranks.
+        """
         source = rows_at(self.location, self.key)
         if source is not None and (source.dtype, source.shape) != (self.dtype, self.shape):
             raise DamagedError(
@@ -110,7 +114,10 @@ class StoredRows:
         return entries
 
     def _room(self, count: int) -> Array:
-        """Memory for `count` rows, not filled: the system gives each page when it is read into."""
+        """Allocates memory for `count` rows without writing to it.
+
+        Raises StoreError if there is none.
+        """
         try:
             return np.empty((count, *self.shape), self.dtype)
         except (MemoryError, ValueError, OverflowError) as error:
@@ -119,7 +126,7 @@ class StoredRows:
             ) from error
 
     def _read(self, chunk: int, start: int, out: memoryview) -> None:
-        """Fills `out` with the bytes of one chunk file from `start` on."""
+        """Fills `out` with bytes of one chunk file from `start` on."""
         key = f"{self.key}/{chunk_key(chunk, len(self.shape))}"
         size = read_into(self.location, key, start, out)
         if size is None and self.blank:
@@ -134,10 +141,10 @@ def _are_consecutive(rows: Array) -> bool:
 
 
 def committed_rows(location: Location, records: str, known: int = 0) -> int:
-    """How many rows of the table at key `records` are committed.
+    """Returns how many rows of the table at key `records` are committed.
 
-    A row is committed when its entry of `seq` is its number + 1, and those of all rows before it
-    are theirs. known: rows that were found committed before.
+    A row is committed when its entry of `seq` is its number + 1, and the entries of all rows before
+    it are theirs. known: how many rows were found committed before.
     """
     seq = f"{records}/seq"
     chunk, slot = divmod(known, ROWS_PER_CHUNK)

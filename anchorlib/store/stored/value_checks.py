@@ -1,4 +1,4 @@
-"""Values compared, as they are read, with the digests that were made when they were captured."""
+"""Compares values, as they are read, with the digests that were made when they were captured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNFIT = "they do not fit their digest"
 
 
 def unfit(values: Array, digests: bytes) -> list[int]:
-    """The places along the first axis of `values` whose entries do not fit their digest.
+    """Returns the indices along the first axis of `values` whose entries do not fit their digest.
 
     digests: the stored digests of all entries, end to end.
     """
@@ -35,7 +35,10 @@ def unfit(values: Array, digests: bytes) -> list[int]:
 
 
 def _parts(values: Array) -> Iterable[bytes | memoryview]:
-    """The bytes of each entry; `struct` cuts small entries, without a Python loop over them."""
+    """Yields the bytes of each entry.
+
+    `struct` cuts small entries, without a Python loop over them.
+    """
     size = values.nbytes // max(len(values), 1)
     data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
     if 0 < size <= SMALL_BYTES:
@@ -44,7 +47,7 @@ def _parts(values: Array) -> Iterable[bytes | memoryview]:
 
 
 def removed_meanwhile(reader: RankRows) -> RunNotFoundError:
-    """The error to raise where a rank was removed, renamed or recorded anew since it was opened."""
+    """Makes the error for a rank that was removed, renamed or recorded anew since it was opened."""
     run = f"{escape(reader.run)}: " if reader.run else ""
     return RunNotFoundError(
         f"{run}rank {reader.rank} is not there any more: the run was removed, renamed or "
@@ -53,10 +56,10 @@ def removed_meanwhile(reader: RankRows) -> RunNotFoundError:
 
 
 def damage(reader: RankRows, row: int, why: str, what: str = "the values") -> AnchorError:
-    """The error to raise for a damaged record, which it names: a DamagedError.
+    """Makes the DamagedError for a damaged record, which it names; why, what: of the message.
 
-    A RunNotFoundError where the rank was removed since it was opened: missing files read as zeros,
-    which fit no digest, and would look like damage.
+    It is a RunNotFoundError where the rank was removed since it was opened: missing files read as
+    zeros, which fit no digest, and would look like damage.
     """
     run = f"{escape(reader.run)}: " if reader.run else ""
     if not reader.is_current:

@@ -1,4 +1,7 @@
-"""The values of a form, read from its arrays: whole rows, or spans of a flat form's elements."""
+"""Reads the values of a form from its arrays: complete rows, or spans of a flat form's elements.
+
+A form is the records of one dtype and shape; a flat form holds records of many shapes.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,26 @@ INT64 = np.dtype("<i8")
 
 @dataclass(frozen=True, slots=True)
 class StoredForm:
-    """One form of the rank at `location`; `rows` of its methods are rows of the form's arrays."""
+    """Reads the values of one form of the rank at `location`.
+
+    A form is the records of one dtype and shape; a flat form holds records of many shapes. Row
+    numbers in the methods are rows of the form's arrays, not of the rank's table.
+    """
 
     location: Location
     entry: Form
 
     @property
     def values(self) -> StoredRows:
-        """The array of its records, or of the elements of all records where the form is flat."""
+        """The array with all records' values.
+
+        Where shapes differ (a flat form), all their elements.
+        """
         storage = dtypes.dtype(self.entry.dtype).storage
         return self._array(str(self.entry.array), storage, self.entry.rows, self.entry.shape or ())
 
     def value(self, row: int) -> Array:
-        """Raw storage of one record."""
+        """Returns the raw stored values of one record."""
         if self.entry.shape is not None:
             value: Array = self.values.span(row, row + 1)[0]
             return value
@@ -45,7 +55,7 @@ class StoredForm:
         return self.values.span(offset, offset + count).reshape(shape)
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """Raw storage of one record in C order, flat, at most `nbytes` at a time."""
+        """Yields the raw stored values of one record in C order, flat, at most `nbytes` a time."""
         if self.entry.shape is not None:
             yield from self.values.blocks(row, nbytes)
             return
@@ -56,13 +66,16 @@ class StoredForm:
             yield self.values.span(start, min(start + count, end))
 
     def label(self, name: str, rows: Array) -> Array:
-        """The label `name` of these records, as it is stored beside their values."""
+        """Returns the label `name`, such as "step", stored beside the values of these records."""
         key = f"{self.entry.group}/{dict(self.entry.labels)[name]}"
         array = StoredRows(self.location, key, INT64, self.entry.label_rows, blank=True)
         return array.pick(rows)
 
     def shapes(self, rows: Array) -> Array:
-        """The shapes of records of a flat form, (len(rows), ndim), -1 behind the end of each."""
+        """Returns the shapes of records of a flat form: (len(rows), ndim), padded with -1.
+
+        A flat form holds records of many shapes.
+        """
         ndim = self.entry.ndim
         shapes = self._array(self.entry.shapes, INT64, shape_rows(ndim), (ndim,)).pick(rows)
         beyond = shapes < 0
@@ -75,23 +88,26 @@ class StoredForm:
         return shapes
 
     def offsets(self, rows: Array) -> Array:
-        """Where the elements of each record of a flat form begin; -1 where none are kept."""
+        """Returns where each record's elements begin in a flat form; -1 where none are kept.
+
+        A flat form holds records of many shapes, their elements end to end.
+        """
         return self._offsets.pick(rows)
 
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
-        """The different shapes of these records."""
+        """Returns the different shapes of these records."""
         if self.entry.shape is not None:
             return {self.entry.shape}
         return set(_trimmed(self.shapes(rows)))
 
     def shape_list(self, rows: Array) -> list[tuple[int, ...]]:
-        """The shape of each of these records."""
+        """Returns the shape of each of these records."""
         if self.entry.shape is not None:
             return [self.entry.shape] * len(rows)
         return _trimmed(self.shapes(rows))
 
     def nbytes(self, rows: Array) -> int:
-        """Bytes that the values of these records take."""
+        """Returns how many bytes the values of these records take together."""
         units = len(rows)
         if self.entry.shape is None:
             shapes = self.shapes(rows)
@@ -99,7 +115,10 @@ class StoredForm:
         return units * self.values.nbytes
 
     def elements(self, rows: int) -> int:
-        """Elements that the first `rows` records of a flat form have together."""
+        """Returns how many elements the first `rows` records of a flat form have together.
+
+        A flat form holds records of many shapes, their elements end to end.
+        """
         offsets = self._offsets.span(0, rows)
         kept = np.flatnonzero(offsets >= 0)
         if not len(kept):
@@ -108,7 +127,7 @@ class StoredForm:
         return int(offsets[kept[-1]]) + prod(shape)
 
     def _place(self, row: int) -> tuple[int, tuple[int, ...]]:
-        """Where a record of a flat form begins, and its shape."""
+        """Returns offset and shape of a record in a flat form, which holds many shapes."""
         offset = int(self._offsets.span(row, row + 1)[0])
         if offset < 0:
             raise StoreError(
@@ -128,6 +147,6 @@ class StoredForm:
 
 
 def _trimmed(shapes: Array) -> list[tuple[int, ...]]:
-    """Stored shapes as tuples, without the numbers behind their ends."""
+    """Returns stored shapes as tuples, without the -1 that pad them."""
     dims = (shapes >= 0).sum(axis=1).tolist()
     return [tuple(shape[:count]) for shape, count in zip(shapes.tolist(), dims, strict=True)]

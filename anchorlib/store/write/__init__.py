@@ -1,4 +1,4 @@
-"""The writer of a rank: it turns blocks of records into rows, values and catalogue statements."""
+"""The writer of a rank: turns blocks of records into table rows, stored values, catalogue lines."""
 
 from anchorlib.store.write.forms import OpenForm
 from anchorlib.store.write.open_files import ChunkFiles

@@ -1,7 +1,7 @@
-"""What an attempt states beside its records, as lines of the catalogue, within bounds.
+"""Writes what an attempt states beside its records, as lines of the catalogue, within size limits.
 
-Statements are gaps, lineage and entries of the header. `ledgers` says how statements beyond the
-bounds are counted.
+Statements are gaps (what was not recorded), lineage (what each value was computed from) and entries
+of the attempt's header. `ledgers` says how statements beyond the limits are counted.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _BESIDE = ("edges", "header_of", "attempt")  # first keys of the lines that Besi
 
 
 class Statements:
-    """Writes the statements of one attempt at a time; `begin` or `go_on` says of which.
+    """Writes gaps, lineage and header entries of an attempt into the catalogue of one rank.
 
-    Raises OSError (ENOSPC) where there is no room and the writer's caller waits for room: that
-    caller tells the same statements again. For other callers a full disk costs lineage, and gaps
-    are written all the same: they are how a reader learns that the disk was full.
+    An attempt is what one writer records; `begin` or `go_on` says which attempt it is. Raises
+    OSError (ENOSPC) where the disk is full and the writer's caller waits for room: that caller
+    sends the rejected statements again. For other callers a full disk costs lineage, and gaps are
+    written all the same, because they are how a reader learns that the disk was full.
     """
 
     def __init__(self, file: CatalogFile, budget: Budget, catalogue: Catalogue) -> None:
@@ -51,16 +52,19 @@ class Statements:
         self._attempt = 0
 
     def go_on(self, attempt: Attempt, stated: Iterable[Gap]) -> None:
-        """The statements that follow belong to `attempt`, whose catalogue has these gaps."""
+        """Makes `attempt`, which the catalogue has already, the attempt to write about from now on.
+
+        stated: the gaps that the catalogue has of that attempt.
+        """
         self._attempt = attempt.number
         self._header = dict(attempt.header)
         self._gaps = GapLedger(stated, self._gap_bytes)
         self._beside = BesideLedger(self._beside.nbytes, attempt.header)
 
     def begin(self, attempt: Attempt) -> None:
-        """Writes the line of a new attempt; the statements that follow belong to it.
+        """Writes the line of a new attempt, which becomes the attempt to write about from now on.
 
-        A header that is too large for the rank's bounds is left out, and counted.
+        A header that is too large for the rank's limits is left out, and counted as left out.
         """
         line = encode(attempt_line(attempt))
         self._budget.claim(len(line))
@@ -72,14 +76,20 @@ class Statements:
         self._header = dict(attempt.header)
 
     def gaps(self, gaps: Sequence[Gap]) -> Counter[str]:
-        """States totals; returns how many observations are new in them, by reason."""
+        """Takes gaps (observations not recorded), whose counts are totals, and writes those due.
+
+        Returns how many observations are new in these totals, by the reason of the gap.
+        """
         self._budget.claim(GAP_LINE_BYTES * len(gaps))
         fresh = self._gaps.tell(gaps)
         self.append_gaps(self._gaps.due(self._budget.used))
         return fresh
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """States lineage that was not stated before. Raises StoreError where one is malformed."""
+        """Writes lineage (what each value was computed from) that was not written before.
+
+        Raises StoreError where one is malformed.
+        """
         mine = [replace(check_stated(one), attempt=self._attempt) for one in edges]
         fresh = {key: one for one in mine if (key := hash(edges_key(one))) not in self._edges}
         lines = {key: encode(edges_line(one)) for key, one in fresh.items()}
@@ -93,7 +103,7 @@ class Statements:
         self._count_beside(growth=2)
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """States those header entries that are new or have another value than before."""
+        """Writes those header entries that are new or have another value than before."""
         known = self._header
         fresh = {k: v for k, v in entries.items() if k not in known or known[k] != v}
         if not fresh:
@@ -106,16 +116,16 @@ class Statements:
         self._count_beside(growth=2)
 
     def rest(self) -> None:
-        """Writes all gaps that are not written yet, and how many statements were left out."""
+        """Writes all gaps not written yet, and the count of lineage and header entries left out."""
         self.append_gaps(self._gaps.rest())
         self._count_beside(growth=1)
 
     def append_gaps(self, gaps: Iterable[Gap]) -> None:
-        """Writes gaps with these totals, past the ledger."""
+        """Writes gaps with these counts, without asking the gap ledger whether they are due."""
         self.append(b"".join(encode(gap_line(self._attempt, gap)) for gap in gaps))
 
     def append(self, lines: bytes) -> None:
-        """Writes whole lines of the catalogue, of any kind."""
+        """Writes complete lines of the catalogue, of any kind."""
         if lines:
             self._file.append(lines)
             self._budget.spend(len(lines))

@@ -1,4 +1,4 @@
-"""The forms of one rank as its writer holds them: arrays that records of many series share.
+"""The forms of one rank as its writer holds them: the arrays of values that many series share.
 
     forms/float32_8x8/value           (record, 8, 8)
                      /series step pass_index call
@@ -7,8 +7,9 @@
                       /shape          (record, 8), -1 behind the end of a shape
                       /series step pass_index call
 
-A block's values are written first (`write`). They count once its rows are committed (`settle`);
-values that were written and not settled are overwritten by the next block.
+A form is the records of one dtype and shape; a flat form holds records of many shapes. A block's
+values are written first (`write`). They count once its rows are committed (`settle`); values that
+were written and not settled are overwritten by the next block.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ JOINED_BYTES = 1 << 16  # larger records are written from their own buffers, not
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """The values and rows that one block adds to one form.
+    """What a block of records adds to the arrays of one form; not written yet.
 
+    A form is the records of one dtype and shape; a flat form holds records of many shapes.
     values: buffers with the values of the block's records, end to end.
     rows, elements: by how many the form grows.
     starts, shapes: rows for the arrays of those names, which only a flat form has.
@@ -62,9 +64,11 @@ class Addition:
 
 @dataclass(slots=True, eq=False)
 class OpenForm:
-    """A form that takes records.
+    """The writer's arrays for records of one dtype and shape (a form); new records are appended.
 
-    rank: the directory of the rank. rows, elements: how many are settled.
+    A flat form holds records of one dtype and many shapes, their elements end to end.
+    entry: the form as the catalogue describes it. rank: the directory of the rank.
+    rows, elements: how many are settled, that is, belong to committed rows of the table.
     series: for each series with published records in this form, its entry in the JSON of the
         group's attributes.
     """
@@ -80,21 +84,24 @@ class OpenForm:
 
     @property
     def path(self) -> str:
-        """The directory of the form's group."""
+        """The directory of the zarr group that has this form's arrays."""
         return f"{self.rank}/{self.entry.group}"
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """The dtype of the form's values on disk."""
+        """The dtype of the stored values on disk."""
         return dtypes.dtype(self.entry.dtype).storage
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one record, or of one element where the form is flat."""
+        """Bytes of one record, or of one element in a flat form (records of many shapes)."""
         return self.entry.nbytes
 
     def open(self, entry: Form) -> None:
-        """Sets up the arrays of `entry`, which names the array of the values, to be written to."""
+        """Sets up this form's arrays so that they can be written to; writes nothing itself.
+
+        entry: the form's description in the catalogue, which names the array of the values.
+        """
         self.entry = entry
         for name, array in _arrays(entry, self.storage).items():
             nbytes = array.dtype.itemsize * prod(array.chunks[1:])
@@ -105,25 +112,31 @@ class OpenForm:
             self.documents[name] = Growing(array)
 
     def make(self, tree: Tree) -> None:
-        """Puts the form's group with its empty arrays into the hierarchy by one rename."""
+        """Creates the form's zarr group with its empty arrays on disk, by a single rename."""
         below = {name: document.at(0) for name, document in self.documents.items()}
         tree.make(self.path, self.about(), below)
 
     def about(self) -> bytes:
-        """The zarr.json of the form's group, which names the series that have records in it."""
+        """Returns the zarr.json of the form's group, which lists the series with records here."""
         shape = list(self.entry.shape) if self.entry.shape is not None else None
         document = group_json(stamp(dtype=self.entry.dtype, shape=shape, series={}))
         head, opening, tail = document.rpartition(b'"series":{}')
         return b"%b%b%b%b" % (head, opening[:-1], b",".join(self.series.values()), b"}" + tail)
 
     def shown(self) -> Mapping[str, bytes]:
-        """The zarr.json of each array of the form at its present length, the values' last."""
+        """Returns the zarr.json of each array of this form at its present length, by array name.
+
+        The array of values comes last, so that it never shows a row without its labels.
+        """
         counts = {"value": self.elements if self.entry.flat else self.rows}
         order = sorted(self.documents, key=lambda name: name == "value")
         return {name: self.documents[name].at(counts.get(name, self.rows)) for name in order}
 
     def write(self, addition: Addition) -> None:
-        """Writes the values (and starts and shapes) of a block behind the settled ones."""
+        """Writes the values of a block of records behind those whose rows are committed.
+
+        In a flat form (records of many shapes) it also writes where they start, and their shapes.
+        """
         at = self.elements if self.entry.flat else self.rows
         if addition.values and self.nbytes:
             values = self.arrays["value"]
@@ -135,7 +148,10 @@ class OpenForm:
             self.arrays["shape"].write_packed(self.rows, addition.shapes.astype(INT64).tobytes())
 
     def settle(self, addition: Addition) -> None:
-        """Counts an addition whose rows were committed: the next one is written behind it."""
+        """Counts an addition as final, because its rows were committed.
+
+        The next addition is written behind it instead of over it.
+        """
         self.rows += addition.rows
         self.elements += addition.elements
 
@@ -147,7 +163,7 @@ def _joined(buffers: Sequence[Buffer], nbytes: int) -> Sequence[Buffer]:
 
 
 def _arrays(entry: Form, storage: np.dtype[Any]) -> dict[str, ArrayShape]:
-    """Every array of a form, by name, without a row."""
+    """Returns the layout of each array of a form (one dtype and shape), by name, still empty."""
     about = {**stamp(dtype=entry.dtype), "coordinates": " ".join(LABELS)}
     # zarr wants chunks of at least one element; an empty tensor never has a chunk file.
     shape = entry.shape or ()

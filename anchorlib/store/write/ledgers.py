@@ -1,10 +1,10 @@
-"""What a rank states beside its records, within bounds: gaps, lineage, entries of its header.
+"""Decides which gaps, lineage and header entries of a rank are written, within size limits.
 
-Statements are lines of the catalogue, and lines are only ever appended to it. So a total that grows
-is not written each time that the writer is told it, or the catalogue would outgrow the records.
-Statements beyond the bounds of a rank are not written but counted: gaps in one gap of unknown
-tensors, everything else in an entry of the attempt's header. A ledger's memory is bounded too: it
-holds hashes and numbers instead of names.
+Such statements are lines of the catalogue, and lines are only ever appended to it. So a gap whose
+total grows is not written each time that the writer hears of it, or the catalogue would outgrow the
+records. Statements beyond the limits of a rank are not written but counted: gaps in one gap of
+unknown tensors, everything else in an entry of the attempt's header. A ledger's memory is limited
+too: it holds hashes and numbers instead of names.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from anchorlib.record import UNKNOWN, Gap
 __all__ = ["FOLDED", "GAP_LINE_BYTES", "LEFT_OUT", "BesideLedger", "GapLedger"]
 
 FOLDED: Final = "too many gaps to name"
-"""The reason in the one gap that counts all gaps beyond the bounds."""
+"""The reason of the one gap that counts all gaps beyond the limits together."""
 
 LEFT_OUT: Final = "statements_left_out"
-"""The entry of an attempt's header that counts lineage and entries beyond the bounds."""
+"""The name of the header entry that counts lineage and header entries beyond the limits."""
 
 GAP_BYTES: Final = 32 << 20  # most bytes of gap lines in one rank
 BESIDE_BYTES: Final = 64 << 20  # most bytes of lineage and header lines in one rank
-NAMED: Final = 1 << 16  # gaps of one attempt that are written by name; as many more are known apart
-GAP_LINE_BYTES: Final = 200  # of a gap's line, beside the texts in it
+NAMED: Final = 1 << 16  # gaps of one attempt written by name; of as many more totals are remembered
+GAP_LINE_BYTES: Final = 200  # bytes of a gap's line beside the texts in it
 _STATE_SECONDS: Final = 1.0
 _SMALL: Final = 1 << 20
 _SHARE: Final = 64  # growing totals are written every second while gaps are below 1/64 of the run
 
 
 def _key(gap: Gap) -> int:
-    """A hash of what tells a gap from the other gaps of its attempt."""
+    """Returns a hash of the fields by which a gap differs from the other gaps of its attempt."""
     return xxhash.xxh3_64_intdigest(
         "\0".join((gap.name, gap.kind, gap.mode, gap.reason)).encode(errors="surrogatepass")
     )
 
 
 class GapLedger:
-    """The gaps that a writer is told in one attempt: which are new, and which to write now.
+    """Keeps the totals of one attempt's gaps; says what is new in them, and which to write now.
 
+    A gap counts observations that were not recorded; an attempt is what one writer records.
     stated: the gaps that the catalogue has of this attempt.
     nbytes: bytes of all gap lines in the catalogue.
     """
@@ -68,7 +69,7 @@ class GapLedger:
                 self._seen[key] = self._written[key] = gap.count
 
     def tell(self, gaps: Iterable[Gap]) -> Counter[str]:
-        """Takes over totals; returns how many observations are new in them, by reason."""
+        """Takes gaps whose counts are totals; returns how many observations are new, by reason."""
         fresh: Counter[str] = Counter()
         for gap in gaps:
             key = _key(gap)
@@ -84,10 +85,10 @@ class GapLedger:
         return fresh
 
     def due(self, run_bytes: int) -> list[Gap]:
-        """The gaps to write now, for a run of `run_bytes` bytes.
+        """Returns the gaps to write now; `run_bytes` is the present size of the run.
 
-        Gaps that are new or have doubled; once a second all gaps that have grown, as long as the
-        lines of gaps are a small part of the run.
+        These are gaps that are new or whose count has doubled; once a second also all gaps that
+        have grown, as long as the lines of gaps are a small part of the run.
         """
         now = time.monotonic()
         most = min(max(_SMALL, run_bytes // _SHARE), GAP_BYTES // 2)
@@ -98,7 +99,7 @@ class GapLedger:
         return [self._write(key) for key in due] + self._folded_gap(growth=2)
 
     def rest(self) -> list[Gap]:
-        """All gaps whose newest total is not written."""
+        """Returns all gaps whose newest total is not written, and counts them as written."""
         return [self._write(key) for key in list(self._grown)] + self._folded_gap(growth=1)
 
     def _is_named(self, gap: Gap, known: int | None) -> bool:
@@ -107,7 +108,10 @@ class GapLedger:
         return self._nbytes + _size(gap) <= GAP_BYTES
 
     def _fold(self, key: int, gap: Gap, known: int) -> int:
-        """Adds a total to the one gap of all others; returns how many observations are new."""
+        """Adds a gap's total to the one gap that counts all gaps beyond the limits.
+
+        key: the gap's hash. known: its total so far. Returns how many observations are new in it.
+        """
         before = self._beyond.get(key, known)
         fresh = max(gap.count - before, 0)
         # Gaps beyond these are not remembered, so a total that comes again is added again: the
@@ -148,9 +152,10 @@ def _size(gap: Gap) -> int:
 
 
 class BesideLedger:
-    """Lineage and entries of headers: how many bytes they take, and how many were left out.
+    """Counts the bytes of lineage and header entries that were written, and how many were left out.
 
-    nbytes: bytes of such lines in the catalogue. header: of the attempt that states them.
+    nbytes: bytes of such lines in the catalogue. header: the header of the attempt that writes
+        them.
     """
 
     def __init__(self, nbytes: int, header: Mapping[str, Any]) -> None:
@@ -161,7 +166,10 @@ class BesideLedger:
         self._written = self._before
 
     def fitting(self, line: bytes, *, refused: bool = False) -> bool:
-        """Whether there is room for a line; where not, or `refused`, it is counted as left out."""
+        """Whether a line may be written; if so, its bytes are counted as used.
+
+        A line that does not fit the limit, or is `refused` by the caller, is counted as left out.
+        """
         if refused or self.nbytes + len(line) > BESIDE_BYTES:
             self._left_out += 1
             return False
@@ -169,7 +177,10 @@ class BesideLedger:
         return True
 
     def due(self, *, growth: int) -> dict[str, int]:
-        """The header entry that counts lines left out, once it is `growth` times the last one."""
+        """Returns the header entry that counts lines left out; {} where it is not due yet.
+
+        It is due once the count is `growth` times the one that was last written.
+        """
         # A resumed stream tells everything again, also the lines that an earlier count holds.
         total = max(self._left_out, self._before)
         if total <= self._written or total < growth * self._written:

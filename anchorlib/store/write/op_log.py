@@ -1,4 +1,4 @@
-"""The writer of a rank's log of operations."""
+"""Writes a rank's log of traced operations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINE_BYTES: Final = 8 << 20
 
 
 class OperationFile:
-    """Adds entries to the log of the rank at `rank`; an entry that the log has is not added."""
+    """Adds entries, each only once, to the log of traced operations of the rank at `rank`."""
 
     def __init__(self, rank: Path, tree: Tree, budget: Budget) -> None:
         self._rank = rank
@@ -35,9 +35,9 @@ class OperationFile:
         self._published = -1
 
     def add(self, entries: Sequence[Entry], attempt: int) -> None:
-        """Writes the entries that are new, as entries of this attempt.
+        """Writes those entries that the log does not have, marked with the number of the attempt.
 
-        Raises OSError (ENOSPC) where there is no room and the writer's caller waits for room.
+        Raises OSError (ENOSPC) where the disk is full and the writer's caller waits for room.
         """
         if not entries:
             return
@@ -51,7 +51,7 @@ class OperationFile:
             self._budget.spend(len(fresh))
 
     def _gap(self, attempt: int) -> bytes:
-        """The line that counts entries left out; empty where the log has that count already."""
+        """Returns a line with the count of entries left out; b"" where the log has that count."""
         if self._left_out == self._stated:
             return b""
         self._stated = self._left_out
@@ -93,6 +93,6 @@ class OperationFile:
             self._published = self._file.end
 
     def close(self) -> None:
-        """Closes the log's file."""
+        """Closes the log's file, if it was ever opened."""
         if self._file is not None:
             self._file.close()

@@ -1,6 +1,6 @@
-"""How many chunk files a writer keeps open, and which of them is closed when there are too many.
+"""The chunk files that a writer keeps open, up to a limit: the least recently used is closed.
 
-How many a collector's process may have open is set by the server's `descriptor_limit`.
+How many files a collector's process may have open is set by the server's `descriptor_limit`.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from anchorlib.store.disk import Tree
 __all__ = ["MOST_OPEN", "ChunkFiles"]
 
 MOST_OPEN = 64
-"""Chunk files of values and labels that the writer of one rank keeps open."""
+"""How many chunk files of values and labels the writer of one rank keeps open."""
 
 
 class Chunked(Protocol):
-    """An array whose chunks are files, as these files need it: sizes, and a path for each chunk."""
+    """What `ChunkFiles` needs to know of an array stored as chunk files: sizes, paths of chunks."""
 
     @property
     def nbytes(self) -> int:
-        """The bytes of one row."""
+        """How many bytes one row has."""
 
     @property
     def rows(self) -> int:
         """How many rows a chunk holds."""
 
     def file(self, chunk: int) -> str:
-        """The path of one chunk's file."""
+        """Returns the path of the file of chunk number `chunk`."""
 
 
 class ChunkFiles:
-    """Open chunk files; the one used longest ago is closed first.
+    """Keeps a limited number of chunk files open; the least recently used is closed first.
 
     limit: how many are open at a time. tree: makes the files, and knows which thread may write.
     """
@@ -47,7 +47,7 @@ class ChunkFiles:
         self._open: OrderedDict[tuple[Chunked, int], int] = OrderedDict()
 
     def descriptor(self, array: Chunked, chunk: int) -> int:
-        """The descriptor of one chunk's file, opened for writing; the file is made if need be."""
+        """Returns a descriptor, open for writing, of one chunk's file; a missing file is made."""
         self._tree.owner.check()
         key = (array, chunk)
         descriptor = self._open.get(key)
@@ -61,9 +61,10 @@ class ChunkFiles:
         return descriptor
 
     def put(self, path: str, fill: Callable[[int], object]) -> int:
-        """Puts a new file in place, see `Tree.put`.
+        """Creates a file at `path` whose content `fill` writes; returns its open descriptor.
 
-        Closes the other chunk files first where the process has too many files open.
+        Closes the other chunk files first where the process has too many files open. See
+        `Tree.put`.
         """
         return self._with_room(lambda: self._tree.put(path, fill))
 
@@ -93,11 +94,11 @@ class ChunkFiles:
         return work()
 
     def sync(self, descriptor: int) -> None:
-        """Waits for the disk where the writer promised to survive power loss."""
+        """Waits until the file's data is on disk, if the writer was opened with `fsync`."""
         if self.fsync:
             os.fdatasync(descriptor)
 
     def close(self) -> None:
-        """Closes all files; the next write opens those that it needs."""
+        """Closes all files; a later write opens again those that it needs."""
         while self._open:
             os.close(self._open.popitem()[1])

@@ -1,6 +1,6 @@
-"""What zarr readers other than ours see: shapes in zarr.json, and labels beside the values.
+"""Writes what zarr readers other than anchorlib's see: shapes in zarr.json, labels beside values.
 
-Our own readers need neither. Data is written first and the shape that shows it afterwards, so a
+anchorlib's readers need neither. Data is written first and the shape that shows it afterwards, so a
 reader never sees rows that are not there.
 """
 
@@ -44,7 +44,7 @@ INT64 = np.dtype("<i8")
 
 
 class Publisher:
-    """Brings the metadata of one rank up to its committed rows."""
+    """Brings the zarr metadata and the labels of one rank up to date with its committed rows."""
 
     def __init__(self, rank: Path, tree: Tree) -> None:
         self._rank = rank
@@ -57,7 +57,10 @@ class Publisher:
         }
 
     def publish_values(self, reader: RankReader, forms: Sequence[OpenForm], start: int) -> None:
-        """Writes labels and shapes of every form that has rows from table row `start` on."""
+        """Writes labels and array shapes for all rows of the table from row `start` on.
+
+        They are written for each form, that is, for the arrays of one dtype and shape.
+        """
         touched: dict[OpenForm, bool] = {}
         for first in range(start, reader.committed, ROWS_PER_CHUNK):
             stop = min(first + ROWS_PER_CHUNK, reader.committed)
@@ -72,13 +75,16 @@ class Publisher:
                 self._tree.replace(f"{form.path}/{name}", document)
 
     def publish_table(self, rows: int, pairs: int, catalogue_end: int) -> None:
-        """Writes the shapes of the columns and of the catalogue."""
+        """Writes the lengths of the table's columns and of the catalogue into their zarr.json.
+
+        rows, pairs: committed rows and histogram pairs. catalogue_end: bytes of the catalogue.
+        """
         for path, (document, of_pairs) in self._columns.items():
             self._tree.replace(path, document.at(pairs if of_pairs else rows))
         self._tree.replace(self._rank / "catalog", catalogue_json(catalogue_end))
 
     def publish_rank(self, catalogue: Catalogue) -> None:
-        """Writes state and attempts into the attributes of the rank's group."""
+        """Writes the rank's state and attempts into its group's attributes, if they changed."""
         document = rank_json(catalogue)
         if document != self._shown:  # a header in it may be large: written only where it changed
             self._tree.replace(self._rank, document)
@@ -93,7 +99,7 @@ class Publisher:
                 start += len(part)
 
     def _is_there(self, array: SlotArray, chunk: int) -> bool:
-        """Whether a chunk has a file; zeros need none, because absent chunks read as zeros."""
+        """Whether a chunk of `array` has a file; an absent chunk reads as zeros."""
         key = (array.path, chunk)
         if key not in self._chunks and Path(array.path, chunk_key(chunk, 0)).exists():
             self._chunks.add(key)
@@ -103,9 +109,11 @@ class Publisher:
 def _labels(
     reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int
 ) -> Iterator[tuple[OpenForm, tuple[int, dict[str, Array]]]]:
-    """For each form with values in table rows start … stop - 1: its first row and all labels.
+    """Yields, for each form with values in table rows start … stop - 1, where to write its labels.
 
-    A form's rows among these are consecutive in its arrays, so the first one places them all.
+    A form has the arrays of one dtype and shape. Each item is (form, (first row in the form's
+    arrays, {label name: values})). A form's rows among these are consecutive in its arrays, so the
+    first row is enough to place them all.
     """
     form_of, rows = reader.span("form", start, stop), reader.span("row", start, stop)
     labels = {name: reader.span(name, start, stop) for name in LABELS}
@@ -118,13 +126,20 @@ def _labels(
 
 
 def tell_series(reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int) -> None:
-    """Restores which series the attributes of forms name, from rows that were published."""
+    """Restores, from published rows, which series the attributes of each form's group list.
+
+    A form has the arrays of one dtype and shape. start, stop: the table rows to look at, up to but
+    without `stop`.
+    """
     for form, (_, labels) in _labels(reader, forms, start, stop):
         _tell(form, labels["series"], reader.catalogue.series)
 
 
 def _tell(form: OpenForm, numbers: Array, series: Sequence[SeriesEntry]) -> bool:
-    """Adds series to those named in the attributes of a form; returns whether any was new."""
+    """Adds series (by number) to those that the attributes of a form's zarr group list.
+
+    Returns whether any of them was new.
+    """
     fresh = [number for number in np.unique(numbers).tolist() if number not in form.series]
     for number in fresh:
         one = series[number]
@@ -139,12 +154,12 @@ def _by_chunk(first: int, values: Array) -> list[Array]:
 
 
 def catalogue_json(end: int) -> bytes:
-    """The zarr.json of the catalogue, `end` bytes long."""
+    """Returns the zarr.json of a rank's catalogue that is `end` bytes long."""
     return array_json(ArrayShape(np.dtype(np.uint8), (end,), (CATALOG_CHUNK,), ("byte",)))
 
 
 def rank_json(catalogue: Catalogue) -> bytes:
-    """The zarr.json of a rank's group."""
+    """Returns the zarr.json of a rank's group, whose attributes have its state and attempts."""
     attempts = [attempt_line(attempt) for attempt in catalogue.attempts]
     about = stamp(rank=catalogue.rank, state=catalogue.state, attempts=attempts)
     return group_json(about)

@@ -1,4 +1,4 @@
-"""A rank opened for a writer: made new, or resumed where its last writer left it.
+"""Opens a rank for a writer: creates it, or prepares an existing one to be continued.
 
 The last writer may have been killed in the middle of a write: rows and catalogue bytes that it
 wrote and did not commit are blanked first.
@@ -54,9 +54,9 @@ __all__ = ["RankPlace", "resume_counters", "store_errors", "take_up"]
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """A rank of a run in a store, as one writer opens it.
+    """Which rank a writer opens: its store, run and number, and how it is created if new.
 
-    author: who makes the run; kept with a run that is new.
+    author: the name by which the collector knows the writer; kept with a run that is new.
     part: the piece of the rank that this store holds, where other collectors hold the rest; None
         where this store holds all of it.
     """
@@ -70,21 +70,25 @@ class RankPlace:
 
     @property
     def number(self) -> int:
-        """The number of the part that this store holds; 0 where it holds the whole rank."""
+        """The number of the rank's part that this store holds; 0 where it holds the whole rank."""
         return self.part.number if self.part is not None else 0
 
     @property
     def first(self) -> int:
-        """The number of the first record that the writer writes into this store."""
+        """The number, in the writer's stream, of the first record written into this store."""
         return self.part.first if self.part is not None else 0
 
     @property
     def path(self) -> Path:
-        """The directory of the rank's group."""
+        """The directory of the rank's zarr group."""
         return run_directory(self.store, self.run) / rank_name(self.rank, self.number)
 
     def goes_on(self, reader: RankReader, claim: bytes) -> bool:
-        """Whether the last attempt is this writer's, and its next record joins without a hole."""
+        """Whether the writer with this claim (hash of its secret) may continue the last attempt.
+
+        That is, the last attempt is that writer's, and the record it sends next follows without a
+        hole.
+        """
         attempts = reader.catalogue.attempts
         if not (claim and attempts and attempts[-1].claim == claim):
             return False
@@ -97,11 +101,14 @@ class RankPlace:
     def take(
         self, claim: bytes, budget: Budget, *, resume: bool, overwrite: bool, acknowledged: int = 0
     ) -> RankReader:
-        """A reader of the rank, which is made first where it is new or overwritten.
+        """Returns a reader of the rank, which is created first if new or to be overwritten.
 
+        claim: the hash of the writer's secret. budget: counts the files that are made.
+        resume, overwrite: what to do with a rank that exists. acknowledged: how many records this
+            writer had delivered before.
         Raises RunExistsError where the rank exists and the caller asked for neither resume nor
-        overwrite, or where it can take no more records; StoreError where the `acknowledged`
-        records of this writer are gone.
+        overwrite, or where it can take no more records; StoreError where the `acknowledged` records
+        of this writer are gone, or another attempt has continued the rank.
         """
         run = run_directory(self.store, self.run)
         existing = self._existing(damaged=overwrite)
@@ -183,7 +190,7 @@ _TO_DO: Final = {
 
 @contextmanager
 def store_errors(what: str) -> Iterator[None]:
-    """Turns an OSError into a StoreError of one line: what failed, why, and what to do.
+    """Turns an OSError inside the `with` into a StoreError of one line: what, why, what to do.
 
     what: the task that failed, as the line begins: "cannot open run 'run1' in anchors".
     """
@@ -198,7 +205,10 @@ def store_errors(what: str) -> Iterator[None]:
 
 
 def create_rank(run: Path, rank: int, tree: Tree, author: str = "", part: int = 0) -> None:
-    """Puts an empty rank in place by one rename; a rank of that name is removed."""
+    """Creates an empty rank on disk by one rename; an existing rank with this name is removed.
+
+    author: who makes the run, if it is new. part: the part of the rank, 0 for all of it.
+    """
     tree.ensure(run, run_document(run, author))
     made = tree.fresh()
     made.mkdir()
@@ -216,10 +226,10 @@ def create_rank(run: Path, rank: int, tree: Tree, author: str = "", part: int = 
 
 @dataclass(slots=True)
 class Resumed:
-    """Where a resumed rank goes on.
+    """The counters with which the writer of a resumed rank continues.
 
-    pairs: histogram pairs stored. order: the first order that is above those of all rows.
-    nbytes: of the rows and values stored.
+    pairs: histogram pairs stored. order: one more than the largest `order` of all rows.
+    nbytes: bytes of the rows and values stored.
     """
 
     pairs: int = 0
@@ -236,7 +246,10 @@ def take_up(reader: RankReader, place: RankPlace) -> CatalogFile:
 
 
 def resume_counters(reader: RankReader, forms: Sequence[OpenForm]) -> Resumed:
-    """Sets each form's counters behind its committed rows; returns the rank's own counters."""
+    """Sets each form's counters from its committed rows; returns the counters of the rank.
+
+    A form has the arrays of all records of one dtype and shape.
+    """
     resumed = Resumed(nbytes=reader.committed * ROW.itemsize)
     rows = np.zeros(len(forms), np.int64)
     for start, stop in table_chunks(reader.committed):
@@ -258,13 +271,16 @@ def resume_counters(reader: RankReader, forms: Sequence[OpenForm]) -> Resumed:
 
 
 def table_chunks(rows: int) -> Iterator[tuple[int, int]]:
-    """The first row and the end of each chunk of a table of so many rows."""
+    """Yields the first row and the end of each chunk of a table of `rows` rows."""
     for start in range(0, rows, ROWS_PER_CHUNK):
         yield start, min(start + ROWS_PER_CHUNK, rows)
 
 
 def _forget_ranks(run: Path) -> None:
-    """Removes what a run fetched from an archive has of it, and says of the ranks as they were."""
+    """Removes files that a run fetched from an archive has about its ranks as they were.
+
+    These are the archive's index, digests and figures of steps, which writing makes outdated.
+    """
     of_all = (run.glob(made("*")) for made in (digests_key, steps_key))
     for one in (run / INDEX, *chain(*of_all)):
         one.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
-"""The series, phases and forms of one rank, which rows name by number.
+"""Gives numbers to the series, phases and forms of one rank; table rows refer to these numbers.
 
-They get their numbers as they appear. A new form gets its node in the hierarchy first, its
-catalogue line second, and only then rows that name it; so no committed row names a form that a
-crash has lost. A node without a line, left by a crash, is made anew.
+A series, phase or form gets its number when the first record needs it. A new form gets its group on
+disk first, its catalogue line second, and only then rows that refer to it; so no committed row
+refers to a form that a crash has lost. A group without a catalogue line, left by a crash, is made
+again.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ FORM_FILES: Final = 16  # about as many as a new form makes: its group, arrays, 
 LABEL_FILES: Final = 4  # that `publish` makes for a new form
 UNKNOWN: Final = -1
 REFUSED: Final = -2
-"""In place of the number of a series or phase that cannot be stored."""
+"""Stands in place of the number of a series or phase that cannot be stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Where new forms are made, the files they are written to, and the room there is for them."""
+    """What making arrays for a new dtype and shape needs: a tree, open files, and a disk budget."""
 
     tree: Tree
     files: ChunkFiles
@@ -52,14 +53,21 @@ class Workshop:
 
 
 class Numbers:
-    """The rank's number for each entry of a table of blocks, which grows from block to block."""
+    """Maps a block's codes of series or phases to the rank's numbers, and remembers them.
+
+    Blocks of one stream share a table of entries, which only grows. number_of: gives the rank's
+    number of an entry, or REFUSED.
+    """
 
     def __init__(self, number_of: Callable[[Any], int]) -> None:
         self._number_of = number_of
         self._known: Array = np.empty(0, np.int64)
 
     def of(self, codes: Array, entries: Sequence[Any]) -> Array:
-        """The rank's number of each code's entry; entries that are new are numbered now."""
+        """Returns the rank's number for each code; entries without a number get one.
+
+        codes: indices into `entries`.
+        """
         if len(self._known) < len(entries):
             more = np.full(len(entries) - len(self._known), UNKNOWN)
             self._known = np.concatenate([self._known, more])
@@ -73,7 +81,10 @@ class Numbers:
 
 
 class Register:
-    """Numbers of series, phases and forms, and the forms themselves."""
+    """All series, phases and forms of a rank with their numbers; new ones go into the catalogue.
+
+    refusals: for each series, phase or layout that cannot be stored, the reason.
+    """
 
     def __init__(
         self, rank: Path, catalogue: Catalogue, file: CatalogFile, workshop: Workshop
@@ -98,7 +109,7 @@ class Register:
             self._remember(form)
 
     def series_and_phases(self, block: RowBlock) -> tuple[Array, Array]:
-        """The number of each row's series and of its phase; REFUSED where it cannot be stored."""
+        """Returns each row's series number and phase number; REFUSED where it cannot be stored."""
         tables = block.tables
         if tables is not self._tables:
             self._tables = tables
@@ -110,7 +121,10 @@ class Register:
         return series, phases
 
     def sound_layouts(self, tables: Tables, codes: Array) -> Array:
-        """Whether each row's dtype and shape are those of a possible tensor."""
+        """Returns a mask of the rows whose dtype and shape are those of a possible tensor.
+
+        codes: for each row, the index of its (dtype, shape) in `tables.layouts`.
+        """
         sound = np.ones(len(tables.layouts), bool)
         for code in np.flatnonzero(np.bincount(codes, minlength=len(sound))).tolist():
             layout = tables.layouts[code]
@@ -124,7 +138,10 @@ class Register:
         return sound[codes]
 
     def forms_of(self, block: RowBlock) -> Array:
-        """The number of each row's form; forms of rows with values have their arrays afterwards."""
+        """Returns the number of each row's form (dtype and shape); creates missing arrays.
+
+        Every form of a row with values has an array of values afterwards.
+        """
         codes, kept = block.columns["layout"], block.kept
         numbers = np.full(len(block.tables.layouts), UNKNOWN)
         counts = np.bincount(codes, minlength=len(numbers))
@@ -139,9 +156,10 @@ class Register:
         return numbers[codes]
 
     def seeds(self, series: Array, forms: Array) -> Array:
-        """The seed of each row's checksum; rows of flat forms still need theirs hashed with place.
+        """Returns the checksum seed of each row, from its series and its form (dtype and shape).
 
-        See `flat_seed`.
+        For a row of a flat form (of many shapes), `flat_seed` must still mix the record's offset
+        and shape into the seed.
         """
         of_form = np.array([form.entry.seed for form in self.forms], np.uint64)
         return np.array(self._series_seeds, np.uint64)[series] ^ of_form[forms]
@@ -239,7 +257,7 @@ def check_series(key: Series) -> None:
 
 
 def _fits(text: str, most: int) -> bool:
-    """Whether `text` takes at most `most` bytes in UTF-8, and UTF-8 can write it at all."""
+    """Whether UTF-8 can encode `text`, in at most `most` bytes."""
     try:
         return len(text.encode()) <= most
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""A block packed as rows of the table and additions to forms, before anything is written."""
+"""Packs a block of records into table rows and values of forms, before anything is written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _MOST_ORDER: Final = (1 << 63) - 1
 class Packed:
     """One block ready to be written: packed rows, their checksums, histogram pairs, values.
 
-    exponents, counts: the stored histogram pairs. pairs: how many pairs there are.
+    exponents, counts: the stored histogram pairs as bytes. pairs: how many pairs there are.
+    additions: the values, by the form (dtype and shape) that they go to.
     """
 
     rows: bytes
@@ -42,7 +43,10 @@ class Packed:
 
 
 class Packer:
-    """Packs blocks of one attempt."""
+    """Packs the blocks of one attempt of a writer at a rank.
+
+    attempt, order_base: the number of the attempt, and what is added to the `order` of its records.
+    """
 
     def __init__(self, register: Register) -> None:
         self._register = register
@@ -50,7 +54,7 @@ class Packer:
         self.order_base = 0
 
     def admit(self, block: RowBlock) -> RowBlock:
-        """The block without the rows that cannot be stored, which become its misfits.
+        """Returns the block without rows that cannot be stored, which its `misfits` then list.
 
         Raises StoreError where the order of a record is beyond the table's 64 bits.
         """
@@ -65,7 +69,7 @@ class Packer:
         return replace(block.only(fit), misfits=block.misfits + misfits)
 
     def _refused(self, block: RowBlock) -> dict[int, str]:
-        """Rows whose series, phase or layout cannot be stored, each with the reason."""
+        """Returns the reason for each row (by number) whose series, phase or layout is refused."""
         register, tables, columns = self._register, block.tables, block.columns
         series, phases = register.series_and_phases(block)
         layouts = register.sound_layouts(tables, columns["layout"])
@@ -80,7 +84,7 @@ class Packer:
         return refused
 
     def pack(self, block: RowBlock, pairs: int) -> Packed:
-        """Packs an admitted block; its histograms go behind the `pairs` that are stored already."""
+        """Packs a block from `admit`; `pairs` is how many histogram pairs the table has so far."""
         register, columns = self._register, block.columns
         series, phases = register.series_and_phases(block)
         forms = register.forms_of(block)
@@ -105,14 +109,14 @@ class Packer:
 
 
 def without_values(block: RowBlock, left_out: Array) -> RowBlock:
-    """The block with the values of the rows in `left_out` dropped: their summaries stay."""
+    """Returns the block without the values of rows in the mask `left_out`; summaries stay."""
     flags = block.columns["flags"] | np.where(left_out, Flag.VALUE_DROPPED, 0).astype(np.uint32)
     columns = {**block.columns, "flags": flags}
     return replace(block, columns=columns, kept=block.kept & ~left_out)
 
 
 def _grouped(forms: Array) -> list[Array]:
-    """The row numbers of each form, in the order of the rows."""
+    """Returns, for each form (dtype and shape) that occurs, the numbers of its rows in order."""
     if (forms == forms[0]).all():
         return [np.arange(len(forms))]
     order = np.argsort(forms, kind="stable")
@@ -120,9 +124,11 @@ def _grouped(forms: Array) -> list[Array]:
 
 
 def _addition(form: OpenForm, own: Array, block: RowBlock, table: Array, seeds: Array) -> Addition:
-    """The values that the rows `own` add to their form; enters their places into `table`.
+    """Returns what the rows `own` add to the arrays of their form (dtype and shape).
 
-    A row of a flat form gets its place and shape into its seed too, for its checksum covers them.
+    Each row's index in these arrays is entered into `table`. For a row of a flat form (records of
+    many shapes), `seeds` is changed as well: the record's offset and shape are mixed in, because
+    the checksum covers them.
     """
     kept = block.kept[own]
     holding = own[kept]
@@ -145,7 +151,7 @@ def _addition(form: OpenForm, own: Array, block: RowBlock, table: Array, seeds: 
 
 
 def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array]:
-    """Enters into `table` where histograms go; one that is larger than its values is not stored.
+    """Enters into `table` where each row's histogram is stored; one larger than its values is not.
 
     Returns where each row's pairs end among the stored pairs, and a mask of the stored pairs.
     """
@@ -161,7 +167,7 @@ def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array
 def _checks(
     rows: bytes, exponents: bytes, counts: bytes, ends: Array, seeds: Array
 ) -> Iterator[int]:
-    """The checksum of each packed row together with its histogram pairs."""
+    """Yields the checksum of each packed row together with its histogram pairs."""
     width, start = ROW.itemsize, 0
     for row, (end, seed) in enumerate(zip(ends.tolist(), seeds.tolist(), strict=True)):
         packed_row = rows[row * width : (row + 1) * width]

@@ -1,9 +1,9 @@
-"""Rows written in place into the chunk files of a zarr array.
+"""Writes rows in place into the chunk files of a zarr array.
 
 An array here is rows of equal size, R rows a chunk, uncompressed. A chunk file is made outside the
-tree at its full size (sparse) and then put in place, because every reader refuses a short one; rows
-are written at their place: valid zarr at every moment, and nothing that was published is touched
-again.
+zarr hierarchy at its full size (sparse) and then moved into it, because every reader refuses a
+short one. Each row is written at its offset: the array is valid zarr at every moment, and nothing
+that was published is touched again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Buffer = bytes | memoryview
 
 @dataclass(slots=True, eq=False)
 class SlotArray:
-    """The rows of one array on disk.
+    """An array on disk whose rows, all of one size, are written at their offsets in chunk files.
 
-    path: the array's directory. nbytes: bytes of one row. rows: how many a chunk holds.
-    dims: dimensions of a row, which are those of the array behind the first.
+    path: the array's directory. nbytes: bytes of one row. rows: how many rows a chunk holds.
+    dims: the number of dimensions of one row.
     """
 
     files: ChunkFiles
@@ -37,11 +37,11 @@ class SlotArray:
     dims: int = 0
 
     def file(self, chunk: int) -> str:
-        """The path of one chunk's file."""
+        """Returns the path of the file of chunk number `chunk`."""
         return f"{self.path}/{chunk_key(chunk, self.dims)}"
 
     def write_packed(self, start: int, packed: Buffer) -> None:
-        """Writes consecutive rows from row `start` on, which lie in one buffer end to end."""
+        """Writes rows, which `packed` holds end to end; the first becomes row number `start`."""
         if self.rows == 1:
             for row, place in enumerate(range(0, len(packed), self.nbytes), start):
                 self._write_file(row, memoryview(packed)[place : place + self.nbytes])
@@ -71,7 +71,10 @@ class SlotArray:
 
 
 def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int, size: int) -> None:
-    """Writes all `size` bytes of the buffers: pwritev writes at most 2 GiB, and may write less."""
+    """Writes all `size` bytes of the buffers at `offset` of the file, in as many calls as needed.
+
+    One pwritev writes at most 2 GiB, and may write less than it was asked to.
+    """
     written = os.pwritev(descriptor, buffers, offset)
     if written == size:
         return

@@ -1,4 +1,4 @@
-"""The table of one rank on disk: one row a record, one file a column and 65,536 rows.
+"""Writes the table of one rank: one row a record, one file for each column and 65,536 rows.
 
 `append` writes each column of a block with one call; `commit` writes `seq`, after which the rows
 exist. Rows that were appended and not committed are overwritten by the next block.
@@ -31,7 +31,10 @@ __all__ = ["CatalogFile", "RowTable"]
 
 
 class RowTable:
-    """Appends rows, and histograms beside them, to the columns below `records`."""
+    """Appends rows and their histograms to the columns in the directory `records`.
+
+    rows, pairs: how many committed rows and histogram pairs the table has.
+    """
 
     def __init__(self, records: Path, rows: int, pairs: int, tree: Tree) -> None:
         self.rows = rows
@@ -43,7 +46,7 @@ class RowTable:
         }
 
     def append(self, packed: bytes, checks: list[int], exponents: bytes, counts: bytes) -> None:
-        """Writes packed rows and their histogram pairs behind the committed ones."""
+        """Writes packed rows, their checksums and histogram pairs behind the committed rows."""
         if exponents:
             self._columns["hist_exponent"].write_packed(self.pairs, exponents)
             self._columns["hist_count"].write_packed(self.pairs, counts)
@@ -54,7 +57,7 @@ class RowTable:
         self._columns["check"].write_packed(self.rows, check_column.tobytes())
 
     def commit(self, rows: int, pairs: int) -> None:
-        """Makes that many appended rows exist, and counts their histogram pairs as used."""
+        """Commits the next `rows` appended rows and `pairs` histogram pairs: they exist now."""
         seq = np.arange(self.rows + 1, self.rows + rows + 1, dtype=COLUMNS["seq"])
         try:
             self._columns["seq"].write_packed(self.rows, seq.tobytes())
@@ -69,12 +72,15 @@ class RowTable:
         self.pairs += pairs
 
     def close(self) -> None:
-        """Closes the columns' files; a further append opens them again."""
+        """Closes the columns' files; a later append opens them again."""
         self._files.close()
 
 
 class CatalogFile:
-    """Appends lines to the catalogue of a rank."""
+    """Appends lines to the catalogue of a rank, or to another log of lines stored alike.
+
+    path: the directory of the byte array. end: the offset behind its last complete line.
+    """
 
     def __init__(self, path: Path, end: int, tree: Tree) -> None:
         self.end = end
@@ -82,34 +88,34 @@ class CatalogFile:
         self._bytes = SlotArray(self._files, str(path), 1, CATALOG_CHUNK)
 
     def append(self, lines: bytes) -> None:
-        """Writes whole lines behind the last one, in order, also across the end of a chunk."""
+        """Writes complete lines behind the last one, also across the end of a chunk."""
         self._bytes.write_packed(self.end, lines)
         self.end += len(lines)
 
     def erase_rest(self) -> None:
-        """Blanks the bytes that a crash left behind the last whole line, up to the chunk's end."""
+        """Zeroes bytes that a crash left behind the last complete line, up to the chunk's end."""
         size = CATALOG_CHUNK - self.end % CATALOG_CHUNK
         self._bytes.write_packed(self.end, bytes(size))
 
     def close(self) -> None:
-        """Closes the catalogue's file; a further append opens it again."""
+        """Closes the file; a later append opens it again."""
         self._files.close()
 
 
 def make_columns(records: Path, tree: Tree) -> None:
-    """Makes the arrays of an empty table."""
+    """Creates the empty arrays of a table's columns in the directory `records`."""
     for name, dtype in (COLUMNS | HIST_COLUMNS).items():
         tree.make(records / name, array_json(column_shape(dtype, name)))
 
 
 def column_shape(dtype: np.dtype[Any], name: str) -> ArrayShape:
-    """The array of a column that has no entry yet."""
+    """Returns the layout of the array of a table's column that has no entry yet."""
     dimension = "pair" if name in HIST_COLUMNS else "record"
     return ArrayShape(dtype, (0,), (ROWS_PER_CHUNK,), (dimension,))
 
 
 def erase_rows_after(records: Path, rows: int) -> None:
-    """Blanks `seq` behind the last committed row.
+    """Overwrites with zeros the entries of `seq` behind the last of `rows` committed rows.
 
     A power loss may keep a later page of `seq` and lose an earlier one. Once new rows reached the
     page that was kept, it would mark rows as committed that are not written yet.

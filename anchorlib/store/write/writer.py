@@ -1,10 +1,10 @@
-"""The writer of one rank of a store, the same in a training process and in the collector.
+"""The writer of one rank of a store; training processes and collectors use the same class.
 
     with Writer.open(Path("anchors"), "run1", rank=0) as writer:
         writer.write_block(block_of(records))      # committed when it returns: survives kill -9
 
 A block is written in this order: values, columns, then `seq`, which makes the rows exist. Shapes in
-zarr.json follow at `publish`. A Writer belongs to the first thread that writes with it.
+    zarr.json follow at `publish`. A Writer belongs to the first thread that writes with it.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ MAX_RANK = 1 << 31
 
 
 class Writer:
-    """Writes one rank of one run; made by `Writer.open`.
+    """Writes the records of one rank of one run into a store; made by `Writer.open`.
 
-    replaced: whether opening it removed earlier records of the rank (`overwrite`).
+    replaced: whether opening the writer removed earlier records of the rank (`overwrite`).
     """
 
     replaced = False
@@ -81,24 +81,24 @@ class Writer:
         author: str = "",
         part: Part | None = None,
     ) -> Writer:
-        """Makes the rank, or resumes it, and holds its lock until `close`.
+        """Creates the rank, or resumes it, and holds its lock until `close`.
 
-        resume: go on with a rank that exists, as its next attempt.
+        resume: continue a rank that exists, as its next attempt.
         overwrite: remove what this rank recorded before (other ranks stay) and begin anew.
         header: facts to keep about this attempt, as JSON can hold them.
         writer_id: a secret of the writer; the store keeps its claim, a hash of it. Where the last
-            attempt has this writer's claim, that attempt goes on, whatever else is asked, and
-            `committed` says how far it had come.
+            attempt has this writer's claim, that attempt is continued, whatever `resume` and
+            `overwrite` say, and `committed` says how far it had come.
         fsync: wait for the disk before each block is committed, so that it survives power loss.
-        max_bytes: of this rank on disk. Beyond them values are left out and summaries kept; None
-            leaves a twentieth of the file system free.
+        max_bytes: the limit of this rank's size on disk. Beyond it values are left out and
+            summaries kept; None leaves a twentieth of the file system free.
         wait_for_room: raise StoreError where the file system is full, instead of leaving values
             out: for callers that keep unwritten records and try again.
         acknowledged: how many records this writer had delivered before. Where the store has lost
             them, StoreError is raised and no new rank is made in their place.
-        run_room: the room of all ranks of the run together, beside `max_bytes`.
-        lock: the lock of this rank if the caller holds it; None takes it.
-        author: who makes the run, kept if the run is new.
+        run_room: the limit for all ranks of the run together, beside `max_bytes`.
+        lock: the lock of this rank if the caller holds it; None takes the lock.
+        author: the name by which the collector knows the writer; kept if the run is new.
         part: the piece of the rank that this store holds, where other collectors hold the rest.
 
         Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
@@ -107,7 +107,7 @@ class Writer:
         if not 0 <= rank < MAX_RANK:
             raise OptionError(f"a rank is a number from 0 to {MAX_RANK - 1}, not {rank}")
         document = _document(run, header or {})
-        store = store.absolute()  # a later chdir leaves it where it is
+        store = store.absolute()  # so that a later chdir does not change where it leads
         with store_errors(f"cannot open run {run!r} in {store}"):
             make_store(store, fsync=fsync)
             lock = lock or RankLock.take(store, run, rank, part.number if part else 0)
@@ -186,20 +186,21 @@ class Writer:
 
     @property
     def attempt(self) -> int:
-        """Which attempt at this rank this is; the first is 0, each resume adds one."""
+        """The number of this attempt to record the rank: the first is 0, each resume adds one."""
         return self._packer.attempt
 
     @property
     def committed(self) -> int:
-        """The number of the next record of this attempt's stream.
+        """The number of the next record that this attempt's sender has to send.
 
-        All records before it are safe: here, or (of a part) at another collector.
+        All records before it are safe: in this store, or (where collectors share the rank) in
+            another one.
         """
         return self._first + self._table.rows - self._first_row
 
     @property
     def first(self) -> int:
-        """The number of the first record of this attempt that this store holds."""
+        """The number, in the writer's stream, of this attempt's first record in this store."""
         return self._first
 
     @property
@@ -208,9 +209,9 @@ class Writer:
         return self._left_out
 
     def fingerprint(self, attempt: int, first: int, end: int) -> bytes:
-        """The fingerprint of records first … end - 1 of an attempt.
+        """Returns the 32-byte fingerprint of records first … end - 1 of an attempt.
 
-        A sender compares it with its own before it deletes its copy of the records. Raises
+        A sender compares it with a fingerprint of its own copy before it deletes that copy. Raises
         OptionError where there are no such records, StoreError for a damaged store.
         """
         self._check_ready()
@@ -220,12 +221,12 @@ class Writer:
             return stored_fingerprint(self._reader, attempt, first, end)
 
     def write_block(self, block: RowBlock) -> None:
-        """Writes a block; when it returns, all of it is committed, and if it raises, none is.
+        """Writes a block; when this returns, all of it is committed, and if it raises, none is.
 
-        The attempt is the writer's own, and `order` goes on where the last attempt ended. Values
-        for which there is no room are left out, and so are records that cannot be stored as they
-        are: both are counted in `left_out` and stated as gaps. Values are not compared with their
-        digests. Raises StoreError where the file system fails.
+        The records belong to this writer's attempt, and `order` continues where the last attempt
+        ended. Values for which there is no room are left out, and so are records that cannot be
+        stored as they are: both are counted in `left_out` and stated as gaps. Values are not
+        compared with their digests. Raises StoreError where the file system fails.
         """
         self._check_ready()
         with store_errors(f"cannot write {self._place}"):
@@ -266,11 +267,11 @@ class Writer:
     def gap(self, gaps: Sequence[Gap]) -> Counter[str]:
         """States how many observations of this attempt were not recorded, as totals.
 
-        Where a total is stated several times, the largest counts.
-
-        One total for each name, kind, mode and reason within this attempt; beyond a bound, one for
-        all others together. A total that grows may be written as late as by `publish`. Returns how
-        many observations are new in these totals, by reason.
+        Where the total of a gap is stated several times, the largest counts. A gap is one name,
+        kind, mode and reason; beyond a limit, all further gaps are counted in one. A total that
+        grows may be written as late as by `publish`. Returns how many observations are new in these
+        totals, by reason; nothing is written, and the counter is empty, once the rank is known to
+        be gone from disk.
         """
         if not self._stands():
             return Counter()
@@ -278,7 +279,7 @@ class Writer:
             return self._statements.gaps(gaps)
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Writes lineage: what each value was computed from. Lineage stated before is skipped.
+        """Writes lineage: what each value was computed from. Lineage written before is skipped.
 
         Lineage for which there is no room is left out, and counted in the header of this attempt.
         """
@@ -290,7 +291,7 @@ class Writer:
     def header(self, entries: Mapping[str, Any]) -> None:
         """Adds entries to this attempt's header, or gives them new values.
 
-        Raises OptionError for a value that JSON cannot hold, StoreError.
+        Raises OptionError for a value that JSON cannot hold, StoreError where writing fails.
         """
         if not self._stands():
             return
@@ -299,7 +300,7 @@ class Writer:
             self._statements.header(values)
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Adds entries to the log of operations; entries that the log has are skipped.
+        """Adds entries to the log of traced operations; entries that the log has are skipped.
 
         Entries for which there is no room are left out, and counted in the log as a gap.
         """
@@ -309,7 +310,11 @@ class Writer:
             self._operations.add(entries, self.attempt)
 
     def publish(self) -> None:
-        """Shows zarr readers other than ours all that is committed; ours see it anyway."""
+        """Updates zarr metadata, so that other zarr readers see all that is committed.
+
+        anchorlib's own readers see it without that. Also writes gaps and counts that were held
+        back.
+        """
         self._check_ready()
         with store_errors(f"cannot write {self._place}"):
             self._statements.append_gaps(self._left_out.statements())
@@ -327,9 +332,10 @@ class Writer:
             self._budget.published()
 
     def revoke(self) -> None:
-        """Ends all writing after the file operation that is under way; any thread may call this.
+        """Forbids all further writing, after the present file operation; any thread may call this.
 
-        Committed records stay whole. The owner then gives the rank back by `close`.
+        Committed records stay intact. The thread that owns the writer then releases the rank by
+        `close`.
         """
         self._owner.revoke()
 
@@ -358,7 +364,7 @@ class Writer:
             self.hand_over().release()
 
     def hand_over(self) -> RankLock:
-        """Closes all files and returns the rank's lock, still held, for the next writer of it."""
+        """Closes all files and returns the rank's lock, still held, for the rank's next writer."""
         self._open = False
         self._files.close()
         self._table.close()
@@ -388,9 +394,10 @@ class Writer:
         self._ground.check()
 
     def _stands(self) -> bool:
-        """Whether the rank is still in place.
+        """Whether the rank's directory is still there, so that statements can be written.
 
-        Once its loss was raised, statements beside records are dropped without a further error.
+        The first call that finds it gone raises StoreError. Later calls return False, so that gaps,
+        lineage and header entries are dropped without a further error.
         """
         self._check_open()
         if self._ground.is_known_gone():
