@@ -412,7 +412,7 @@ class Classes:
             )
             return "not_rounding", f"{share} differ, and integers do not round"
         row_b = int(self.frontier.alignment.b_row[pair])
-        ops_b = tuple(op.name for op in self.changes.operations(row)[1])
+        ops_b = tuple(op.name for op in self.changes.operations(row, elsewhere=True)[1])
         error = severity(self.frontier, row, row_b, measure, ops_b)
         if np.isnan(error.error):
             return "rounding", "no values were kept; its size is not known"

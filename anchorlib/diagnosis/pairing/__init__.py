@@ -17,7 +17,7 @@ edges         from what each tensor of A was computed, completed by B's edges
 """
 
 from anchorlib.diagnosis.pairing.alignment import Alignment, Counts, Renaming
-from anchorlib.diagnosis.pairing.edges import compiled, statements
+from anchorlib.diagnosis.pairing.edges import compiled, opaque, statements, with_operations
 from anchorlib.diagnosis.pairing.identity import packed, shared_codes
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.diagnosis.pairing.orders import near_order
@@ -50,6 +50,7 @@ __all__ = [
     "aligned_runs",
     "compiled",
     "near_order",
+    "opaque",
     "packed",
     "parameters_of",
     "place_at",
@@ -57,5 +58,6 @@ __all__ = [
     "statements",
     "stored_values",
     "table_of",
+    "with_operations",
     "with_own_digests",
 ]

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.tables import Table
 from anchorlib.record import Edges
 
-__all__ = ["compiled", "statements"]
+__all__ = ["compiled", "opaque", "statements", "with_operations"]
 
 Place = tuple[str, str, int]
+_MODULE = ".forward"
 
 
 def compiled(ops: Iterable[str]) -> bool:
@@ -19,6 +21,24 @@ def compiled(ops: Iterable[str]) -> bool:
     ops: names of autograd nodes.
     """
     return any(op.startswith("CompiledFunction") for op in ops)
+
+
+def opaque(ops: Iterable[str]) -> bool:
+    """Whether a module stands here for its operations, as "Linear.forward" does under `no_grad`.
+
+    Autograd follows nothing there, so that nobody knows which operations the module called.
+    """
+    return any(op.endswith(_MODULE) for op in ops)
+
+
+def with_operations(table: Table, rank: int, name: str) -> Edges | None:
+    """The first statement on a tensor of a rank that names operations; None without such a one.
+
+    A module that is called under `no_grad` and with gradients states its operations for the calls
+    with gradients alone. They are the operations of the other calls, too.
+    """
+    named = (edges for edges in table.edges.get(rank, ()) if edges.name == name)
+    return next((edges for edges in named if not (edges.missing or opaque(edges.ops))), None)
 
 
 def statements(alignment: Alignment, rank: int) -> list[Edges]:

@@ -82,16 +82,13 @@ from anchorlib.diagnosis.judgement.changes.squares import squared_targets
 from anchorlib.diagnosis.judgement.changes.step_passes import other_passes, passes_apart
 from anchorlib.diagnosis.judgement.changes.targets import targets
 from anchorlib.diagnosis.judgement.changes.unreached import unreached
-from anchorlib.diagnosis.pairing import Table, compiled
+from anchorlib.diagnosis.pairing import Table, compiled, opaque, with_operations
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
 from anchorlib.record import Edges, Parent
 
 __all__ = ["Changes"]
 
-MODULE = (
-    ".forward"  # ends the name that stands for a module whose operations autograd cannot follow
-)
 PARALLEL = 1e-10  # largest cosine distance of a tensor and its multiple, rounded to float32
 CLEAR = 1e-3  # relative difference from which two factors differ
 FEW = 5  # elements: a smaller tensor is a multiple of another by chance
@@ -306,12 +303,15 @@ class Changes:
         calls: the call in A and in B.
         """
         statements = [self._edges(run, call) for run, call in enumerate(calls)]
-        if not any(edges is not None and _is_opaque(edges) for edges in statements):
+        if not any(edges is not None and opaque(edges.ops) for edges in statements):
             return calls
-        stated: list[Call | None] = []
+        stated: list[Call] = []
         tables = (self.frontier.alignment.a, self.frontier.alignment.b)
         for table, call in zip(tables, calls, strict=True):
-            places = (
+            edges = with_operations(table, call.rank, call.name)
+            if edges is None:
+                return calls
+            stated.append(
                 call._replace(
                     step=edges.step,
                     pass_index=edges.pass_index,
@@ -319,16 +319,13 @@ class Changes:
                     phase=edges.phase,
                     attempt=edges.attempt,
                 )
-                for edges in table.edges.get(call.rank, ())
-                if edges.name == call.name and not edges.missing
             )
-            stated.append(next(places, None))
-        return calls if stated[0] is None or stated[1] is None else (stated[0], stated[1])
+        return stated[0], stated[1]
 
     def _between(self, run: int, call: Call, row: int) -> list[Operation]:
         """The operations of a call that lie between the row's tensor and the call's result."""
         edges = self._edges(run, call)
-        if edges is None or compiled(edges.ops) or _is_opaque(edges):
+        if edges is None or compiled(edges.ops) or opaque(edges.ops):
             return []
         a = self.frontier.alignment.a
         own = a.tensors[a.tensor[row]]
@@ -401,13 +398,14 @@ class Changes:
             return True
         if self._kind(row) != "value" or self._cut_elsewhere(row):
             return False
-        a, b = self.operations(row)
+        a, b = self.operations(row, elsewhere=True)
         if a and b and (Counter(op.name for op in a) != Counter(op.name for op in b)):
             return True
         if exchanged(a, b) or arguments(without_data(a), without_data(b)):
             return True
         statements = (
-            (self._edges(0, call_a), self._edges(1, call_b)) for call_a, call_b in self._calls(row)
+            tuple(self._edges(run, call) for run, call in enumerate(self._followed(calls)))
+            for calls in self._calls(row)
         )
         return bool(self._made_of_others(row)) or any(
             bool(rearranged(x, y) if x.ops != y.ops else taken_otherwise(x, y, self._names))
@@ -652,10 +650,6 @@ def _moving(a: Edges, b: Edges) -> list[str]:
         for edges in (a, b)
     ]
     return arguments(*sides)
-
-
-def _is_opaque(edges: Edges) -> bool:
-    return any(op.endswith(MODULE) for op in edges.ops)
 
 
 def _names_of(table: Table) -> set[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.pairing import Table, opaque
 from anchorlib.names import escape
 from anchorlib.scope import TRAIN
 
@@ -19,8 +19,6 @@ __all__ = ["unreached"]
 
 Array = np.ndarray[Any, Any]
 Site = tuple[str, int, int]
-MODULE = ".forward"
-"""The end of the name that stands for a module whose operations autograd does not follow."""
 
 
 def unreached(frontier: Frontier, row: int) -> list[str]:
@@ -65,7 +63,7 @@ def _with_graphs(table: Table, rank: int, names: dict[str, str]) -> set[str]:
     names: what A calls the tensors that B has renamed; empty for A itself.
     """
     in_training = (edges for edges in table.edges.get(rank, ()) if edges.phase == TRAIN)
-    led = (edges for edges in in_training if not any(op.endswith(MODULE) for op in edges.ops))
+    led = (edges for edges in in_training if not opaque(edges.ops))
     return {names.get(edges.name, edges.name) for edges in led if edges.parents}
 
 

@@ -7,7 +7,8 @@ Near x = 1 the logarithm is near 0 and may consist of rounding alone, as that of
 an orthogonal matrix: an invertible layer that was just made. So a logarithm rounds as a number of
 size 1 does, times the factors by which it was multiplied afterwards. It is enough
 that one run takes a logarithm: the other may compute the record without one, as the sum of stored
-logarithms.
+logarithms. The logarithm of the determinant of a matrix of order n is the sum of the logarithms of
+n pivots. Each of them rounds as a number of size 1 does, and their sum as one of size √n.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from __future__ import annotations
 import math
 import re
 
+import numpy as np
+
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.pairing import Table, opaque, with_operations
 from anchorlib.record import Edges
 
 __all__ = ["size_of_logarithms"]
@@ -52,9 +55,27 @@ def _size(table: Table, row: int) -> float:
         return 0.0
     at = (own.name, table.phases[table.phase[row]], int(table.call[row]))
     for edges in table.edges.get(own.rank, ()):
-        if (edges.name, edges.phase, edges.call) == at and any(map(LOGARITHM.match, edges.ops)):
-            return _factor(edges) * math.sqrt(int(table.figures["numel"][row]))
+        if (edges.name, edges.phase, edges.call) != at:
+            continue
+        named = with_operations(table, own.rank, own.name) if opaque(edges.ops) else edges
+        if named is not None and any(map(LOGARITHM.match, named.ops)):
+            size = math.sqrt(int(table.figures["numel"][row]))
+            return _factor(named) * size * math.sqrt(_order_of_determinant(table, named))
     return 0.0
+
+
+def _order_of_determinant(table: Table, edges: Edges) -> int:
+    """The number of logarithms that a determinant's logarithm sums: the order of its matrix.
+
+    1 for other logarithms, and where no record shows the matrix. The matrix is taken to be as large
+    as the largest square parent.
+    """
+    if not any(op.startswith("LinalgSlogdet") for op in edges.ops):
+        return 1
+    parents = {parent.name for parent in edges.parents}
+    own = [at for at, tensor in enumerate(table.tensors) if tensor.name in parents]
+    shapes = (table.shapes[at] for at in np.unique(table.shape[np.isin(table.tensor, own)]))
+    return max((s[-1] for s in shapes if len(s) > 1 and s[-1] == s[-2]), default=1)
 
 
 def _factor(edges: Edges) -> float:

@@ -31,7 +31,7 @@ from anchorlib.diagnosis.judgement.rounding.formats import (
 from anchorlib.diagnosis.judgement.rounding.logarithms import size_of_logarithms
 from anchorlib.diagnosis.judgement.rounding.passes import format_of_passes, size_of_terms
 from anchorlib.diagnosis.judgement.rounding.probabilities import of_probabilities
-from anchorlib.diagnosis.pairing import Table, compiled
+from anchorlib.diagnosis.pairing import Table, compiled, opaque, with_operations
 from anchorlib.diagnosis.sizes import Measure, autocast_eps, multiplies
 
 __all__ = [
@@ -57,7 +57,8 @@ LONG_SUM = 1 << 17
 """The number of terms up to which the tolerance was measured; for longer sums, the tolerance grows
 with the root of their number."""
 HIDDEN_OPERATIONS = 16
-"""How many operations one node of compiled code is taken for."""
+"""How many operations one node of compiled code is taken for, or one module whose operations no
+statement names."""
 CANCELLED = 64
 """A result whose norm is less than so many eps of its parents' norm is the rest of a sum whose
 terms cancel."""
@@ -97,7 +98,7 @@ def severity(
     An error that cannot be measured is nan, and does not count as rounding.
     """
     a, b = frontier.alignment.a, frontier.alignment.b
-    ops = frontier.ancestry(row).ops
+    ops = _operations(frontier, row)
     eps = max(
         measure.eps,
         computed_in((a, row), (b, row_b)),
@@ -133,6 +134,20 @@ def severity(
         if limit < error <= usual:
             note = f"an update rounds by {figure(limit)} eps of the parameter"
     return Severity(error, limit, eps, note)
+
+
+def _operations(frontier: Frontier, row: int) -> tuple[str, ...]:
+    """The names of the operations of A between a row and its parents.
+
+    Of a module's call under `no_grad` they are those of a call with gradients, where A has one.
+    """
+    ops = frontier.ancestry(row).ops
+    if not opaque(ops):
+        return ops
+    a = frontier.alignment.a
+    own = a.tensors[a.tensor[row]]
+    edges = with_operations(a, own.rank, own.name)
+    return ops if edges is None else edges.ops
 
 
 def size_of_error(frontier: Frontier, row: int, measure: Measure) -> float:
@@ -254,7 +269,8 @@ def _norm(table: Table, rows: Iterable[int]) -> float:
 
 def _growth(frontier: Frontier, row: int, ops: tuple[str, ...]) -> float:
     """By how many times the tolerance of one operation grows for a row's operations; at least 1."""
-    count = max(len(ops), HIDDEN_OPERATIONS) if compiled(ops) else max(len(ops), 1)
+    hidden = compiled(ops) or opaque(ops)
+    count = max(len(ops), HIDDEN_OPERATIONS) if hidden else max(len(ops), 1)
     return math.sqrt(count) * math.sqrt(max(_terms(frontier, row) / LONG_SUM, 1.0))
 
 

@@ -12,6 +12,7 @@ order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.identity import same_bits
-from anchorlib.diagnosis.pairing.orders.order import Order, Orders, pass_of, wide
+from anchorlib.diagnosis.pairing.orders.order import Order, Orders, Pass, pass_of, wide
 from anchorlib.diagnosis.pairing.orders.permutations import orders
 from anchorlib.diagnosis.pairing.splits import halves_of, parameters_of
 from anchorlib.diagnosis.pairing.tables import Table, whole
@@ -33,6 +34,8 @@ Array = np.ndarray[Any, Any]
 KINDS = ("value", "grad")
 CLEARLY = 0.1  # of the distance in B's own order: a move must leave less
 MOST_ELEMENTS = 1 << 26
+TRIED = 3
+"""How many values of a pass may follow no order of its step before the pass is given up."""
 
 
 class Move(NamedTuple):
@@ -78,16 +81,15 @@ def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
     )
     pairs = alignment.differing
     pairs = pairs[whose[a.tensor[alignment.a_row[pairs]]]]
-    known = dict(orders_of)
+    known = _KnownOrders(orders_of)
     moves: dict[int, Move] = {}
     values: dict[Hashable, Move] = {}
     for pair in pairs[np.argsort(a.order[alignment.a_row[pairs]], kind="stable")].tolist():
         row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
-        order = known.get(pass_of(a, row_a))
-        if order is None or not (a.kept[row_a] and b.kept[row_b]):
+        if not (a.kept[row_a] and b.kept[row_b]):
             continue
         try:
-            move, known[pass_of(a, row_a)] = _nearest(a, row_a, b, row_b, order)
+            move = known.move(a, row_a, b, row_b)
         except StoreError:
             continue
         tensor = a.tensors[a.tensor[row_a]]
@@ -99,6 +101,42 @@ def _moves(alignment: Alignment, orders_of: Orders) -> dict[int, Move]:
             moves[row_b] = move
             values.setdefault(place, move)
     return moves
+
+
+class _KnownOrders:
+    """The order of each pass, as far as the records that were read so far show it.
+
+    A forward without gradients has no input of its own where the program calls parts of the model,
+    as one that makes a norm begin as the data have it. It may still read the batch of its step: so
+    where the order of a pass is not known, the orders of the other passes of its step are tried.
+    """
+
+    def __init__(self, orders_of: Orders) -> None:
+        self._given = orders_of
+        self._known = dict(orders_of)
+        self._tries: Counter[Pass] = Counter()
+
+    def move(self, a: Table, row_a: int, b: Table, row_b: int) -> Move | None:
+        """The move that brings B's record clearly nearer to A's; None where none does.
+
+        Raises StoreError where a record cannot be read.
+        """
+        own = pass_of(a, row_a)
+        for order in self._orders_for(own):
+            move, settled = _nearest(a, row_a, b, row_b, order)
+            if move is not None:
+                self._known[own] = settled
+                return move
+        return None
+
+    def _orders_for(self, own: Pass) -> list[Order]:
+        if own in self._known:
+            return [self._known[own]]
+        self._tries[own] += 1
+        if self._tries[own] > TRIED:
+            return []
+        rank, _, step, _ = own
+        return [order for of, order in self._given.items() if (of[0], of[2]) == (rank, step)]
 
 
 def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Order) -> tuple[Move | None, Order]:

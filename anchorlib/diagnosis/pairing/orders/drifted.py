@@ -7,12 +7,12 @@ once the parameters of the two runs have drifted apart by rounding.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
-from anchorlib.diagnosis.pairing.orders.order import Order, Orders, call_of, pass_of, wide
+from anchorlib.diagnosis.pairing.orders.order import Order, Orders, Pass, call_of, pass_of, wide
 from anchorlib.diagnosis.pairing.tables import whole
 from anchorlib.errors import StoreError
 
@@ -27,7 +27,7 @@ MOST_ELEMENTS = 1 << 22
 
 def drifted(
     alignment: Alignment, telling: Collection[tuple[int, int]], known: Orders
-) -> Iterator[tuple[Hashable, Order]]:
+) -> Iterator[tuple[Pass, Order]]:
     """Yield the orders of further passes, read from the values that gave the order of another pass.
 
     telling: the tensor and the call (`call_of`) of each of these values. known: the orders of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.tables import Table
 
-__all__ = ["Order", "Orders", "call_of", "pass_of", "wide"]
+__all__ = ["Order", "Orders", "Pass", "call_of", "pass_of", "wide"]
 
 Array = np.ndarray[Any, Any]
 
@@ -50,11 +50,13 @@ class Order(NamedTuple):
         return Order(places, alike)
 
 
-Orders = Mapping[Hashable, Order]
+Pass = tuple[int, str, int, int]
+"""The rank, phase, step and number of a pass."""
+Orders = Mapping[Pass, Order]
 """The order of each pass, by `pass_of` of A."""
 
 
-def pass_of(table: Table, row: int) -> Hashable:
+def pass_of(table: Table, row: int) -> Pass:
     """Return the rank, phase, step and pass of a row, as a key."""
     rank = table.tensors[table.tensor[row]].rank
     return (

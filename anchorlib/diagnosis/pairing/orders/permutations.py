@@ -11,14 +11,14 @@ order is read from nearly equal rows, of the values that gave the order before (
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.orders.drifted import drifted
-from anchorlib.diagnosis.pairing.orders.order import Order, Orders, call_of, pass_of
+from anchorlib.diagnosis.pairing.orders.order import Order, Orders, Pass, call_of, pass_of
 from anchorlib.diagnosis.pairing.splits import parameters_of
 from anchorlib.diagnosis.pairing.tables import Table, row_digests
 from anchorlib.errors import StoreError
@@ -41,7 +41,7 @@ def orders(alignment: Alignment) -> Orders:
     Dropout masks are drawn by place, so a sample at another place has another mask, and no order
     makes the runs equal.
     """
-    orders_of_passes: dict[Hashable, Order] = {}
+    orders_of_passes: dict[Pass, Order] = {}
     telling: set[tuple[int, int]] = set()
     failed = 0
     for key, pairs in _candidates(alignment):
@@ -63,7 +63,7 @@ def orders(alignment: Alignment) -> Orders:
     return dict(drifted(alignment, telling, orders_of_passes)) | orders_of_passes
 
 
-def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
+def _candidates(alignment: Alignment) -> Iterator[tuple[Pass, list[int]]]:
     """Yield for each pass the first TRIED pairs that may have equal elements in another order.
 
     These are pairs of differing values, not of parameters, with stored values and with equal
@@ -85,7 +85,7 @@ def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
         alike &= a.figures[name][one] == b.figures[name][two]
     norms = a.figures["l2"][one], b.figures["l2"][two]
     alike &= np.abs(norms[0] - norms[1]) <= NEAR * norms[0]
-    passes: dict[Hashable, list[int]] = {}
+    passes: dict[Pass, list[int]] = {}
     for pair in pairs[alike][np.lexsort((a.order[one[alike]], a.step[one[alike]]))].tolist():
         own = passes.setdefault(pass_of(a, int(alignment.a_row[pair])), [])
         if len(own) < TRIED:

@@ -65,11 +65,12 @@ def compared(
 def test_a_mask_that_is_gone_is_a_fault_though_nothing_says_what_the_model_was_given(
     tmp_path, evaluated
 ):
-    """An evaluation comes first in many programs, and states no operation; the training does."""
+    """An evaluation comes first in many programs; its operations are those of the training."""
     found = compared(tmp_path, causal=False, evaluated=evaluated)
     assert found.verdict == "unexpected"
     (origin,) = found.origins
-    assert (origin.place.name, origin.place.phase) == ("proj", "train")
+    phase = "eval" if evaluated else "train"
+    assert (origin.place.name, origin.place.phase) == ("proj", phase)
     assert "is_causal True | False" in found.sentence
 
 
