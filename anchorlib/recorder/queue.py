@@ -377,7 +377,7 @@ class RecordQueue:
         self._losses.warn_once("full", f"{message}; values are dropped and counted")
 
     def check(self) -> None:
-        """Raise QueueFullError if values were dropped since the last call, where on_full says so."""
+        """Under "raise", raise QueueFullError if values were dropped since the last call."""
         message, self._full_error = self._full_error, None
         if message:
             raise QueueFullError(message)
