@@ -61,7 +61,7 @@ class Copier(Lane, Protocol):
         """
 
     def close(self) -> bool:
-        """Accept no more copies; return whether none that was accepted may still write."""
+        """Refuse further copies; return True if no earlier copy can write any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ class Drain:
         self._sink.revoke()
 
     def work(self) -> None:
-        """Hand all records whose values are there to the sink, and carry out flush and close."""
+        """Hand all records that are complete in the ring to the sink, then answer due requests."""
         busy = True
         while not self.closed and busy:
             busy = self._turn()

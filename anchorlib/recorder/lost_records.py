@@ -1,4 +1,4 @@
-"""Records that did not reach the sink whole: counted, stated as gaps, and logged once."""
+"""Counts records that did not reach the sink whole, states them as gaps, and logs each cause."""
 
 from __future__ import annotations
 

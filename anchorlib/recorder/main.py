@@ -144,7 +144,7 @@ class Process:
             self._came.notify_all()
 
     def ring_bell(self) -> None:
-        """Wake the thread in `run`, as there is something to do."""
+        """Wake the thread that is in `run`, as there is something to do for the drain."""
         os.eventfd_write(self._bell, 1)
 
     def run(self, trainer: int) -> None:
@@ -178,7 +178,7 @@ class Forwarding(logging.Handler):
         self._talk, self._host = talk, host
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one log line."""
+        """Send one log line to the trainer; write it to stderr if the trainer has ended."""
         text = record.getMessage()[:MOST_TEXT]
         if self._host.alone:
             sys.stderr.write(f"{text}\n")

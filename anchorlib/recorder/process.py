@@ -124,7 +124,7 @@ class RecorderProcess:
         return child, talk
 
     def _successor(self) -> RecorderPlan:
-        """Return the plan with which the next recorder goes on after the earlier ones."""
+        """Return the plan for the next recorder process, which goes on after those that died."""
         plan = self._plan
         consumed = self.ring.mark()[Mark.CONSUMED]
         known = tuple(text for slot, text in self._definitions if slot < consumed)

@@ -377,7 +377,10 @@ class RecordQueue:
         self._losses.warn_once("full", f"{message}; values are dropped and counted")
 
     def check(self) -> None:
-        """Under "raise", raise QueueFullError if values were dropped since the last call."""
+        """Raise QueueFullError if values were dropped since the last call.
+
+        This is done only if the queue was made with on_full="raise".
+        """
         message, self._full_error = self._full_error, None
         if message:
             raise QueueFullError(message)
@@ -499,7 +502,7 @@ class RecordQueue:
 
     @property
     def retries(self) -> int:
-        """How often the sink tried a delivery again."""
+        """How often the sink tried again to deliver records, after a failure."""
         return self._ring[Word.RETRIES]
 
     @property

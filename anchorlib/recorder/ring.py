@@ -147,7 +147,7 @@ class Ring:
         return self.address + CONTROL_BYTES + number % self.slot_count * SLOT_BYTES
 
     def is_settled(self, number: int) -> bool:
-        """Return whether nothing is to come for slot `number`: it is whole, void, or consumed."""
+        """Return whether slot `number` has its values, will never get them, or is consumed."""
         seq = int(self.slots["seq"][number % self.slot_count])
         return seq & ~VOID == number + 1 or self[Word.CONSUMED] > number
 

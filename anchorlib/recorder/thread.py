@@ -107,7 +107,7 @@ class RecorderThread:
 
     @property
     def is_over(self) -> bool:
-        """Whether the thread has ended."""
+        """Whether the thread has ended, so that nothing empties the ring any more."""
         return self._ended
 
     # -- as the drain's host

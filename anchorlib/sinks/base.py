@@ -109,8 +109,8 @@ class Sink(Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many records were put and are not delivered yet."""
+        """How many records were `put` and are not delivered yet."""
 
     @property
     def retries(self) -> int:
-        """How often delivery was tried again."""
+        """How often delivery was tried again, after a failure."""

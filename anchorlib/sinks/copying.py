@@ -73,7 +73,7 @@ class _CopiedAttempt:
 
     @property
     def header(self) -> dict[str, Any]:
-        """The header that was recorded with the attempt."""
+        """A copy of the run header that was recorded with the attempt."""
         return dict(self.reader.catalogue.attempts[self.number].header)
 
 

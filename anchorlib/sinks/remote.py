@@ -155,7 +155,7 @@ class RemoteSink:
 
     @property
     def spool(self) -> Path | None:
-        """The directory of the spool; None where there is no spool."""
+        """The directory in which undelivered records wait on disk; None if they wait in memory."""
         return None if self._spool is None else self._spool.folder
 
     @property
@@ -170,7 +170,7 @@ class RemoteSink:
 
     @property
     def retries(self) -> int:
-        """How often delivery was tried again."""
+        """How often sending to a collector was tried again, after a failure."""
         return self._sender.retries
 
     @property

@@ -82,7 +82,10 @@ class _Draining(Outbox):
         return super().next()
 
     def take(self, reply: PushReply) -> None:
-        """Process a reply of the collector; for a session left open, the last flush's ends all."""
+        """Process a reply of the collector.
+
+        If the session was never closed, the reply to the last flush ends the delivery.
+        """
         super().take(reply)
         if not self._close and self.flushed >= self._last_flush:
             self.closed = True

@@ -63,7 +63,10 @@ class Earlier:
         self._delivery: Delivery | None = None
 
     def deliver(self, place: Path) -> None:
-        """Deliver the rank's older spools below `place`, oldest first; warn where that fails."""
+        """Deliver the spools that earlier attempts have left below `place`, oldest first.
+
+        A spool that cannot be delivered is left as it is, after a warning.
+        """
         from anchorlib.spool.delivery import left_spools  # it needs the store
 
         for work in left_spools(place, self._hello, self._route):

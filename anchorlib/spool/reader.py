@@ -62,7 +62,7 @@ class FrameReader:
         return FrameReader(self._segments, Overlooked(), known, live=self._live)
 
     def rewind(self) -> None:
-        """Go back to the oldest segment."""
+        """Start again at the beginning of the oldest segment."""
         self.close()
 
     def start(self, number: int) -> None:
@@ -94,7 +94,7 @@ class FrameReader:
         return self._peeked
 
     def advance(self) -> None:
-        """Go on behind the frame that `first` returns."""
+        """Note that the frame that `first` returns was sent, and go on behind it."""
         if self._peeked is not None:
             self.passed(self._peeked.end, more=self._more)
         self._peeked = None

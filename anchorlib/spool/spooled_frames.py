@@ -1,4 +1,4 @@
-"""A spool as an outbox sees it: frames in order, most of them on disk.
+"""A spool as an outbox sees it: frames (messages with records) in order, most of them on disk.
 
     store ─▶ segments ─┐
       └ fails ─▶ memory ┴─ first, advance ─▶ stream          memory moves to the disk when it can
@@ -86,12 +86,12 @@ class SpoolFrames:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the frames on disk and in memory."""
+        """Bytes of the undelivered frames, on disk and in memory."""
         return self._segments.nbytes + self._kept_bytes
 
     @property
     def end(self) -> int:
-        """The number on the wire after that of the last record."""
+        """The number after that of the last record, counted as records are sent (see the class)."""
         return self._holes.place(self._end)
 
     def append(self, frame: Encoded) -> None:
@@ -143,7 +143,7 @@ class SpoolFrames:
         return frame._replace(parts=(renumbered(frame.message, back),), end=place)
 
     def advance(self) -> None:
-        """Count the frame that `first` returns as sent."""
+        """Note that the frame that `first` returns was sent."""
         if self._reader.first() is not None:
             self._reader.advance()
         else:
@@ -172,7 +172,7 @@ class SpoolFrames:
         self._segments.tidy()
 
     def drop(self) -> None:
-        """Forget the frames in memory; those on disk stay there."""
+        """Forget the frames that wait in memory; frames on disk stay there."""
         self._kept.clear()
         self._kept_bytes = self._sent_kept = 0
 

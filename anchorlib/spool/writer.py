@@ -1,4 +1,4 @@
-"""Adds frames to a spool's segments, and brings them to the disk."""
+"""Writes frames (messages with records) into a spool's segment files, and syncs these to disk."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class _Made:
         self._pairs: list[tuple[Array, Array, Array]] = []  # whose, exponents, elements
 
     def add(self, at: int, summary: ArraySummary) -> None:
-        """Fill row `at` with the summary of one array."""
+        """Write the summary of one array into row `at`."""
         columns, histogram = self._columns, summary.histogram
         self._digests[at] = np.frombuffer(summary.digest, np.uint8)
         for name in _MOMENTS:

@@ -82,7 +82,7 @@ class Scan:
         self._room = _Room(layout)
 
     def tally(self, flat: Array, kind: DType) -> FloatTally:
-        """Count the exponents of the elements `flat` of type `kind`, as `parts` returns both."""
+        """Return the exponent counts of the elements `flat` of type `kind` (both from `parts`)."""
         self._add(flat, kind, COUNT_ONLY)
         return self._tally()
 

@@ -72,13 +72,13 @@ class ExactSums:
         return cls(keys[counts != 0], counts[counts != 0])
 
     def moved(self, cells: Array) -> ExactSums:
-        """Return sums with other numbers: sum number k becomes part of sum number `cells[k]`."""
+        """Return the sums renumbered: sum number k is added to the sum with number `cells[k]`."""
         keys = cells[self.keys // LIMBS] * LIMBS + self.keys % LIMBS
         return self._added([(keys, self.counts)])
 
     @classmethod
     def pooled(cls, parts: list[ExactSums]) -> ExactSums:
-        """Add several `ExactSums` up, cell by cell."""
+        """Add up several `ExactSums`: sums of the same number are added to each other."""
         none = np.empty(0, np.int64)
         return cls._added([(none, none), *((one.keys, one.counts) for one in parts)])
 

@@ -147,7 +147,7 @@ class IntegerTally:
         self._fields = np.zeros(DOUBLE.fields, np.int64)
 
     def add(self, values: np.ndarray[Any, Any]) -> None:
-        """Count a block of integers."""
+        """Count the exponents of a block of integers."""
         self._fields += np.bincount(_top_bit(magnitudes(values)), minlength=DOUBLE.fields)
 
     def histogram(self) -> Log2Histogram:

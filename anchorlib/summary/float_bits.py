@@ -62,7 +62,7 @@ class BitLayout:
 
     @property
     def lowest_exponent(self) -> int:
-        """The exponent of the smallest subnormal, which is 2**lowest_exponent."""
+        """The exponent of the smallest subnormal number, which is 2**lowest_exponent."""
         return 1 - self.bias - self.mantissa
 
     def value(self, pattern: int) -> float:

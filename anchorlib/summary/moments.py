@@ -45,7 +45,7 @@ class FloatMoments:
         self._squares: dict[int, float] = {}
 
     def add(self, finite: Finite) -> None:
-        """Add the finite elements of a block."""
+        """Take the finite elements of a block into account."""
         if not finite.patterns.size:
             return
         low, high = self._extremes(finite.patterns)
@@ -116,7 +116,7 @@ class IntegerMoments:
         self._squares = 0.0
 
     def add(self, values: np.ndarray[Any, Any]) -> None:
-        """Add a block of at least one integer."""
+        """Take a block of at least one integer into account."""
         low, high = int(values.min()), int(values.max())
         self._high = high if self._low is None else max(self._high, high)
         self._low = low if self._low is None else min(self._low, low)

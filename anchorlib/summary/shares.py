@@ -79,7 +79,7 @@ class Shares:
 
     @property
     def underflow(self) -> float:
-        """The share of elements that would round to zero; 0 if there are none to share."""
+        """The share of elements that would round to zero; 0 if there are no elements."""
         return self.underflowing / (self.count or 1)
 
     @property
@@ -89,7 +89,7 @@ class Shares:
 
     @property
     def overflow(self) -> float:
-        """The share that would exceed the largest finite value, or is infinite; 0 of nothing."""
+        """The share of elements that would be too large, or are infinite; 0 if there are none."""
         return self.overflowing / (self.count or 1)
 
     def __add__(self, other: object) -> Shares:

@@ -130,7 +130,7 @@ class Questions:
 
     @property
     def open(self) -> bool:
-        """Whether any doubt is not confirmed yet."""
+        """Whether the collector has yet to confirm any of the records in question."""
         return bool(self._ahead or self._asked)
 
     def next(self) -> bytes | None:

@@ -360,7 +360,7 @@ class Outbox:
 
     @property
     def confirmed(self) -> int:
-        """How many ranges of records the collector has confirmed, on this stream, to be equal."""
+        """How many ranges of records the collector confirmed to be equal, on this stream."""
         return self._questions.answered
 
     def tidy(self) -> None:

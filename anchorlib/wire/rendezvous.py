@@ -92,7 +92,7 @@ class Route:
 
     @property
     def is_spread(self) -> bool:
-        """Whether there are several collectors."""
+        """Whether the rank has several collectors to choose from."""
         return len(self.order) > 1
 
     @property

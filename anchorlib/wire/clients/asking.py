@@ -22,7 +22,7 @@ R = TypeVar("R", bound=Message)
 
 
 class NotThereError(Exception):
-    """The collector does not have the run or the file that it was asked about."""
+    """Raised if the collector does not have the run or the file that it was asked about."""
 
 
 class QuestionChannel:
@@ -40,7 +40,7 @@ class QuestionChannel:
         self.channel = open_channel(self.address, credentials)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the channel to the collector."""
         self.channel.close()
 
     def ask(

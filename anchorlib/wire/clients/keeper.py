@@ -96,7 +96,7 @@ class KeeperClient:
         self._ask("Rename", RenameRequest(run=run, name=name), RenameReply, run)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the channel to the collector."""
         self._line.close()
 
     def _state(self) -> StatusReply:

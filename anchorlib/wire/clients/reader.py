@@ -73,7 +73,7 @@ class ReaderClient:
         return names
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the channel to the collector."""
         self._line.close()
 
     def __enter__(self) -> Self:

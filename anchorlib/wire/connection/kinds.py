@@ -1,4 +1,4 @@
-"""The kinds of failure between a collector and those who call it.
+"""The kinds of failure that calls to a collector end with.
 
 A collector sends the kind of every refusal in the call's trailing metadata, under `KIND_KEY`. A
 client decides by the kind what it does about a failure; the words are for people. A failure without
@@ -28,7 +28,7 @@ class Kind(StrEnum):
     STORE = "store"  # the stored run is damaged, or was changed
     INVALID = "invalid"  # a message breaks the protocol
     PROTOCOL = "protocol"  # the client speaks another version of the protocol
-    TOKEN = "token"  # the token is missing or wrong  # it is no password
+    TOKEN = "token"  # the token is missing or wrong
     FORBIDDEN = "forbidden"  # the caller has no right to it
     FOREIGN = "foreign"  # the server that answers is no collector of this protocol
 

@@ -65,7 +65,7 @@ class Encoded(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the message."""
+        """How many bytes the frame's message has."""
         return sum(map(len, self.parts))
 
     def joined(self) -> Encoded:
