@@ -1,15 +1,16 @@
-"""Records as columns: the one form in which they enter a store.
+"""Records as columns: the only way in which records enter a store.
 
     block_of(records) ──┐
     a drain's columns ──┼──▶ RowBlock ──▶ Writer.write_block
     a collector's frame ┘
 
-A block has one entry a record in every column. What records have in common (whose they are, their
-dtype and shape, their phase) is said once, in its `Tables`, and columns hold numbers in them.
+A block has one entry per record in every column. What many records have in common (name, kind and
+mode; dtype and shape; phase) is stored once, in the block's `Tables`, and columns hold indices
+into these tables.
 
-columns    the columns, and what the numbers in them stand for
-row_block  a block: cut, joined, narrowed
-records    records as a block, and a block as records again
+columns    the columns, and the tables that the indices in them refer to
+row_block  the class of a block, which can be cut, joined and filtered
+records    makes a block of `Record` objects, and `Record` objects of a block
 """
 
 from anchorlib.block.columns import (

@@ -1,4 +1,4 @@
-"""The columns of a block, and the tables that say what the numbers in them stand for."""
+"""The columns of a block of records, and the tables that the indices in some columns refer to."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COLUMNS: Final[dict[str, np.dtype[Any]]] = {
     "l2": _F8,
     "bins": _I8,
 }
-"""The columns of a block, and the dtype that each is best made in."""
+"""The columns of a block, each with the dtype that its array should have."""
 
 MAX_DIMS: Final = 64  # numpy's own limit
 MAX_ELEMENTS: Final = 1 << 60
@@ -53,12 +53,13 @@ MAX_ELEMENTS: Final = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The series, layouts and phases that numbers in columns stand for.
+    """The values that the columns `series`, `layout` and `phase` of a block hold indices of.
 
-    The lists may grow; an entry that is in a list never changes.
+    The lists may grow, but an entry that is in a list never changes.
 
-    series: (name, kind, mode's text) of each series.
-    layouts: (dtype by torch's name, shape), and in `sizes` the bytes of one record of it.
+    series: (name, kind, text of the mode), as ("fc2.bias", "grad", "All").
+    layouts: (torch's name of the dtype, shape). sizes: the bytes of one record of each layout.
+    phases: the names of phases, as "train".
     """
 
     series: Sequence[Series]
@@ -69,7 +70,10 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A record that cannot be stored as it is, and why: it is counted as a gap."""
+    """A record that cannot be stored, and the reason; it is stated as a gap instead.
+
+    For instance, its step is beyond 64 bits, or its values have another shape than it says.
+    """
 
     name: str
     kind: str
@@ -79,9 +83,9 @@ class Misfit:
 
 
 def layout_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes that a tensor of this dtype and shape takes in storage.
+    """Return how many bytes a tensor of this dtype (torch's name) and shape takes in storage.
 
-    Raises UnknownDTypeError, or StoreError for a shape that no tensor has.
+    Raises UnknownDTypeError, or StoreError for a shape that no tensor can have.
     """
     kind = dtypes.dtype(dtype)
     if len(shape) > MAX_DIMS or any(size < 0 for size in shape):

@@ -1,4 +1,4 @@
-"""Records as a block, and a block as records again."""
+"""Makes a `RowBlock` of `Record` objects, and `Record` objects of a `RowBlock`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _JOINED_BYTES: Final = 1 << 14  # of one record: larger ones are not copied
 
 
 def block_of(records: Sequence[Record]) -> RowBlock:
-    """The block of some records, each with its summary; only small values are copied.
+    """Make one block of `records`, each of which has its summary; only small values are copied.
 
-    A record that is not what it says (a figure that no column holds, values of another shape)
-    costs itself alone: it becomes one of the block's `misfits`.
+    A record that is inconsistent (a number too large for its column, values of another shape than
+    it states) is left out, and listed in the block's `misfits`; the other records are kept.
     """
     try:
         return _block(records)
@@ -109,9 +109,10 @@ def _values(record: Record) -> Buffer | None:
 
 
 def payloads_of(values: Sequence[Buffer | None]) -> tuple[list[Buffer], Array, Array]:
-    """Buffers that hold these values, and where each lies: small ones together in the first.
+    """Return a RowBlock's (`payloads`, `source`, `starts`) for these values, one per record.
 
-    They are a RowBlock's `payloads`, `source` and `starts`; larger values are not copied.
+    values: the bytes of each record; None for a record without values.
+    Small values are copied together into the first buffer; each larger value is a buffer itself.
     """
     small: list[Buffer] = []
     payloads: list[Buffer] = [b""]
@@ -132,7 +133,7 @@ def payloads_of(values: Sequence[Buffer | None]) -> tuple[list[Buffer], Array, A
 
 
 def records_of(block: RowBlock, rank: int = 0) -> list[Record]:
-    """The records of a block as objects; their values share its memory."""
+    """Make a `Record` object of each record of a block; its values share the block's memory."""
     ends = np.cumsum(block.columns["bins"]).tolist()
     return [_record(block, row, end, rank) for row, end in enumerate(ends)]
 

@@ -1,4 +1,4 @@
-"""A block of records, which is cut, joined and narrowed without copying any values."""
+"""`RowBlock`, the records of one rank as columns; it is cut and joined without copying values."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ __all__ = ["RowBlock", "joined_blocks"]
 class RowBlock:
     """Records of one rank, column by column, in the order in which they were made.
 
-    columns: each of `COLUMNS`, one entry a record. "series", "layout" and "phase" are numbers in
-        `tables`; "bins" says how many bins its histogram has; the others are `Record`'s fields.
-    digest: (records, 2), big-endian halves of the xxh3-128 of the values.
-    kept: whether a record has values. They lie in `payloads[source]`, from byte `starts` on, as
-        many as its layout has; what stands there for a record without values is not looked at.
-    exponents, elements: the bins of all histograms, one record's after the other's.
-    misfits: records that found no place in the columns.
+    columns: name → array, for each name in `COLUMNS`, with one entry per record. "series", "layout"
+        and "phase" hold indices into `tables`; "bins" says how many bins the record's histogram
+        has; the others are fields of `Record` and of its summary.
+    digest: shape (records, 2), the big-endian halves of the xxh3-128 hash of each record's values.
+    kept: for each record, whether its values are in the block. They lie in `payloads[source]` from
+        byte `starts` on, as many bytes as the record's layout has. For a record without values,
+        `source` and `starts` mean nothing.
+    exponents, elements: exponent and count of each histogram bin, record after record.
+    misfits: records that could not be written into the columns, and why.
     """
 
     tables: Tables
@@ -43,14 +45,15 @@ class RowBlock:
 
     @property
     def sizes(self) -> Array:
-        """Bytes of each record's values, 0 where it has none."""
+        """Bytes of each record's values; 0 for a record whose values are not kept."""
         sizes: Array = np.array(self.tables.sizes, np.int64)[self.columns["layout"]]
         return np.where(self.kept, sizes, 0)
 
     def buffers(self, rows: Array) -> list[Buffer]:
-        """The values of these records, all of which are kept, one buffer each; nothing is copied.
+        """Return buffers with the values of the records at indices `rows`; nothing is copied.
 
-        Records that share a payload and lie end to end in it come as one.
+        All of these records must have values. Records whose values follow each other in the same
+        payload share one buffer; every other record has a buffer of its own.
         """
         starts, sizes, source = self.starts[rows], self.sizes[rows], self.source[rows]
         ends = starts + sizes
@@ -63,11 +66,14 @@ class RowBlock:
         return [memoryview(self.payloads[at])[start:end] for at, start, end in spans]
 
     def values(self) -> list[Buffer]:
-        """The values of all records that are kept, in order; nothing is copied."""
+        """Return buffers with the values of all records that have values, in order, uncopied."""
         return self.buffers(np.flatnonzero(self.kept))
 
     def cut(self, bounds: Sequence[int]) -> Iterator[RowBlock]:
-        """The records between each two neighbours of `bounds`, as blocks that share memory."""
+        """Yield, for each two neighbours of `bounds`, a block of the records between them.
+
+        The blocks share the memory of this block, and have no misfits.
+        """
         bins = np.concatenate([[0], np.cumsum(self.columns["bins"])]).astype(np.int64)
         for first, last in pairwise(bounds):
             rows, pairs = slice(first, last), slice(int(bins[first]), int(bins[last]))
@@ -84,22 +90,25 @@ class RowBlock:
             )
 
     def without_values(self, bare: Array) -> RowBlock:
-        """The block without the values of records where `bare` is true; their flags note that."""
+        """Return this block without the values of the records where `bare` is true.
+
+        The flag VALUE_DROPPED is set on those records that had values before.
+        """
         flags = self.columns["flags"].copy()
         flags[bare & self.kept] |= int(Flag.VALUE_DROPPED)
         return replace(self, columns={**self.columns, "flags": flags}, kept=self.kept & ~bare)
 
     @property
     def names(self) -> list[Series]:
-        """The series of each record: (name, kind, mode's text)."""
+        """The series of each record: (name, kind, text of the mode)."""
         return [self.tables.series[number] for number in self.columns["series"].tolist()]
 
     def nothing(self) -> RowBlock:
-        """A block of the same tables without any record."""
+        """Return a block with the tables of this block and without any record."""
         return self.only(np.zeros(len(self), bool))
 
     def only(self, chosen: Array) -> RowBlock:
-        """The records where `chosen` is true."""
+        """Return a block of the records for which `chosen`, one bool per record, is true."""
         bins = np.repeat(chosen, self.columns["bins"].astype(np.int64))
         return replace(
             self,
@@ -113,17 +122,17 @@ class RowBlock:
         )
 
     def after(self, rows: int) -> RowBlock:
-        """The block without its first `rows` rows."""
+        """Return this block without its first `rows` records; the block itself for `rows` <= 0."""
         return self if rows <= 0 else self.only(np.arange(len(self)) >= rows)
 
     def misfit(self, row: int, reason: str) -> Misfit:
-        """The record at `row` as one that cannot be stored."""
+        """Return the `Misfit` of the record at `row`: `reason` says why it cannot be stored."""
         name, kind, mode = self.tables.series[self.columns["series"][row]]
         return Misfit(name, kind, mode, int(self.columns["step"][row]), reason)
 
 
 def joined_blocks(blocks: Sequence[RowBlock]) -> RowBlock:
-    """One block with the records of several blocks of the same tables, in their order."""
+    """Concatenate blocks that have the same tables, at least one, into one block."""
     if len(blocks) == 1:
         return blocks[0]
     offsets = np.cumsum([0, *(len(block.payloads) for block in blocks[:-1])]).tolist()

@@ -2,9 +2,9 @@
 
 spelling          the rules for names and kinds; how they are joined and split
 escaping          how a name, a selector or an address is shown
-selectors         the readings of one selector, for tensors that are not known in advance
-tensor_selection  the tensors that selectors match, among known tensors
-suggestions       "did you mean"
+selectors         the ways to read one selector; matching where not all tensors are known yet
+tensor_selection  the tensors that selectors match, where all tensors are known
+suggestions       "did you mean …?", the end of an error about an unknown name
 """
 
 from anchorlib.names.escaping import escape, quoted, shown_address

@@ -31,17 +31,18 @@ def _escape_character(character: str) -> str:
 
 
 def shown_address(text: str) -> str:
-    """An address that a user gave, as a message may show it: without credentials, escaped.
+    """Return the address `text` as a message may show it: without credentials, escaped, shortened.
 
-    What stands before an "@" may be a password, and what follows a "?" a signature.
+    What stands before an "@" may be a password, and what follows a "?" a signature, so both are
+    left out. The result is "…" where an "@" follows the "?".
     """
     place, _, question = text.partition("?")
-    if "@" in question:  # which of both it belongs to cannot be told
+    if "@" in question:  # the "?" may belong to a password, or begin a query that has an "@" in it
         return "…"
     return escape(place.rpartition("@")[2][:_SHOWN])
 
 
 def quoted(text: str) -> str:
-    """`text` as a message quotes it: escaped, shortened where it is very long."""
+    """Return `text` as error messages quote it: in single quotes, escaped, cut where too long."""
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     return f"'{escape(shown)}'"

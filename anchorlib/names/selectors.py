@@ -6,9 +6,9 @@ r"""Selectors: which tensors a text names.
     re:fc[12]@grad      a regular expression for the whole name; a kind may follow
     Gradient___fc2.bias PopTorch's spelling
 
-The first of these readings that matches a tensor counts. So an exact name wins even if it contains
-a `*`, an `@grad`, a `re:` or a `Gradient___`.  `@` splits only before a known kind, or before a
-pattern that a known kind matches.
+A selector may be read in several of these ways: the first reading that matches a tensor counts. So
+an exact name wins even if it contains a `*`, an `@grad`, a `re:` or a `Gradient___`. An `@` ends
+the name only before a known kind, or before a pattern that a known kind matches.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Reading:
 
     @classmethod
     def of(cls, name: str, kind: str | None = None) -> Reading:
-        """The reading of a name or glob, and its kind."""
+        """Make the reading of a name or glob `name` and a kind; None stands for all kinds."""
         return cls(name, _wild(name) if _is_wild(name) else None, kind)
 
     @property
     def shown(self) -> str:
-        """The part of the selector that is about the name."""
+        """The selector without its kind, as an error message shows it: a name, glob or `re:…`."""
         return self.name or f"{_REGEX}{self.pattern.pattern if self.pattern else ''}"
 
     def has_name(self, name: str) -> bool:
@@ -86,7 +86,7 @@ class Reading:
         )
 
     def has_kind(self, kind: str, kinds: Collection[str] = ()) -> bool:
-        """Whether the reading matches `kind`, for a tensor that has the kinds `kinds`."""
+        """Return whether this reading matches `kind`, for a tensor that has the kinds `kinds`."""
         if self.activation and kind == "grad":
             return "pass_grad" not in kinds
         return self.kind is None or _wild(self.kind).fullmatch(kind) is not None
@@ -94,14 +94,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A selector that was read: `readings` in the order in which they are tried."""
+    """A parsed selector: its text, and the `readings` that are tried in this order."""
 
     text: str
     readings: tuple[Reading, ...]
 
 
 def parse(text: str) -> Selector:
-    """Read a selector.
+    """Parse the text of one selector, such as `fc*@grad`.
 
     Raises UnknownTensorError for a `re:` that is no regular expression, and for an empty text.
     """
@@ -113,7 +113,7 @@ def parse(text: str) -> Selector:
 
 
 def parse_list(text: str) -> tuple[Selector, ...]:
-    """Read selectors that commas separate, as in a variable of the environment.
+    """Parse selectors that commas separate, as in an environment variable.
 
     Raises what `parse` raises, and UnknownTensorError where `text` has no selector.
     """
@@ -124,7 +124,7 @@ def parse_list(text: str) -> tuple[Selector, ...]:
 
 
 def matches(selector: Selector, name: str, kind: str, kinds: Collection[str] = ()) -> bool:
-    """Whether `selector` matches `name`@`kind`, for tensors that are not all known in advance.
+    """Return whether `selector` matches the tensor `name`@`kind`; other tensors may be unknown.
 
     kinds: the kinds that `name` has, where they are known.  Without them `Gradient___X` matches
         both X@pass_grad and X@grad: the right one depends on whether X has a pass_grad.
@@ -141,7 +141,10 @@ def matches(selector: Selector, name: str, kind: str, kinds: Collection[str] = (
 
 
 def below(text: str, prefix: str) -> str:
-    """The selector for names that begin with `prefix` and a dot, and go on as `text` says."""
+    """Return the selector `text` moved below a module: `fc*@grad` and `net` make `net.fc*@grad`.
+
+    It matches names that begin with `prefix` and a dot, and whose rest the selector `text` matches.
+    """
     lead = f"{prefix}."
     if text.startswith(_REGEX):
         expression, kind = split(text.removeprefix(_REGEX))
@@ -153,7 +156,7 @@ def below(text: str, prefix: str) -> str:
 
 @functools.cache
 def tell(notice: str) -> None:
-    """Log a notice, once for each text."""
+    """Log `notice` as a warning, once a process for each text; "" logs nothing."""
     if notice:
         _log.warning("%s", notice)
 
@@ -173,7 +176,10 @@ def _regex(text: str) -> Reading:
 
 
 def _plain(text: str) -> list[Reading]:
-    """A name or glob with its kind; the whole text as a glob too where only the kind is wild."""
+    """Return the readings of `text` as a name or glob and, after its last `@`, a kind.
+
+    Where that kind is a pattern, as in `fc2@*`, a second reading takes all of `text` for a name.
+    """
     name, kind = split(text)
     if kind is not None:
         return [Reading.of(name, kind)]
@@ -190,7 +196,7 @@ def _is_kind_pattern(text: str) -> bool:
 
 
 def poptorch_prefix(text: str) -> str:
-    """The prefix of a PopTorch spelling, or ""."""
+    """Return the prefix of a selector in PopTorch's spelling (`Gradient___`), "" for all others."""
     prefix, bar, name = text.partition("___")
     return prefix + bar if name and prefix + bar in _POPTORCH else ""
 
@@ -219,7 +225,7 @@ def _is_wild(text: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _wild(text: str) -> re.Pattern[str]:
-    """The regular expression of a glob in which only `*` and `?` are wild."""
+    """Compile a glob, in which only `*` and `?` are wild, to a regular expression."""
     first, *rest = (
         "".join("." if character == "?" else re.escape(character) for character in part)
         for part in text.split("*")

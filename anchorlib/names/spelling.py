@@ -36,7 +36,7 @@ OPTIMIZER_KIND = "opt."
 _OPERAND_KIND = re.compile(r"op\.(in\..+|out([.:].+)?)", re.DOTALL)
 
 MAX_NAME_BYTES = 1024
-"""Bytes a tensor's name may have in UTF-8."""
+"""The most bytes that a tensor's name may have in UTF-8."""
 
 _RUN_NAME_LETTERS = 64
 _RUN_NAME = re.compile(rf"(?![.-])[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
@@ -44,31 +44,32 @@ _STORED_RUN_NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
 
 
 def is_kind(text: str) -> bool:
-    """Whether `text` is a kind: one of `KINDS`, `opt.` followed by a key, or an operand's."""
+    """Return whether `text` is a kind: one of `KINDS`, `opt.` and a key, or an operand's kind."""
     if text in KINDS or (text.startswith(OPTIMIZER_KIND) and len(text) > len(OPTIMIZER_KIND)):
         return True
     return is_operand_kind(text)
 
 
 def is_operand_kind(text: str) -> bool:
-    """Whether `text` is the kind of a tensor that a traced operation took or made.
+    """Return whether `text` is the kind of an operand: what a traced operation took or made.
 
     `op.in.ARGUMENT` is an input, `op.out` and `op.out:1` are what the operation returned, and
-    `op.out.ARGUMENT` is an input that it wrote and did not return. Such records explain a
-    difference and are none of the tensors that two runs are compared by.
+    `op.out.ARGUMENT` is an input that the operation wrote to and did not return. Records of
+    operands explain a difference; a comparison of two runs does not search them for one.
     """
     return text.startswith("op.") and _OPERAND_KIND.fullmatch(text) is not None
 
 
 def join(name: str, kind: str) -> str:
-    """The selector of one tensor: `fc2.bias@grad`."""
+    """Return the selector of one tensor, made of its name and kind: `fc2.bias@grad`."""
     return f"{name}@{kind}"
 
 
 def splits(text: str) -> Iterator[tuple[str, str]]:
-    """Every way to read `text` as name and kind, the longest name first.
+    """Yield every way to read `text` as (name, kind), the longest name first.
 
-    There is more than one only where a name or an optimizer's key holds an `@` itself.
+    There are several only where a name or an optimizer's key holds an `@` itself, and there is none
+    where no `@` stands before a kind.
     """
     at = text.rfind("@")
     while at >= 0:
@@ -78,7 +79,7 @@ def splits(text: str) -> Iterator[tuple[str, str]]:
 
 
 def split(text: str) -> tuple[str, str | None]:
-    """Name and kind of a selector; the kind is None where no `@` stands before a known kind."""
+    """Split a selector into (name, kind); the kind is None where no `@` stands before a kind."""
     return next(splits(text), (text, None))
 
 
@@ -108,8 +109,8 @@ def check_name(name: object) -> str:
 def check_run_name(name: object) -> str:
     """Return `name` as a plain str if it can name a new run.
 
-    It is `[A-Za-z0-9._-]{1,64}`, and neither a dot (hidden files) nor a dash (a command would take
-    it for an option) comes first. Raises InvalidNameError otherwise.
+    A run's name is `[A-Za-z0-9._-]{1,64}`. It begins neither with a dot, as hidden files do, nor
+    with a dash, by which commands know an option. Raises InvalidNameError for any other name.
     """
     return _run_name(name, _RUN_NAME)
 
@@ -117,7 +118,8 @@ def check_run_name(name: object) -> str:
 def check_stored_run_name(name: object) -> str:
     """Return `name` as a plain str if it can name a run that is stored already.
 
-    Older versions allowed a dash as the first character. Raises InvalidNameError otherwise.
+    The rule is that of new runs, but the first character may be a dash, as older versions allowed.
+    Raises InvalidNameError for any other name.
     """
     return _run_name(name, _STORED_RUN_NAME)
 
@@ -134,13 +136,16 @@ def _run_name(name: object, rule: re.Pattern[str]) -> str:
 
 
 def noise_name(run: str, seed: int) -> str:
-    """The name of a perturbed rerun of `run`: `run1-noise3`; a long run's name is cut."""
+    """Return the name of the rerun of `run` with perturbed parameters: `run1-noise3` for seed 3.
+
+    A long run's name is cut, so that the result can name a run.
+    """
     suffix = f"-noise{seed}"
     return f"{run[: _RUN_NAME_LETTERS - len(suffix)]}{suffix}"
 
 
 def graft_name(run: str) -> str:
-    """The name of a rerun whose anchors return the values of `run`: `run1-graft`.
+    """Return the name of a rerun in which every anchor returns values of `run`: `run1-graft`.
 
     run: a run's name, path or URL; a long name is cut.
     """

@@ -15,22 +15,23 @@ _COMPARED = 50  # the most choices that difflib compares, at some 0.1 ms for eac
 
 
 def suggest(text: str, choices: Iterable[str]) -> str:
-    """The end of a message: "; did you mean 'fc2.bias'?", or "" where no choice is near."""
+    """Return an error message's end, "; did you mean 'fc2.bias'?", or "" if no choice is near."""
     meant = near(text, choices)
     return f"; did you mean {one_of(meant)}?" if meant else ""
 
 
 def one_of(choices: Iterable[str]) -> str:
-    """The choices as a sentence offers them: `'a', 'b' or 'c'`."""
+    """Return at least one choice as a sentence lists them: `'a', 'b' or 'c'`."""
     *head, last = map(quoted, choices)
     return f"{', '.join(head)} or {last}" if head else last
 
 
 def near(text: str, choices: Iterable[str]) -> list[str]:
-    """At most three choices that `text` may mean, the likeliest first.
+    """Return at most three choices that `text` may mean, the likeliest first; or an empty list.
 
-    These are choices with the same letters in another case; else those whose path has a prefix more
-    or less (`fc1` and `model.fc1`), the nearest length first; else the choice spelt most alike.
+    These are the choices that differ from `text` in case alone. Where there are none, they are the
+    choices whose dotted path has a prefix more or less (`fc1` and `model.fc1`), the nearest length
+    first; and where there are none of these either, the one choice that is spelt most alike.
     """
     pool = list(dict.fromkeys(choices))
     folded = text.casefold()
@@ -61,7 +62,10 @@ def _same_spelling(folded: str, pool: list[str]) -> list[str]:
 
 
 def _most_alike(text: str, pool: list[str]) -> list[str]:
-    """The choices that share most pairs of letters: a fast filter before difflib's slow one."""
+    """Return the 50 choices that share most pairs of neighbouring letters with `text`.
+
+    This is fast, and spares difflib, which is slow, from comparing hundreds of choices.
+    """
     if len(pool) <= _COMPARED:
         return pool
     wanted = _pairs(text)

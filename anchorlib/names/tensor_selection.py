@@ -1,4 +1,4 @@
-"""The tensors that selectors match, among known tensors."""
+"""The tensors that selectors match, where all tensors are known, and the error where none does."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ def select(
     open_outputs: bool = False,
     where: str = "",
 ) -> list[tuple[str, str]]:
-    """The (name, kind) pairs that the selectors match, in the order of `tensors`, each once.
+    """Return the (name, kind) pairs that the selectors match, in the order of `tensors`, each once.
 
-    open_kinds: kinds (globs) that a tensor may get later, as `opt.*` before the first step: a
+    texts: the selectors. tensors: the (name, kind) of all known tensors.
+    open_kinds: globs of kinds that a tensor may get later, as `opt.*` before the first step: a
         selector for such a kind need only match the name of a known tensor.
     open_outputs: whether a module may turn out to have further outputs (`fc1:1`, `fc1:key`).
-    where: the words for the place in an error, as " in run1".
+    where: where the tensor was searched, for the error's text, as " in run1".
     Raises UnknownTensorError, with suggestions, for the first selector that matches nothing.
     """
     known = _Known(tensors)
@@ -48,8 +49,8 @@ def select(
 class _Known:
     """The known tensors, indexed by name.
 
-    pairs: (name, kind), each once, in the order given.
-    kinds: for each name, its kinds with their indices in `pairs`.
+    pairs: (name, kind) of each tensor once, in the order given.
+    kinds: name → kind → the index of this tensor in `pairs`.
     """
 
     def __init__(self, tensors: Iterable[tuple[str, str]]) -> None:
@@ -67,7 +68,10 @@ class _Known:
         return []
 
     def read(self, selector: Selector) -> list[int]:
-        """The indices in `pairs` that match the first reading that matches any tensor."""
+        """Return the indices in `pairs` of the tensors that `selector` matches; empty if none.
+
+        A selector has several readings: only the first one that matches any tensor counts.
+        """
         for reading in selector.readings:
             places = [
                 place
@@ -81,7 +85,7 @@ class _Known:
         return []
 
     def names(self, reading: Reading) -> list[str]:
-        """The names that a reading matches, whatever their kinds."""
+        """Return the names of known tensors that a reading of a selector matches, of any kind."""
         if reading.name in self.kinds:
             return [reading.name]
         if reading.pattern is None:
@@ -117,7 +121,7 @@ def _unknown(selector: Selector, known: _Known, where: str) -> UnknownTensorErro
 
 
 def _hint(selector: Selector, known: _Known) -> tuple[list[str], str]:
-    """The selectors that may have been meant, and words to show instead where there are none."""
+    """Return selectors that may have been meant, and what an error says if that list is empty."""
     for reading in (*selector.readings, *_misspelt_kind(selector.text)):
         names = known.names(reading)
         if names:
@@ -147,13 +151,16 @@ def _other_kind(reading: Reading, kinds: Iterable[str]) -> tuple[list[str], str]
 
 
 def _without_name(text: str, known: _Known) -> list[str]:
-    """The selector of all tensors of a kind, where `text` is a kind alone: `@grad` or `grad`."""
+    """Suggest `*@grad` where `text` is a kind alone, as `@grad` or `grad`; else return [].
+
+    The list is empty too where no known tensor has that kind.
+    """
     selector = join("*", text.removeprefix("@"))
     return [selector] if is_kind(text.removeprefix("@")) and known.read(parse(selector)) else []
 
 
 def _as_prefix(text: str, known: _Known) -> list[str]:
-    """The selector of the tensors inside a module, where `text` is the module's name."""
+    """Suggest `fc.*`, the tensors inside of a module, where `text` is its name `fc`; else []."""
     name, kind = split(text)
     inside = join(f"{name}.*", kind) if kind else f"{name}.*"
     starts = any(there.startswith(f"{name}.") for there in known.kinds)
@@ -161,9 +168,10 @@ def _as_prefix(text: str, known: _Known) -> list[str]:
 
 
 def _as_regex(selector: Selector, known: _Known) -> list[str]:
-    """Selectors that may be meant by a regular expression.
+    """Suggest selectors for a text that is a regular expression; else return an empty list.
 
-    Without its `re:` (`fc[12]`), it gets one; where it matches only parts of names, these names.
+    A text without the prefix `re:`, as `fc[12]`, is suggested with this prefix. For a text with the
+    prefix, the suggestions are up to three names of which the expression matches only a part.
     """
     if selector.text.startswith("re:"):
         (reading,) = selector.readings
@@ -177,7 +185,11 @@ def _as_regex(selector: Selector, known: _Known) -> list[str]:
 
 
 def _nameable(text: str, known: _Known) -> Iterable[str]:
-    """The selectors of known tensors, spelt as `text` is: PopTorch's way, with a kind, or plain."""
+    """Return selectors of all known tensors, to compare `text` with, spelt in the way of `text`.
+
+    They have PopTorch's prefix where `text` has one, a kind (`fc2.bias@grad`) where `text` has an
+    `@`, and are plain names otherwise.
+    """
     if poptorch := poptorch_prefix(text):
         return (f"{poptorch}{name}" for name in known.kinds)
     if "@" in text:

@@ -1,15 +1,17 @@
-"""How records leave the training threads.
+"""How records leave the training threads: through a ring buffer, which a drain empties into a sink.
+
+    training threads ──▶ queue ──▶ ring (shared memory) ──▶ drain ──▶ sink
 
 session_queue     makes the queue of a session, and chooses where its drain runs
 queue             the trainer's side, bounded by bytes: it places records in a ring
 ring              the ring's memory, and its producer; `layout` says what each byte means
-copies            records whose values come later, copied from a device
+copies            records whose values a device (a GPU) writes after their slot was published
 teller            places definitions and `statements` in the ring; `statement_json`: their encoding
-definitions       the definitions of streams and layouts, as the drain looks them up
+definitions       what the numbers of streams and layouts in slots mean, as the drain looks it up
 drain             the other end of the ring: makes columns and hands them to the sink
 lost_records      counts the records that did not reach the sink whole
 asks              the requests to a drain beside the records: flush and close
-worker            the interface of the place where a drain runs: a `thread`, or a `process`
+worker            the interface of what runs a drain: a `thread`, or a `process`
 recorder_plan     what a recorder process is started with
 process_messages  the messages between a trainer and its recorder process
 main              the program of the recorder process

@@ -1,13 +1,14 @@
-/* The compiled put: an ordinary array on the CPU goes into the ring in one call.
+/* The compiled put: copies an ordinary tensor on the CPU into the ring in one call.
 
-   It writes the bytes that layout.py describes, as the put in Python does. It takes the tensors
-   that most observations are made of; to every other one, and to whatever cannot be asked here, it
-   says None, and the way in Python decides. The caller holds its lock meanwhile: a ring has one
-   producer at a time.
+   It writes the bytes that layout.py describes, as the put in Python does. It handles the tensors
+   that most observations are made of. For any other tensor, and where something cannot be found out
+   here, `put` returns None, and the code in Python decides. The caller holds the queue's lock
+   meanwhile: a ring has one producer at a time.
 
-   What a tensor is, the C table of DLPack says, which torch exports as an attribute of
-   torch.Tensor, so no header of torch is needed. What that table leaves out (the exact dtype, lazy
-   negation, modes), torch's own methods say, called by the C functions of their descriptors. */
+   A tensor's address, shape and strides come from DLPack's table of C functions, which torch
+   exports as an attribute of torch.Tensor, so that no header of torch is needed. What that table
+   leaves out (the exact dtype, lazy negation, modes) is asked of torch's own methods, through the C
+   functions of their descriptors. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -39,7 +40,7 @@ struct slot {
 };
 static_assert(sizeof(struct slot) == 80 && offsetof(struct slot, seq) == 72, "no padding");
 
-/* -- DLPack 1: its structures, as far as they are used */
+/* -- DLPack 1: its structures, as far as they are needed here */
 
 enum { DL_MAJOR = 1, DL_CPU = 1 };
 
@@ -70,14 +71,15 @@ typedef struct {
     PyGetSetDef *dtype;
 } Putter;
 
-/* -- what a tensor is */
+/* -- which tensors can be copied here */
 
+/* STRANGE: not an ordinary array. DIFFERENT: ordinary, of another dtype or shape than expected. */
 enum kind { STRANGE, DIFFERENT, EXPECTED };
 
 static const uintptr_t LOW = (uintptr_t)1 << 40; /* an emptied storage's offset is its address */
-static const uint64_t UNLOCKED = (uint64_t)1 << 20; /* such a copy takes longer than to relock */
+static const uint64_t UNLOCKED = (uint64_t)1 << 20; /* a copy as long repays releasing the lock */
 
-/* What `answer` says, which is used up; `unknown` where it is an exception. */
+/* The truth of a Python object, which is released; `unknown` if it is NULL or raises. */
 static int truth(PyObject *answer, int unknown) {
     int said = answer ? PyObject_IsTrue(answer) : -1;
     Py_XDECREF(answer);
@@ -85,20 +87,23 @@ static int truth(PyObject *answer, int unknown) {
     return said < 0 ? unknown : said;
 }
 
+/* The index of an object in a tuple, by identity; -1 if it is not there. */
 static Py_ssize_t place_of(PyObject *one, PyObject *tuple) {
     for (Py_ssize_t i = PyTuple_GET_SIZE(tuple) - 1; i >= 0; i--)
         if (PyTuple_GET_ITEM(tuple, i) == one) return i;
     return -1;
 }
 
-/* Whether a mode of the user's would see what torch is asked here, or jit.trace runs. */
+/* Whether a function mode of the user's program would see the calls made here, or jit.trace is
+   running. */
 static int is_disturbed(const Putter *self) {
     PyObject *modes = self->function_modes;
     PyObject *count = PyCFunction_GET_FUNCTION(modes)(PyCFunction_GET_SELF(modes), NULL);
     return truth(count, 1) || truth(PyObject_CallNoArgs(self->is_tracing), 1);
 }
 
-/* False where a storage was emptied under its tensors: to read those ends the process. */
+/* Whether a tensor's storage has bytes. It has none after storage.resize_(0): reading its tensors
+   would then end the process. */
 static int has_memory(PyObject *x) {
     PyObject *storage = PyObject_CallMethod(x, "untyped_storage", NULL);
     PyObject *size = storage ? PyObject_CallMethod(storage, "nbytes", NULL) : NULL;
@@ -106,7 +111,7 @@ static int has_memory(PyObject *x) {
     return truth(size, 0);
 }
 
-/* The bytes of a contiguous array; -1 of any other, and of what `limit` bytes do not hold. */
+/* The bytes of a contiguous array; -1 if it is not contiguous, or larger than `limit` bytes. */
 static int64_t bytes_of(const struct dl_tensor *t, uint64_t limit) {
     uint64_t itemsize = t->dtype.bits / 8, length = 1;
     if (t->ndim < 0 || t->dtype.lanes != 1 || !itemsize || t->dtype.bits % 8) return -1;
@@ -120,15 +125,15 @@ static int64_t bytes_of(const struct dl_tensor *t, uint64_t limit) {
     return length * itemsize <= limit ? (int64_t)(length * itemsize) : -1;
 }
 
-/* Whether `x` is an ordinary array, and of the dtype and shape that `key` tells; if so, all of `t`
-   and `nbytes` are set. */
+/* Whether `x` is an ordinary array, and of the dtype and shape that `key` encodes. Unless the
+   result is STRANGE, `t` and `nbytes` are set. */
 static enum kind look_at(const Putter *self, PyObject *x, PyObject *key, struct dl_tensor *t,
                          uint64_t *nbytes) {
     if (place_of((PyObject *)Py_TYPE(x), self->tensors) < 0 || is_disturbed(self)) return STRANGE;
     PyObject *dtype = self->dtype->get(x, self->dtype->closure);
     int64_t place = dtype ? place_of(dtype, self->dtypes) : -1;
     Py_XDECREF(dtype);
-    /* What has no memory of its own (sparse, nested, wrapped) fails here, or has no address. */
+    /* A tensor without memory of its own (sparse, nested, wrapped) fails here or has no address. */
     if (place < 0 || truth(self->is_neg->ml_meth(x, NULL), 1) || self->exchange->look(x, t)) {
         PyErr_Clear();
         return STRANGE;
@@ -136,7 +141,7 @@ static enum kind look_at(const Putter *self, PyObject *x, PyObject *key, struct 
     int64_t size = t->device.type == DL_CPU ? bytes_of(t, self->room) : -1;
     if (size < 0 || (size > 0 && !t->data)) return STRANGE;
     if (size > 0 && (uintptr_t)t->data < LOW && !has_memory(x)) return STRANGE;
-    /* Without values the address tells nothing. */
+    /* An empty tensor may have no address, so this does not tell whether it is a wrapped one. */
     if (size == 0 && truth(PyObject_CallOneArg(self->is_wrapped, x), 1)) return STRANGE;
     *nbytes = (uint64_t)size;
     const char *told = PyBytes_AS_STRING(key);
@@ -147,8 +152,9 @@ static enum kind look_at(const Putter *self, PyObject *x, PyObject *key, struct 
     return same ? EXPECTED : DIFFERENT;
 }
 
-/* -- where it goes */
+/* -- where in the ring a record goes */
 
+/* A word of the ring's control page. */
 static _Atomic uint64_t *word_of(const Putter *self, unsigned word) {
     return (_Atomic uint64_t *)((char *)self->ring.buf + (size_t)word * WORD_BYTES);
 }
@@ -161,7 +167,8 @@ static uint64_t rounded_up(uint64_t value, uint64_t unit) {
     return value % unit ? value + (unit - value % unit) : value;
 }
 
-/* The position that the mark which holds now says is free; 0 where none holds for long enough. */
+/* The position below which the payload is free, as the valid mark of the consumer says; 0 if the
+   marks change too often to be read. */
 static uint64_t freed(const Putter *self) {
     for (int attempt = 0; attempt < 1000; attempt++) {
         uint64_t consumed = load(self, CONSUMED);
@@ -174,9 +181,9 @@ static uint64_t freed(const Putter *self) {
     return 0;
 }
 
-/* The number and position of the next record, of `nbytes`; false where there is no room for it.
-   In an empty ring it lies at the payload's first byte, whose pages are warm. Whatever stands in
-   the control page, the position that is taken modulo the payload is inside it. */
+/* Sets the slot number and payload position of the next record, of `nbytes`; returns 0 if there is
+   no room for it. In an empty ring a record goes to the payload's first byte, whose pages are warm.
+   Whatever the control page says, the position modulo the payload's size is inside the payload. */
 static int find_room(const Putter *self, uint64_t nbytes, uint64_t *number, uint64_t *pos) {
     uint64_t published = load(self, PUBLISHED), consumed = load(self, CONSUMED);
     uint64_t start = rounded_up(load(self, WRITTEN), ALIGNMENT);
@@ -272,8 +279,9 @@ static PyObject *put(PyObject *object, PyObject *const *given, Py_ssize_t count)
     return PyLong_FromUnsignedLongLong(slot.nbytes);
 }
 
-/* -- a putter's life */
+/* -- making and freeing a putter */
 
+/* Whether slots and payload, as described, lie inside the ring's memory. */
 static int fits(const Putter *self) {
     uint64_t have = (uint64_t)self->ring.len;
     return (uintptr_t)self->ring.buf % ALIGNMENT == 0
@@ -285,7 +293,7 @@ static int fits(const Putter *self) {
         && self->payload_bytes % ALIGNMENT == 0 && self->room <= self->payload_bytes;
 }
 
-/* Whether torch is what the code above takes it for. */
+/* Sets what is needed of torch; returns 0 if this torch is not as the code above expects it. */
 static int knows(Putter *self, PyObject *exchange, PyObject *is_neg, PyObject *dtype) {
     self->exchange = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
     self->is_neg = ((PyMethodDescrObject *)is_neg)->d_method;
@@ -301,7 +309,8 @@ static int knows(Putter *self, PyObject *exchange, PyObject *is_neg, PyObject *d
     return 1;
 }
 
-/* Fill in a putter whose fields are all zero. */
+/* Sets the fields of a new putter, all of which are zero; returns 0 with an exception set if the
+   arguments do not fit. */
 static int fill(Putter *self, PyObject *arguments, PyObject *named) {
     static char *names[] = {
         "ring", "slots", "slots_at", "payload_at", "payload_bytes", "room", "exchange", "tensors",

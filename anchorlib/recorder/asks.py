@@ -1,6 +1,7 @@
-"""The asks of a trainer to its drain: to flush, and to close.
+"""Asks: the requests of a trainer to its drain, which are to flush and to close.
 
-An ask is carried out when all slots that were in the ring before it have been handed to the sink.
+They do not pass through the ring. Each is carried out as soon as all slots that were in the ring
+before it have been handed to the sink.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from anchorlib.sinks import Flushing
 __all__ = ["Answer", "Ask", "Asks", "Host", "OpenAsks"]
 
 Answer: TypeAlias = int | Flushing | Exception
-"""The answer to a flush: 0 once it is done, or the flush to wait for. The answer to a close: how
-many records were not delivered. The answer to both where they failed: the fault."""
+"""The answer to an ask. For a flush: 0 once it is done, or the flush to wait for. For a close: how
+many records are lost. For a flush or close that failed: the exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A flush, or the close that ends a session.
+    """A trainer's request to its drain: a flush, or the close that ends a session.
 
-    number: names the ask in its answer.
-    after: how many slots of the ring come before the ask.
-    timeout: seconds, from the time `made` (monotonic) on; None is as long as it takes.
+    number: the request's identity, which its answer repeats.
+    after: how many slots of the ring have to be in the sink before it is carried out.
+    timeout: seconds that it may take from `made` (monotonic time) on; None: as long as it takes.
     """
 
     what: Literal["flush", "close"]
@@ -40,26 +41,29 @@ class Ask:
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left of the timeout; None where there is no timeout."""
+        """Seconds until this request times out, at least 0; None if it has no timeout."""
         return (
             None if self.timeout is None else max(0.0, self.made + self.timeout - time.monotonic())
         )
 
 
 class Asks:
-    """The drain's side: asks that are not carried out yet, in order; any thread may add one."""
+    """The requests that a drain has not carried out yet, in order; any thread may add one."""
 
     def __init__(self) -> None:
         self._waiting: deque[Ask] = deque()
         self._lock = threading.Lock()
 
     def add(self, ask: Ask) -> None:
-        """Add an ask after the others."""
+        """Append a request."""
         with self._lock:
             self._waiting.append(ask)
 
     def due(self, done: int) -> Ask | None:
-        """Take out the next ask, if all slots before it are among the first `done`; else None."""
+        """Remove and return the next request if it is due; else, or if there is none, None.
+
+        done: how many slots of the ring are in the sink; a request is due from `Ask.after` on.
+        """
         with self._lock:
             if self._waiting and self._waiting[0].after <= done:
                 return self._waiting.popleft()
@@ -67,19 +71,22 @@ class Asks:
 
     @property
     def next(self) -> Ask | None:
-        """The next ask; None where there is none."""
+        """The request that is to be carried out next, which stays listed; None if there is none."""
         with self._lock:
             return self._waiting[0] if self._waiting else None
 
     @property
     def closing(self) -> Ask | None:
-        """The close; None where it was not asked for."""
+        """The waiting request to close; None if no close was asked for."""
         with self._lock:
             return next((one for one in self._waiting if one.what == "close"), None)
 
 
 class OpenAsks:
-    """The trainer's side: asks that are not answered yet. Any thread may call it."""
+    """The requests that a trainer has made and that its drain has not answered yet.
+
+    Any thread may call the methods.
+    """
 
     def __init__(self) -> None:
         self._pending: dict[int, tuple[Ask, Future[Any]]] = {}
@@ -89,7 +96,11 @@ class OpenAsks:
     def new(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
     ) -> tuple[Ask, Future[Any]]:
-        """A new ask, and the future that gets its answer."""
+        """Make a request; return it and the future that `answer` will complete.
+
+        after: how many slots of the ring have to be in the sink before it is carried out.
+        timeout: seconds that it may take; None: as long as it takes.
+        """
         future: Future[Any] = Future()
         with self._lock:
             self._numbers += 1
@@ -98,7 +109,7 @@ class OpenAsks:
         return ask, future
 
     def answer(self, number: int, answer: Answer) -> None:
-        """Set the answer in the future of ask `number`."""
+        """Complete the future of request `number`; a number that is not pending is ignored."""
         with self._lock:
             _, future = self._pending.pop(number, (None, None))
         with suppress(InvalidStateError):  # the asking thread has cancelled the future
@@ -108,7 +119,7 @@ class OpenAsks:
                 future.set_result(answer)
 
     def cancel(self) -> None:
-        """Cancel the futures of all asks: no answer comes any more."""
+        """Cancel the futures of all pending requests, as nobody is left to answer them."""
         with self._lock:
             pending, self._pending = self._pending, {}
         for _, future in pending.values():
@@ -117,28 +128,31 @@ class OpenAsks:
 
     @property
     def pending(self) -> list[Ask]:
-        """The unanswered asks, in the order in which they were made."""
+        """The unanswered requests, in the order in which they were made."""
         with self._lock:
             return [ask for ask, _ in self._pending.values()]
 
 
 class Host(Protocol):
-    """What a drain needs of the thread or process that runs it. `answer` and `warn` never raise."""
+    """The interface that a drain needs of the thread or process which runs it.
+
+    Its methods `answer` and `warn` never raise.
+    """
 
     def answer(self, ask: Ask, answer: int | Exception) -> None:
-        """Give the trainer the answer to `ask`."""
+        """Give the trainer the answer to its request `ask`."""
 
     def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:
-        """Answer `ask` by the flush that it began.
+        """Answer the request `ask` for a flush, which the sink has begun and `flushing` waits for.
 
-        show: updates the counters in the ring, to be called when the flush has ended.
+        show: updates the counters in the ring; to be called when the flush has ended.
         """
 
     def warn(self, message: str) -> None:
         """Write a warning into the trainer's log."""
 
     def outside(self, number: int) -> memoryview:
-        """The memory outside the ring that was lent under `number`."""
+        """Return the memory block `number`, which holds a record too large for the ring."""
 
     def give_back(self, number: int) -> None:
-        """Forget the memory that was lent under `number`: its values are in the sink."""
+        """Release the memory block `number`, as the record in it is in the sink."""

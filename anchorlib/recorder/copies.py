@@ -1,12 +1,12 @@
-"""Records whose values come later than their slot, because a device has to copy them first.
+"""Records of a device (a GPU), whose values get into the ring later than their slot is published.
 
-    put, under the queue's lock   a place in the ring, its slot published with an empty last word
-    fill, without it              the copier is given the copy, and nobody waits for it
+    put, with the queue's lock    reserves room, and publishes a slot whose last word (`seq`) is 0
+    fill, without the lock        gives the copier the copy to make, and does not wait for it
     the device's stream           writes the values, then the slot's last word
 
-The drain reads no slot behind one whose last word is empty. Slots whose values will never come
-(their copy could not begin, or their device has failed) are made void here, so that the drain
-counts the records as lost and goes on.
+The drain, which empties the ring in order, stops at a slot whose last word is still 0. Slots whose
+values will never come (their copy could not begin, or their device has failed) are made void here,
+so that the drain counts the records as lost and goes on.
 """
 
 from __future__ import annotations
@@ -28,44 +28,48 @@ _LOOK_SECONDS: Final = 0.25  # between two looks at devices while somebody waits
 
 
 class Lane(Protocol):
-    """Copies that run one after the other, as the copies in one stream of a device do."""
+    """The interface of copies that run one after the other, as in one CUDA stream."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether no copy is still to run: all are done, or the device has failed.
+        """Whether no copy of this lane will write any more: all are done, or the device has failed.
 
         Raises nothing.
         """
 
 
 class Copier(Lane, Protocol):
-    """Copies values from devices, in as many lanes. Any thread may call it."""
+    """The interface of what copies values from devices, each device in a lane of its own.
+
+    Any thread may call the methods. Asked whether it is idle, a copier speaks for all its lanes.
+    """
 
     def takes(self, x: Any) -> bool:
-        """Whether this copier is to copy the values of `x`."""
+        """Return whether this copier is responsible for the values of the tensor `x`."""
 
     def enqueue(
         self, writes: Sequence[tuple[Any, int]], ready_address: int, value: int
     ) -> Lane | None:
-        """Have the values of each `x` copied to its address, and then `value` to `ready_address`.
+        """Begin to copy each (x, address) of `writes`, and then `value` to `ready_address`.
 
-        Copied are the values that `x` has at this point of its device's work. The eight bytes of
-        `value` must become visible after all values. The copier keeps the memory of each `x` alive
-        until then.
+        Each tensor `x` is copied as it is at this point of its device's work. The eight bytes of
+        `value` must become visible after all copied values, to say that these are there. The copier
+        keeps the memory of each `x` alive until then.
 
-        Returns the lane in which the copies wait; None where all are done. Raises an Exception
-        where they cannot be made: then nothing is written, neither now nor later.
+        Returns the lane in which the copies wait; None if all are done already. Raises an Exception
+        if the copies cannot be made: then nothing is written, neither now nor later.
         """
 
     def close(self) -> bool:
-        """Enqueue nothing more; returns whether no copy is still to be written either."""
+        """Refuse further copies; return True if no earlier copy can write any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The values of `x` on a device, which `copier` copies.
+    """The values of a tensor `x` on a device, which `copier` brings into the ring later.
 
-    fields: further values that only the device has, each with its offset in the slot.
+    fields: further values that only the device has (as the loss scale), each with its byte offset
+        in the record's slot.
     """
 
     copier: Copier
@@ -74,9 +78,10 @@ class Later:
 
 
 class _Destination(NamedTuple):
-    """Where the values of a slot are to be written.
+    """The address to which the values of one published slot are to be copied.
 
-    number: the slot's. owner: keeps the memory at `address` alive where it is not the ring's.
+    number: the slot's number. source: the values.
+    owner: an object that keeps the memory at `address` alive; None for memory of the ring.
     """
 
     number: int
@@ -86,9 +91,9 @@ class _Destination(NamedTuple):
 
 
 class Copies:
-    """The slots of a ring that are published and wait for their values.
+    """The published slots of a ring whose values a device has yet to write.
 
-    on_fault: called with the fault of each copy that failed.
+    on_fault: called with the exception of each copy that could not begin.
     """
 
     def __init__(self, ring: Ring, on_fault: Callable[[Exception], None]) -> None:
@@ -98,18 +103,24 @@ class Copies:
         self._guard = threading.RLock()
 
     def reserve(self, source: Later, address: int, owner: object = None) -> None:
-        """Note that the next published slot is for `source`; the queue's lock is held."""
+        """Note that the slot which is published next gets the values of `source`, at `address`.
+
+        The caller holds the queue's lock. owner: an object that keeps that memory alive, or None.
+        """
         place = _Destination(self._ring[Word.PUBLISHED], address, source, owner)
         self._places.setdefault(threading.get_ident(), deque()).append(place)
 
     def cancel(self) -> None:
-        """Undo `reserve` after a failure, unless the slot was published nevertheless."""
+        """Undo this thread's last `reserve` after a failure, unless its slot was published."""
         places = self._places.get(threading.get_ident())
         if places and places[-1].number >= self._ring[Word.PUBLISHED]:
             places.pop()
 
     def fill(self) -> None:
-        """Begin the copies into this thread's reserved slots; the queue's lock is not held."""
+        """Begin the copies into the slots that this thread has reserved; does not wait for them.
+
+        The caller does not hold the queue's lock.
+        """
         if not self._places:
             return
         places = self._places.pop(threading.get_ident(), None)
@@ -149,7 +160,10 @@ class Copies:
             running.popleft()
 
     def settle(self) -> None:
-        """Make slots void whose values an idle lane has not written: they never come."""
+        """Make each slot void whose copy is over (its lane is idle) without having written it.
+
+        The values of such a slot never come, for instance because the device has failed.
+        """
         with self._guard:
             self._forget_done()
             # The copies are listed before any lane is asked whether it is idle: a lane that is idle
@@ -162,9 +176,10 @@ class Copies:
             self._forget_done()
 
     def watch(self, asked: Future[Any], timeout: float | None) -> None:
-        """Wait for `asked`, at most `timeout` seconds, and settle copies meanwhile.
+        """Wait for the future `asked`, at most `timeout` seconds, and call `settle` meanwhile.
 
-        Returns at once where no copies are awaited: then nothing needs to be settled.
+        A failed device would otherwise keep the drain waiting, which has to answer `asked`. Returns
+        at once while no copy is under way.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while (self._running or self._places) and not asked.done():

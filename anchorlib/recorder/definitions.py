@@ -1,4 +1,7 @@
-"""The streams and layouts that the numbers in slots stand for, as the trainer defined them."""
+"""What the numbers of streams and layouts in the ring's slots mean, as the trainer defined them.
+
+A stream is one series (name, kind, mode) in one phase; a layout is a dtype and a shape.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ _FIRST = 64  # the first size of an array, which doubles when it is full
 
 
 class KeyNumbers(Generic[K]):
-    """Numbers keys from 0, in the order in which they come; `keys` lists them in that order."""
+    """Gives each distinct key a number, from 0 on in order of first use; `keys` lists the keys."""
 
     def __init__(self) -> None:
         self.keys: list[K] = []
         self._numbers: dict[K, int] = {}
 
     def of(self, key: K) -> int:
-        """The number of `key`; a new key gets the next number."""
+        """Return the number of `key`; a key that is new gets the next number."""
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.keys)
@@ -35,11 +38,14 @@ class KeyNumbers(Generic[K]):
 
 
 class Known:
-    """The definitions so far, as arrays that a batch of slots indexes by stream or layout.
+    """The definitions of streams and layouts so far, as arrays indexed by their numbers.
+
+    A stream is one series in one phase, a layout a dtype and a shape. With arrays, a whole batch of
+    slots is looked up at once.
 
     series, phase: for each stream, the indices in `tables` of its series and phase.
     keeps: for each stream, whether its mode keeps values.
-    counted: for each layout, its dtype and number of elements.
+    counted: for each layout, (dtype, number of elements).
     """
 
     def __init__(self) -> None:
@@ -52,7 +58,10 @@ class Known:
         self.tables = Tables(self._series.keys, self._layouts, self._sizes, self._phases.keys)
 
     def define(self, definition: Mapping[str, Any]) -> bool:
-        """Add the definition; returns False where it is a statement."""
+        """Add the definition of a stream or layout; return False if `definition` is neither.
+
+        It is then a statement, such as a gap, which is for others to read.
+        """
         if "stream" in definition:
             *key, keeps = definition["stream"]
             self._stream(*key, keeps=keeps)
@@ -94,6 +103,6 @@ class Known:
 
     @property
     def keeps(self) -> Array:
-        """For each stream, whether its mode keeps values."""
+        """For each stream, whether its mode keeps values, as an array of bool."""
         column: Array = self._of_streams[2].astype(bool)
         return column

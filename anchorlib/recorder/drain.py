@@ -1,4 +1,4 @@
-"""The other end of the ring: slots become columns, columns go to the sink.
+"""The drain: it reads the slots of the ring, makes blocks of columns of them, and feeds the sink.
 
 One thread calls a drain, in the trainer or in the recorder process, and only the drain calls the
 sink. Where the sink raises, the records are counted as lost and stated as a gap, and one warning is
@@ -40,11 +40,12 @@ _FLAGS: Final = (1 << KIND_SHIFT) - 1
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The state that earlier drains of the same ring have left.
+    """The state in which drains that have died have left their ring, for the drain that follows.
 
-    known: the definitions in slots that they have consumed.
-    drains: how many earlier drains there were.
-    ahead: how many records behind those slots a sink has already; they must not be put again.
+    known: the definitions in slots that were consumed.
+    drains: how many drains of this ring there were before.
+    ahead: how many records, from the first slot on that is not consumed, a sink has nevertheless:
+        these must not be put again.
     lost: how many records were lost with the earlier drains.
     """
 
@@ -60,7 +61,8 @@ class Drain:
     host: answers the trainer, logs, and gives access to memory outside the ring.
     before: the state that earlier drains left; None for the first drain.
 
-    done: how many slots are consumed. asks: the trainer's requests. closed: whether the sink is.
+    done: how many slots are consumed. asks: the requests of the trainer that are to be carried out.
+    closed: whether the sink is closed.
     """
 
     def __init__(self, ring: Ring, sink: Sink, host: Host, before: Before | None = None) -> None:
@@ -83,14 +85,17 @@ class Drain:
         self._mark()
 
     def _count_on(self, lost: int) -> None:
-        """Continue the counts of earlier drains, less what the sink has counted itself."""
+        """Begin with the loss counters of the earlier drains, less what the sink counts itself.
+
+        lost: further records that were lost with the earlier drains.
+        """
         ring, sink, losses = self._ring, self._sink, self._losses
         losses.records = max(0, ring[Word.LOST] - sink.lost) + lost
         losses.bare = max(0, ring[Word.BARE] - (sink.dropped - sink.lost))
         losses.nbytes = max(0, ring[Word.LOST_BYTES] - sink.dropped_bytes)
 
     def revoke(self) -> None:
-        """Let the sink store no more records: those that it does not have are lost.
+        """Make the sink store nothing more: records that it does not have yet are lost.
 
         Any thread may call this.
         """
@@ -98,7 +103,7 @@ class Drain:
         self._sink.revoke()
 
     def work(self) -> None:
-        """Hand all records that have their values to the sink, and carry out due asks."""
+        """Hand all records that are complete in the ring to the sink, then answer due requests."""
         busy = True
         while not self.closed and busy:
             busy = self._turn()
@@ -111,17 +116,17 @@ class Drain:
                 busy = True  # another ask may be due
 
     def patience(self, seconds: float) -> float:
-        """How long to wait until `work` is called again, `seconds` at most."""
+        """Return how many seconds to wait until `work` is called again, at most `seconds`."""
         return min(seconds, _SOON_SECONDS) if self._awaits else seconds
 
     def forsake(self) -> None:
-        """Note that the trainer has died, so that missing values never come."""
+        """Note that the trainer has died, so that `work` does not wait for missing values."""
         self._forsaken = True
 
     def leave(self, timeout: float) -> None:
-        """Flush the sink of a dead trainer, and leave the run open and unlocked.
+        """Flush the sink after the trainer's death, and leave the run unlocked but not closed.
 
-        timeout: seconds that records may take to reach a collector.
+        timeout: how many seconds records may take to reach a collector.
         """
         end = time.monotonic() + timeout
         try:
@@ -138,7 +143,7 @@ class Drain:
     # -- records
 
     def _turn(self) -> bool:
-        """Hand over one batch of slots; returns whether there was one."""
+        """Process one batch of slots; return False if no slot was ready."""
         heads = self._batch()
         if not len(heads):
             return False
@@ -171,7 +176,7 @@ class Drain:
         self._ring.advance((self.done, self._freed, *counted))
 
     def _batch(self) -> Array:
-        """A copy of the next slots, up to the first whose values may still come."""
+        """Return a copy of the next slots, up to the first whose values may still come."""
         ring = self._ring
         at = self.done % ring.slot_count
         ask = self.asks.next
@@ -187,7 +192,11 @@ class Drain:
         return heads if (seqs == expected).all() else self._settled(heads, seqs, expected)
 
     def _settled(self, heads: Array, seqs: Array, expected: Array) -> Array:
-        """`heads` up to the first whose values may still come; void slots get `seq` `VOID`."""
+        """Cut `heads` before the first slot whose values may still come.
+
+        heads: copies of slots. seqs: their `seq` as read first. expected: the `seq` of slots that
+        have their values. In the result, `seq` is `VOID` for slots whose values never come.
+        """
         there = seqs == expected
         settled = there | (seqs == expected | np.uint64(VOID))
         if not (settled.all() or self._forsaken or self._is_late()):
@@ -281,7 +290,10 @@ class Drain:
         )
 
     def _put(self, block: RowBlock, heads: Array) -> None:
-        """Hand a block to the sink, without records that it has already. Raises nothing."""
+        """Hand a block to the sink, without the records that the sink has already.
+
+        heads: the slots of the block's records. A failure is counted; nothing is raised.
+        """
         for misfit in block.misfits:
             self._losses.leave_out(misfit)
         block = replace(block, misfits=())
@@ -303,14 +315,14 @@ class Drain:
                 self._losses.lose_values(series, step, nbytes)
 
     def _named(self, heads: Array) -> Iterator[tuple[tuple[str, str, str], int, int]]:
-        """Each record's series, its step, and the bytes of values that its mode keeps."""
+        """Yield (series, step, bytes of values that its mode keeps) of the record in each slot."""
         known = self._known
         for head in heads:
             series = known.tables.series[known.series[head["stream"]]]
             keeps = bool(known.keeps[head["stream"]])
             yield series, int(head["step"]), int(head["nbytes"]) if keeps else 0
 
-    # -- what is said, and asked
+    # -- statements for the sink, and answers to the trainer
 
     def _tell(self, *, again: bool) -> None:
         telling = self._statements.take(again=again)

@@ -2,16 +2,18 @@
 
     control page │ slots, of a fixed size │ payload bytes
 
-A slot says what a record is and where in the payload its values lie. The producer writes the
-values, then the slot with its `seq` last, then `published`. The consumer reads a slot below
-`published` only if its `seq` is its number plus one. A position in the payload counts bytes since
-the ring was made; the byte lies at its position modulo the payload's size.
+A slot is a fixed-size entry: it says what a record is and where in the payload its values lie. The
+producer writes the values, then the slot with its field `seq` last, then the word `PUBLISHED` of
+the control page. The consumer reads a slot whose number is below `PUBLISHED` only if `seq` is that
+number plus one. A position in the payload counts bytes since the ring was made; the byte lies at
+its position modulo the payload's size.
 
 The values of a record on a device come later than its slot: the device's stream writes them, and
 then the slot's `seq`, which no earlier record in that slot had. The consumer reads no slot behind
 one whose `seq` is missing. A slot whose values never come gets `VOID` in its `seq`.
 
-`VERSION` changes with any of this, so that processes of different versions refuse each other.
+`VERSION` changes whenever this layout does, so that processes of different versions refuse each
+other.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ VERSION: Final = 3
 MAGIC: Final = 0x414E4348_00000000 | VERSION  # "ANCH", then the version
 
 CONTROL_BYTES: Final = 4096
-WORD_STRIDE: Final = 8  # in units of 8 bytes: each word has a cache line of its own
+WORD_STRIDE: Final = 8  # 8-byte units between words: each word has a cache line of its own
 ALIGNMENT: Final = 64  # bytes, of each record's values
 
 # At the end of the control page, which has no words: a device is tried here before it is used, by a
@@ -57,7 +59,7 @@ KIND_SHIFT: Final = 16  # the lower bits are the record's flags, the upper ones 
 
 
 class Word(IntEnum):
-    """The words of the control page, unsigned 64 bits each; the number times 64 is the byte."""
+    """The words of the control page, 64 bits unsigned each; word n begins at byte 64 * n."""
 
     MAGIC = 0
     # Written by the producer.
@@ -78,10 +80,11 @@ class Word(IntEnum):
 
 
 class Mark(IntEnum):
-    """The words of a mark: the consumer's state after so many slots.
+    """The words of a mark: how far the consumer of the ring has come, as it wrote it down last.
 
-    The consumer writes all of the mark that does not hold, then makes it hold by `ACTIVE`, then
-    writes `CONSUMED` for the producer. So a consumer killed at any moment leaves one whole mark.
+    There are two marks, and the word `ACTIVE` says which of them is valid. The consumer writes the
+    other one, then changes `ACTIVE`, then writes `Word.CONSUMED` for the producer. So a consumer
+    that is killed at any moment leaves one mark that is whole and valid.
     """
 
     CONSUMED = 0
@@ -94,12 +97,12 @@ class Mark(IntEnum):
 
 
 class SlotKind(IntEnum):
-    """What a slot holds."""
+    """What a slot of the ring describes: a record, stored in one of three ways, or a JSON text."""
 
     VALUES = 0  # a record
     BARE = 1  # a record whose values are dropped once they are summarised
     OUTSIDE = 2  # a record whose values lie in memory outside the ring
-    TOLD = 3  # a definition or a statement, as JSON
+    TOLD = 3  # no record: a definition or a statement, as JSON
 
 
 # Little-endian, as all machines with a compiled put are. `seq` stands last, to be written last.

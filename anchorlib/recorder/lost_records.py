@@ -1,4 +1,4 @@
-"""Records that did not reach the sink whole: counted, stated as gaps, and logged once."""
+"""Counts records that did not reach the sink whole, states them as gaps, and logs each cause."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Series = tuple[str, str, str]
 class LostRecords:
     """Counts records that were lost, or kept without their values. The caller holds a lock.
 
-    warn: writes a line into the log.
+    statements: where each loss is stated as a gap. warn: writes a line into the log.
 
     records: how many records are lost altogether. bare: how many are kept without their values.
-    nbytes: bytes of the values of both.
+    nbytes: the bytes of all values that were lost.
     """
 
     def __init__(self, statements: PendingStatements, warn: Callable[[str], None]) -> None:
@@ -34,12 +34,18 @@ class LostRecords:
         self._logged: set[str] = set()
 
     def lose(self, series: Series, step: int, nbytes: int, reason: str) -> None:
-        """Count a record that is lost altogether, and the bytes of values that it would keep."""
+        """Count a record that is lost altogether, and state it as a gap.
+
+        nbytes: the bytes of values that would have been kept.
+        """
         self.records += 1
         self._count(series, step, nbytes, reason)
 
     def lose_by(self, lost: Iterable[tuple[Series, int, int]], fault: Exception) -> None:
-        """Count records that a fault has cost; the first one of a kind is logged."""
+        """Count records, (series, step, bytes) each, that are lost because of an exception.
+
+        The first record that is lost to each type of exception is logged.
+        """
         reason = f"{type(fault).__name__}: {fault}"[:200]
         for series, step, nbytes in lost:
             self.lose(series, step, nbytes, reason)
@@ -51,7 +57,7 @@ class LostRecords:
             )
 
     def leave_out(self, misfit: Misfit) -> None:
-        """Count a record that no store has room for; the first one is logged."""
+        """Count a record that cannot be stored, and state it as a gap; the first one is logged."""
         self.records += 1
         where = (misfit.name, misfit.kind, misfit.mode)
         self._statements.gap(Gap(*where, misfit.reason, 1, misfit.step, misfit.step))
@@ -62,12 +68,12 @@ class LostRecords:
         )
 
     def lose_values(self, series: Series, step: int, nbytes: int) -> None:
-        """Count a record that is kept without its values, for want of room."""
+        """Count a record of which only the summary is kept because the queue was full."""
         self.bare += 1
         self._count(series, step, nbytes, _NO_VALUES)
 
     def warn_once(self, key: str, message: str) -> None:
-        """Log the first message of each key."""
+        """Log `message` as a warning, unless a message with the same `key` was logged before."""
         if key not in self._logged:
             self._logged.add(key)
             self._warn(message)

@@ -1,7 +1,8 @@
 """The recorder process: `python -m anchorlib.recorder.main NAME DESCRIPTORS`, started by a trainer.
 
-It does not import torch. It ends when its trainer has closed the session; or when the trainer has
-died, and the last record that the trainer published is in the sink.
+It empties the ring that it shares with the trainer into a sink, and does not import torch. It ends
+when the trainer has closed the session; or when the trainer has died, and the last record that the
+trainer published is in the sink.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _ALIVE_SECONDS: Final = 30.0  # within which a dead trainer's records have to re
 
 
 class Process:
-    """The host of a drain whose trainer is another process.
+    """What connects the drain of this recorder process with the trainer, which is another process.
 
-    alone: whether the trainer has ended.
+    bell: an eventfd that wakes the drain. alone: whether the trainer has ended.
     """
 
     def __init__(self, ring: Ring, talk: Talk, bell: int) -> None:
@@ -51,7 +52,7 @@ class Process:
     # -- as the drain's host
 
     def answer(self, ask: Ask, answer: int | Exception) -> None:
-        """Send an answer to the trainer."""
+        """Send the trainer the answer to its request `ask`: a result, or an exception."""
         message: dict[str, Any] = {"answer": ask.number}
         if isinstance(answer, Exception):
             self._talk.send(message | {"fault": encoded_fault(answer)})
@@ -59,7 +60,10 @@ class Process:
             self._talk.send(message | {"value": answer})
 
     def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:
-        """Answer `ask` once its flush is done; waits on a thread, so that the drain goes on."""
+        """Answer the request `ask` once `flushing` is done.
+
+        A thread waits for that, so that the drain goes on. show: updates the counters in the ring.
+        """
 
         def wait() -> None:
             try:
@@ -76,13 +80,14 @@ class Process:
             threading.Thread(target=wait, name="anchorlib-flush", daemon=True).start()
 
     def warn(self, message: str) -> None:
-        """Log a warning, which goes to the trainer's log."""
+        """Log a warning; log lines of this process go to the trainer's log."""
         logging.getLogger("anchorlib").warning("anchorlib: %s", message)
 
     def outside(self, number: int) -> memoryview:
-        """The memory that the trainer lent under `number`; waits until it has arrived.
+        """Return the shared memory that the trainer has sent under `number`, or wait for it.
 
-        Raises StoreError where the trainer ended before it sent the memory.
+        It holds a record that is too large for the ring. Raises StoreError if the trainer ended
+        before it had sent the memory.
         """
         with self._came:
             self._came.wait_for(lambda: number in self._lent or self.alone)
@@ -91,19 +96,22 @@ class Process:
             return memoryview(self._lent[number])
 
     def give_back(self, number: int) -> None:
-        """Forget memory that was lent; the trainer frees its own mapping when it lends again."""
+        """Unmap the memory `number`, as its record is in the sink.
+
+        The trainer frees its own mapping when it sends the next such memory.
+        """
         with self._came:
             self._lent.pop(number, None)
 
     def warm(self) -> None:
-        """Allocate the first pages of the ring, so that the trainer only has to map them."""
+        """Allocate the first pages of the ring, and tell the trainer, which then only maps them."""
         self._ring.warm(WARM_BYTES)
         self._talk.send({"warm": WARM_BYTES})
 
     # -- the listening thread
 
     def listen(self) -> None:
-        """Handle the trainer's messages until the trainer has ended."""
+        """Handle the trainer's messages, on a thread of its own, until the trainer has ended."""
         try:
             while (heard := self._talk.receive()) is not None:
                 self._hear(*heard)
@@ -136,11 +144,11 @@ class Process:
             self._came.notify_all()
 
     def ring_bell(self) -> None:
-        """Wake `run`: there is something to do."""
+        """Wake the thread that is in `run`, as there is something to do for the drain."""
         os.eventfd_write(self._bell, 1)
 
     def run(self, trainer: int) -> None:
-        """Drain until the session is closed, or the trainer has died and its records are stored.
+        """Run the drain until the session is closed, or the trainer has died and all is stored.
 
         trainer: a process descriptor of the trainer.
         """
@@ -163,14 +171,14 @@ class Process:
 
 
 class Forwarding(logging.Handler):
-    """Sends this process's log lines to the trainer's log, or to stderr once it has ended."""
+    """Sends this process's log lines to the trainer's log, or to stderr once the trainer ended."""
 
     def __init__(self, talk: Talk, host: Process) -> None:
         super().__init__()
         self._talk, self._host = talk, host
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one log line."""
+        """Send one log line to the trainer; write it to stderr if the trainer has ended."""
         text = record.getMessage()[:MOST_TEXT]
         if self._host.alone:
             sys.stderr.write(f"{text}\n")
@@ -179,7 +187,10 @@ class Forwarding(logging.Handler):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run as the recorder of one session; the arguments are its name and inherited descriptors."""
+    """Run as the recorder of one session.
+
+    arguments: the name to show in lists of processes, then the numbers of inherited descriptors.
+    """
     name, *numbers = arguments
     memory, bell, end, trainer, plan_file, *lock = map(int, numbers)
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -201,7 +212,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _call(name: str) -> None:
-    """Show `name` in lists of processes, where the command line can be overwritten."""
+    """Make lists of processes show `name` for this process, where the system allows that."""
     with suppress(OSError, ValueError, IndexError):
         stat = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
         fields = stat.rpartition(")")[2].split()

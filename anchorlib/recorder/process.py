@@ -1,10 +1,10 @@
-"""The trainer's handle on its recorder process, which drains the ring.
+"""The trainer's handle on its recorder process, which empties the ring into the sink.
 
     trainer ── ring (memfd), bell (eventfd), messages ──▶ anchor-recorder ──▶ sink
 
-Records in the ring survive the trainer, however it dies: the recorder drains them and ends. A
-recorder that dies is started again, and goes on with the first record that is not in the store;
-after three deaths a thread of the trainer drains the ring.
+Records in the ring survive the trainer, however it dies: the recorder stores them and ends. A
+recorder that dies is replaced by another, which goes on with the first record that is not in the
+store; after three deaths a thread of the trainer empties the ring instead.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 
 
 class RecorderProcess:
-    """The worker that starts the recorder process, listens to it, and starts it again.
+    """Starts the recorder process, listens to it, and starts another one if it dies.
 
-    lock: the rank's, held already; None where the store is a collector.
-    on_start: called first in the thread that drains the ring once no process does.
+    lock: the lock of the rank's files, which this process holds; None where the store is a
+        collector.
+    on_start: called first in the thread that empties the ring where no recorder process can.
     """
 
     given_up = "the recorder process was ended, and the run is as it left it"
@@ -60,7 +61,7 @@ class RecorderProcess:
     def __init__(
         self, plan: RecorderPlan, lock: RankLock | None, on_start: Callable[[], None]
     ) -> None:
-        """Raises OSError where the system cannot share memory or start the process."""
+        """Start the recorder. Raises OSError if the system cannot share memory or start it."""
         self._plan, self._lock, self._on_start = plan, lock, on_start
         self._definitions: list[tuple[int, str]] = []  # each with its slot
         self._asked = OpenAsks()
@@ -86,7 +87,10 @@ class RecorderProcess:
         self._listener.start()
 
     def _start(self) -> tuple[subprocess.Popen[bytes], Talk]:
-        """Start a recorder that continues at the ring's mark. Raises OSError."""
+        """Start a recorder process, which goes on where the ring says that the last one was.
+
+        Returns the process and the trainer's end of the connection to it. Raises OSError.
+        """
         options = self._plan.options
         name = f"anchor-recorder {options.run} rank {options.rank}"
         self._plan = self._successor()
@@ -120,7 +124,7 @@ class RecorderProcess:
         return child, talk
 
     def _successor(self) -> RecorderPlan:
-        """The plan of the next recorder, which continues after those before it."""
+        """Return the plan for the next recorder process, which goes on after those that died."""
         plan = self._plan
         consumed = self.ring.mark()[Mark.CONSUMED]
         known = tuple(text for slot, text in self._definitions if slot < consumed)
@@ -132,7 +136,7 @@ class RecorderProcess:
     # -- as the queue's worker
 
     def wake(self) -> None:
-        """Ring the recorder's bell, and wake the thread where one drains instead."""
+        """Have the ring emptied now: wake the recorder, or the thread that works in its place."""
         os.eventfd_write(self._bell, 1)
         if self._instead is not None:
             self._instead.wake()
@@ -140,7 +144,11 @@ class RecorderProcess:
     def ask(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
     ) -> Future[Any]:
-        """Ask the recorder for a flush or the close."""
+        """Send the recorder a request for a flush or the close; return the future of its answer.
+
+        after: how many slots of the ring have to be in the sink before it is carried out.
+        timeout: seconds that it may take; None: as long as it takes.
+        """
         with self._guard:
             if self._instead is not None:
                 return self._instead.ask(what, after, timeout)
@@ -154,21 +162,21 @@ class RecorderProcess:
         return future
 
     def revoke(self) -> None:
-        """Let the sink write nothing more."""
+        """Make the recorder's sink write nothing more."""
         with self._guard:
             if self._instead is not None:
                 self._instead.revoke()
             self._talk.send({"revoke": True})
 
     def cancel(self) -> None:
-        """Kill the recorder, and cancel all that was asked of it."""
+        """Kill the recorder, and cancel the futures of all requests to it."""
         with self._guard:
             self._ending = True
             self._child.kill()
             self._asked.cancel()
 
     def end(self) -> None:
-        """Wait until the recorder has ended, kill it after ten seconds, and free everything."""
+        """Wait for the recorder's end, kill it after ten seconds, then free locks and memory."""
         with self._guard:
             self._ending = True
         try:
@@ -186,11 +194,14 @@ class RecorderProcess:
             self._lock.release()
 
     def defined(self, slot: int, text: bytes) -> None:
-        """Keep a definition for recorders that begin behind its slot."""
+        """Keep the text of a definition, for later recorders that start behind its slot."""
         self._definitions.append((slot, text.decode()))
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:
-        """Memory for one record, which the recorder maps too."""
+        """Allocate memory for one record that is too large for the ring; the recorder maps it too.
+
+        Returns (its number, its address in this process, an object that keeps it alive).
+        """
         with self._guard:
             if self._instead is not None:
                 return self._instead.lend(nbytes)
@@ -204,7 +215,7 @@ class RecorderProcess:
 
     @property
     def is_over(self) -> bool:
-        """Whether neither a process nor a thread drains the ring any more."""
+        """Whether neither a process nor a thread empties the ring any more."""
         return self._is_over if self._instead is None else self._instead.is_over
 
     def _forget_lent(self) -> None:
@@ -213,7 +224,7 @@ class RecorderProcess:
         self._lent.clear()
 
     def warn(self, message: str) -> None:
-        """Log a warning."""
+        """Log `message` as a warning of anchorlib."""
         _log.warning("anchorlib: %s", message)
 
     # -- the listening thread
@@ -240,7 +251,10 @@ class RecorderProcess:
             self._asked.answer(message["answer"], fault_of(fault) if fault else message["value"])
 
     def _outlived(self) -> bool:
-        """Replace a recorder that has ended; returns whether another process was started."""
+        """Replace a recorder that has ended unasked; return whether a new process was started.
+
+        Where none was, a thread of this process goes on instead.
+        """
         with self._guard:
             self._talk.close()
             code = self._child.wait()
@@ -266,7 +280,7 @@ class RecorderProcess:
         return True
 
     def _record_here(self) -> None:
-        """Let a thread of this process drain the ring from now on."""
+        """Start a thread of this process that empties the ring from now on."""
         self.ready.set()
         try:
             self._plan = self._successor()
@@ -282,16 +296,19 @@ class RecorderProcess:
 
 
 def _environment() -> dict[str, str]:
-    """The recorder's environment: one thread for arithmetic, as other cores are the training's."""
+    """Return the recorder's environment variables: one thread for arithmetic, no PYTHONWARNINGS.
+
+    The other cores are for the training.
+    """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
     return kept | {"OMP_NUM_THREADS": "1"}
 
 
 def _paths() -> str:
-    """The recorder's search path for modules, as JSON: the trainer's, in the same order.
+    """Return the recorder's `sys.path` as JSON: that of the trainer, without two folders.
 
-    The folder of the trainer's program is left out, as its files may hide modules that the trainer
-    never imports; so is the current directory.
+    The folder of the trainer's program and the current directory are left out, because files there
+    may have the names of modules that the recorder imports.
     """
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     own = {"", str(Path(script).absolute().parent) if script else ""} - {_PACKAGES}

@@ -24,7 +24,7 @@ MOST_TEXT: Final = 4096
 
 
 class Talk:
-    """One end of the connection. Any thread may send; one thread receives."""
+    """One end of the socket between trainer and recorder. Any thread may send; one receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -38,7 +38,10 @@ class Talk:
             return  # the other process has ended
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message and its descriptors; None once the other process has ended."""
+        """Wait for the next message; return it with its descriptors.
+
+        Returns None once the other process has ended.
+        """
         try:
             text, descriptors, _, _ = socket.recv_fds(self._end, _MOST_BYTES, 4)
         except OSError:
@@ -53,14 +56,18 @@ class Talk:
 
 
 def encoded_fault(fault: Exception) -> list[str]:
-    """A fault as JSON can hold it: its class ("" if not ours), its message, its kind."""
+    """Encode an exception for JSON as [class, message, kind].
+
+    The class is "" for an exception that is not one of anchorlib's; its name is in the message
+    then. The kind is that of a CollectorError, else "".
+    """
     ours = type(fault).__name__ if isinstance(fault, AnchorError) else ""
     said = str(fault) if ours else f"{type(fault).__name__}: {fault}"
     return [ours, said[:MOST_TEXT], str(getattr(fault, "kind", ""))]
 
 
 def fault_of(encoded: Sequence[str]) -> Exception:
-    """The fault that `encoded_fault` encoded; a fault of no class of ours becomes a StoreError."""
+    """Return the exception that `encoded_fault` encoded; one not of anchorlib as a StoreError."""
     name, said, kind = encoded
     fault: Exception = getattr(errors, name, StoreError)(said) if name else StoreError(said)
     if isinstance(fault, CollectorError):

@@ -3,8 +3,8 @@
     training threads ── put, gap, edges, … ──▶ ring ── drain ──▶ block ──▶ sink
                      ── flush, close ─────────────────────▶
 
-Nothing here raises into training for want of room: records that find none are counted and stated as
-a gap, and one warning is logged.
+Nothing here raises into training because the ring is full: records that find no room are counted
+and stated as a gap, and one warning is logged.
 """
 
 from __future__ import annotations
@@ -57,17 +57,24 @@ _UNKNOWN: Final = (
 )  # the series of a record for whose name the ring had no room
 
 Source: TypeAlias = int | Callable[[int], object] | Later
-"""Where values come from: an address; a function that writes them to a given address; or a device,
-whose stream copies them later."""
+"""The source of a record's values: their address; a function that writes them to a given address;
+or a device, whose stream copies them later."""
 
 
 def ring_size(limit_bytes: int) -> int:
-    """The bytes of payload in the ring of a queue with this limit."""
+    """Return how many bytes a ring needs for payload if at most `limit_bytes` of values may wait.
+
+    Definitions and statements have room of their own, beside that of values.
+    """
     return aligned(limit_bytes) + TOLD_BYTES
 
 
 class _Put(NamedTuple):
-    """The arguments of `RecordQueue.put`: one record that is to be placed in the ring."""
+    """The arguments of `RecordQueue.put`: one record that is to be placed in the ring.
+
+    stream: the number of its series and phase. layout: the number of its dtype and shape.
+    at: step, pass, call. folded: how many observations the record sums up.
+    """
 
     source: Source
     nbytes: int
@@ -81,13 +88,14 @@ class _Put(NamedTuple):
 
 
 class RecordQueue:
-    """Places records in `ring`, which `worker` drains.
+    """Places records in `ring`, which `worker` empties into the sink.
 
-    limit_bytes: the most bytes of values that wait; a single larger record is still taken, alone.
+    limit_bytes: the most bytes of values that may wait. A single record that is larger is still
+        recorded, while no other waits.
     on_full: what `put` does where the queue is full. "block": it waits. "drop" and "raise": only
-        the record's summary is stored, which is counted, and for which an eighth of the room is
-        kept; a record that finds no room there either is left out. With "raise" the next `check`
-        raises QueueFullError.
+        the record's summary is stored, and the loss is counted; an eighth of the room is reserved
+        for such records, and one that finds no room there either is left out. With "raise" the next
+        `check` raises QueueFullError as well.
 
     lock: guards the queue; a thread may hold it while it makes records. A thread that has put a
         record with later values calls `fill` after it has released the lock.
@@ -130,19 +138,22 @@ class RecordQueue:
         return self._producer.placing
 
     def put_by(self, make: Callable[[Ring, int], Putter | None]) -> None:
-        """Set `putter` to what `make` returns for the ring and the room; None for no putter."""
+        """Set `putter` to the result of make(ring, bytes of payload that records may use)."""
         self.putter = make(self._ring, self._room)
 
     def copy_by(self, make: Callable[[Ring, Callable[[str], None]], Copier]) -> Copier:
-        """The copier that `make` returns for the ring and a function that warns.
+        """Return the copier that `make` makes of the ring and of a function that logs a warning.
 
-        The queue closes it.
+        A copier brings values from a GPU into the ring. The queue closes it at its own end.
         """
         self._copier = make(self._ring, self._worker.warn)
         return self._copier
 
     def fill(self) -> None:
-        """Begin the copies of this thread's later values; call it without `lock`. Does not wait."""
+        """Begin to copy the values of records that this thread has put with a `Later` source.
+
+        Call it without holding `lock`. It does not wait for the copies.
+        """
         self._copies.fill()
 
     def _tell_not_copied(self, fault: Exception) -> None:
@@ -155,12 +166,19 @@ class RecordQueue:
     # -- definitions
 
     def stream(self, name: str, kind: str, mode: str, phase: str, *, keeps: bool) -> int:
-        """The number of a series in one phase; -1 where there is no room to define it now."""
+        """Return the number by which `put` names a series in one phase; it is defined if new.
+
+        Returns -1 if the ring has no room for the definition now.
+        keeps: whether the series' mode keeps values.
+        """
         with self.lock:
             return self._teller.stream((name, kind, mode, phase), keeps=keeps)
 
     def layout(self, dtype: str, shape: tuple[int, ...]) -> int:
-        """The number of a dtype and shape; -1 where there is no room to define it now."""
+        """Return the number by which `put` names a dtype and shape; it is defined if new.
+
+        Returns -1 if the ring has no room for the definition now.
+        """
         with self.lock:
             return self._teller.layout(dtype, shape)
 
@@ -178,9 +196,12 @@ class RecordQueue:
         flags: int = 0,
         count: int = 1,
     ) -> None:
-        """Place a record in the ring, or count it; `lock` is held. Raises nothing.
+        """Place a record in the ring, or count it as lost. The caller holds `lock`. Raises nothing.
 
-        at: step, pass, call and phase. count: observations folded into the record.
+        source, nbytes: where the values come from, and their size.
+        stream, layout: what the methods of these names returned. at: step, pass, call and phase.
+        order: the record's place in the run. scale: the loss scale of a gradient.
+        flags: bits of `Flag`. count: how many observations the record sums up.
         """
         producer = self._producer
         if producer.placing:
@@ -207,7 +228,10 @@ class RecordQueue:
         self._put_full(_Put(source, nbytes, stream, layout, at, order, scale, flags, count))
 
     def placed(self, nbytes: int) -> None:
-        """Count a record of `nbytes` that was placed in the ring; `lock` is held."""
+        """Count a record of `nbytes` bytes that was placed in the ring, and wake the drain if due.
+
+        The caller holds `lock`.
+        """
         self._taken += 1
         self._since = since = self._since + nbytes + SLOT_BYTES
         if since >= self._urgent:
@@ -220,7 +244,7 @@ class RecordQueue:
             self._worker.wake()
 
     def _put_full(self, put: _Put) -> None:
-        """Handle a record for which there is no room now, as `on_full` says."""
+        """Handle a record for which the ring has no room now, as the option `on_full` says."""
         self._copies.settle()  # a device that has failed must not keep the ring full
         if self._on_full == "block" and not self._is_over:
             self._wait_for_room(put)
@@ -237,7 +261,7 @@ class RecordQueue:
             self._put_bare(put)
 
     def _is_outside(self, put: _Put) -> bool:
-        """Whether a record is larger than all the room there is."""
+        """Return whether a record is larger than all the room that the ring has for values."""
         return aligned(put.nbytes) > self._room
 
     def _is_empty(self) -> bool:
@@ -246,7 +270,7 @@ class RecordQueue:
         return ring[Word.RECORDS] == self._taken or ring[Word.CONSUMED] == ring[Word.PUBLISHED]
 
     def _wait_for_room(self, put: _Put) -> None:
-        """Return when there is room for `put`, or the queue closes."""
+        """Block until there is room for the record `put`, or the queue closes."""
         self._losses.warn_once(
             "blocked",
             f"the queue of {self._limit / 2**20:.0f} MiB is full and training waits for the "
@@ -263,7 +287,7 @@ class RecordQueue:
 
     @property
     def _is_over(self) -> bool:
-        """Whether records that are put now would never be drained."""
+        """Whether the queue is closing or its drain has ended, so that records are refused."""
         return self._closing or self._worker.is_over
 
     def _wait(self) -> None:
@@ -283,7 +307,10 @@ class RecordQueue:
             self._publish_now(put, number, address, SlotKind.OUTSIDE, owner)
 
     def _put_bare(self, put: _Put) -> None:
-        """Place a record of which only the summary is to be stored; its values wait until then."""
+        """Place a record in the reserved room, or count it as lost; only its summary is stored.
+
+        Its values are in the ring until the drain has computed the summary.
+        """
         with self._producer as producer:
             pos = producer.place(put.nbytes, self._limit)
             if pos < 0:
@@ -306,7 +333,11 @@ class RecordQueue:
         kind: SlotKind = SlotKind.VALUES,
         owner: object = None,
     ) -> bool:
-        """Bring a record's values to `address` and publish it; returns whether it was published."""
+        """Copy a record's values to `address` and publish its slot; return whether that succeeded.
+
+        pos: the values' position in the ring's payload, or the number of memory outside the ring.
+        owner: an object that keeps that memory alive.
+        """
         source, nbytes, stream, layout, at, order, scale, flags, folded = put
         comes_later = isinstance(source, Later)
         try:
@@ -346,7 +377,10 @@ class RecordQueue:
         self._losses.warn_once("full", f"{message}; values are dropped and counted")
 
     def check(self) -> None:
-        """Raise QueueFullError if values were dropped since the last check, under "raise"."""
+        """Raise QueueFullError if values were dropped since the last call.
+
+        This is done only if the queue was made with on_full="raise".
+        """
         message, self._full_error = self._full_error, None
         if message:
             raise QueueFullError(message)
@@ -354,13 +388,13 @@ class RecordQueue:
     # -- statements
 
     def gap(self, gap: Gap) -> None:
-        """Count observations that never became records."""
+        """Count observations that never became records, and state them as a gap."""
         with self.lock:
             self._statements.gap(statable(gap))
             self._teller.say_sometimes()
 
     def edges(self, edges: Edges) -> None:
-        """Pass on lineage: what a value was computed from."""
+        """Send the drain lineage: which tensors and operations a value was computed from."""
         try:
             check_edges(edges)
         except AnchorError as fault:
@@ -371,13 +405,13 @@ class RecordQueue:
             self._teller.say_sometimes()
 
     def header(self, entries: Mapping[str, object]) -> None:
-        """Pass on entries of the run's header."""
+        """Send the drain entries of the run's header."""
         with self.lock:
             self._statements.header(entries)
             self._teller.say_sometimes()
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Pass on entries of the operations' log."""
+        """Send the drain entries of the log of traced operations."""
         with self.lock:
             self._statements.operations(entries)
             self._teller.say_sometimes()
@@ -385,7 +419,7 @@ class RecordQueue:
     # -- waiting for the drain
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return when all records so far are in the store and visible to any reader.
+        """Block until all records so far are in the store and visible to any reader.
 
         Raises FlushTimeoutError after `timeout` seconds.
         """
@@ -413,10 +447,10 @@ class RecordQueue:
             self._losses.warn_once(f"flush:{type(fault).__name__}", f"flush failed: {fault}")
 
     def close(self, timeout: float) -> int:
-        """Drain the ring, close the sink, end the worker; returns how many records are undelivered.
+        """Empty the ring, close the sink, end the worker; return how many records are lost.
 
-        Later records are refused. Records that are not written within `timeout` seconds are
-        counted as lost; nothing is written after `close` has returned.
+        Later records are counted as lost, and so are records that are not stored within `timeout`
+        seconds. Nothing is written after `close` has returned.
         """
         self._worker.ready.wait(_BEGIN_SECONDS)  # a run may be shorter than a recorder's start
         with self.lock:
@@ -441,7 +475,7 @@ class RecordQueue:
         return int(asked.result())
 
     def _give_up(self) -> None:
-        """Give up on a store whose operation does not end: records that wait behind it are lost."""
+        """Cancel all requests to a drain whose store hangs; the records that wait are lost."""
         self._worker.cancel()
         self._losses.warn_once(
             "stuck",
@@ -449,16 +483,16 @@ class RecordQueue:
             f"{self._worker.given_up}",
         )
 
-    # -- what is known of it, at any moment
+    # -- counters, which may be read at any moment
 
     @property
     def gaps(self) -> int:
-        """How many gaps there are, counted by series and reason."""
+        """How many gap statements there are: one for each series and reason of a loss."""
         return max(self._statements.gaps, self._ring[Word.GAPS])
 
     @property
     def handed_over(self) -> int:
-        """How many records have left the queue for the sink."""
+        """How many records the drain has read from the ring, for the sink or as losses."""
         return self._ring[Word.RECORDS]
 
     @property
@@ -468,7 +502,7 @@ class RecordQueue:
 
     @property
     def retries(self) -> int:
-        """How often the sink tried a delivery again."""
+        """How often the sink tried again to deliver records, after a failure."""
         return self._ring[Word.RETRIES]
 
     @property
@@ -478,15 +512,15 @@ class RecordQueue:
 
     @property
     def dropped(self) -> int:
-        """How many records were lost, or kept without their values."""
+        """How many records were lost altogether, or kept without their values."""
         return self.lost + self._ring[Word.BARE]
 
     @property
     def dropped_bytes(self) -> int:
-        """Bytes of the values of dropped records."""
+        """Bytes of the values that dropped records had."""
         return self._losses.nbytes + self._ring[Word.LOST_BYTES]
 
 
 def _left(deadline: float | None) -> float | None:
-    """Seconds until `deadline`; None where there is no deadline."""
+    """Return the seconds until `deadline` (monotonic), at least 0; None if there is no deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,4 +1,7 @@
-"""The plan that a recorder process is started with: JSON in memory that the process inherits."""
+"""`RecorderPlan`: what a recorder process has to know at its start, and how it opens its sink.
+
+The trainer passes the plan as JSON, in memory that the process inherits.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,14 @@ __all__ = ["RecorderPlan", "in_memory", "open_plan"]
 
 @dataclass(frozen=True, slots=True)
 class RecorderPlan:
-    """Where records go, and how to continue where earlier recorders ended.
+    """Where a recorder process puts records, and how it goes on after recorders that have died.
 
+    store, options: the directory or URL, and how the rank is recorded there.
     payload: bytes of the ring's payload.
     writers: writers' secrets, in hex. For a directory, the secret of its one writer; for a
         collector, a secret for each recorder so far, each of which has a spool of its own.
-    drains: how many recorders there were before this one.
-    definitions: the definitions in slots that were consumed already, in order.
+    drains: how many recorders there were before.
+    definitions: the JSON texts of stream and layout definitions that the ring no longer holds.
     """
 
     store: str
@@ -39,12 +43,12 @@ class RecorderPlan:
     definitions: tuple[str, ...] = ()
 
     def document(self) -> bytes:
-        """The plan as JSON."""
+        """Return the plan as JSON."""
         return json.dumps(asdict(self), default=str).encode()
 
     @classmethod
     def read(cls, descriptor: int) -> RecorderPlan:
-        """The plan in the memory of `descriptor`, which this closes."""
+        """Read a plan from the file descriptor `descriptor`, and close it."""
         with os.fdopen(descriptor, "rb") as file:
             fields: dict[str, Any] = json.load(file)
         fields["options"] = RunOptions(**fields["options"])
@@ -53,23 +57,24 @@ class RecorderPlan:
 
 
 class Unopened(MemorySink):
-    """Stands in for a sink that could not be opened again; it refuses every block."""
+    """Takes the place of a sink that could not be opened; every `put` raises the reason."""
 
     def __init__(self, fault: Exception) -> None:
         super().__init__()
         self._fault = fault
 
     def put(self, block: RowBlock) -> None:  # noqa: ARG002  # every block is refused
-        """Raises the fault with which the sink failed to open."""
+        """Raise the exception with which the sink failed to open."""
         raise self._fault
 
 
 def open_plan(plan: RecorderPlan, ring: Ring, lock: RankLock | None) -> tuple[Sink, Before]:
-    """The sink of a plan, and the state that earlier drains left. Raises nothing.
+    """Open the sink of a plan; return it and the state that earlier drains of the ring left.
 
-    A sink that cannot be opened is replaced by `Unopened`, so that each record is counted as lost.
+    Nothing is raised: in place of a sink that cannot be opened, the result is an `Unopened`, so
+    that each record is counted as lost.
 
-    lock: the rank's, held already; None where the store is a collector.
+    lock: the lock of the rank's files, which is held; None where the store is a collector.
     """
     known = Known()
     for text in plan.definitions:
@@ -112,7 +117,7 @@ def _open_remote(plan: RecorderPlan, ring: Ring, before: Before) -> tuple[Sink, 
 
 
 def in_memory(document: bytes) -> int:
-    """A descriptor from which a child can read `document`. Raises OSError."""
+    """Return a file descriptor from which a child process can read `document`. Raises OSError."""
     descriptor = os.memfd_create("anchor-plan", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, document)

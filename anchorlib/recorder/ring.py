@@ -1,7 +1,8 @@
 """The ring between training threads and the drain: memory that both processes map.
 
-`Ring` is the memory. `Producer` places records in it, one at a time: its caller holds a lock. The
-consumer, `drain`, frees the memory of records that are in the sink.
+`Ring` is the memory; `layout` says what its bytes mean. `Producer` places records in it, one at a
+time: its caller holds a lock. The consumer, `drain`, frees the memory of records that are in the
+sink.
 """
 
 from __future__ import annotations
@@ -68,17 +69,17 @@ _now = time.time_ns
 
 
 def move(target: int, source: int, nbytes: int) -> None:
-    """Copy memory from one address to another."""
+    """Copy `nbytes` bytes of memory from address `source` to address `target`."""
     (_move if nbytes < _LET_OTHERS_RUN else ctypes.memmove)(target, source, nbytes)
 
 
 def aligned(nbytes: int) -> int:
-    """The bytes of payload that values of `nbytes` take."""
+    """Round `nbytes` up to the multiple of 64 that values of this size take in the payload."""
     return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
 
 
 def ring_bytes(slots: int, payload: int) -> int:
-    """The size of a ring's memory, for so many slots and bytes of payload."""
+    """Return the size in bytes of a ring with so many slots and so many bytes of payload."""
     return _payload_at(slots) + payload
 
 
@@ -94,14 +95,14 @@ def _payload_at(slots: int) -> int:
 class Ring:
     """A ring's memory, mapped into this process.
 
-    slots: how many there are. payload: bytes for values, a multiple of 64.
+    slots: how many slots the ring has. payload: bytes for values, a multiple of 64.
     """
 
     def __init__(self, descriptor: int, payload: int, slots: int = SLOTS, *, new: bool) -> None:
-        """Map the memory of `descriptor`, or anonymous memory for -1.
+        """Map the memory of the file `descriptor`, or anonymous memory for -1.
 
-        new: the memory is empty, and is made a ring. Else StoreError is raised where the memory is
-        no ring of this version.
+        new: whether to make a ring of empty memory. Otherwise the memory must be a ring already:
+        StoreError is raised if it is none, or one of another version.
         """
         self.slot_count, self.payload_bytes = slots, payload
         self.payload_at = _payload_at(slots)
@@ -123,7 +124,7 @@ class Ring:
         self.words[word * WORD_STRIDE] = value
 
     def mark(self) -> tuple[int, ...]:
-        """The mark that holds now: one entry for each member of `Mark`."""
+        """Return the consumer's latest progress mark: one number for each member of `Mark`."""
         while True:
             active = self[Word.ACTIVE]
             mark = tuple(self.words[_mark_words(active)])
@@ -131,7 +132,10 @@ class Ring:
                 return mark
 
     def advance(self, mark: Sequence[int]) -> None:
-        """Make `mark` the mark that holds; it has one entry for each member of `Mark`."""
+        """Write the consumer's progress: `mark` has one number for each member of `Mark`.
+
+        A consumer that is killed in the middle of this leaves the mark of before.
+        """
         other = 1 - self[Word.ACTIVE]
         self.words[_mark_words(other)] = memoryview(array("Q", mark))
         self[Word.ACTIVE] = other
@@ -139,11 +143,11 @@ class Ring:
         self[Word.CONSUMED] = mark[Mark.CONSUMED]
 
     def slot_address(self, number: int) -> int:
-        """The address in this process of slot `number`."""
+        """Return the address in this process of the slot with this number."""
         return self.address + CONTROL_BYTES + number % self.slot_count * SLOT_BYTES
 
     def is_settled(self, number: int) -> bool:
-        """Whether the record in slot `number` has its values, is void, or is consumed."""
+        """Return whether slot `number` has its values, will never get them, or is consumed."""
         seq = int(self.slots["seq"][number % self.slot_count])
         return seq & ~VOID == number + 1 or self[Word.CONSUMED] > number
 
@@ -162,13 +166,13 @@ class Ring:
             ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _POPULATE)
 
     def give_back(self) -> None:
-        """Free the memory of slots and payload, which nobody reads or writes any more."""
+        """Return the memory of slots and payload to the system; the ring is not used afterwards."""
         if hasattr(mmap, "MADV_REMOVE"):
             self.memory.madvise(mmap.MADV_REMOVE, CONTROL_BYTES)
 
 
 def shared_memory(nbytes: int) -> int:
-    """A descriptor of new memory that a child process can map. Raises OSError."""
+    """Return a file descriptor of new memory that a child process can map. Raises OSError."""
     descriptor = os.memfd_create("anchor-ring", os.MFD_CLOEXEC)
     try:
         os.truncate(descriptor, nbytes)
@@ -206,7 +210,10 @@ class Producer:
         self.placing = False
 
     def place(self, nbytes: int, room: int) -> int:
-        """The position for values of `nbytes`; -1 where the ring would hold more than `room`."""
+        """Return the position at which `nbytes` bytes of values may be written; -1 if none is free.
+
+        room: how many bytes of the payload may be in use, these values included.
+        """
         words, size = self._words, self._size
         published, pos, consumed = words[_PUBLISHED], words[_WRITTEN], words[_CONSUMED]
         over = pos % size
@@ -223,16 +230,16 @@ class Producer:
 
     @property
     def held(self) -> int:
-        """Bytes of the payload that are not free, padding included."""
+        """How many bytes of the payload are in use, padding included."""
         freed = self._ring.mark()[Mark.FREED]
         return self._words[_WRITTEN] - max(freed, self._words[_FLOOR])
 
     def address(self, pos: int) -> int:
-        """The address in this process of the values at position `pos`."""
+        """Return the address in this process of the payload's position `pos`."""
         return self._base + self._payload_at + pos % self._size
 
     def copy(self, pos: int, source: int, nbytes: int) -> None:
-        """Copy the values at address `source` to position `pos`."""
+        """Copy `nbytes` bytes from the address `source` to the payload's position `pos`."""
         at = self._payload_at + pos % self._size
         if nbytes < _COPIED_TWICE:
             self._memory[at : at + nbytes] = _memory[source : source + nbytes]
@@ -240,7 +247,7 @@ class Producer:
             move(self._base + at, source, nbytes)
 
     def write(self, pos: int, text: bytes) -> None:
-        """Write `text` at position `pos`."""
+        """Write `text` at the payload's position `pos`."""
         at = self._payload_at + pos % self._size
         self._memory[at : at + len(text)] = text
 
@@ -258,10 +265,11 @@ class Producer:
         kind: int = 0,
         later: bool = False,  # noqa: FBT001, FBT002  # as the others: a keyword costs
     ) -> int:
-        """Let the consumer see the record whose values are at `pos`; the number of its slot.
+        """Make the record whose values are at `pos` visible to the consumer; return its slot.
 
-        at: step, pass and call. later: the values, and then the slot's last word, are written by
-        somebody else. Raises struct.error for what has no room in a slot.
+        at: step, pass and call. order: the record's place in the run. scale: the loss scale.
+        later: whether a device writes the values, and then the slot's last word, later on.
+        Raises struct.error for a number that is too large for its field in a slot.
         """
         words = self._words
         n = words[_PUBLISHED]

@@ -1,4 +1,4 @@
-"""Makes the queue of a session, drained by a recorder process or by a thread of this process."""
+"""Makes a session's queue of records, and the process or thread that empties it into the store."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ __all__ = [
 _log = logging.getLogger("anchorlib")
 
 DrainPlace: TypeAlias = Literal["process", "thread"]
-"""Where a ring is drained."""
+"""What empties a session's ring: a recorder process, or a thread of the trainer."""
 
 
 def default_place() -> DrainPlace:
-    """Where a ring is drained by default: in a process where the system allows it, else a thread.
+    """Return what empties the ring by default: "process" if the system allows that, else "thread".
 
     A process needs Linux's memfd, eventfd and pidfd. It also needs a processor that makes stores to
     shared memory visible in the order in which Python makes them, as x86-64 does.
@@ -61,11 +61,12 @@ def thread_queue(
     on_full: OnFull,
     on_start: Callable[[], None] = lambda: None,
 ) -> RecordQueue:
-    """A queue that a thread of this process drains into `sink`.
+    """Make a queue, and start a thread of this process that empties it into `sink`.
 
+    limit_bytes: the most bytes of values that may wait in the queue.
     on_start: called first in that thread.
 
-    Raises StoreError where there is no memory for the queue, and closes `sink` then.
+    Raises StoreError if there is no memory for the queue, after closing `sink`.
     """
     try:
         ring = Ring(-1, ring_size(limit_bytes), new=True)
@@ -83,13 +84,14 @@ def thread_queue(
 def process_queue(
     store: str, options: RunOptions, on_start: Callable[[], None] = lambda: None
 ) -> RecordQueue:
-    """A queue that a process of its own drains into `store`: a directory, or a collector's URL.
+    """Make a queue, and start a recorder process that empties it into `store`.
 
-    Where no process can be started, a thread of this process drains the queue, after a warning.
+    Where no process can be started, a thread of this process does its work, after a warning.
 
+    store: a directory, or a collector's URL; a collector need not answer yet.
     on_start: called first in that thread.
 
-    Raises what opening the store raises; a collector is not waited for.
+    Raises what opening the store raises.
     """
     plan, lock = _planned(store, options)
     try:

@@ -1,7 +1,8 @@
-"""Definitions and statements as JSON, as slots of kind `TOLD` hold them.
+"""Definitions and statements as JSON, in which slots of kind `TOLD` bring them to the drain.
 
-Definitions say what a stream's or layout's number stands for, before its first use. Statements are
-gaps, lineage, entries of the header, and traced operations.
+A definition says what the number of a stream (a series in one phase) or of a layout (a dtype and
+shape) stands for, before its first use. Statements are gaps, lineage, entries of the header, and
+traced operations.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _GAP, _EDGES, _PARENT = (tuple(f.name for f in fields(one)) for one in (Gap, Edg
 
 
 def stream_definition(number: int, key: tuple[str, str, str, str], *, keeps: bool) -> bytes:
-    """The definition of a stream's number: it stands for one series in one phase.
+    """Return the JSON that says which series, in which phase, the stream `number` stands for.
 
     key: name, kind, mode, phase. keeps: whether the mode keeps values.
     """
@@ -36,7 +37,7 @@ def stream_definition(number: int, key: tuple[str, str, str, str], *, keeps: boo
 
 
 def layout_definition(number: int, dtype: str, shape: Sequence[int]) -> bytes:
-    """The definition of a layout's number: it stands for a dtype, by torch's name, and a shape."""
+    """Return the JSON that says which dtype (torch's name) and shape layout `number` stands for."""
     return _encoded({"layout": [number, dtype, list(shape)]})
 
 
@@ -46,7 +47,7 @@ def statement(
     header: Mapping[str, Any],
     operations: Sequence[Entry] = (),
 ) -> bytes:
-    """A statement: gaps, lineage, header entries and traced operations."""
+    """Return the JSON of a statement: gaps, lineage, header entries and traced operations."""
     return _encoded(
         {
             "gaps": [_fields(gap, _GAP) for gap in gaps],
@@ -61,17 +62,17 @@ def statement(
 
 
 def gaps_of(stated: Mapping[str, Any]) -> list[Gap]:
-    """The gaps of a statement."""
+    """Return the gaps in a parsed statement; an empty list if it has none."""
     return [Gap(**fields) for fields in stated["gaps"]]
 
 
 def edges_of(stated: Mapping[str, Any]) -> list[Edges]:
-    """The lineage of a statement."""
+    """Return the lineage in a parsed statement; an empty list if it has none."""
     return [_edges(fields) for fields in stated["edges"]]
 
 
 def operations_of(stated: Mapping[str, Any]) -> list[Entry]:
-    """The entries of the operations' log in a statement."""
+    """Return the entries of the log of traced operations in a parsed statement, perhaps none."""
     return list(stated["operations"])
 
 

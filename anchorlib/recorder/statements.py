@@ -1,7 +1,7 @@
-"""Statements beside the records: gaps, lineage, entries of the header, traced operations.
+"""Statements, which accompany the records: gaps, lineage, header entries, traced operations.
 
 The trainer collects its statements and sends them through the ring. The drain collects these and
-its own, and hands them to the sink.
+the gaps that it states itself, and hands all to the sink.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Key = tuple[str, str, str, str]
 
 
 class PendingStatements:
-    """Statements that were not handed on yet, and totals of all gaps. The caller holds a lock."""
+    """Collects statements until they are handed on, and adds up gaps. The caller holds a lock."""
 
     def __init__(self) -> None:
         self._totals: dict[Key, Gap] = {}
@@ -29,7 +29,7 @@ class PendingStatements:
         self._operations: list[Entry] = []
 
     def gap(self, gap: Gap) -> None:
-        """Add a gap to the total of its series and reason."""
+        """Add the count of `gap` to the total of its series and reason."""
         gap = statable(gap)
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         old = self._totals.get(key)
@@ -41,32 +41,33 @@ class PendingStatements:
         self._untold[key] = None
 
     def total(self, gap: Gap) -> None:
-        """Set the total of a series and reason, which the gap's source has summed itself."""
+        """Replace the total of a series and reason by `gap`, which is a total already."""
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         self._totals[key] = gap
         self._untold[key] = None
 
     def edges(self, edges: Edges) -> None:
-        """Add a statement of lineage."""
+        """Add lineage: which tensors and operations a value was computed from."""
         self._edges.append(edges)
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Add entries of the header; a newer entry replaces an older one."""
+        """Add entries of the run header; a newer entry replaces an older one."""
         self._header |= entries
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Add entries of the operations' log."""
+        """Add entries of the log of traced operations."""
         self._operations += entries
 
     @property
     def gaps(self) -> int:
-        """How many gaps there are, counted by series and reason."""
+        """How many gaps there are: one for each series and reason."""
         return len(self._totals)
 
     def take(self, *, again: bool) -> Telling:
-        """The statements that were not handed on yet; from now on they count as handed on.
+        """Return the statements that were not handed on yet, and forget them here.
 
-        again: take all totals of gaps, for a store that was away may have lost earlier ones.
+        again: whether to return the totals of all gaps, also of those that were handed on: a store
+            that was away may have lost them.
         """
         gaps = [self._totals[key] for key in (self._totals if again else self._untold)]
         telling = Telling(gaps, self._edges, self._header, self._operations)
@@ -74,13 +75,13 @@ class PendingStatements:
         return telling
 
     def again(self, telling: Telling) -> None:
-        """The gaps of `telling` did not reach the sink: they are due once more."""
+        """Make the gaps in `telling`, which did not reach the sink, part of the next `take`."""
         for gap in telling.gaps:
             self._untold[gap.name, gap.kind, gap.mode, gap.reason] = None
 
 
 class Telling:
-    """The statements that one turn of the drain hands to the sink."""
+    """Some statements that are handed to the sink together: gaps, lineage, header, operations."""
 
     def __init__(
         self,
@@ -98,11 +99,12 @@ class Telling:
         return bool(self.gaps or self.edges or self.header or self.operations)
 
     def tell(self, sink: Sink, failed: Callable[[str, Exception], None]) -> bool:
-        """Hand the statements to `sink`; returns whether the sink took the gaps.
+        """Hand the statements to `sink`; return whether the sink has accepted the gaps.
 
-        Gaps must not be lost, and are handed on again otherwise.
+        Gaps must not be lost: the caller hands them on again if the result is False.
 
-        failed: called with a sentence and the fault for each kind of statement that was not kept.
+        failed: called with a sentence and the exception for each kind of statement that the sink
+            did not accept.
         """
         taken = _said(sink.gap, self.gaps, "what was not recorded could not be noted", failed)
         _said(sink.edges, self.edges, "what values were computed from was not kept", failed)

@@ -1,4 +1,4 @@
-"""Places definitions and statements in the ring, among the records."""
+"""Places definitions and statements in the ring, among the records, for the drain to read."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _TOGETHER: Final = 100  # gaps, or statements of lineage, in one slot
 
 
 class Teller:
-    """Places definitions and statements in a ring. The queue's lock guards it.
+    """Places definitions and statements in a ring. The caller holds the queue's lock.
 
-    waits: says whether a definition waits where there is no room.
+    waits: returns whether to wait for room where the ring has none for a definition.
     pause: releases the lock for a moment, so that the drain can make room.
 
-    kept: for each defined stream, its series, and whether its mode keeps values.
+    kept: for each stream defined so far, (its series, whether its mode keeps values).
     """
 
     def __init__(  # noqa: PLR0913  # the objects that it connects
@@ -58,7 +58,11 @@ class Teller:
     # -- definitions
 
     def stream(self, key: tuple[str, str, str, str], *, keeps: bool) -> int:
-        """The number of a series (name, kind, mode) in one phase; -1 where there is no room."""
+        """Return the number of a stream, and define it in the ring if it is new.
+
+        key: (name, kind, mode, phase). keeps: whether the mode keeps values.
+        Returns -1 if the ring has no room for the definition now.
+        """
         number = self._streams.get(key, -1)
         following = len(self._streams)
         if number < 0 and self._define(stream_definition(following, key, keeps=keeps)):
@@ -67,7 +71,10 @@ class Teller:
         return number
 
     def layout(self, dtype: str, shape: tuple[int, ...]) -> int:
-        """The number of a dtype and shape; -1 where there is no room to define it now."""
+        """Return the number of a dtype and shape, and define it in the ring if it is new.
+
+        Returns -1 if the ring has no room for the definition now.
+        """
         key = (dtype, shape)
         number = self._layouts.get(key, -1)
         following = len(self._layouts)
@@ -83,7 +90,7 @@ class Teller:
         return True
 
     def _tell(self, text: bytes, *, defines: bool = False) -> bool:
-        """Place a statement or definition in the ring; returns whether there was room."""
+        """Place the JSON of a statement or definition in the ring; return whether it had room."""
         producer = self._producer
         if producer.placing:
             return False
@@ -100,14 +107,14 @@ class Teller:
     # -- statements
 
     def say_sometimes(self) -> None:
-        """Place the waiting statements, unless statements were placed a moment ago."""
+        """Place the waiting statements in the ring, unless that was done less than 50 ms ago."""
         now = time.monotonic()
         if now - self._said >= _SAY_SECONDS:
             self._said = now
             self.say(0.0)
 
     def say(self, seconds: float | None) -> None:
-        """Place the waiting statements in the ring.
+        """Place the waiting statements in the ring; those without room go on waiting.
 
         seconds: how long to wait for room; None waits as long as it takes.
         """
@@ -136,10 +143,10 @@ class Teller:
         self._unsaid.extend(map(self._of_operations, telling.operations))
 
     def _of_operations(self, entry: Entry) -> bytes:
-        """The statement of an entry of the operations' log.
+        """Return the JSON of a statement with one entry of the log of traced operations.
 
-        Each trace states its structures again, which are nearly all of what it states: the text of
-        a structure is kept by its hash.
+        An entry may be a structure, which describes the operations of a step. Each trace states
+        its structures again, and they are large, so their JSON is cached by the structure's hash.
         """
         key = entry.get("structure")
         if key is None:
@@ -153,7 +160,10 @@ class Teller:
 
 
 def _lineage(edges: list[Edges]) -> list[bytes]:
-    """Statements of lineage, each of at most TOLD_BYTES unless one entry alone is larger."""
+    """Return the JSON of lineage, in statements of at most TOLD_BYTES each.
+
+    A statement with a single entry may be larger.
+    """
     text = statement((), edges, {})
     if len(text) <= TOLD_BYTES or len(edges) < 2:
         return [text]

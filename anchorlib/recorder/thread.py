@@ -1,4 +1,4 @@
-"""A drain in a thread of the trainer, used where there is no recorder process."""
+"""The thread of the trainer that empties the ring where there is no recorder process."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ LINGER: Final = 0.05
 
 
 class RecorderThread:
-    """The worker that drains a ring in a thread; it is also the host of its drain.
+    """Empties a ring into `sink` in a thread of this process.
+
+    It is the `Worker` of the queue and the `Host` of the drain.
 
     on_start: called first in the thread.
-    asked, before, lent: the unanswered asks, the state and the lent memory that a dead recorder
-        process has left.
+    asked, before, lent: what a recorder process that died has left: unanswered requests, the state
+        of its drain, and memory with records too large for the ring; None where there was none.
     """
 
     given_up = "the run stays locked until it does"
@@ -61,13 +63,17 @@ class RecorderThread:
     # -- as the queue's worker
 
     def wake(self) -> None:
-        """Have the drain look at the ring now."""
+        """Have the drain look at the ring now, instead of at its next turn."""
         self._bell.set()
 
     def ask(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
     ) -> Future[Any]:
-        """Ask the drain for a flush or the close."""
+        """Request a flush or the close from the drain; return the future of its answer.
+
+        after: how many slots of the ring have to be in the sink before it is carried out.
+        timeout: seconds that it may take; None: as long as it takes.
+        """
         ask, future = self._asked.new(what, after, timeout)
         self._drain.asks.add(ask)
         if self._ended:
@@ -76,21 +82,24 @@ class RecorderThread:
         return future
 
     def revoke(self) -> None:
-        """Let the sink write nothing more."""
+        """Make the sink write nothing more."""
         self._drain.revoke()
 
     def cancel(self) -> None:
-        """Cancel the futures of all that was asked and not answered."""
+        """Cancel the futures of all requests that are not answered yet."""
         self._asked.cancel()
 
     def end(self) -> None:
-        """Does nothing: the thread ends by itself after the close."""
+        """Do nothing: the thread ends by itself after the close."""
 
     def defined(self, slot: int, text: bytes) -> None:
-        """Does nothing: the drain reads definitions in the ring, and no other drain follows it."""
+        """Do nothing: the drain has read the definition in the ring, and no other drain follows."""
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:
-        """Memory for one record, which is forgotten when the drain has read it."""
+        """Allocate memory for one record that is too large for the ring.
+
+        Returns (its number, its address, an object that keeps it alive).
+        """
         memory = np.empty(max(1, nbytes), np.uint8)
         number = memory.ctypes.data
         self._lent[number] = memory.data
@@ -98,29 +107,29 @@ class RecorderThread:
 
     @property
     def is_over(self) -> bool:
-        """Whether the thread has ended."""
+        """Whether the thread has ended, so that nothing empties the ring any more."""
         return self._ended
 
     # -- as the drain's host
 
     def answer(self, ask: Ask, answer: Answer) -> None:
-        """Set the answer in the future of the ask."""
+        """Complete the future of the request `ask` with its answer."""
         self._asked.answer(ask.number, answer)
 
     def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:  # noqa: ARG002  # the drain shows by itself soon
-        """Answer with the flush itself: the asking thread waits for it."""
+        """Answer the request `ask` with `flushing` itself: the thread that asked waits for it."""
         self.answer(ask, flushing)
 
     def warn(self, message: str) -> None:
-        """Log a warning."""
+        """Log `message` as a warning of anchorlib."""
         _log.warning("anchorlib: %s", message)
 
     def outside(self, number: int) -> memoryview:
-        """The memory that was lent under `number`."""
+        """Return the memory `number` that `lend` has allocated for a large record."""
         return memoryview(self._lent[number])
 
     def give_back(self, number: int) -> None:
-        """Forget the memory that was lent under `number`."""
+        """Release the memory `number`, as the record in it is in the sink."""
         self._lent.pop(number, None)
 
     def _run(self) -> None:

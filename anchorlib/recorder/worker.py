@@ -1,4 +1,4 @@
-"""The interface between a queue and the thread or process that drains its ring."""
+"""`Worker`: the interface between a queue and the thread or process that empties its ring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ __all__ = ["Worker"]
 
 
 class Worker(Protocol):
-    """Runs a drain. Any thread of the trainer may call it, one at a time."""
+    """The interface of what runs a drain, which empties a ring into a sink.
+
+    Any thread of the trainer may call the methods, one at a time.
+    """
 
     ready: threading.Event
     """Set once the drain has begun, or has failed to begin."""
@@ -19,39 +22,43 @@ class Worker(Protocol):
     """The end of a warning: what becomes of a run whose store does not answer."""
 
     def wake(self) -> None:
-        """Have the drain look at the ring now."""
+        """Have the drain look at the ring now, instead of at its next turn."""
 
     def ask(
         self, what: Literal["flush", "close"], after: int, timeout: float | None
     ) -> Future[Any]:
-        """Ask for a flush or the close, to begin once the slots below `after` are in the sink.
+        """Request a flush or the close; return the future of the answer.
 
-        timeout: seconds that it may take; None is as long as it takes. The future gets the answer.
+        after: how many slots of the ring have to be in the sink before it is carried out.
+        timeout: seconds that it may take; None: as long as it takes.
         """
 
     def revoke(self) -> None:
-        """Let the sink write nothing more."""
+        """Make the sink write nothing more."""
 
     def cancel(self) -> None:
-        """Cancel the futures of all that was asked and not answered."""
+        """Cancel the futures of all requests that are not answered yet."""
 
     def end(self) -> None:
-        """Finish, after the close: the session is over."""
+        """End the thread or process and free what it has, once the close was answered."""
 
     def defined(self, slot: int, text: bytes) -> None:
-        """Note that `slot` will hold the definition `text`, for drains that begin behind it."""
+        """Keep the definition `text`, which slot number `slot` will hold.
+
+        A drain that replaces a dead one may start behind that slot, and needs the definition.
+        """
 
     def lend(self, nbytes: int) -> tuple[int, int, object]:
-        """Memory for the values of one record, outside the ring.
+        """Allocate memory outside the ring, for the values of a record that is too large for it.
 
-        Returns its number, its address in this process, and an object that keeps it alive.
+        Returns (its number, its address in this process, an object that keeps it alive).
 
         Raises OSError, MemoryError.
         """
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing drains the ring any more."""
+        """Whether nothing empties the ring any more."""
 
     def warn(self, message: str) -> None:
-        """Log a warning."""
+        """Log `message` as a warning of anchorlib."""

@@ -1,14 +1,14 @@
-"""Where records go: a sink takes blocks of records.
+"""Sinks: where a process puts its blocks of records, be it a directory, a collector or memory.
 
 base       the interface of a sink
-admission  leaves out records that no store or message has room for
+admission  leaves out records that no store can hold
 embedded   the sink that writes a store in this process
 remote     the sink that sends to a collector over gRPC, by way of a spool
 memory     the sink that keeps records in a list, for tests
 options    the rank that a sink records, and how its records are kept
-opening    the sink that a store's address means
+opening    makes the sink for a store's address: a directory, or a collector's URL
 pushing    `anchor push`: delivers a spool, or copies a run
-copying    a run of one store, recorded again in another; `copy_key`: the secret of a copy
+copying    copies a run into another store; `copy_key`: the secret by which a copy is continued
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Admits records and gaps to a sink: those that every store and message has room for.
+"""Filters what goes to a sink: records and gaps that no store or message could hold.
 
-A block is written as a whole, so one record that cannot be written would cost all others.
+A block is written as a whole, so that one record that cannot be written would cost all others. Such
+a record is taken out of its block before, and counted as a gap.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ _BELOW = "a pass or call below 0, for which a store has no room"
 
 
 class Admission:
-    """Checks the records of blocks; the verdict on each series and phase is remembered."""
+    """Checks the records of blocks; each series and phase is checked only once."""
 
     def __init__(self) -> None:
         self._refused: dict[Hashable, str | None] = {}
 
     def admit(self, block: RowBlock) -> RowBlock:
-        """The block, with records that a store or message has no room for turned into misfits."""
+        """Return the block with records that cannot be stored moved to its `misfits`.
+
+        These are records with an invalid series or phase, or with a negative pass or call.
+        """
         columns, tables = block.columns, block.tables
         refused = self._unfit(columns["series"], tables.series, check_series)
         refused |= self._unfit(columns["phase"], tables.phases, check_name)
@@ -51,7 +55,11 @@ class Admission:
     def _unfit(
         self, column: Array, table: Sequence[K], check: Callable[[K], object]
     ) -> dict[int, str]:
-        """The rows whose entry of `table` does not pass `check`, each with the reason."""
+        """Return row → reason, for each record whose entry of `table` does not pass `check`.
+
+        column: for each record, the index of its entry in `table`.
+        check: raises AnchorError for an entry that cannot be stored.
+        """
         unfit: dict[int, str] = {}
         for number in np.unique(column).tolist():
             reason = self._reason(table[number], check)
@@ -70,10 +78,10 @@ class Admission:
 
 
 def check_edges(edges: Edges) -> Edges:
-    """`edges`, checked. Raises InvalidNameError or StoreError where no store has room for them.
+    """Return `edges` unchanged, or raise InvalidNameError or StoreError if they cannot be stored.
 
-    Beside the bounds of a message they are checked by the rules of the store's reader, to which one
-    malformed line is damage of the whole catalogue.
+    They must keep within the bounds of a message, and also obey the rules of the store's reader:
+    to a reader, one malformed line is damage of the whole catalogue.
     """
     check_stated(edges)
     for name in (edges.name, edges.phase, *(parent.name for parent in edges.parents)):
@@ -84,9 +92,10 @@ def check_edges(edges: Edges) -> Edges:
 
 
 def statable(gap: Gap) -> Gap:
-    """`gap` with the fields changed that no store or message has room for.
+    """Return `gap` with each field that cannot be stored replaced: the name by "*", for instance.
 
-    A gap may be of observations that were not recorded because of such a name or step.
+    A gap may speak of observations that were left out just because their name or step cannot be
+    stored; the gap itself must be stored nonetheless.
     """
     return Gap(
         _name(gap.name),
@@ -99,7 +108,7 @@ def statable(gap: Gap) -> Gap:
 
 
 def _number(value: int, least: int) -> int:
-    """The whole number that is nearest to `value` and fits; 0 where `value` is none."""
+    """Return `value` as an int between `least` and the largest of 64 bits; 0 if it is no number."""
     try:
         return min(max(int(value), least), _MOST)
     except Exception:  # noqa: BLE001  # torch raises its own errors for a symbol
@@ -115,7 +124,7 @@ def _name(name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _mode(mode: str) -> str:
-    """`mode` where it is the canonical text of a mode; else ""."""
+    """Return `mode` if it is the canonical text of a mode, as "Sum(window=2)"; else ""."""
     try:
         return mode if str(parse_mode(mode)) == mode else ""
     except AnchorError:

@@ -1,8 +1,9 @@
 """The interface of a sink: the place where a process puts its records.
 
-One thread, the drain's, owns a sink and makes every call that changes it, in the order in which the
-trainer made them. Other threads may wait for a flush, read the counters, and `revoke`. A sink may
-raise: the drain counts the records that were lost, and no exception reaches training.
+One thread owns a sink: that of the drain, which empties the queue of recorded tensors. It makes
+every call that changes the sink, in the order in which the training asked for them. Other threads
+may wait for a flush, read the counters, and `revoke`. A sink may raise: the drain counts the
+records that were lost, and no exception reaches training.
 """
 
 from __future__ import annotations
@@ -22,60 +23,69 @@ values are dropped ("drop"), and the next step raises as well ("raise")."""
 
 
 class Flushing(Protocol):
-    """A flush that was asked for."""
+    """A flush that a sink was asked for, which may still be under way."""
 
     def wait(self, timeout: float | None) -> None:
-        """Return when the flush is done; any thread may wait.
+        """Block until the flush is done; any thread may call this.
 
         Raises FlushTimeoutError after `timeout` seconds (None: wait as long as it takes).
         """
 
 
 class _Done:
-    """A flush that was finished when it was asked for."""
+    """The `Flushing` of a sink that flushes at once, so that nothing is left to wait for."""
 
     def wait(self, timeout: float | None) -> None:
-        """Returns at once."""
+        """Return at once, as the flush is done already."""
 
 
 DONE: Flushing = _Done()
 
 
 class Sink(Protocol):
-    """Where records go."""
+    """The interface of a sink: what stores, sends or keeps the records of one rank."""
 
     def put(self, block: RowBlock) -> None:
         """Store a block of records. The memory of their values is valid during the call only."""
 
     def gap(self, gaps: Sequence[Gap]) -> None:
-        """Store gap statements: which observations were not recorded.
+        """Store gap statements: how many observations of a series were not recorded, and why.
 
-        A statement counts from the session's start, and replaces the earlier one of the same series
-        and reason.
+        A statement's count is the total since the session began, so it replaces the statement that
+        was stored before of the same series and reason.
         """
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Store lineage: what values were computed from; a place's first statement counts."""
+        """Store lineage: which tensors and operations each value was computed from.
+
+        Where the parents of the same value (name, phase, pass, call, …) are stated again, the first
+        statement is kept.
+        """
 
     def header(self, entries: Mapping[str, Any]) -> None:
         """Add entries that JSON can hold to the run header; a newer entry replaces an older one."""
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Add entries to the log of operations; an entry that comes twice is kept once."""
+        """Add entries to the log of traced operations; an entry that comes twice is kept once."""
 
     def flush(self) -> Flushing:
-        """Begin to bring all records to the store, where any zarr reader sees them."""
+        """Begin to bring all records to the store, where any zarr reader sees them.
+
+        Returns an object whose `wait` blocks until this is done.
+        """
 
     def close(self, timeout: float) -> int:
-        """Flush, close the run for this rank, and return how many records were not delivered.
+        """Flush, mark the run as closed for this rank, and return how many records are lost.
 
-        timeout: seconds. A run whose sink was revoked is left open, and is only unlocked.
+        timeout: the most seconds that this may take. A run whose sink was revoked is left open, and
+        is only unlocked.
         """
 
     def revoke(self) -> None:
-        """Write nothing more, and end the owner's waits; any thread may call this.
+        """Make the sink write nothing more, so that the drain cannot be held up by it.
 
-        The owner's present operation ends; its next one raises.
+        Any thread may call this. The call to the sink that is under way ends early, and the next
+        call raises.
         """
 
     @property
@@ -84,20 +94,23 @@ class Sink(Protocol):
 
     @property
     def lost(self) -> int:
-        """How many of the dropped records are lost altogether."""
+        """How many of the dropped records are lost altogether: not even a summary is kept."""
 
     @property
     def dropped_bytes(self) -> int:
-        """Bytes of values among the dropped records."""
+        """Bytes of the values that the dropped records had."""
 
     @property
     def own_gaps(self) -> int:
-        """How many gaps this sink itself states, counted by series and reason."""
+        """How many gap statements this sink makes of records that it dropped itself.
+
+        There is one statement for each series and reason.
+        """
 
     @property
     def waiting(self) -> int:
-        """How many records were put and are not delivered yet."""
+        """How many records were `put` and are not delivered yet."""
 
     @property
     def retries(self) -> int:
-        """How often delivery was tried again."""
+        """How often delivery was tried again, after a failure."""

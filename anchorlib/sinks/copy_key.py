@@ -1,7 +1,7 @@
-"""This user's key for copies, from which the secret of each copied attempt is made.
+"""The key, kept in a file of this user, from which the secret of each copy of a run is made.
 
-Whoever knows the secret of a copy can continue it after an interruption. The secret must not follow
-from the contents of the run alone, or everybody who can read the run could continue the copy.
+Whoever knows the secret of a copy can continue the copy after an interruption. The secret must not
+follow from the run's contents alone, or everybody who can read the run could continue the copy.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _KEY_BYTES: Final = 32
 
 
 def copy_secret(what: tuple[object, ...]) -> bytes:
-    """The secret of one copied attempt, always the same for this user.
+    """Return the secret by which this user can continue the copy of one attempt at a rank.
 
-    what: the values that identify the attempt. Raises StoreError where no key can be kept.
+    The same `what`, which are values that identify the attempt and the copy, gives the same secret.
+    Raises StoreError if the user's key can neither be read nor written.
     """
     identity = repr(what).encode()
     return hmac.new(_key(), identity, hashlib.sha256).digest()[:SECRET_BYTES]
@@ -47,7 +48,7 @@ def _key() -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Make a new key file in one step; where another process was faster, its key stays."""
+    """Make a file with a new key at `path` atomically; a file that is there by then is kept."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = path.with_name(f"{_NAME}.{os.getpid()}.{os.urandom(4).hex()}")
     file = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,7 +1,8 @@
 """Copies a run into another store: its records attempt by attempt, with gaps, lineage, operations.
 
-Records that the other store has already are compared with those of the run. A complete copy is not
-made again; an interrupted one is continued by the user who began it (see `copy_key`).
+An attempt is what one process recorded of a rank; a resumed training adds another attempt. Records
+that the other store has already are compared with those of the run. A complete copy is not made
+again; an interrupted copy can be continued by the user who began it (see `copy_key`).
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """The outcome of a copy.
+    """The outcome of copying a run.
 
-    records: of the run, all of which the other store has now; it had `already` of them before.
+    run: the run's name in the other store. ranks: the ranks of the run.
+    records: how many records the run has, all of which the other store has now.
+    already: how many of them the other store had before.
     """
 
     run: str
@@ -54,10 +57,12 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class _CopiedAttempt:
-    """One attempt at one rank that is copied.
+    """An attempt (what one process recorded of a rank) that is to be copied.
 
-    number: the attempt's. rows: its rows in the table of the rank.
-    run: the run's name in the other store. secret: that of the writer there.
+    reader: reads the rank. number: the attempt's number.
+    run: the run's name in the other store.
+    secret: by which the writer in the other store can continue a copy that was interrupted.
+    rows: the rows of the rank's table that the attempt's records are.
     """
 
     reader: RankReader
@@ -68,16 +73,17 @@ class _CopiedAttempt:
 
     @property
     def header(self) -> dict[str, Any]:
-        """The header that was recorded with the attempt."""
+        """A copy of the run header that was recorded with the attempt."""
         return dict(self.reader.catalogue.attempts[self.number].header)
 
 
 def copy_run(
     stored_run: FoundRun, to: str, name: str, *, patience: float, progress: Progress
 ) -> Copied:
-    """Copy every rank of a run into the store at `to`, where it is called `name`.
+    """Copy every rank of a run into the store at `to`, under the name `name`.
 
-    patience: seconds that a collector may take to confirm what was sent.
+    patience: how many seconds a collector may take to confirm what was sent.
+    progress: called now and then with (records that `to` has by now, records in all).
 
     Raises RunExistsError where that store has another recording under this name, RunBusyError,
     StoreError, CollectorError.
@@ -109,7 +115,7 @@ def _parts(reader: RankReader, name: str, to: str) -> Iterator[_CopiedAttempt]:
 
 
 def _there(run: str, rank: int, to: str) -> RankReader | None:
-    """The reader of this rank in the other store; None where the rank is not there."""
+    """Return a reader of a rank of `run` in the store `to`; None if that rank is not there."""
     try:
         located = find_run(run, to)
         reader = RunReader(located.location, located.name)
@@ -120,9 +126,11 @@ def _there(run: str, rank: int, to: str) -> RankReader | None:
 
 
 def _already(part: _CopiedAttempt, there: RankReader | None) -> int:
-    """How many records of an attempt the other store has.
+    """Return how many records of an attempt the other store has, as earlier copies left them.
 
-    Raises RunExistsError where it has other records, or ones that this user cannot continue.
+    there: a reader of the rank in the other store; None if the rank is not there.
+    Raises RunExistsError if the other store has other records under this attempt's number, or a
+    part of the attempt that this user cannot continue.
     """
     attempts = [] if there is None else there.catalogue.attempts
     if there is None or part.number >= len(attempts):
@@ -159,7 +167,11 @@ def _are_equal(part: _CopiedAttempt, there: RankReader, records: int) -> bool:
 
 
 def _is_open(part: _CopiedAttempt, have: int, there: RankReader | None) -> bool:
-    """Whether the other store may lack records, gaps, lineage or operations of the attempt."""
+    """Return whether the other store may lack records, gaps, lineage or operations of an attempt.
+
+    have: how many of the attempt's records it has.
+    there: a reader of the rank in the other store; None if the rank is not there.
+    """
     attempts = [] if there is None else there.catalogue.attempts
     if have < len(part.rows) or part.number >= len(attempts):
         return True

@@ -19,10 +19,11 @@ __all__ = ["EmbeddedSink", "open_writer"]
 def open_writer(
     store: Path, options: RunOptions, writer_id: bytes = b"", lock: RankLock | None = None
 ) -> Writer:
-    """The store's writer for this rank.
+    """Open the writer of one rank of a run in the directory `store`.
 
-    writer_id: the writer's secret, with which a later writer can continue the attempt.
-    lock: the rank's lock, where it is held already.
+    writer_id: a secret by which a later writer can continue this attempt (one recording of the
+        rank); empty for an attempt that nobody continues.
+    lock: the lock of the rank's files if the caller holds it already; None to take it.
 
     Raises RunExistsError, RunBusyError, StoreError.
     """
@@ -41,7 +42,7 @@ def open_writer(
 
 
 class EmbeddedSink:
-    """Records go straight into the run's zarr hierarchy on this machine's disk."""
+    """The sink that writes records straight into the run's zarr hierarchy on a local disk."""
 
     lost = 0
     retries = 0
@@ -52,49 +53,49 @@ class EmbeddedSink:
 
     @property
     def dropped(self) -> int:
-        """How many records are without their values, for want of disk or because of `max_bytes`."""
+        """How many records were stored without values: the disk, or `max_bytes`, had no room."""
         return self._writer.left_out.records
 
     @property
     def dropped_bytes(self) -> int:
-        """Bytes of the values that were left out."""
+        """Bytes of the values that were left out because the disk, or `max_bytes`, had no room."""
         return self._writer.left_out.nbytes
 
     @property
     def own_gaps(self) -> int:
-        """The number of series that lack values which were left out."""
+        """How many series have records whose values were left out; each is stated as a gap."""
         return self._writer.left_out.series
 
     def put(self, block: RowBlock) -> None:
-        """Write and commit a block."""
+        """Write a block of records into the store and commit it, so that readers count it."""
         self._writer.write_block(block)
 
     def gap(self, gaps: Sequence[Gap]) -> None:
-        """Store gap statements."""
+        """Store gap statements: how many observations of a series were not recorded, and why."""
         self._writer.gap(gaps)
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Store lineage."""
+        """Store lineage: which tensors and operations each value was computed from."""
         self._writer.edges(edges)
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Store entries of the header."""
+        """Store entries of the run header; a newer entry replaces an older one."""
         self._writer.header(entries)
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Store entries of the operations' log."""
+        """Append entries to the log of traced operations."""
         self._writer.operations(entries)
 
     def flush(self) -> Flushing:
-        """Publish the written records: any zarr reader sees them now."""
+        """Publish the written records to any zarr reader; this is done when the call returns."""
         self._writer.publish()
         return DONE
 
     def close(self, timeout: float) -> int:  # noqa: ARG002  # writing is never far behind
-        """Publish, mark the rank closed, unlock it."""
+        """Publish the records, mark the rank as closed, unlock it; returns 0: no record is lost."""
         self._writer.close()
         return 0
 
     def revoke(self) -> None:
-        """Let the writer write nothing more; `close` then leaves the rank open and unlocks it."""
+        """Make the writer write nothing more; a later `close` only unlocks the rank."""
         self._writer.revoke()

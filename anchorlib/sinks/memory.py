@@ -35,7 +35,10 @@ class MemorySink:
         self._revoked = False
 
     def put(self, block: RowBlock) -> None:
-        """Keep copies of the records: the values of a block are valid during the call only."""
+        """Append copies of the block's records, as its memory is valid during the call only.
+
+        Raises StoreError after `revoke`.
+        """
         if self._revoked:
             raise StoreError("this sink was revoked: nothing more is kept")
         self.records += [
@@ -44,31 +47,31 @@ class MemorySink:
         ]
 
     def gap(self, gaps: Sequence[Gap]) -> None:
-        """Keep the newest statement of each series and reason."""
+        """Keep the newest gap statement of each series and reason."""
         newest = {(g.name, g.kind, g.mode, g.reason): g for g in (*self.gaps, *gaps)}
         self.gaps = list(newest.values())
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Keep lineage, in order."""
+        """Append lineage: which tensors and operations each value was computed from."""
         self.lineage += edges
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Keep header entries; a newer entry replaces an older one."""
+        """Keep entries of the run header; a newer entry replaces an older one."""
         self.entries |= entries
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Keep traced operations, in order."""
+        """Append entries of the log of traced operations."""
         self.traced += entries
 
     def flush(self) -> Flushing:
-        """Returns a finished flush: records are kept at once."""
+        """Return a flush that is finished already: records are in the lists at once."""
         return DONE
 
     def close(self, timeout: float) -> int:  # noqa: ARG002  # nothing waits
-        """Note the close; no record is undelivered."""
+        """Set `closed`, and return 0: no record is lost."""
         self.closed = True
         return 0
 
     def revoke(self) -> None:
-        """Keep no more records."""
+        """Make each later `put` raise StoreError."""
         self._revoked = True

@@ -1,4 +1,4 @@
-"""Opens the sink of a store's address: embedded for a directory, remote for a collector's URL."""
+"""Opens the sink for a store's address: embedded for a directory, remote for a collector's URL."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ __all__ = ["check_collector", "open_sink"]
 
 
 def open_sink(store: str, options: RunOptions) -> Sink:
-    """The sink for `store`: a directory, or the URL (grpc://, grpcs://) of one or more collectors.
+    """Open the sink for `store`: a directory, or the URL (grpc://, grpcs://) of collectors.
 
-    Raises RunExistsError, RunBusyError or StoreError for a directory, OptionError for an address of
-    another scheme. A collector is not waited for.
+    A collector need not answer yet: the sink connects to it in the background. Raises
+    RunExistsError, RunBusyError or StoreError for a directory, OptionError for an address of
+    another scheme.
     """
     scheme, separator, _rest = store.partition("://")
     if not separator:
@@ -34,10 +35,10 @@ def open_sink(store: str, options: RunOptions) -> Sink:
 
 
 def check_collector(store: str) -> None:
-    """Raises OptionError where no sink for this URL could be opened.
+    """Raise OptionError where no sink for the URL `store` could be opened.
 
-    Checks the address, certificates, token, ANCHOR_SPOOL_LIMIT and ANCHOR_FAILOVER_SECONDS; imports
-    no gRPC and connects to nothing.
+    This checks the address, certificates, token, ANCHOR_SPOOL_LIMIT and ANCHOR_FAILOVER_SECONDS. It
+    imports no gRPC and connects to nothing, so that a mistake is told before anything starts.
     """
     if store.partition("://")[0] not in ("grpc", "grpcs"):
         raise _unknown(store)

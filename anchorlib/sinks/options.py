@@ -1,4 +1,4 @@
-"""The options of one recorded rank: one value that is passed from `start` to the store."""
+"""`RunOptions`: how one rank of a run is recorded, as passed from `anchorlib.start` to the sink."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ Durability: TypeAlias = Literal["process", "power"]
 class RunOptions:
     """One rank of one run, and how its records are kept.
 
-    header: entries of the run header, stored with the attempt; JSON has to hold them.
-    resume, overwrite: what to do where the rank exists already.
+    header: entries of the run header; they must be values that JSON can hold.
+    resume, overwrite: whether to go on with a rank that is stored already, or to replace it; an
+        existing rank is an error otherwise.
     on_full: what to do when waiting records reach their limit. "drop" leaves values out and keeps
         the summaries, and counts records for which even those have no room; otherwise training
         waits.
     queue_bytes: the most bytes of records that wait in memory.
-    max_bytes: the most bytes of values that this rank may take on disk; None leaves a part of the
-        disk free.
+    max_bytes: the most bytes of values that this rank may take on disk; None: all that the disk
+        has but a part that is left free.
     durability: whether accepted records survive the end of the process, or a power loss as well.
     restart: how often the launcher restarted the job; None where the launcher does not say.
     """
@@ -44,5 +45,5 @@ class RunOptions:
 
     @property
     def power(self) -> bool:
-        """Whether accepted records survive a power loss."""
+        """Whether records that the sink has accepted survive a power loss of the machine."""
         return self.durability == "power"

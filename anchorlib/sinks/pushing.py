@@ -1,6 +1,7 @@
-"""`anchor push`: delivers a spool, or copies a run.
+"""What `anchor push` does: deliver a spool, or copy a run to another store.
 
-It imports zarr and gRPC where it uses them, so that the command line starts without them.
+A spool holds the records that a trainer has not delivered to its collector. zarr and gRPC are
+imported where they are used, so that the command line starts quickly.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ def push(
 ) -> Delivered | Copied:
     """Deliver the spool in directory `what`, or copy the run `what` of `store`, to the store `to`.
 
-    run: the run's name there; None for its own.
-    patience: seconds that a collector may take to answer.
-    progress: called now and then with the number of records that are there, and of all records.
+    run: the name that the run gets in `to`; None for the name that it has.
+    patience: how many seconds a collector may take to answer.
+    progress: called now and then with (records that `to` has by now, records in all).
+    Returns what was delivered or copied.
 
     Raises RunNotFoundError, RunBusyError, RunExistsError, CollectorError, StoreError,
     InvalidNameError.

@@ -1,12 +1,12 @@
-"""The remote sink: records travel to a collector.
+"""The remote sink: sends the records of a rank to a collector, which stores them.
 
     put ─▶ spool (disk, bounded) ─▶ sender thread ══gRPC══▶ collector
 
-A record stays in the spool until the collector has it. So it survives broken connections, restarts
-of the collector, and the death of this process: then the next attempt at this rank, or
-`anchor push`, delivers it. Without a spool, or while its disk is full, records wait in memory. No
-exception reaches training, and only `flush`, `close`, and `put` under on_full="block" wait for the
-network.
+A spool is a folder of this machine where records wait until the collector has them. So records
+survive broken connections, restarts of the collector, and the death of this process: then the next
+process that resumes this rank, or `anchor push`, delivers them. Without a spool, or while its disk
+is full, records wait in memory. No exception reaches training, and only `flush`, `close`, and `put`
+under on_full="block" wait for the network.
 """
 
 from __future__ import annotations
@@ -66,14 +66,15 @@ _CLOSED: Final = "closed"
 
 
 class RemoteSink:
-    """Sends one rank of one run to the collector at `address`.
+    """Sends the records of one rank of one run to the collector at `address`.
 
-    address: of one collector, or of several in one URL: then the rank begins at the first by hash,
-        and goes on at the next where that one stays away.
+    address: of one collector, or of several in one URL: then a hash of the rank chooses with which
+        collector the rank begins, and it goes on at the next one while a collector is away.
     options: under durability="power", `put` returns when the block is on the spool's disk.
     credentials: None takes those of the environment.
     spool: the directory below which records wait on disk; None keeps them in memory.
-    writer_id, first: continue this writer, with record number `first`; None begins a new writer.
+    writer_id: the secret of an earlier sink whose records are continued, from record number `first`
+        on; None begins anew.
 
     Raises OptionError for an invalid address, certificate or ANCHOR_SPOOL_LIMIT. Later failures
     are logged, and raised by `flush` alone.
@@ -149,12 +150,12 @@ class RemoteSink:
 
     @property
     def address(self) -> Address:
-        """The address of the collector that takes the rank now."""
+        """The address of the collector that this rank's records are sent to at present."""
         return self._route.address
 
     @property
     def spool(self) -> Path | None:
-        """The directory of the spool; None where there is no spool."""
+        """The directory in which undelivered records wait on disk; None if they wait in memory."""
         return None if self._spool is None else self._spool.folder
 
     @property
@@ -164,17 +165,17 @@ class RemoteSink:
 
     @property
     def lost(self) -> int:
-        """How many of the dropped records are lost altogether."""
+        """How many of the dropped records are lost altogether: not even a summary is kept."""
         return self._lost + (0 if self._spool is None else self._spool.frames.lost)
 
     @property
     def retries(self) -> int:
-        """How often delivery was tried again."""
+        """How often sending to a collector was tried again, after a failure."""
         return self._sender.retries
 
     @property
     def own_gaps(self) -> int:
-        """How many gaps this sink itself states, counted by series and reason."""
+        """How many gap statements this sink makes: one for each series and reason of a loss."""
         return len(self._gaps)
 
     @property
@@ -182,10 +183,10 @@ class RemoteSink:
         """How many records the collector has not acknowledged."""
         return self._outbox.waiting
 
-    # -- the drain thread's side
+    # -- called by the drain's thread, which owns the sink
 
     def put(self, block: RowBlock) -> None:
-        """Copy a block into the spool or memory, to be sent."""
+        """Copy a block of records into the spool or memory; the sender thread sends them later."""
         if self._forked:
             return
         for batch in _batches(block):
@@ -217,7 +218,7 @@ class RemoteSink:
             self._changed.notify_all()
 
     def gap(self, gaps: Sequence[Gap]) -> None:
-        """Send gap statements; each replaces the earlier one of its series and reason."""
+        """Queue gap statements to be sent; each replaces the last of its series and reason."""
         if self._forked:
             return
         with self._changed:
@@ -230,7 +231,7 @@ class RemoteSink:
             self._spool.writer.gap(gaps)
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Send lineage."""
+        """Queue lineage to be sent: which tensors and operations each value was computed from."""
         if self._forked:
             return
         with self._changed:
@@ -238,7 +239,7 @@ class RemoteSink:
             self._changed.notify_all()
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Send entries of the header."""
+        """Queue entries of the run header to be sent."""
         if self._forked:
             return
         with self._changed:
@@ -246,7 +247,7 @@ class RemoteSink:
             self._changed.notify_all()
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Send entries of the operations' log."""
+        """Queue entries of the log of traced operations to be sent."""
         if self._forked:
             return
         with self._changed:
@@ -254,9 +255,10 @@ class RemoteSink:
             self._changed.notify_all()
 
     def flush(self) -> Flushing:
-        """Ask the collector to publish all records so far.
+        """Ask the collector to publish all records that were put so far.
 
-        The returned flush raises CollectorError in `wait` where the collector refused this run.
+        Returns an object whose `wait` blocks until that is done, and raises CollectorError if the
+        collector has refused this run.
         """
         if self._forked:
             return DONE
@@ -280,16 +282,16 @@ class RemoteSink:
                 )
 
     def revoke(self) -> None:
-        """End a `put` that waits for room; it counts the records that it has not stored as lost."""
+        """End a `put` that waits for room: records that it has not stored are counted as lost."""
         with self._changed:
             self._revoked = self._sender.closing = True
             self._changed.notify_all()
 
     def close(self, timeout: float) -> int:
-        """Deliver what waits, close the run for this rank, and return how many records are lost.
+        """Deliver waiting records, close the run for this rank, return how many records are lost.
 
-        Records that the collector lacks after `timeout` seconds stay in the spool; a warning says
-        how to deliver them. Records that `dropped` counts are not counted again.
+        Records that the collector lacks after `timeout` seconds stay in the spool and are not lost;
+        a warning says how to deliver them. Records that `dropped` counts are not counted again.
         """
         if self._forked:
             return 0
@@ -321,7 +323,7 @@ class RemoteSink:
         self._thread.join(_JOIN_SECONDS)
 
     def _leave(self) -> int:
-        """Remove the spool, or leave it to be delivered; returns how many records are lost."""
+        """Remove the spool, or leave it if it has undelivered records; return how many are lost."""
         spool = self._spool
         if spool is None:
             return self._outbox.waiting
@@ -342,7 +344,7 @@ class RemoteSink:
 
     @property
     def _is_delivered(self) -> bool:
-        """Whether the last flush is finished, and no record came after it."""
+        """Whether the collector has published all records, as a finished flush has confirmed."""
         return not self._outbox.waiting and 0 <= self._wanted <= self._outbox.flushed
 
     @property
@@ -366,7 +368,10 @@ class RemoteSink:
         return os.getpid() != self._process
 
     def _admit(self, batch: RowBlock) -> RowBlock:
-        """The records of a batch that are to be sent, some without values; the rest is counted."""
+        """Return the records of `batch` that are to be sent, without values if room is short.
+
+        Under on_full="block" or "raise" this waits for room. Records left out are counted as gaps.
+        """
         weight = int(frame_weights(batch).sum())
         if self._on_full != "drop":
             self._changed.wait_for(lambda: self._has_room(weight) or self._deaf)
@@ -379,7 +384,7 @@ class RemoteSink:
         return batch if self._has_room(weight, _VALUES_SHARE) else self._summaries(batch)
 
     def _summaries(self, batch: RowBlock) -> RowBlock:
-        """The batch without its values, or nothing where there is no room for summaries either."""
+        """Return the batch without values, or an empty block if summaries have no room either."""
         bare = batch.without_values(np.ones(len(batch), bool))
         if not self._has_room(int(frame_weights(bare).sum())):
             self._lose(batch, _DROPPED)
@@ -412,7 +417,10 @@ class RemoteSink:
     def _count(
         self, names: Sequence[tuple[str, str, str]], steps: Sequence[int], reason: str
     ) -> None:
-        """Count records, by series and step, in this sink's own gap statements."""
+        """Add dropped records to the gap statements of this sink, and queue these to be sent.
+
+        names, steps: (name, kind, mode) and step of each record.
+        """
         self._dropped += len(names)
         counted: dict[tuple[str, str, str, str], Gap] = {}
         for series, step in zip(names, steps, strict=True):
@@ -426,7 +434,7 @@ class RemoteSink:
             )
         self._state(list(counted.values()))
 
-    # -- the sender thread's side
+    # -- called by the sender thread
 
     def _run(self) -> None:
         if self._place is not None and self._hello.resume:
@@ -454,7 +462,7 @@ class RemoteSink:
             )
 
     def _moved(self, sentence: str) -> None:
-        """Note in the spool's label that it goes to the next collector, and log `sentence`."""
+        """Write the new collector's address into the spool's label, and log `sentence`."""
         if self._spool is not None:
             try:
                 self._spool.redirect(str(self.address))
@@ -474,18 +482,24 @@ class RemoteSink:
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """A flush that the collector was asked for; `wanted` is its number."""
+    """A flush that the collector was asked for.
+
+    await_published: blocks until flush number `wanted` is done, or the given seconds are over.
+    """
 
     await_published: Callable[[int, float | None], None]
     wanted: int
 
     def wait(self, timeout: float | None) -> None:
-        """Return when the collector has published the records that were put before."""
+        """Block until the collector has published all records that were put before the flush.
+
+        Raises FlushTimeoutError after `timeout` seconds, CollectorError if the run was refused.
+        """
         self.await_published(self.wanted, timeout)
 
 
 def _batches(block: RowBlock) -> Iterator[RowBlock]:
-    """The block in batches of about a frame, so that room is checked before each of them."""
+    """Cut a block into blocks of about one message each, so that room is checked before each."""
     frames = np.cumsum(frame_weights(block)) // FRAME_BYTES
     cuts = np.flatnonzero(np.diff(frames)) + 1
     return block.cut([0, *cuts.tolist(), len(block)]) if len(block) else iter(())

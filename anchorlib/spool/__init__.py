@@ -1,4 +1,7 @@
-"""Records on this machine's disk until the collector, or another store, has them.
+"""Spools: folders of this machine that keep records until a collector or a directory has them.
+
+A spool consists of segment files, which hold the messages for the collector. Most messages are
+frames, each of which has a number of records.
 
 spool_folder      where spools are, and which process owns a spool
 limit             how large a spool may grow
@@ -11,7 +14,7 @@ sending           an outbox's thread: sends to a collector that comes and goes
 delivery          delivers the spool of a dead process to a collector; `directory`: to a directory
 dead_spool        the content of a dead process's spool, ready to be sent
 destination       the store that a spool is sent to, and the run's name there
-stored_attempts   the attempts that the target of a delivery has already
+stored_attempts   the attempts (recordings of the rank) that the target of a delivery has already
 earlier_attempts  delivers a rank's earlier attempts, before the present attempt is sent
 waiting_spools    the spools of this machine, as `anchor status` shows them
 

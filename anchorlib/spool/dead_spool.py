@@ -1,4 +1,4 @@
-"""The content of a dead process's spool, ready to be sent, and the outcome of its delivery."""
+"""The content of a spool that a dead process left, ready to be sent, and its delivery's outcome."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ __all__ = ["Delivered", "Load"]
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The outcome of a delivery.
+    """The outcome of delivering a spool.
 
-    records: good records of the spool, those that the store had `already` among them.
-    lost: records that damage cost, as far as they can be counted.
-    set_aside: damaged segments, which stay in the spool's directory.
+    run, rank: what the records are of, by the run's name in the store.
+    records: how many intact records the spool had. already: how many of them the store had before.
+    lost: how many records damage on the disk cost, as far as they can be counted.
+    set_aside: how many damaged segments stay in the spool's folder.
     """
 
     run: str
@@ -46,9 +47,11 @@ class Delivered:
 
 
 class Load:
-    """A spool's content, ready to be sent to `target`.
+    """The content of the spool `work`, ready to be sent to `target`.
 
-    links: attempts at the target that hold records of earlier deliveries; set by `hello`.
+    notes: what the spool holds beside records. frames: the messages with the records.
+    links: attempts of the target that hold records of this spool, from earlier deliveries; set by
+        `hello`.
     attempt: the number of the attempt that the target has to resume; None allows any.
     """
 
@@ -75,17 +78,23 @@ class Load:
 
     @property
     def rank(self) -> int:
-        """The rank that the spool is of."""
+        """The rank whose records the spool holds."""
         return self._hello.rank
 
     @property
     def part(self) -> int:
-        """The number of the part of its rank that the target holds; 0 where it holds the whole."""
+        """The number of the part of the rank that the target holds; 0 if it holds the whole rank.
+
+        A rank has parts where several collectors have recorded it, one after the other.
+        """
         return self._part or 0
 
     @property
     def _part(self) -> int | None:
-        """The number of the target's part; None where the rank is not spread over collectors."""
+        """The number of the target's part of the rank; None if there is only one collector.
+
+        It is None too if the target is none of the collectors in the label, or the run is renamed.
+        """
         label = self._work.label
         if label is None or not label.among or self._target.run is not None:
             return None
@@ -101,9 +110,10 @@ class Load:
         return Hello(run=label.run, rank=label.rank, writer_id=bytes.fromhex(label.writer_id))
 
     def hello(self, attempts: Sequence[PastAttempt]) -> Hello:
-        """The Hello of this delivery, to a target that has these attempts at the rank already.
+        """Return the Hello message that opens this delivery; sets `links` and `attempt`.
 
-        Raises RunExistsError where the attempts are another recording.
+        attempts: those at this rank that the target has already, oldest first.
+        Raises RunExistsError if these are another recording.
         """
         hello = Hello()
         hello.CopyFrom(self._hello)
@@ -126,9 +136,10 @@ class Load:
         return hello
 
     def _as_part(self, hello: Hello, attempts: Sequence[PastAttempt], number: int) -> Hello:
-        """Complete `hello` for a part: its records keep the spool's numbers.
+        """Complete `hello` for a target that holds part `number` of the rank, and return it.
 
-        Earlier records of the rank may be at other collectors, and stay there.
+        The records of a part keep the numbers that they have in the spool; earlier records of the
+        rank may be at other collectors, and stay there.
         """
         claim = claim_of(hello.writer_id)
         oldest = self._segments.oldest
@@ -141,7 +152,7 @@ class Load:
         return hello
 
     def _check_free(self, hello: Hello, attempts: Sequence[PastAttempt]) -> None:
-        """Raises RunExistsError where the target has a recording that this spool must not touch."""
+        """Raise RunExistsError if the target has a recording that this spool must not touch."""
         label = self._work.label
         where = f"rank {hello.rank} of run {hello.run!r} in {escape(self._target.to)}"
         if attempts and not (hello.resume or hello.overwrite):
@@ -160,9 +171,9 @@ class Load:
         return f"deliver the spool under another name: `{escape(line)}`"
 
     def damage(self) -> list[Gap]:
-        """The gap statement of the records lost by damage, to be called once all frames were read.
+        """Return the gap of the records that damage cost, or an empty list; call this at the end.
 
-        Records missing at the end of a closed session are counted too.
+        All frames must have been read. Records missing at the end of a closed session count too.
         """
         reached = self.frames.reached
         if self.notes.closed and reached < self.notes.end:
@@ -170,7 +181,7 @@ class Load:
         return self.frames.damage
 
     def finish(self) -> Delivered:
-        """Remove the spool, all of which is delivered; returns the outcome."""
+        """Remove the spool, all of which is delivered, and return the counts of the delivery."""
         records = self.frames.end + self._holes.base
         # A collector may have more records: this machine lost the last ones of its disk with power.
         already = min((self.frames.already or 0) + self._holes.base, records)

@@ -1,7 +1,9 @@
 """Delivers the spool that a dead process left, to a collector or into a directory.
 
-spool ─▶ collector     as the writer that made it: what it has already is not sent again
-      └▶ directory     by the store's own writer, the same way
+spool ─▶ collector     over gRPC, in the name of the writer that made the spool
+      └▶ directory     with the store's own writer
+
+Records that the target has already are compared with the spool's, and not sent again.
 """
 
 from __future__ import annotations
@@ -45,10 +47,10 @@ Progress = Callable[[int, int], None]
 
 
 class _Draining(Outbox):
-    """The outbox of a spool that nobody writes any more.
+    """The outbox of a spool that no process writes any more.
 
-    Where the session was not closed, its stream ends once the last flush is answered, and the run
-    stays open there.
+    If the recording session was closed, the run is closed at the collector too. Otherwise the
+    stream ends once the last flush is answered, and the run stays open.
     """
 
     def __init__(self, load: Load) -> None:
@@ -69,7 +71,10 @@ class _Draining(Outbox):
             self.close()
 
     def next(self) -> bytes | None:
-        """The next message to send; the gaps of damaged records follow the last frame."""
+        """Return the next message to send, None if there is none now.
+
+        The gaps of damaged records follow the last frame.
+        """
         load = self._load
         if self.resumed and load is not None and load.frames.first() is None:
             self._load = None
@@ -77,18 +82,24 @@ class _Draining(Outbox):
         return super().next()
 
     def take(self, reply: PushReply) -> None:
-        """Take a reply of the collector; the last flush's answer ends the stream."""
+        """Process a reply of the collector.
+
+        If the session was never closed, the reply to the last flush ends the delivery.
+        """
         super().take(reply)
         if not self._close and self.flushed >= self._last_flush:
             self.closed = True
 
 
 class Delivery:
-    """The delivery of one spool to a collector.
+    """The delivery of one spool to a collector; construction asks what the collector has already.
 
+    work: the spool, which this process owns. target: the collector, and the run's name there.
+    changed: guards the outbox and the sender.
+    on_trouble: called with a sentence when a collector that answered no longer does.
     seconds: how long the collector may stay away before the delivery ends.
 
-    Raises StoreError for a spool in which nothing names its run, RunExistsError where the collector
+    Raises StoreError for a spool in which nothing names its run, RunExistsError if the collector
     has another recording of the same rank.
     """
 
@@ -110,33 +121,33 @@ class Delivery:
 
     @property
     def delivered(self) -> bool:
-        """Whether the collector has all of the spool."""
+        """Whether the collector has confirmed that it has everything in the spool."""
         return self.outbox.closed
 
     def run(self) -> None:
-        """Send until all is delivered, the collector refused it, or `cancel` was called."""
+        """Send until all is delivered, the collector refuses the spool, or `cancel` was called."""
         try:
             self.sender.run()
         finally:
             self._load.frames.close()
 
     def cancel(self) -> None:
-        """Stop, from any thread; delivered records stay at the collector."""
+        """Make `run` stop; any thread may call this. Delivered records stay at the collector."""
         with self._changed:
             self.sender.finished = True
             self._changed.notify_all()
         self.sender.cancel()
 
     def finish(self) -> Delivered:
-        """Remove the spool, which is delivered as a whole; returns the counts of the delivery."""
+        """Remove the spool, all of which is delivered, and return the counts of the delivery."""
         return self._load.finish()
 
 
 def left_spools(place: Path, hello: Hello, route: Route) -> Iterator[OwnedSpool]:
-    """The spools of earlier writers of a rank for the same collectors, each taken over.
+    """Yield the spools that dead writers of a rank left for the same collectors, oldest first.
 
-    hello, route: those of the present writer, whose own spool is left out. The caller has to
-    `release` each spool.
+    hello, route: of the rank's present writer, whose own spool is left out. Each spool is locked
+    for this process; the caller has to `release` it.
     """
     mine, among = hello.writer_id.hex(), {str(one) for one in route.order}
     for folder in spools_of(place, hello.run, hello.rank):
@@ -156,16 +167,16 @@ def left_spools(place: Path, hello: Hello, route: Route) -> Iterator[OwnedSpool]
 def deliver(
     folder: Path, to: str, *, patience: float, progress: Progress, run: str | None = None
 ) -> Delivered:
-    """Bring the spool in `folder` to the store at `to`, and remove it.
+    """Deliver the spool in `folder` to the store at `to`, remove it, and return the counts.
 
-    run: the run's name there; None for its own.
-    patience: seconds without any answer after which a collector counts as unreachable.
-    progress: called now and then with the number of delivered records, and of all records.
+    run: the name that the run gets in `to`; None for the name under which it was recorded.
+    patience: after how many seconds without any progress a collector counts as unreachable.
+    progress: called now and then with (records delivered, records in all).
 
-    Raises RunBusyError where a live process owns the spool, CollectorError, StoreError,
-    RunExistsError. What was delivered until then is not sent again the next time.
+    Raises RunBusyError if a live process owns the spool, CollectorError, StoreError,
+    RunExistsError. Records that were delivered until then are not sent again the next time.
 
-    Spools beside it that earlier attempts at the same rank left come first, so that attempts are
+    Older spools of the same rank beside `folder` are delivered first, so that attempts are stored
     in the order in which they were made.
     """
     follows = False
@@ -185,9 +196,10 @@ def deliver(
 
 
 def _drained(work: OwnedSpool) -> Delivered | None:
-    """Remove a spool without segments, of which nothing is left to deliver; damaged files stay.
+    """Remove a spool without segments, as nothing of it is left to deliver; damaged files stay.
 
-    None for a spool that has segments, or no readable label.
+    Returns the outcome, whose counts are all 0; None if the spool has segments or no readable
+    label, and so was not removed.
     """
     segments = work.segments()
     if len(segments) or work.label is None:
@@ -219,7 +231,10 @@ def _earlier(folder: Path) -> list[Path]:
 def _to_collectors(
     work: OwnedSpool, target: Destination, patience: float, progress: Progress
 ) -> Delivered:
-    """Deliver to the collector of the spool's label first, then to the others while one is away."""
+    """Deliver a spool to one of several collectors; return the counts of the delivery.
+
+    The collector that the spool's label names comes first, and the next one while one is away.
+    """
     label = work.label
     run, rank = (target.run or label.run, label.rank) if label else ("", 0)
     order = [str(one) for one in Route(parse_addresses(target.to), run, rank).order]
@@ -258,7 +273,7 @@ def _to_collector(
 def _watch(
     delivery: Delivery, changed: threading.Condition, patience: float, progress: Progress
 ) -> None:
-    """Return when the delivery is over, or has made no progress for `patience` seconds."""
+    """Block until the delivery is over, or has made no progress for `patience` seconds."""
     outbox, sender = delivery.outbox, delivery.sender
     moved, last = (-1, -1, -1), time.monotonic()
     while True:

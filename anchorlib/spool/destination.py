@@ -1,4 +1,4 @@
-"""The destination of a spool: a store, and the name of the run there."""
+"""Where a spool is delivered to: a store, and the name of the run there."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ __all__ = ["Destination"]
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The destination of a spool.
+    """Where a spool is delivered to.
 
     to: the store: a directory or a collector's address.
-    run: the run's name there; None for the spool's own.
-    follows: whether an earlier spool of the same rank was just delivered under the same name.
+    run: the run's name there; None for the name under which it was recorded.
+    follows: whether an earlier spool of the same rank was just delivered under the same name, so
+        that this spool continues that rank.
     """
 
     to: str

@@ -36,9 +36,12 @@ Progress = Callable[[int, int], None]
 
 
 def to_directory(work: OwnedSpool, target: Destination, progress: Progress) -> Delivered:
-    """Write the spool's records into the store, then remove the spool.
+    """Write a spool's records into a directory's store, then remove the spool.
 
-    Raises RunExistsError where the store has other records of this rank, StoreError.
+    work: the spool, which this process owns. target: the directory, and the run's name there.
+    progress: called now and then with (records that are stored, records in all).
+    Returns the counts of the delivery. Raises RunExistsError if the store has other records of this
+    rank, StoreError.
     """
     store = Path(target.to)
     load = Load(work, target, threading.Condition())
@@ -76,9 +79,9 @@ def to_directory(work: OwnedSpool, target: Destination, progress: Progress) -> D
 
 
 def _confirm(load: Load, writer: Writer, store: Path) -> None:
-    """Raises RunExistsError where the store's records of this writer are not those of the spool.
+    """Raise RunExistsError if records that the store has of this writer differ from the spool's.
 
-    The spool would be removed otherwise, and its records be lost.
+    Without this check the spool would be removed as delivered, and its records be lost.
     """
     if load.attempt not in (None, writer.attempt):
         raise StoreError(

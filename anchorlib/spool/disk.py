@@ -12,26 +12,26 @@ __all__ = ["Disk"]
 
 
 class Disk:
-    """The file system. Every method raises OSError."""
+    """The calls to the file system that a spool makes. Every method may raise OSError."""
 
     def create(self, path: Path) -> int:
-        """Make a file, to append and read; returns its descriptor."""
+        """Make a new file for appending and reading; return its descriptor."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
 
     def write(self, file: int, parts: Sequence[Buffer]) -> int:
-        """Append bytes; returns how many were written, which may be fewer than given."""
+        """Append `parts` to a file; return how many bytes were written, perhaps not all."""
         return os.writev(file, parts)
 
     def truncate(self, file: int, size: int) -> None:
-        """Cut a file to `size`."""
+        """Cut a file to `size` bytes."""
         os.ftruncate(file, size)
 
     def sync(self, file: int) -> None:
-        """Return when the file's bytes survive power loss."""
+        """Block until the file's bytes survive a power loss."""
         os.fdatasync(file)
 
     def sync_folder(self, folder: Path) -> None:
-        """Return when the names in a folder survive power loss."""
+        """Block until the names of the files in a folder survive a power loss."""
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(file)
@@ -43,10 +43,10 @@ class Disk:
         path.unlink(missing_ok=True)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file another name."""
+        """Rename a file."""
         old.rename(new)
 
     def free(self, folder: Path) -> int:
-        """Free bytes of the file system that holds `folder`."""
+        """Return how many bytes are free on the file system that holds `folder`."""
         status = os.statvfs(folder)
         return status.f_bavail * status.f_frsize

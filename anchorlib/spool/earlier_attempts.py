@@ -1,6 +1,7 @@
 """Delivers the spools of a rank's earlier attempts, before the present attempt sends anything.
 
-So attempts are stored in the order in which they were made.
+An attempt is one recording of a rank; a resumed training begins another. The collector must store
+attempts in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _REFUSALS: Final = 5  # in a row, after which a spool is left for `anchor push`
 class Earlier:
     """Delivers the spools of a rank's earlier attempts, on the thread that runs `sender` later.
 
+    route, hello: the collectors and the writer of the present attempt.
     sender: the sender of the present attempt; once it is `finished`, no earlier attempt is
         delivered any more.
     changed: guards `sender`.
@@ -61,7 +63,10 @@ class Earlier:
         self._delivery: Delivery | None = None
 
     def deliver(self, place: Path) -> None:
-        """Deliver the spools below `place`, oldest first; warn of each that cannot be delivered."""
+        """Deliver the spools that earlier attempts have left below `place`, oldest first.
+
+        A spool that cannot be delivered is left as it is, after a warning.
+        """
         from anchorlib.spool.delivery import left_spools  # it needs the store
 
         for work in left_spools(place, self._hello, self._route):
@@ -77,12 +82,15 @@ class Earlier:
                 work.release()
 
     def hurry(self) -> None:
-        """Use shorter pauses, for the session is closing; hold `changed`, and notify it after."""
+        """Make pauses between tries shorter, as the session is closing.
+
+        The caller holds the lock of `changed`, and notifies it afterwards.
+        """
         if self._delivery is not None:
             self._delivery.sender.closing = True
 
     def cancel(self) -> None:
-        """Stop, from any thread; spools that are not delivered stay where they are."""
+        """Stop the delivery; any thread may call this. Undelivered spools stay where they are."""
         if self._delivery is not None:
             self._delivery.cancel()
 
@@ -109,10 +117,11 @@ class Earlier:
             raise refused.error()
 
     def begin(self, work: OwnedSpool, to: str) -> Delivery | None:
-        """The delivery of a spool to the collector `to`, after its answer which records it has.
+        """Prepare to deliver a spool to the collector `to`; wait until that has answered.
 
-        None where `sender` was finished before. Raises CollectorError where the collector refuses
-        again and again, and, where there are several, where it stays away.
+        The collector is asked which attempts it has. Returns None if `sender` finished before it
+        answered. Raises CollectorError if the collector refuses again and again; or, if there are
+        several collectors, if it stays away.
         """
         from anchorlib.spool.delivery import Delivery
 

@@ -2,12 +2,13 @@
 
     length u32 | check u32 | seq u64 | payload          little-endian, one after the other
 
-The payload is a message of the wire, as it will be sent. A segment begins with Hello and all
-definitions, lineage and gap statements so far, so that it can be read without the earlier ones.
-`seq` of a frame is the number after that of the last record of which it holds values, with `OPEN`
-set where further fragments follow; of a definition it is the definition's number; of any other
-message it is the number of the next record. `check` is the lower half of the payload's xxh3-64,
-seeded with the xxh3-64 of length and seq.
+The payload is a message as it will be sent to the collector. A segment begins with the message
+Hello and all definitions, lineage and gap statements so far, so that it can be read without the
+earlier segments. What `seq` means depends on the message. Of a frame it is the number after that of
+the last record of which the frame holds values, with the bit `OPEN` set if that record goes on in
+the next frame; of a definition it is the definition's number; of any other message it is the
+number of the next record. `check` is the lower half of the payload's xxh3-64, seeded with the
+xxh3-64 of length and seq.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _KINDS: Final[dict[int, Kind]] = {
 
 
 class Stored(NamedTuple):
-    """One entry: the offsets of its start and end in the segment, its `seq` and its message."""
+    """An intact entry of a segment: offsets of its start and end, its `seq`, and its message."""
 
     start: int
     end: int
@@ -62,15 +63,15 @@ class Stored(NamedTuple):
 
     @property
     def last(self) -> int:
-        """`seq` without `OPEN`."""
+        """The number in `seq`, without the bit `OPEN`."""
         return self.seq & ~OPEN
 
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A stretch of bytes that hold no good entry.
+    """The bytes `start` … `end` - 1 of a segment, which hold no intact entry.
 
-    torn: the file ends inside an entry, as after a crash; the bytes before it are not damaged.
+    torn: whether it is only the end of an entry that is missing, as after a crash.
     """
 
     start: int
@@ -79,18 +80,18 @@ class Damaged:
 
 
 def header(seq: int, *message: Buffer) -> bytes:
-    """The header of an entry, whose message is given in parts."""
+    """Return the header of an entry; `message` is its payload in one or more parts."""
     length = sum(map(len, message))
     return _HEADER.pack(length, _checksum(length, seq, *message), seq)
 
 
 def kind_of(message: bytes) -> Kind:
-    """The kind of a message, read from its first byte; "" for an unknown one."""
+    """Return the kind of a serialised message, read from its first byte; "" if it is unknown."""
     return _KINDS.get(message[0], "") if message else ""
 
 
 def entry_at(data: bytes | memoryview, at: int) -> Stored | Damaged:
-    """The entry that begins at `at`, or the damage where no good entry does."""
+    """Return the entry that begins at offset `at`; a `Damaged` if no intact entry begins there."""
     if at + HEADER_BYTES > len(data):
         return Damaged(at, len(data), torn=True)
     length, _, _ = _HEADER.unpack_from(data, at)
@@ -103,7 +104,7 @@ def entry_at(data: bytes | memoryview, at: int) -> Stored | Damaged:
 
 
 def checked(start: int, data: bytes | memoryview, at: int, message: bytes) -> Stored | Damaged:
-    """The entry of a header and a message, or the damage where they do not fit the checksum.
+    """Return the entry of a header and a message; a `Damaged` if its checksum does not fit.
 
     start: the entry's offset in its segment. at: the offset of its header in `data`.
     """
@@ -115,7 +116,7 @@ def checked(start: int, data: bytes | memoryview, at: int, message: bytes) -> St
 
 
 def next_good(data: bytes | memoryview, at: int) -> int:
-    """The offset of the next good entry at or after `at`; the data's end where there is none.
+    """Return the offset of the next intact entry at or after `at`; len(data) if there is none.
 
     Every offset is tried: the lengths in damaged headers cannot be trusted.
     """
@@ -127,7 +128,10 @@ def next_good(data: bytes | memoryview, at: int) -> int:
 
 
 def _likely(data: bytes | memoryview, start: int) -> list[int]:
-    """The offsets start, start + 8, … at which the bytes look like an entry's header."""
+    """Return those of the offsets start, start + 8, … that may be an entry's header.
+
+    This is a fast filter: only length, number and kind are looked at, not the checksum.
+    """
     count = (len(data) - start - HEADER_BYTES) // 8
     if count <= 0:
         return []

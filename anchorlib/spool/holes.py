@@ -1,8 +1,8 @@
-"""Records that a spool has lost, and the numbers of the others on the wire.
+"""Records that a spool has lost, and the numbers under which the others are sent.
 
-A collector accepts record n only after n - 1. Where damage cost records, the later ones get lower
-numbers. The file `lost` keeps the holes, so that an interrupted delivery goes on with the same
-numbers.
+A collector accepts record n only after record n - 1. Where damage on the disk cost records, the
+later records are therefore sent under lower numbers. A hole is a range of lost records. The file
+`lost` keeps the holes, so that an interrupted delivery goes on with the same numbers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ _UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  
 
 
 class Holes:
-    """The holes of one spool, for one destination.
+    """The ranges of records that one spool lacks (holes), for one destination.
 
-    A record has a `number` in the spool, and a `place`: its number on the wire.
+    A record has a `number` in the spool, and a `place`: the number under which it is sent, for
+    which records in holes are not counted.
 
-    base: how many records the destination counts for earlier attempts of the same spool.
+    base: how many records of this spool the destination has in attempts that earlier deliveries
+        made; places are counted from there on.
     """
 
     def __init__(self, folder: Path, to: str = "") -> None:
@@ -37,16 +39,16 @@ class Holes:
 
     @property
     def damage(self) -> int:
-        """How many records were lost by damage."""
+        """How many records were lost by damage, not counting those delivered elsewhere."""
         return sum(end - first for first, end in self._holes if (first, end) not in self._elsewhere)
 
     def place(self, number: int) -> int:
-        """The place on the wire of record `number`."""
+        """Return the number under which record `number` of the spool is sent."""
         before = sum(min(end, number) - first for first, end in self._holes if first < number)
         return number - before - self.base
 
     def number(self, place: int) -> int:
-        """The number in the spool of the record at `place` on the wire."""
+        """Return the number in the spool of the record that is sent under the number `place`."""
         number = place + self.base
         for first, end in self._holes:
             if number >= first:
@@ -54,13 +56,13 @@ class Holes:
         return number
 
     def has(self, number: int) -> bool:
-        """Whether record `number` lies in a hole."""
+        """Return whether record `number` of the spool is missing, that is, lies in a hole."""
         return any(first <= number < end for first, end in self._holes)
 
     def add(self, first: int, end: int, *, elsewhere: bool = False) -> None:
-        """Note that records `first` … `end` - 1 are lost.
+        """Note, also in the file `lost`, that the spool lacks records `first` … `end` - 1.
 
-        elsewhere: they are not lost by damage, but were delivered to another store.
+        elsewhere: whether they are missing because another store got them, not by damage.
         """
         self._holes = sorted([*self._holes, (first, end)])
         if elsewhere:
@@ -88,7 +90,7 @@ class Holes:
 
 
 class Overlooked:
-    """Stands in for `Holes` where a spool is read a second time: the first reader counts damage."""
+    """Takes the place of `Holes` where a spool is read a second time: it counts no damage again."""
 
     def add(self, first: int, end: int) -> None:
-        """Does nothing: the reader that sends the frames notes this hole."""
+        """Do nothing: the reader that sends the frames notes these lost records."""

@@ -1,4 +1,4 @@
-"""How large a spool may grow: ANCHOR_SPOOL_LIMIT, else 10 GiB or a fifth of what is free."""
+"""How large a spool may grow: ANCHOR_SPOOL_LIMIT, else 10 GiB, at most a fifth of the free disk."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def limit_of(free: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Bytes that a spool may take: ANCHOR_SPOOL_LIMIT, else 10 GiB or a fifth of what is free.
+    """Return how many bytes a spool may take on a disk that has `free` bytes left.
 
-    Raises OptionError where the variable holds no size.
+    This is ANCHOR_SPOOL_LIMIT, else the smaller of 10 GiB and a fifth of `free`. Raises OptionError
+    if the variable holds no size.
     """
     variable = environ.get("ANCHOR_SPOOL_LIMIT")
     if not variable:
@@ -35,7 +36,10 @@ def limit_of(free: int, environ: Mapping[str, str] = os.environ) -> int:
 
 
 def parse_bytes(text: str, what: str) -> int:
-    """A size: `10GiB`, `500 MB`, `1048576`. Raises OptionError, which names `what`."""
+    """Parse a size, as `10GiB`, `500 MB` or `1048576`, to a number of bytes.
+
+    what: the option or variable that `text` comes from. Raises OptionError, which names it.
+    """
     match = _SIZE.fullmatch(text)
     unit = _UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None or not math.isfinite(float(match[1]) * unit):

@@ -26,10 +26,11 @@ __all__ = ["FrameReader", "SpoolNotes", "read_notes"]
 
 
 class FrameReader:
-    """A position in a spool that moves from frame to frame.
+    """Reads the frames (messages with records) of a spool one after the other.
 
-    definitions: the encoder's list, for a spool that is still written; None reads the definitions
-        from the segments.
+    holes: where damaged records are noted, which are passed over.
+    definitions: the encoder's list of messages that define series and so on, for a spool that is
+        still written; None reads the definitions from the segments.
     live: whether the spool is still written, so that the rest of its last record may yet come.
     """
 
@@ -56,16 +57,16 @@ class FrameReader:
         self.last_step = 0
 
     def apart(self) -> FrameReader:
-        """Another reader at the spool's beginning; it does not count damage in `holes`."""
+        """Return a second reader, at the spool's beginning; it does not note damage in `holes`."""
         known = self.definitions if self._known else None
         return FrameReader(self._segments, Overlooked(), known, live=self._live)
 
     def rewind(self) -> None:
-        """Go back to the oldest segment."""
+        """Start again at the beginning of the oldest segment."""
         self.close()
 
     def start(self, number: int) -> None:
-        """Set the number of the first record that is wanted; frames before it are passed over."""
+        """Set the number of the record to begin with; frames that end before it are passed over."""
         self._expected = number
         self._doubt = True
         self._inside = 0
@@ -73,11 +74,11 @@ class FrameReader:
 
     @property
     def expected(self) -> int:
-        """The number of the next record that is wanted: after the last one that was sent."""
+        """The number of the record that is to be sent next."""
         return self._expected
 
     def skip_to(self, segment: Segment | None, offset: int) -> None:
-        """Go on at `offset` of `segment`, where an entry begins."""
+        """Go on reading at `offset` of `segment`, where an entry begins."""
         if segment is None or self._at is None:
             return
         if self._at.segment is not segment:
@@ -87,19 +88,23 @@ class FrameReader:
         self._doubt = True
 
     def first(self) -> Encoded | None:
-        """The next frame, without passing it; None where none is written yet."""
+        """Return the next frame, and stay before it; None if no more are written."""
         if self._peeked is None:
             self._peeked = self._find()
         return self._peeked
 
     def advance(self) -> None:
-        """Pass the frame that `first` returns."""
+        """Note that the frame that `first` returns was sent, and go on behind it."""
         if self._peeked is not None:
             self.passed(self._peeked.end, more=self._more)
         self._peeked = None
 
     def passed(self, end: int, *, more: bool) -> None:
-        """Note that a frame was sent, from here or from memory; `more` fragments follow it."""
+        """Note that a frame was sent, which may have come from memory instead of this reader.
+
+        end: the number after that of its last record. more: whether that record goes on in the
+        next frame.
+        """
         self._inside = end if more else 0
         self._expected = max(self._expected, end - more)
 
@@ -130,7 +135,7 @@ class FrameReader:
         return None
 
     def _next(self) -> Stored | Damaged | None:
-        """The next entry of this segment or the following ones; None at the spool's end."""
+        """Return the next entry, or damaged bytes, of the segments; None at the spool's end."""
         if self._at is None:
             if self._segments.oldest is None:
                 return None
@@ -162,7 +167,10 @@ class FrameReader:
             self._suspect = True
 
     def _frame(self, entry: Stored) -> Encoded | None:
-        """The frame in an entry; None where it is delivered already, or cannot be delivered."""
+        """Return the frame in an entry; None if it is delivered already or cannot be delivered.
+
+        It cannot if the beginning of its first record, or the end of its last, is lost.
+        """
         if entry.last <= self._expected:
             return None
         self._more = bool(entry.seq & OPEN)
@@ -173,7 +181,11 @@ class FrameReader:
         return Encoded((entry.message,), entry.last, len(self.definitions))
 
     def _begins(self, entry: Stored) -> bool:
-        """Whether a frame begins with the start of a record, and can be sent as a whole."""
+        """Return whether sending can go on with the frame in `entry`.
+
+        It can if the frame begins with the start of a record, and if neither the rest of its last
+        record nor its definitions are lost. Records missing before the frame are noted in `holes`.
+        """
         if self._more and not self._live and not self._is_whole(entry):
             return False
         if not (self._doubt or self._suspect):
@@ -195,7 +207,7 @@ class FrameReader:
         return all(wanted <= there for wanted, there in zip(needs, have, strict=True))
 
     def _is_whole(self, entry: Stored) -> bool:
-        """Whether all fragments of the record that begins with `entry` are in the spool."""
+        """Return whether the spool has all frames of the record that begins in `entry`."""
         assert self._at is not None
         segment: Segment | None = self._at.segment
         offset = self._at.offset
@@ -217,7 +229,8 @@ class FrameReader:
 class SpoolNotes(NamedTuple):
     """What the segments of a spool hold beside frames.
 
-    hello: who wrote the spool; None where the beginnings of all segments are damaged.
+    hello: the message that says who wrote the spool; None if no segment has an intact beginning.
+    gaps: observations that were not recorded, or without values.
     lineage: serialised lineage messages.
     end: the number after that of the last record.
     closed: whether the session was closed, so that no record is missing behind the last one.
@@ -231,9 +244,10 @@ class SpoolNotes(NamedTuple):
 
 
 def read_notes(segments: Segments) -> SpoolNotes:
-    """The notes of a spool, read from the newest segment with a good beginning, and all after it.
+    """Read what a spool holds beside frames.
 
-    Every segment repeats at its beginning what the earlier ones say.
+    Every segment repeats at its beginning what earlier segments say. So only the newest segment
+    with an intact beginning, and those after it, are read.
     """
     chosen: list[Segment] = []
     for segment in reversed(segments.listed):
@@ -281,7 +295,7 @@ def _good(segment: Segment) -> Iterator[Stored]:
 
 
 def _head(segment: Segment) -> Iterator[Stored]:
-    """The definitions at a segment's beginning, before its first frame."""
+    """Yield the entries with definitions at a segment's beginning, before its first frame."""
     for entry in _good(segment):
         if kind_of(entry.message) == "frame":
             return

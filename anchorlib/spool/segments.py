@@ -1,4 +1,4 @@
-"""The segments of one spool: its files in order, removed once their records are delivered."""
+"""The segments of one spool: the files that hold its records, removed once these are delivered."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ _HEADER_GUESS: Final = 1 << 16  # bytes read at once, which hold most entries wh
 
 
 def segment_name(index: int, first: int) -> str:
-    """The file name of segment `index`, whose first record is number `first`."""
+    """Return the file name of segment number `index`, whose first record has number `first`."""
     return f"{index:08d}.{first:012d}.seg"
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """One segment file.
+    """One segment file of a spool.
 
     first: the number of its first record.
-    end: a number above that of its last record; once so many are delivered the file can go.
-    size: how many of its bytes may be read.
-    damaged: whether a reader met damage in it.
-    following: the next segment.
+    end: a number above that of its last record; the file can be removed once so many records of the
+        spool are delivered.
+    size: how many of its bytes may be read; more may be written already.
+    damaged: whether a reader found damaged bytes in it.
+    following: the next segment; None for the last one.
     """
 
     path: Path
@@ -45,9 +46,9 @@ class Segment:
 
 
 class Segments:
-    """All segments of a spool, oldest first; removed from the front as they are delivered.
+    """The segments of a spool that are not delivered yet, oldest first.
 
-    set_aside: how many damaged segments were renamed instead of removed.
+    set_aside: how many damaged segments were renamed to `.bad` instead of removed.
     """
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
@@ -59,7 +60,7 @@ class Segments:
 
     @classmethod
     def of_folder(cls, folder: Path, disk: Disk | None = None) -> Segments:
-        """The segments that a writer left in `folder`; their content is not read yet."""
+        """List the segments that a writer has left in `folder`, without reading them."""
         segments = cls(folder, disk)
         names = (path.name for path in folder.iterdir())
         for name in sorted(filter(None, map(_NAME.fullmatch, names)), key=lambda m: m[0]):
@@ -76,7 +77,7 @@ class Segments:
 
     @property
     def listed(self) -> list[Segment]:
-        """The segments in order, as a new list."""
+        """A copy of the list of segments, in order."""
         return list(self._all)
 
     @property
@@ -86,30 +87,30 @@ class Segments:
 
     @property
     def oldest(self) -> Segment | None:
-        """The first segment; None where there are none."""
+        """The first segment; None if there are no segments."""
         return self._all[0] if self._all else None
 
     def add(self, segment: Segment) -> None:
-        """Add a new segment after the others."""
+        """Append a segment, and link the last segment to it."""
         if self._all:
             self._all[-1].following = segment
         self._all.append(segment)
 
     def commit(self, number: int) -> None:
-        """Take out segments whose records are all below `number`, which are delivered.
+        """Take segments off the list whose records all have numbers below `number`: are delivered.
 
-        `tidy` removes their files. The last segment stays: it may still be written.
+        `tidy` removes their files later. The last segment stays: it may still be written.
         """
         while len(self._all) > 1 and self._all[0].end <= number:
             self._gone.append(self._all.popleft())
 
     def tidy(self) -> None:
-        """Remove the files of the segments that were taken out, which may take long."""
+        """Remove the files of the segments that `commit` took off the list; this may take long."""
         while self._gone:
             self._let_go(self._gone.popleft())
 
     def clear(self) -> None:
-        """Take out all segments, which are delivered, and remove their files."""
+        """Take all segments off the list, as they are delivered, and remove their files."""
         self._gone += self._all
         self._all.clear()
         self.tidy()
@@ -124,7 +125,7 @@ class Segments:
 
 
 class SegmentReader:
-    """Reads one segment, entry by entry, as far as its `size` says."""
+    """Reads one segment, entry by entry, up to the segment's `size`."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -132,7 +133,7 @@ class SegmentReader:
         self._file = -1
 
     def next(self) -> Stored | Damaged | None:
-        """The next entry or stretch of damage; None where no more may be read."""
+        """Return the next entry, or the damaged bytes that come next; None at `size`."""
         size = self.segment.size
         if self.offset >= size:
             return None
@@ -146,7 +147,7 @@ class SegmentReader:
         return entry
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the segment's file, if it is open."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -166,7 +167,10 @@ class SegmentReader:
         return self._after_damage(size) if isinstance(entry, Damaged) else entry
 
     def _after_damage(self, size: int) -> Damaged:
-        """The stretch of damage up to the next good entry; reads the segment's rest into memory."""
+        """Return the damaged bytes from here to the next intact entry, or to the end.
+
+        This reads the segment's rest into memory.
+        """
         rest = self._read(size - self.offset)
         first = entry_at(rest, 0)
         end = next_good(rest, 1)

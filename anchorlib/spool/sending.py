@@ -48,7 +48,7 @@ _LAST_BACKOFF: Final = {
 
 
 class Sender:
-    """Sends an outbox to the collector of its rank; call `run` on a thread of its own.
+    """Sends the messages of an outbox to a rank's collector; call `run` on a separate thread.
 
     Where the collector stays away, the rank goes on at the next collector of `route`, from the
     first record that was not acknowledged.
@@ -57,12 +57,12 @@ class Sender:
     on_trouble: called with a sentence when a collector that answered no longer does; without the
         lock.
 
-    trouble: the last failure, as a sentence.
-    refused: the failure that ended the sending for good; None where there was none.
-    finished: nothing is sent any more. Set this, and notify `changed`, to end `run`.
-    closing: the session is closing. Set this, and notify `changed`, for shorter pauses.
-    follows: the process that recorded this rank before is known to have ended, so a collector that
-        calls the rank busy has only not noticed it yet.
+    trouble: the last failure, as a sentence; "" if there was none.
+    refused: the failure that ended the sending for good; None if there was none.
+    finished: whether nothing is sent any more. Set this, and notify `changed`, to end `run`.
+    closing: whether the session is closing. Set this, and notify `changed`, for shorter pauses.
+    follows: whether the process that recorded this rank before is known to have ended, so that a
+        collector which calls the rank busy has only not noticed that yet.
     on_move: called with a sentence when the rank goes on at another collector; without the lock.
         Where this is None, a collector that stays away ends the sending.
     """
@@ -106,7 +106,7 @@ class Sender:
         return self._route.address
 
     def cancel(self) -> None:
-        """End the present stream, from any thread."""
+        """Break off the gRPC stream that is open, if any. Any thread may call this."""
         stream = self._stream
         if stream is not None:
             stream.cancel()
@@ -143,9 +143,9 @@ class Sender:
             failures = self._pause_or_move(failures, fault)
 
     def _pause_or_move(self, failures: int, fault: Failure) -> int:
-        """Wait before the next try, or go on at the next collector where this one stayed away.
+        """Wait before the next try, or change to the next collector if this one stayed away.
 
-        failures: how many failures came in a row. Returns that number, 0 after a move.
+        failures: how many failures came in a row. Returns that number, or 0 after a change.
         """
         is_away = fault.kind in AWAY or (fault.kind is Kind.BUSY and self._route.has_moved)
         away = time.monotonic() - self._away_since
@@ -159,7 +159,10 @@ class Sender:
         return 0
 
     def _move(self, tell: Callable[[str], None]) -> None:
-        """Go on at the next collector, from the first record that was not acknowledged."""
+        """Change to the next collector, beginning with the first record not acknowledged.
+
+        tell: called with a sentence that says so.
+        """
         old = self._address
         with self._changed:
             self._route.move()
@@ -172,10 +175,10 @@ class Sender:
         self._away_since, self._busy_since = time.monotonic(), 0.0
 
     def _may_pass(self, fault: Failure) -> bool:
-        """Whether a busy rank may still be held by the dead stream of an earlier writer.
+        """Return whether `fault` says that the rank is busy, and may only be held by a dead stream.
 
-        A collector takes a while to notice that a machine, or the line to it, is gone. That holds
-        for an earlier attempt, and for this session's own stream to a collector that it left.
+        A collector takes a while to notice that a machine, or the line to it, is gone. The dead
+        stream may be one of an earlier process, or one of this process to a collector that it left.
         """
         follows = self.follows or self._hello.resume or self._route.has_moved
         if not follows or fault.kind is not Kind.BUSY:
@@ -186,7 +189,7 @@ class Sender:
 
     @property
     def refusal(self) -> str:
-        """The sentence of `refused`; "" where nothing was refused."""
+        """A sentence on the failure that ended the sending for good; "" if there was none."""
         return "" if self.refused is None else self.refused.sentence
 
     @property
@@ -194,7 +197,10 @@ class Sender:
         return self.finished or self._outbox.closed
 
     def _connect(self) -> Failure | None:
-        """Run one stream until it ends; returns its failure, or None where it did not fail."""
+        """Connect and send until the stream ends; return the failure that ended it.
+
+        Returns None if everything was sent, or if sending is finished.
+        """
         try:
             channel = open_channel(self._address, self._credentials)
         except AnchorError as error:
@@ -230,7 +236,7 @@ class Sender:
             self._changed.notify_all()
 
     def _rested(self) -> bool:
-        """Wait while the outbox has nothing to send; False, without waiting, where it has."""
+        """Wait until the outbox has something to send; return False, at once, if it has already."""
         with self._changed:
             if not self._outbox.at_rest:
                 return False
@@ -238,7 +244,10 @@ class Sender:
             return True
 
     def _pause(self, failures: int, fault: Failure) -> None:
-        """Wait a random time before the next try, so that many trainers do not come at once."""
+        """Wait a random time before the next try, so that many trainers do not connect at once.
+
+        The time grows with `failures`, the number of failures in a row.
+        """
         with self._changed:
             self.trouble = fault.sentence
             closing = self.closing

@@ -1,4 +1,4 @@
-"""Where spools are, and which process owns one.
+"""Where spools are, what their folders hold, and which process owns a spool.
 
 <place>/<run>.rank<r>.<writer's claim>/
     spool.json                 the spool's label: its run, rank, writer and destination
@@ -46,12 +46,12 @@ _FOLDER: Final = re.compile(rf"(.+)\.rank(\d+)\.[0-9a-f]{{{_CLAIM_DIGITS}}}")
 
 @dataclass(frozen=True, slots=True)
 class SpoolLabel:
-    """A spool's run, rank, writer and destination, as its spool.json has them.
+    """A spool's run, rank, writer and destination, as the file spool.json has them.
 
     writer_id: the writer's secret, in hex.
-    to: the address of the collector that the spool goes to: of several, the present one.
-    among: the URL of all of them where there are several; else "".
-    created_ns: nanoseconds since the epoch.
+    to: the address of the collector that the spool goes to: of several collectors, the present one.
+    among: the URL that names all collectors if there are several; else "".
+    created_ns: when the spool was made, in nanoseconds since the epoch.
     power: whether the spooled records have to survive power loss.
     """
 
@@ -65,25 +65,25 @@ class SpoolLabel:
 
     @property
     def folder(self) -> str:
-        """The name of the spool's directory: with a hash of the writer's id, which is secret."""
+        """The name of the spool's directory; it has a hash of the writer's id, which is secret."""
         claim = claim_of(bytes.fromhex(self.writer_id)).hex()
         return f"{self.run}.rank{self.rank}.{claim[:_CLAIM_DIGITS]}"
 
     def text(self) -> str:
-        """The label as a line of JSON."""
+        """Return the label as a line of JSON."""
         return json.dumps({"format": "anchor-spool", "version": 1, **asdict(self)}) + "\n"
 
     def write(self, folder: Path) -> None:
-        """Write the label into the spool in `folder`, over its present label. Raises OSError."""
+        """Write this label into the spool in `folder`, in place of its old one. Raises OSError."""
         made = folder / f"{LABEL}.new"
         made.write_text(self.text(), encoding="utf-8")
         made.replace(folder / LABEL)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """The label of the spool in `folder`; None where it cannot be read.
+        """Read the label of the spool in `folder`; None if it is missing or unreadable.
 
-        A lost label loses no records: segments say themselves which run they are of.
+        Without the label no records are lost: segments say themselves which run they are of.
         """
         try:
             fields: dict[str, Any] = json.loads((folder / LABEL).read_text(encoding="utf-8"))
@@ -101,7 +101,11 @@ class SpoolLabel:
 
 
 def spool_place(environ: Mapping[str, str] = os.environ) -> Path:
-    """The directory for spools: ANCHOR_SPOOL, else the job's or the user's own on this machine."""
+    """Return the directory for spools: ANCHOR_SPOOL, else one of the job's or user's own folders.
+
+    Without the variable these are, in this order: Slurm's scratch folder, the user's cache, and a
+    folder of the user below the system's temporary directory.
+    """
     if variable := environ.get("ANCHOR_SPOOL"):
         return Path(variable)
     if scratch := environ.get("SLURM_TMPDIR"):
@@ -115,12 +119,16 @@ def spool_place(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def is_spool(path: Path) -> bool:
-    """Whether a directory is a spool, even one whose label was lost."""
+    """Return whether `path` is the folder of a spool, that is, has a label or segment files."""
     return path.is_dir() and ((path / LABEL).exists() or any(path.glob("*.seg")))
 
 
 def was_spool(path: Path) -> tuple[str, int] | None:
-    """The run and rank of a spool that was at `path` and is gone; None for any other path."""
+    """Return (run, rank) of a spool that was at `path` and is gone, as its name tells.
+
+    Returns None if `path` exists, or has not the name of a spool. It lets `anchor push` say that a
+    spool is delivered already.
+    """
     match = _FOLDER.fullmatch(path.name)
     if match is None or path.exists() or not path.absolute().parent.is_dir():
         return None
@@ -128,7 +136,10 @@ def was_spool(path: Path) -> tuple[str, int] | None:
 
 
 def spools_of(place: Path, run: str, rank: int) -> Iterator[Path]:
-    """The spools of a rank's writers below `place`, oldest first, whether delivered or written."""
+    """Yield the folders of all spools of a rank below `place`, oldest first.
+
+    Spools that a live process is still writing are among them.
+    """
     spools = []
     for path in place.glob(f"{run}.rank{rank}.*"):
         label = SpoolLabel.read(path)
@@ -138,9 +149,9 @@ def spools_of(place: Path, run: str, rank: int) -> Iterator[Path]:
 
 
 class SpoolLock:
-    """The right to write or deliver a spool; held from construction to `release`.
+    """The lock of a spool, which its writer or deliverer holds from construction to `release`.
 
-    Raises RunBusyError where another live process holds it, OSError.
+    Construction raises RunBusyError if another live process holds the lock, OSError.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A spool as an outbox sees it: frames in order, most of them on disk.
+"""A spool as an outbox sees it: frames (messages with records) in order, most of them on disk.
 
     store ─▶ segments ─┐
       └ fails ─▶ memory ┴─ first, advance ─▶ stream          memory moves to the disk when it can
@@ -33,7 +33,10 @@ _DAMAGE: Final = "damaged on the trainer's disk"
 
 
 class _HeldFrame(NamedTuple):
-    """A frame in memory, with the arguments that `SpoolWriter.frame` takes beside it."""
+    """A frame that waits in memory because the disk did not take it.
+
+    first: the number of its first record. more: whether its last record goes on in another frame.
+    """
 
     frame: Encoded
     first: int
@@ -41,17 +44,18 @@ class _HeldFrame(NamedTuple):
 
 
 class SpoolFrames:
-    """The frames in one writer's spool, as `Outbox` uses them.
+    """The frames (messages with records) in one writer's spool, as `Outbox` uses them.
 
-    Numbers of records are of two kinds: those in the spool, and those on the wire, where lost
-    records are not counted (see `Holes`).
+    Records have two numbers: the one in the spool, and the one on the wire, that is, under which
+    they are sent. Lost records are not counted in the latter (see `Holes`).
 
     changed: held by the caller of every method but `store`, `save` and `tidy`, which wait for the
         disk without it.
-    writer: None for a spool that is only delivered.
+    writer: what adds frames to the files; None for a spool that is only delivered.
+    definitions: the encoder's messages that define series and so on; None to read them from disk.
     end: the number after that of the last record in the spool.
 
-    already: how many records the collector had when the first stream was resumed; None before.
+    already: how many records the collector had when sending began; None before that.
     """
 
     def __init__(  # the parts it connects
@@ -78,34 +82,35 @@ class SpoolFrames:
         self._placed = False
         self.already: int | None = None
 
-    # -- what an outbox asks for
+    # -- the methods that an outbox calls (`Frames`)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the frames on disk and in memory."""
+        """Bytes of the undelivered frames, on disk and in memory."""
         return self._segments.nbytes + self._kept_bytes
 
     @property
     def end(self) -> int:
-        """The number on the wire after that of the last record."""
+        """The number after that of the last record, counted as records are sent (see the class)."""
         return self._holes.place(self._end)
 
     def append(self, frame: Encoded) -> None:
-        """Let streams send `frame`, which `store` has just written or kept."""
+        """Make `frame`, which `store` has written to disk or kept, available for sending."""
         self._end = max(self._end, frame.end)
         if self._writer is not None and not self._kept:
             self._writer.publish()
 
     def rewind(self) -> None:
-        """Count none of the kept frames as sent."""
+        """Forget which frames were sent, as a new stream begins."""
         self._placed = False
         self._reader.rewind()
         self._sent_kept = 0
 
     def held(self, start: int) -> Iterator[HeldRows]:
-        """The rows of the kept frames, from record `start` on the wire on.
+        """Yield the table rows of the records in the spool, from number `start` on the wire on.
 
-        Damage is passed over here: it is counted when frames are read to be sent.
+        They are compared with what the collector has. Damage is skipped without being counted: that
+        is done when frames are read to be sent.
         """
         reader = self._reader.apart()
         reader.start(self._holes.number(start))
@@ -125,7 +130,7 @@ class SpoolFrames:
             yield held._replace(first=self._holes.place(held.first))
 
     def first(self) -> Encoded | None:
-        """The first frame that was not sent, with its number on the wire; None where all were."""
+        """Return the first frame that was not sent, with numbers of the wire; None if all were."""
         frame = self._reader.first()
         if frame is None and self._sent_kept < len(self._kept):
             frame = self._kept[self._sent_kept].frame
@@ -138,7 +143,7 @@ class SpoolFrames:
         return frame._replace(parts=(renumbered(frame.message, back),), end=place)
 
     def advance(self) -> None:
-        """Count the frame that `first` returns as sent."""
+        """Note that the frame that `first` returns was sent."""
         if self._reader.first() is not None:
             self._reader.advance()
         else:
@@ -147,10 +152,10 @@ class SpoolFrames:
             self._reader.passed(one.frame.end, more=one.more)
 
     def commit(self, committed: int) -> None:
-        """Let go of frames whose records are all among the first `committed` on the wire.
+        """Forget frames whose records are all among the first `committed` on the wire.
 
-        The first call on a stream also sets where sending goes on. Raises FrameError where the
-        collector lacks records that are not in the spool any more.
+        The collector has these. The first call on a stream also sets where sending goes on. Raises
+        FrameError if the collector lacks records that are not in the spool any more.
         """
         number = self._holes.number(committed)
         if not self._placed:
@@ -163,15 +168,15 @@ class SpoolFrames:
             self._pop_kept()
 
     def tidy(self) -> None:
-        """Remove the files of delivered segments; called without the lock."""
+        """Remove the files of delivered segments; call this, which may take long, unlocked."""
         self._segments.tidy()
 
     def drop(self) -> None:
-        """Forget the frames in memory; those on disk stay there."""
+        """Forget the frames that wait in memory; frames on disk stay there."""
         self._kept.clear()
         self._kept_bytes = self._sent_kept = 0
 
-    # -- what its owner asks for
+    # -- the methods that the sink or delivery calls
 
     @property
     def spilling(self) -> bool:
@@ -185,12 +190,12 @@ class SpoolFrames:
 
     @property
     def kept_records(self) -> int:
-        """How many records are, in whole or in part, in memory alone."""
+        """How many records are in memory alone, in whole or in part, and not on disk."""
         return self._kept[-1].frame.end - self._kept[0].first if self._kept else 0
 
     @property
     def lost(self) -> int:
-        """How many records damage on disk has cost."""
+        """How many records are lost because their files on disk are damaged."""
         return self._holes.damage
 
     @property
@@ -200,7 +205,10 @@ class SpoolFrames:
 
     @property
     def damage(self) -> list[Gap]:
-        """The gap statement of the records lost to damage so far, whose tensors are unknown."""
+        """A list with the gap of the records lost to damage so far, or an empty list.
+
+        Which tensors they were of is unknown, so the gap's name is "*".
+        """
         lost = self._holes.damage
         return (
             [Gap(UNKNOWN, "value", "all", _DAMAGE, lost, 0, self._reader.last_step)] if lost else []
@@ -212,9 +220,10 @@ class SpoolFrames:
         return self._reader.expected
 
     def store(self, frame: Encoded, *, more: bool) -> None:
-        """Write a frame to the disk, or keep it in memory; the caller has to `append` it then.
+        """Write a frame to the disk, or keep it in memory if the disk fails.
 
-        more: further fragments of the frame's last record follow.
+        more: whether the frame's last record goes on in the next frame. The caller has to call
+        `append` afterwards, so that the frame is sent.
         """
         first = min(self._last, frame.end - 1)
         self._last = frame.end
@@ -226,7 +235,7 @@ class SpoolFrames:
                 self._kept_bytes += frame.nbytes
 
     def save(self) -> bool:
-        """Move the frames in memory to the disk; returns whether all of them are there."""
+        """Try to move the frames in memory to the disk; return whether none is left in memory."""
         self._retry_at = 0.0
         return self._spill()
 
@@ -246,7 +255,7 @@ class SpoolFrames:
         return True
 
     def _spill(self) -> bool:
-        """Move frames from memory to the disk, oldest first; returns whether none is left."""
+        """Move frames from memory to the disk until a write fails; return whether all moved."""
         while True:
             with self._changed:
                 one = self._kept[0] if self._kept else None
@@ -258,7 +267,7 @@ class SpoolFrames:
                 self._moved(one)
 
     def _moved(self, one: _HeldFrame) -> None:
-        """Forget a frame in memory that is on disk now, so that it is not sent from both places."""
+        """Forget a frame in memory that was written to disk, so that it is not sent twice."""
         assert self._writer is not None
         here = bool(self._kept) and self._kept[0] is one
         unsent = here and not self._sent_kept
@@ -274,9 +283,10 @@ class SpoolFrames:
         self._sent_kept = max(0, self._sent_kept - 1)
 
     def _place(self, committed: int, number: int) -> int:
-        """Set where a new stream goes on; returns the first number in the spool that is needed.
+        """Set with which record a new stream begins, and return its number in the spool.
 
-        committed: how many records the collector has; number: the spool's number of the next one.
+        committed: how many records the collector has. number: the spool's number of the record
+        after these.
         """
         oldest = self._segments.oldest
         held = self._kept[0].first if self._kept else self._end

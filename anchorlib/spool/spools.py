@@ -1,9 +1,10 @@
-"""A spool: records on the trainer's disk until the collector has them.
+"""A spool: a folder that keeps records on the trainer's disk until the collector has them.
 
     make_spool(…)          makes the spool of a session, which writes and delivers it
     OwnedSpool.take(…)     takes over the spool that a dead process left, to deliver it
 
-A spool's directory holds everything that delivery needs, so that any process can deliver the rest.
+The folder holds everything that delivery needs, so that after the death of the process that wrote
+the spool any other process can deliver the rest.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _LEAST_SEGMENT = 1 << 16
 
 
 class OwnedSpool:
-    """A spool that this process owns.
+    """A spool that this process has locked, so that no other process delivers it.
 
-    folder: its directory.
-    label: its run, rank and destination; None where the label's file was lost.
+    folder: the spool's directory.
+    label: the spool's run, rank and destination; None if the file with the label was lost.
     """
 
     def __init__(self, folder: Path, lock: SpoolLock, label: SpoolLabel | None) -> None:
@@ -49,9 +50,9 @@ class OwnedSpool:
 
     @classmethod
     def take(cls, folder: Path) -> Self:
-        """The spool in `folder`, now owned by this process.
+        """Lock the spool in `folder` for this process, and return it.
 
-        Raises RunBusyError where another live process owns it, StoreError where it cannot be read.
+        Raises RunBusyError if another live process owns the spool, StoreError if it is unreadable.
         """
         try:
             return cls(folder, SpoolLock(folder), SpoolLabel.read(folder))
@@ -61,21 +62,21 @@ class OwnedSpool:
             raise StoreError(f"cannot open the spool {escape(str(folder))}: {error}") from error
 
     def segments(self) -> Segments:
-        """The spool's segments, as they are on disk."""
+        """List the spool's segment files, as they are on disk."""
         return Segments.of_folder(self.folder)
 
     def holes(self, to: str) -> Holes:
-        """The records that are missing, as the store at `to` counts them."""
+        """Return which records the spool lacks, as seen by the destination `to`."""
         return Holes(self.folder, to)
 
     def notes(self, segments: Segments) -> SpoolNotes:
-        """What the spool's segments hold beside frames: who wrote it, gaps, lineage, its end."""
+        """Read what the segments hold beside records: who wrote them, gaps, lineage, the end."""
         return read_notes(segments)
 
     def finish(self, segments: Segments) -> bool:
-        """Remove a spool that was delivered, and give up its lock; returns whether all is removed.
+        """Remove the spool, which is delivered, and unlock it; return whether all files are gone.
 
-        Damaged segments stay, under their names with ".bad".
+        Damaged segments stay, and the folder with them; their names end in ".bad".
         """
         segments.clear()
         kept = any(self.folder.glob("*.bad"))
@@ -86,15 +87,16 @@ class OwnedSpool:
         return not kept
 
     def release(self) -> None:
-        """Give up the spool's lock, and leave its files as they are."""
+        """Unlock the spool, and leave its files as they are."""
         self._lock.release()
 
 
 class WrittenSpool:
-    """A session's spool, which the session writes and delivers.
+    """The spool of a session, which both writes and delivers it.
 
-    limit: the most bytes that it may take on disk.
-    writer, frames: its writing hand and the frames for an outbox; both are set by `connect`.
+    limit: the most bytes that the spool may take on disk.
+    writer, frames: what writes the spool's files, and the stored frames as an outbox sends them;
+        both are set by `connect`.
     """
 
     def __init__(  # noqa: PLR0913  # independent options, given by keyword
@@ -124,11 +126,11 @@ class WrittenSpool:
     def connect(
         self, encoder: Encoder, lineage: list[bytes], changed: threading.Condition
     ) -> SpoolFrames:
-        """The spool's frames, for an outbox; to be called once, before anything is written.
+        """Return the spool's frames, for an outbox; call this once, before anything is written.
 
-        encoder: makes the frames; the spool stores its definitions too.
+        encoder: makes the frames; the spool stores its definitions (of series and so on) too.
         lineage: the outbox's list of lineage messages, which the spool stores too.
-        changed: guards the frames.
+        changed: the condition whose lock guards the frames.
         """
         self.writer = SpoolWriter(
             self._segments,
@@ -148,7 +150,7 @@ class WrittenSpool:
         return self._segments.nbytes
 
     def redirect(self, to: str) -> None:
-        """Note in the label that the spool goes to the collector at `to` from now on.
+        """Write into the label that the spool goes to the collector at `to` from now on.
 
         Raises OSError.
         """
@@ -158,14 +160,14 @@ class WrittenSpool:
             label.write(self.folder)
 
     def settle(self) -> None:
-        """Bring all stored frames to the disk, where the session promised to survive power loss."""
+        """Sync all stored frames to the disk, if records have to survive a power loss."""
         if self._power and not self.frames.spilling:
             self.writer.sync_or_warn()
 
     def tell(self) -> None:
-        """Write gap statements and lineage to the disk, every so often.
+        """Write new gap statements and lineage to the disk, unless that was done a moment ago.
 
-        They are written with the next frame otherwise, and a full spool takes no frame for long.
+        Otherwise they would wait for the next frame, and a full spool may accept none for long.
         """
         now = time.monotonic()
         if now < self._logged_at + self._logged_every:
@@ -175,9 +177,9 @@ class WrittenSpool:
             self.writer.notes()
 
     def leave(self) -> int:
-        """Leave the spool for another process to deliver; returns how many records are lost.
+        """Close and unlock the spool, for another process to deliver; return the records lost.
 
-        Records are lost that the disk did not take, and that were in memory until now.
+        The result is a number: how many records were in memory alone, as the disk was full.
         """
         self.frames.save()
         with contextlib.suppress(OSError):
@@ -187,7 +189,7 @@ class WrittenSpool:
         return self.frames.kept_records
 
     def remove(self) -> None:
-        """Remove the spool: everything in it is delivered."""
+        """Remove the spool's folder, as everything in it is delivered."""
         self._close()
         self._work.finish(self._segments)
 
@@ -207,9 +209,10 @@ def make_spool(  # noqa: PLR0913  # independent options, given by keyword
     segment_bytes: int | None = None,
     disk: Disk | None = None,
 ) -> WrittenSpool:
-    """A new spool below `place` for the writer that `hello` names.
+    """Make a spool in a new folder below `place`, for the writer that `hello` describes.
 
-    to, among, power: as in `SpoolLabel`.
+    to: the address of the collector. among: the URL of all collectors, if there are several.
+    power: whether records have to survive a power loss.
     limit: the most bytes on disk; None takes what `limit_of` says.
 
     Raises OptionError, OSError.
@@ -241,7 +244,7 @@ def make_spool(  # noqa: PLR0913  # independent options, given by keyword
 
 
 def _survive(folder: Path, above: list[Path], disk: Disk) -> None:
-    """Bring the spool's folder, its label and the folders made for it to the disk.
+    """Sync the spool's folder, its label, and the parent folders made for it, to the disk.
 
     A disk that fails is not reported here: the first record that cannot be synced reports it.
     """
@@ -260,7 +263,7 @@ def _sync(folder: Path, above: list[Path], disk: Disk) -> None:
 
 
 def _sweep(place: Path) -> None:
-    """Remove spools that dead processes left empty."""
+    """Remove the spools below `place` that dead processes have left without records."""
     for folder in list(place.iterdir()):
         if folder.name.startswith(".") or not (folder / LABEL).exists():
             continue
@@ -272,10 +275,10 @@ def _sweep(place: Path) -> None:
 
 
 def spooled_by(place: Path, run: str, rank: int, writer: str) -> int | None:
-    """How many records a dead writer has put into its spool; None where it has no spool here.
+    """Return how many records a dead writer has put into its spool; None if it has no spool.
 
-    writer: the writer's secret, in hex. A spool without segments, as one whose records were all
-        delivered, counts 0.
+    place: the directory with the spools. writer: the writer's secret, in hex. The result is 0 for a
+    spool without segments, for instance because all of its records were delivered.
     """
     for folder in spools_of(place, run, rank):
         label = SpoolLabel.read(folder)

@@ -1,7 +1,8 @@
 """The attempts that a store already has at a spool's rank, and the writer that continues them.
 
-A spool may have been delivered in part. Its delivery goes on in the same attempt; or in a new one,
-under a secret derived from the writer's own, where another attempt began in between.
+An attempt is one recording of a rank, by one writer; a resumed training begins another. A spool may
+have been delivered in part before. Its delivery then goes on in the same attempt; or, if another
+attempt began in between, in a new attempt, under a secret derived from the writer's secret.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ __all__ = ["Heir", "PastAttempt", "heir_among", "past_attempts"]
 
 
 class PastAttempt(NamedTuple):
-    """One attempt at a rank in a store, which has `records` of it, from number `first` on."""
+    """An attempt (one recording of a rank) that a store has.
+
+    claim: the hash of its writer's secret. records: how many of its records the store has.
+    started_ns: when it began, in nanoseconds since the epoch.
+    first: the number of its first record in the store.
+    """
 
     claim: bytes
     records: int
@@ -27,12 +33,14 @@ class PastAttempt(NamedTuple):
 
 
 class Heir(NamedTuple):
-    """The writer that continues a spool's delivery behind earlier attempts of the same spool.
+    """The writer under which the delivery of a spool goes on, after attempts of the same spool.
 
     secret: the writer's secret.
-    base: how many records the earlier attempts brought.
-    links: these attempts; their records have negative numbers, for the writer's own begin at 0.
-    attempt: the number of the writer's own attempt. A store that resumes another one has changed.
+    base: how many of the spool's records the earlier attempts hold.
+    links: these earlier attempts; their records have negative numbers here, as those of the writer
+        begin at 0.
+    attempt: the number that the writer's attempt must have; a store where it has another number was
+        changed in between.
     """
 
     secret: bytes
@@ -42,7 +50,11 @@ class Heir(NamedTuple):
 
 
 def past_attempts(run: str, rank: int, to: str, part: int = 0) -> Sequence[PastAttempt]:
-    """The attempts at a rank that the store at `to` has, in the part of the rank that it holds."""
+    """Return the attempts at a rank that the store at `to` has, oldest first; () if it has none.
+
+    part: the number of the part of the rank that the store holds, where several collectors have
+        recorded one rank. A rank that cannot be read gives () too.
+    """
     try:
         located = find_run(run, to)
         reader = RankReader(located.location, rank, located.name, part)
@@ -59,11 +71,12 @@ def past_attempts(run: str, rank: int, to: str, part: int = 0) -> Sequence[PastA
 
 
 def heir_among(secret: bytes, attempts: Sequence[PastAttempt]) -> Heir | None:
-    """The writer that continues the one with `secret`; None where it has no attempt there yet.
+    """Return the writer that goes on for the one with `secret`; None if that has no attempt yet.
 
-    attempts: all attempts at the rank, oldest first. Only the last of them can be continued. Where
-    another attempt follows the writer's, the rest becomes a new attempt under the secret's heir;
-    and so on along the chain of heirs, so that every interrupted delivery is found again.
+    attempts: all attempts at the rank, oldest first. Only the last of them can be continued. If
+    another attempt follows the writer's, the rest of its records becomes a new attempt, under a
+    secret that `heir_of` derives; if that was interrupted too, under one derived from this, and so
+    on. So every interrupted delivery is found again.
     """
     known = {one.claim: number for number, one in enumerate(attempts)}
     if claim_of(secret) not in known:

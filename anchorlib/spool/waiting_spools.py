@@ -1,4 +1,4 @@
-"""The spools of this machine, seen from outside: how much waits in each, and who owns it."""
+"""The spools of this machine for `anchor status`: how much waits in each, and who owns it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ __all__ = ["LeftSpool", "SpoolRoom", "spool_room", "spools_here"]
 
 @dataclass(frozen=True, slots=True)
 class LeftSpool:
-    """One spool.
+    """One spool of this machine, as `anchor status` lists it.
 
-    run, rank, to: of its label; None where the label was lost.
-    nbytes: bytes of its segments.
-    live: whether a live process owns the spool, and so delivers it.
+    path: the spool's folder.
+    run, rank, to: as the spool's label says; None if the label was lost.
+    nbytes: bytes of the spool's segments.
+    live: whether a live process owns the spool, and therefore delivers it.
     """
 
     path: Path
@@ -33,16 +34,16 @@ class LeftSpool:
 
 @dataclass(frozen=True, slots=True)
 class SpoolRoom:
-    """The directory in which a session of this environment would spool, and its limit in bytes."""
+    """The directory in which a session would make its spool, and the most bytes of that spool."""
 
     path: Path
     limit: int
 
 
 def spool_room() -> SpoolRoom:
-    """Where a session of this environment would spool; makes no directory.
+    """Return where a session with these environment variables would make its spool, and how large.
 
-    Raises OptionError where ANCHOR_SPOOL_LIMIT holds no size.
+    No directory is made. Raises OptionError if ANCHOR_SPOOL_LIMIT holds no size.
     """
     path = spool_place()
     there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
@@ -51,7 +52,10 @@ def spool_room() -> SpoolRoom:
 
 
 def spools_here(place: Path | None = None) -> Iterator[LeftSpool]:
-    """The spools in a directory (None: where sessions of this environment spool), by name."""
+    """Yield the spools in a directory, by name; nothing if it cannot be read.
+
+    place: the directory; None for the one in which sessions make their spools.
+    """
     folder = spool_place() if place is None else place
     try:
         spools = sorted(path for path in folder.iterdir() if is_spool(path))

@@ -1,4 +1,4 @@
-"""Adds frames to a spool's segments, and brings them to the disk."""
+"""Writes frames (messages with records) into a spool's segment files, and syncs these to disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ _RETIRED: Final = 64  # finished segments that may stay open until they are sync
 
 
 class SegmentSize(NamedTuple):
-    """Bytes after which a segment is full: as a rule, and at most, where its notes are long."""
+    """The number of bytes after which a spool begins a new segment file.
+
+    usual: as a rule. most: at most, for segments that begin with long notes (definitions, lineage
+    and gaps), which must not fill a segment alone.
+    """
 
     usual: int
     most: int
@@ -39,13 +43,13 @@ GapKey = tuple[str, str, str, str]
 
 
 class SpoolWriter:
-    """The writing hand of one spool; any thread may call it.
+    """Writes the segment files of one spool; any thread may call the methods.
 
     hello: the message that every segment begins with.
     definitions, lineage: lists of messages that others extend; each segment repeats all of them.
     sync: whether a thread syncs the written bytes to the disk every 50 ms.
 
-    What was written can be read once it was published.
+    Readers see what was written once `publish` was called.
     """
 
     def __init__(  # each is a choice of its own, by keyword
@@ -86,9 +90,10 @@ class SpoolWriter:
             self._thread.start()
 
     def frame(self, frame: Encoded, first: int, *, more: bool) -> None:
-        """Add a frame whose first record is number `first`.
+        """Write a frame, whose first record has number `first`, and new definitions before it.
 
-        more: further fragments of its last record follow. Raises OSError, and adds nothing then.
+        more: whether the frame's last record goes on in the next frame. If OSError is raised,
+        nothing was written.
         """
         with self._lock:
             self._make_room(first, frame.definitions)
@@ -99,9 +104,9 @@ class SpoolWriter:
             self._end, self._open = frame.end, more
 
     def gap(self, gaps: Iterable[Gap]) -> None:
-        """Take gap statements, which count from the session's start.
+        """Keep gap statements, to be written with the next frame or by `notes`.
 
-        They are written with the next frame, or by `notes`.
+        Their counts are totals since the session's start, so a later one replaces an earlier one.
         """
         with self._lock:
             stated = {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in gaps}
@@ -109,9 +114,9 @@ class SpoolWriter:
             self._untold |= stated
 
     def notes(self, *, closed: bool = False) -> None:
-        """Write the gap statements and lineage that came since the last frame.
+        """Write the gap statements and lineage that are new since the last frame.
 
-        closed: write also that the session is over. Raises OSError.
+        closed: whether to write also that the session is over. Raises OSError.
         """
         with self._lock:
             defined = self._told[0]
@@ -128,17 +133,17 @@ class SpoolWriter:
                 self._publish()
 
     def publish(self) -> None:
-        """Let readers read all that was written so far."""
+        """Make everything that was written so far visible to readers."""
         with self._lock:
             self._publish()
 
     @property
     def position(self) -> tuple[Segment | None, int]:
-        """The segment and the offset at which the next entry will be written."""
+        """(segment, offset in it) where the next entry will be written; the segment may be None."""
         return self._segment, self._written
 
     def sync(self) -> None:
-        """Return when all written bytes survive a power loss. Raises OSError."""
+        """Block until all written bytes survive a power loss. Raises OSError."""
         with self._lock:
             files, self._retired = self._retired, []
             if self._file >= 0:
@@ -154,7 +159,7 @@ class SpoolWriter:
                 os.close(file)
 
     def close(self) -> None:
-        """Sync everything to the disk, and end the thread."""
+        """End the syncing thread, sync everything to the disk, and close the file."""
         self._over.set()
         self._dirty.set()
         if self._thread.ident is not None:
@@ -172,9 +177,9 @@ class SpoolWriter:
             self._segment.end = max(self._segment.end, self._end)
 
     def _make_room(self, first: int, definitions: int) -> None:
-        """Begin a new segment unless record `first` can be added to the present one.
+        """Begin a new segment unless a frame that begins with record `first` fits the present one.
 
-        definitions: how many of them the frame needs. Raises OSError.
+        definitions: how many of the definitions the frame needs. Raises OSError.
         """
         full = self._written >= self._full_at and not self._open
         follows = first == self._end - self._open
@@ -213,9 +218,10 @@ class SpoolWriter:
                 os.close(file)
 
     def _notes(self, definitions: int) -> bytes:
-        """The entries to be written before a frame that needs the first `definitions` of them.
+        """Return the entries to write before a frame: what the segment does not hold yet.
 
-        They are the definitions, lineage and gap statements that the segment does not yet hold.
+        These are definitions, lineage and gap statements.
+        definitions: how many of the definitions the frame needs.
         """
         defined, lineage = self._told
         parts: list[bytes] = []
@@ -259,7 +265,7 @@ class SpoolWriter:
             self.sync_or_warn()
 
     def sync_or_warn(self) -> None:
-        """Call `sync`, and warn the first time that the disk fails."""
+        """Call `sync`; where the disk fails, log a warning, the first time only."""
         try:
             self.sync()
         except OSError as fault:

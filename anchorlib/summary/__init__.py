@@ -5,16 +5,17 @@
 
 float_bits       the bits of a float, and an array's elements in cache-sized blocks
 exponent_counts  counts exponents; `pairs`: two float32 at a time
-moments          min, max, sum and l2
-histogram        Log2Histogram: a value that can be added
-rows             ArraySummary, summarise, digest
+moments          min, max, sum and l2 (the Euclidean norm)
+histogram        Log2Histogram, the histogram of exponents; two of them can be added
+rows             ArraySummary, summarise, digest: the summary of one array
 columns          figures_of: the summaries of many records as columns, in one pass
 exact_sums       sums of floats that do not depend on the order of adding
 arrays           anything array-like as raw storage; log2_histogram, for users
 shares           how the elements would land in a narrower float: `anchor hist --as`
 scales           the loss scales with which a narrower float loses least
-compiled         tally and moments in one compiled call, where the extra `fast` is installed
-object_file      the machine code of `kernels`, made by a process beside this one
+compiled         counts and moments in one compiled call, where the extra `fast` is installed
+kernels          the code that is compiled, with numba
+object_file      compiles `kernels` in a process beside this one, and links the machine code
 
 The summaries are made with numpy, or with compiled code that gives the same bits. Elements are
 classified by their bits wherever float arithmetic would give another answer in a thread that

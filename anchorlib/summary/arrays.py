@@ -20,7 +20,7 @@ __all__ = ["as_storage", "log2_histogram"]
 
 
 def log2_histogram(array: Any, dtype: str | None = None) -> Log2Histogram:
-    """How many elements lie in each power of two, exactly, from their exponent bits.
+    """Count, exactly, how many elements lie in each power of two, from their exponent bits.
 
     array: a torch tensor (any device, bfloat16 and fp8 too), a numpy or ml_dtypes array, nested
         lists, a number: whatever numpy makes an array of.
@@ -36,9 +36,11 @@ def log2_histogram(array: Any, dtype: str | None = None) -> Log2Histogram:
 
 
 def as_storage(array: Any, dtype: str | None = None) -> tuple[np.ndarray[Any, Any], str]:
-    """The raw storage of anything array-like, any strides, and the name of its element type.
+    """Return (array of the raw storage, torch's name of the element type) of anything array-like.
 
-    It shares memory with `array` where it can. Arguments and errors are those of `log2_histogram`.
+    The raw storage has any strides, and shares memory with `array` where it can. `array` may be
+    whatever `log2_histogram` accepts; `dtype` is torch's name of the element type, if `array` is
+    raw storage itself. Raises UnknownDTypeError, UnsupportedError.
     """
     raw, name = _of_tensor(array) if _is_tensor(array) else _of_array(np.asarray(_plain(array)))
     if dtype is None:
@@ -69,9 +71,10 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _plain(held: Any) -> Any:
-    """`held` with its tensors, also those in nested lists, replaced by arrays.
+    """Return `held` with each torch tensor in it, also in nested lists, replaced by a numpy array.
 
-    numpy would call `numpy()` on each tensor, whose storage nobody could resize from then on.
+    Otherwise numpy would call the method `numpy()` of each tensor, after which torch lets nobody
+    resize the tensor's storage.
     """
     if _is_tensor(held):
         return dtypes.decode(*_of_tensor(held))

@@ -29,13 +29,13 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Buffer: TypeAlias = bytes | memoryview
 
 SMALL = 4096
-"""Arrays of up to so many elements are summarised together with others."""
+"""Arrays of up to so many elements count as small: they are summarised together with others."""
 
 FEW = 3
-"""Up to so many small arrays of one dtype are summarised singly, which is faster then."""
+"""Up to so many small arrays of one dtype are summarised singly, which is faster for so few."""
 
 TOGETHER = 256
-"""Arrays in one pass: their exponent counters fill half a megabyte."""
+"""The most arrays in one pass: their exponent counters fill half a megabyte."""
 
 _DIGEST_BYTES = 16
 _MOMENTS = ("min", "max", "sum", "l2")
@@ -44,12 +44,13 @@ _COUNTS = ("zero", "nan", "inf", "subnormal")
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Summaries of n records, column by column.
+    """The summaries of n records, column by column.
 
-    digest: (n, 2), the big-endian halves of each record's xxh3-128.
-    columns: of n entries each: min, max, sum, l2 (float64), zero, nan, inf, subnormal (uint64), and
-        bins (int64), the length of each record's histogram.
-    exponents, elements: the histograms, one record's after the other's (int16, uint64).
+    digest: shape (n, 2), the big-endian halves of the xxh3-128 hash of each record's values.
+    columns: name → array of n entries: min, max, sum, l2 (float64), zero, nan, inf, subnormal
+        (uint64), and bins (int64), the number of bins of each record's histogram.
+    exponents, elements: exponent (int16) and count (uint64) of each histogram bin, record after
+        record.
     """
 
     digest: Array
@@ -61,7 +62,7 @@ class Figures:
 def figures_of(
     values: Sequence[Buffer], layout: Array, layouts: Sequence[tuple[str, int]]
 ) -> Figures:
-    """The summaries of many arrays, as columns.
+    """Compute the summaries of many arrays, as columns; small arrays are summarised together.
 
     values: the raw storage of each array, in C order.
     layout: for each array, the index of its layout in `layouts`.
@@ -89,7 +90,11 @@ def figures_of(
 def _small(
     layout: Array, layouts: Sequence[tuple[str, int]], kinds: Sequence[DType]
 ) -> Iterator[tuple[DType, Array, Array]]:
-    """The small arrays of each dtype, smaller ones first: dtype, indices, numbers of elements."""
+    """Yield (dtype, indices of its small arrays, their numbers of elements), by ascending size.
+
+    Only dtypes that are scanned as float32 come, and only those with more than FEW small arrays;
+    other arrays are summarised singly. A complex element counts as two.
+    """
     for name in dict.fromkeys(name for name, _ in layouts):
         kind = dtypes.dtype(name)
         if layout_of(kind) is not SINGLE:
@@ -105,7 +110,10 @@ def _small(
 
 
 def _groups(sizes: Array) -> Iterator[tuple[int, int]]:
-    """The bounds of groups of arrays whose elements fit into one block."""
+    """Yield (first, last) of groups of neighbouring arrays whose elements fit into one block.
+
+    sizes: the number of elements of each array. `last` is exclusive.
+    """
     ends = np.cumsum(sizes)
     first = 0
     while first < len(sizes):
@@ -116,7 +124,7 @@ def _groups(sizes: Array) -> Iterator[tuple[int, int]]:
 
 
 class _Made:
-    """The columns of figures, whose rows are filled in any order."""
+    """Collects the summaries of `rows` records as columns; the rows are filled in any order."""
 
     def __init__(self, rows: int) -> None:
         self._digests = np.empty((rows, _DIGEST_BYTES), np.uint8)
@@ -126,7 +134,7 @@ class _Made:
         self._pairs: list[tuple[Array, Array, Array]] = []  # whose, exponents, elements
 
     def add(self, at: int, summary: ArraySummary) -> None:
-        """Fill row `at` with the summary of one array."""
+        """Write the summary of one array into row `at`."""
         columns, histogram = self._columns, summary.histogram
         self._digests[at] = np.frombuffer(summary.digest, np.uint8)
         for name in _MOMENTS:
@@ -140,10 +148,11 @@ class _Made:
     def add_floats(
         self, places: Array, values: Sequence[Buffer], sizes: Array, kind: DType
     ) -> Array:
-        """Fill the rows `places` with figures of arrays whose elements fit into one block.
+        """Fill the rows `places` with the summaries of arrays whose elements fit into one block.
 
-        Returns the rows of arrays with a NaN, an infinity or a subnormal float32: these have to be
-        summarised singly.
+        values, sizes, kind: raw storage, number of elements, and dtype of these arrays.
+        Returns the rows of arrays with a NaN, an infinity or a subnormal float32: they are filled
+        wrongly, and have to be summarised singly.
         """
         flat, real = parts(np.frombuffer(b"".join(values), kind.storage), kind)
         pieces = (SCANS.pieces or _pieces)(
@@ -161,7 +170,10 @@ class _Made:
         return places[pieces.odd]
 
     def _add_histograms(self, places: Array, pieces: Pieces, kind: DType) -> None:
-        """Add the histograms of the arrays, whose exponent field 0 counts zeros alone."""
+        """Add the histograms of the arrays in the rows `places`.
+
+        Arrays with subnormal elements are left out, so that exponent field 0 counts zeros alone.
+        """
         if pieces.odd.any():
             pieces.counts[pieces.odd] = 0
         used = np.flatnonzero(pieces.counts)
@@ -178,7 +190,7 @@ class _Made:
             self._columns["subnormal"][places] = subnormal.astype(np.uint64)
 
     def figures(self) -> Figures:
-        """The filled columns, with the histograms in the order of the rows."""
+        """Return the filled columns, with the histograms in the order of the rows."""
         digest = self._digests.view(">u8")
         if not self._pairs:
             return Figures(digest, self._columns, np.empty(0, "<i2"), np.empty(0, np.uint64))
@@ -195,7 +207,11 @@ class _Made:
 
 
 def _pieces(values: Array, bounds: Array) -> Pieces:
-    """The figures of many small arrays, made with numpy; `SCANS.pieces` is compiled to the same."""
+    """Compute the figures of many small float32 arrays with numpy.
+
+    values: the elements of all arrays, end to end. bounds: the start of each array, and the last
+    end. `SCANS.pieces` is a compiled function that gives the same bits.
+    """
     starts, sizes = bounds[:-1], np.diff(bounds)
     patterns = values.view(SINGLE.unsigned)
     fields = (patterns >> SINGLE.mantissa).astype(np.int64) & (SINGLE.fields - 1)
@@ -215,14 +231,15 @@ def _pieces(values: Array, bounds: Array) -> Pieces:
 
 
 def _ordered(patterns: Array) -> Array:
-    """Integers that are ordered as the floats with these bits are; its own inverse."""
+    """Convert float32 bit patterns (int32) to integers ordered as the floats are, and back."""
     ordered: Array = patterns ^ ((patterns >> 31) & 0x7FFFFFFF)
     return ordered
 
 
 def _sums(wide: Array, sizes: Array) -> Array:
-    """The sum of each piece; neighbouring pieces of one size are summed together.
+    """Return the sum of each array; neighbouring arrays of one size are summed in one call.
 
+    wide: the elements of all arrays, end to end. sizes: the number of elements of each.
     `np.add.reduceat` adds in another order than `sum`, and its last bits differ.
     """
     sums: list[Array] = []

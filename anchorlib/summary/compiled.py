@@ -1,10 +1,11 @@
-"""The compiled scan of `kernels`, linked into this process once it has scanned enough bytes.
+"""The compiled scan of `kernels`, linked into a process once that has summarised enough bytes.
 
     WORTH bytes scanned ─▶ a child compiles, and compares with numpy ─▶ linked: one call an array
 
 Callers use numpy instead until then, without the extra `fast`, and where anything goes wrong.
-No recording waits for the child, which takes about three seconds at low priority; linking takes 30
-ms. Where somebody waits (`Scans.load`, as `anchor doctor` does) the child has their priority.
+No recording waits for the child process, which takes about three seconds at low priority; linking
+takes 30 ms. A child that somebody waits for (`Scans.load`, as `anchor doctor` does) runs at normal
+priority.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ WORTH: Final = 1 << 29
 """A process has the scan compiled after so many bytes, for which numpy takes half a second."""
 
 LEAST: Final = 1 << 10
-"""Elements of the smallest array for which a call of the compiled scan is faster than numpy."""
+"""From so many elements on a call of the compiled scan is faster than numpy."""
 
 COUNT_ONLY: Final = -1
 
@@ -48,7 +49,7 @@ LAYOUTS: Final = {"single": SINGLE, "double": DOUBLE}
 
 
 class _Room(threading.local):
-    """The counters and sums of one layout that a thread's scans add to."""
+    """The memory of each thread to which scans of one bit layout add their counts and sums."""
 
     def __init__(self, layout: BitLayout) -> None:
         self.counts = np.zeros((4, 2 * layout.fields), np.int64)
@@ -81,12 +82,16 @@ class Scan:
         self._room = _Room(layout)
 
     def tally(self, flat: Array, kind: DType) -> FloatTally:
-        """The tally of the elements `flat`, as `parts` returns them."""
+        """Return the exponent counts of the elements `flat` of type `kind` (both from `parts`)."""
         self._add(flat, kind, COUNT_ONLY)
         return self._tally()
 
     def both(self, flat: Array, kind: DType) -> tuple[FloatTally, Moments] | None:
-        """The tally and the moments; None where squares need scaling, which the scan lacks."""
+        """Return the exponent counts and the moments of the elements `flat` of type `kind`.
+
+        Returns None if squares of elements would leave float64's range: only FloatMoments can
+        scale them.
+        """
         self._add(flat, kind, SAFE)
         low, high, unsafe = self._room.ends.tolist()
         if unsafe:
@@ -119,9 +124,9 @@ class Scan:
 
 
 class Pieces(NamedTuple):
-    """The figures of many small arrays of float32, one row for each array.
+    """The figures of many small float32 arrays; each field has one entry (or row) per array.
 
-    counts: [array][exponent field], how many elements have that exponent field.
+    counts: [array][exponent field]: how many elements have that exponent field.
     odd: whether the array has a NaN, an infinity or a subnormal; its other figures are wrong then.
     low, high: the extremes, as int32 numbers that are ordered as the values are.
     sums, squares: the sums of the values and of their squares.
@@ -152,17 +157,17 @@ def _pieces_by(function: Function) -> Callable[[Array, Array], Pieces]:
 
 
 class Scans:
-    """The compiled scans of a process.
+    """The compiled scans of this process, and how they come to be compiled and linked.
 
-    fault: the reason why there are none and never will be; None while there may be.
+    fault: why this process has no compiled scans and never will; None if it has, or still may.
     """
 
     def __init__(self) -> None:
         self._ready: dict[str, Scan] = {}
         self.pieces: Callable[[Array, Array], Pieces] | None = None
-        """The compiled counterpart of `columns._pieces`, once it is linked.
+        """The compiled counterpart of `columns._pieces`; None until it is linked.
 
-        It takes the values of all arrays (float32), and their starts and last end (int64).
+        Its arguments are the values of all arrays (float32), and their starts and last end (int64).
         """
         self._seen = 0
         self._lock = threading.Lock()
@@ -170,7 +175,11 @@ class Scans:
         self.fault: str | None = None
 
     def get(self, layout: BitLayout, flat: Array) -> Scan | None:
-        """The scan for array `flat` of `layout`; None where none is linked, or numpy is faster."""
+        """Return the compiled scan to use for the array `flat`; None to use numpy.
+
+        It is None if no scan is linked yet, or if numpy is faster. The call notes how many bytes
+        are summarised, and after WORTH bytes has the scans compiled.
+        """
         if self._ready:
             name = "double" if layout is DOUBLE else "single"
             return self._ready[name] if flat.size >= LEAST and flat.flags.aligned else None
@@ -184,7 +193,7 @@ class Scans:
         return None
 
     def load(self) -> str | None:
-        """Wait until the scans are linked; returns `fault`, None where they are."""
+        """Wait until the scans are linked; return None, or `fault` if they cannot be."""
         with self._lock:
             while not self._ready and self.fault is None:
                 self._go_on(wait=True)
@@ -208,7 +217,7 @@ def _linked(code: bytes) -> tuple[dict[str, Scan], Callable[[Array, Array], Piec
 
 
 def compared(code: bytes) -> None:
-    """Raises ArithmeticError where a scan of the object file `code` gives other bits than numpy.
+    """Raise ArithmeticError if a scan of the object file `code` gives other bits than numpy.
 
     Another version of numpy may add in another order; a compiler may contract multiply and add.
     """

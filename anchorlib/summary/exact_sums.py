@@ -1,8 +1,8 @@
 """Sums of floats without rounding, so that it does not matter in which order numbers are added.
 
-A float is a whole number times a power of two. Cut into limbs of 32 bits, it is added as whole
-numbers are: two machines that add up different parts of the same numbers come to the same sum. It
-is rounded once, when it is asked for.
+A float is a whole number times a power of two. Cut into limbs (digits) of 32 bits, floats are added
+as whole numbers are: two machines that add up different parts of the same numbers come to the same
+sum. It is rounded once, when it is asked for. Many sums are held together; each is called a cell.
 
     key = cell * LIMBS + limb      counts: whole numbers, each times 2^(32 * limb - _SHIFT)
 """
@@ -19,7 +19,10 @@ __all__ = ["LIMBS", "ExactSums", "added_up"]
 
 Array = np.ndarray[Any, Any]
 LIMBS: Final = 256
-"""More limbs than the square of any float64 needs; the last three count what is not finite."""
+"""How many limbs a sum has: more than the square of any float64 needs.
+
+The last three count infinities of both signs, and NaN.
+"""
 _SHIFT: Final = 2304  # the square of the smallest float64, with its 106 bits, is a whole number
 _BITS: Final = 32
 _LOW: Final = np.uint64((1 << _BITS) - 1)
@@ -30,9 +33,10 @@ _POSITIVE, _NEGATIVE, _NAN = LIMBS - 3, LIMBS - 2, LIMBS - 1
 
 @dataclass(frozen=True, slots=True)
 class ExactSums:
-    """Sums of several cells, each exact.
+    """Several exact sums of floats; a cell is the number of one of the sums.
 
-    keys: ascending, see the module. counts: one whole number for each, none of them zero.
+    keys: cell * LIMBS + limb, ascending. counts: for each key the whole number in that limb (a
+    digit of 32 bits, before carries), never zero.
     """
 
     keys: Array
@@ -40,7 +44,7 @@ class ExactSums:
 
     @classmethod
     def of(cls, cells: Array, values: Array) -> ExactSums:
-        """The sum of the values of each cell; cells: the number of each value's cell."""
+        """Add up `values`; `cells` says, for each value, the number of the sum it belongs to."""
         finite = np.isfinite(values)
         cell, mantissa, exponent, sign = _taken_apart(cells[finite], values[finite])
         parts = [_limbs(cell, mantissa, exponent, sign), _not_finite(cells, values, finite)]
@@ -48,7 +52,7 @@ class ExactSums:
 
     @classmethod
     def of_squares(cls, cells: Array, values: Array) -> ExactSums:
-        """The sum of the squares of the values of each cell."""
+        """Add up the squares of `values`; `cells` says which sum each value belongs to."""
         finite = np.isfinite(values)
         cell, mantissa, exponent, _ = _taken_apart(cells[finite], values[finite])
         one = np.ones(len(cell), np.int64)
@@ -68,32 +72,35 @@ class ExactSums:
         return cls(keys[counts != 0], counts[counts != 0])
 
     def moved(self, cells: Array) -> ExactSums:
-        """These sums with other cells: the sum of cell k is added to cell `cells[k]`."""
+        """Return the sums renumbered: sum number k is added to the sum with number `cells[k]`."""
         keys = cells[self.keys // LIMBS] * LIMBS + self.keys % LIMBS
         return self._added([(keys, self.counts)])
 
     @classmethod
     def pooled(cls, parts: list[ExactSums]) -> ExactSums:
-        """The sums of several parts together."""
+        """Add up several `ExactSums`: sums of the same number are added to each other."""
         none = np.empty(0, np.int64)
         return cls._added([(none, none), *((one.keys, one.counts) for one in parts)])
 
     def rounded(self, cells: int) -> Array:
-        """The sums of the first `cells` cells, each rounded once: float64."""
+        """Return the first `cells` sums as float64, each rounded once; 0 for an empty sum."""
         sums = np.zeros(cells)
         for cell, number in self._numbers(sums):
             sums[cell] = _float(number, -_SHIFT)
         return sums
 
     def roots(self, cells: int) -> Array:
-        """The square roots of the sums of the first `cells` cells, each rounded once: float64."""
+        """Return the square roots of the first `cells` sums as float64, each rounded once."""
         roots = np.zeros(cells)
         for cell, number in self._numbers(roots):
             roots[cell] = _root(number)
         return roots
 
     def _numbers(self, not_finite: Array) -> list[tuple[int, int]]:
-        """Each cell with its sum times 2^_SHIFT; those not finite go into `not_finite`."""
+        """Return (cell, its sum times 2^_SHIFT) for each finite sum.
+
+        Sums that are infinite or NaN are written into the array `not_finite` instead.
+        """
         numbers: dict[int, int] = {}
         odd: dict[int, set[int]] = {}
         for key, count in zip(self.keys.tolist(), self.counts.tolist(), strict=True):
@@ -111,7 +118,7 @@ class ExactSums:
 
 
 def added_up(keys: Array, counts: Array) -> tuple[Array, Array]:
-    """The different keys, ascending, and the sum of the counts of each."""
+    """Return (the distinct keys, ascending; the sum of the counts of each)."""
     order = np.argsort(keys, kind="stable")
     keys, counts = keys[order], counts[order]
     first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)])
@@ -120,7 +127,7 @@ def added_up(keys: Array, counts: Array) -> tuple[Array, Array]:
 
 
 def _taken_apart(cells: Array, values: Array) -> tuple[Array, Array, Array, Array]:
-    """Cell, mantissa, exponent and sign of each value: sign * mantissa * 2^exponent."""
+    """Return (cells, mantissa, exponent, sign) with value = sign * mantissa * 2^exponent."""
     fraction, exponent = np.frexp(np.abs(values).astype(np.float64))
     mantissa = np.ldexp(fraction, _MANTISSA).astype(np.uint64)
     sign = np.where(values < 0, -1, 1)
@@ -128,7 +135,10 @@ def _taken_apart(cells: Array, values: Array) -> tuple[Array, Array, Array, Arra
 
 
 def _limbs(cells: Array, numbers: Array, exponents: Array, signs: Array) -> tuple[Array, Array]:
-    """Keys and counts of sign * number * 2^exponent; a number has at most 63 bits."""
+    """Cut sign * number * 2^exponent into limbs; return their keys and counts.
+
+    cells: the sum that each number belongs to. A number has at most 63 bits.
+    """
     limb, shift = np.divmod(exponents + _SHIFT, _BITS)
     shift = shift.astype(np.uint64)
     bits = np.uint64(_BITS)
@@ -146,7 +156,7 @@ def _not_finite(cells: Array, values: Array, finite: Array) -> tuple[Array, Arra
 
 
 def _float(number: int, exponent: int) -> float:
-    """number * 2^exponent, rounded to nearest."""
+    """Return number * 2^exponent, rounded to nearest; infinite beyond float64's range."""
     try:
         return float(number << exponent) if exponent >= 0 else number / (1 << -exponent)
     except OverflowError:
@@ -154,7 +164,7 @@ def _float(number: int, exponent: int) -> float:
 
 
 def _root(number: int) -> float:
-    """sqrt(number * 2^-_SHIFT), rounded to nearest."""
+    """Return sqrt(number * 2^-_SHIFT), rounded to nearest."""
     shift = max(2 * 64 - number.bit_length(), 0)
     shift += shift % 2  # _SHIFT is even too, so that the root of the power of two is whole
     wide = number << shift

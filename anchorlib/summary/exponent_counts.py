@@ -1,4 +1,4 @@
-"""Counts exponents, block by block, from the bits.
+"""Counts how many elements have each exponent, block by block, from the elements' bits.
 
 `np.log2` is wrong just below powers of two and several times slower. A comparison of floats takes
 subnormals for zero in a thread that flushes them. Integer arithmetic on the bits has neither fault.
@@ -27,7 +27,8 @@ class Finite(NamedTuple):
     """The finite elements of a block.
 
     patterns: the bits of the elements, unsigned.
-    subnormal: which elements are subnormal in the layout they are scanned in; None where none is.
+    subnormal: for each element, whether it is subnormal as the float32 or float64 that it is
+        scanned as; None if none is.
     """
 
     patterns: np.ndarray[Any, Any]
@@ -35,7 +36,7 @@ class Finite(NamedTuple):
 
 
 class FloatTally:
-    """Exponent counts of float32 or float64 values."""
+    """Counts how many float32 or float64 values have each exponent."""
 
     __slots__ = ("_inf", "_layout", "_low", "_signed_fields")
 
@@ -54,17 +55,20 @@ class FloatTally:
         low: np.ndarray[Any, Any] | None,
         inf: int,
     ) -> FloatTally:
-        """The tally with these counters.
+        """Make a tally of counters that other code has counted.
 
-        signed_fields: elements by sign and exponent field. low: subnormals by their top bit; None
-        where there are none. inf: how many infinities.
+        signed_fields: how many elements have each sign and exponent field. low: how many subnormals
+        have each top bit; None if there are none. inf: how many elements are infinite.
         """
         tally = cls(layout)
         tally._signed_fields, tally._low, tally._inf = signed_fields, low, inf
         return tally
 
     def add(self, flat: np.ndarray[Any, Any], kind: DType) -> Iterator[Finite]:
-        """Count elements of `parts`; yields the finite ones, block by block."""
+        """Count the elements `flat` of type `kind`, and yield the finite ones, block by block.
+
+        flat, kind: what `parts` returns. Elements are counted only as the result is iterated.
+        """
         if kind.name != "float32" or flat.size < PAIRED:
             for block in blocks(flat):
                 yield self._add_block(elements(block, kind))
@@ -95,7 +99,10 @@ class FloatTally:
         return Finite(patterns, None)
 
     def histogram(self, kind: DType) -> Log2Histogram:
-        """The histogram of all elements so far; `kind`, their type, decides which are subnormal."""
+        """Return the histogram of all elements counted so far.
+
+        kind: the elements' dtype, which decides which of them count as subnormal.
+        """
         layout = self._layout
         counts = self._signed_fields[: layout.fields] + self._signed_fields[layout.fields :]
         lowest, nonfinite = int(counts[0]), int(counts[-1])
@@ -124,12 +131,15 @@ class FloatTally:
 
 
 def _only_zeros(patterns: np.ndarray[Any, Any], low: int) -> bool:
-    """Whether the `low` elements with the lowest exponent field are all 0.0."""
+    """Return whether those elements that have the lowest exponent field are all 0.0.
+
+    low: how many these are. The others with that field are -0.0 or subnormal.
+    """
     return not low or patterns.size - np.count_nonzero(patterns) == low
 
 
 class IntegerTally:
-    """Exponent counts of integers: the exponent is the number of bits of |x|, less one."""
+    """Counts how many integers have each exponent: the number of bits of |x|, less one."""
 
     __slots__ = ("_fields",)
 
@@ -137,24 +147,24 @@ class IntegerTally:
         self._fields = np.zeros(DOUBLE.fields, np.int64)
 
     def add(self, values: np.ndarray[Any, Any]) -> None:
-        """Count a block of integers."""
+        """Count the exponents of a block of integers."""
         self._fields += np.bincount(_top_bit(magnitudes(values)), minlength=DOUBLE.fields)
 
     def histogram(self) -> Log2Histogram:
-        """The histogram of all integers so far."""
+        """Return the histogram of all integers counted so far."""
         zero = int(self._fields[0])
         return Log2Histogram(_bins(self._fields[1:], 1 - DOUBLE.bias), zero)
 
 
 def magnitudes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """|x| of integers, unsigned."""
+    """Return |x| of each integer, as unsigned integers of the same width."""
     # abs() returns the smallest integer itself, but its bits read as unsigned are its magnitude.
     absolute: np.ndarray[Any, Any] = np.abs(values)
     return absolute.view(values.dtype.str.replace("i", "u"))
 
 
 def _top_bit(unsigned: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The exponent field of each integer as a float64: 1023 + floor(log2); 0 for 0.
+    """Return 1023 + floor(log2) of each integer, its exponent field as a float64; 0 for 0.
 
     The result lies in `SCRATCH.double`.
     """
@@ -167,7 +177,10 @@ def _top_bit(unsigned: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _bins(counts: np.ndarray[Any, Any] | None, first: int) -> dict[int, int]:
-    """{exponent: count} of the counters that are not zero; the first counter is for `first`."""
+    """Return {exponent: count} of the counters that are not zero.
+
+    counts: counters of the exponents first, first + 1, …; None gives an empty dict.
+    """
     if counts is None:
         return {}
     used = np.flatnonzero(counts)

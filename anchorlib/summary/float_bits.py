@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 BLOCK = 1 << 16
-"""Elements of one block: a few arrays of this size fit into the second-level cache."""
+"""The most elements of a block: a few arrays of this size fit into the second-level cache."""
 
 CHUNK = 1 << 18
-"""Elements of one chunk, where exponents are counted in pairs."""
+"""The most elements of a chunk, a larger block, in which exponents are counted in pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class BitLayout:
 
     @property
     def lowest_exponent(self) -> int:
-        """e where the smallest subnormal is 2**e."""
+        """The exponent of the smallest subnormal number, which is 2**lowest_exponent."""
         return 1 - self.bias - self.mantissa
 
     def value(self, pattern: int) -> float:
-        """The value of one pattern, exact also where arithmetic flushes subnormals."""
+        """Return the float that has these bits, also in a thread that flushes subnormals."""
         if self.mantissa == DOUBLE.mantissa:
             return float(struct.unpack("<d", struct.pack("<Q", pattern))[0])
         magnitude = pattern & (self.sign - 1)
@@ -75,7 +75,7 @@ class BitLayout:
         return magnitude * 2.0**self.lowest_exponent * (-1.0 if pattern & self.sign else 1.0)
 
     def ordered(self, number: int) -> float:
-        """The value of this number in the ascending order of all values of the format.
+        """Return the float with this number, where all floats are numbered in ascending order.
 
         0.0 has the number 0, and -0.0 has -1.
         """
@@ -96,7 +96,7 @@ DOUBLE = _layout(64, 52)
 
 
 class _Scratch(threading.local):
-    """Buffers for each thread that summarises: of `BLOCK` elements, and of `CHUNK` pairs.
+    """Scratch buffers of each thread: two of `BLOCK` elements, and one for a chunk's pairs.
 
     New buffers for each block can cost more than the arithmetic: the allocator returns their pages
     to the system each time, and the system clears them again (float16: 2.6 times slower).
@@ -114,16 +114,19 @@ _REAL = {"complex32": "float16", "complex64": "float32", "complex128": "float64"
 
 
 def layout_of(kind: DType) -> BitLayout | None:
-    """The layout that elements of this type are scanned in; None for integers and bool."""
+    """Return the bit layout in which elements of this type are scanned: float32's or float64's.
+
+    Returns None for integers and bool.
+    """
     if kind.family in ("int", "bool"):
         return None
     return DOUBLE if kind.name in ("float64", "complex128") else SINGLE
 
 
 def parts(raw: np.ndarray[Any, Any], kind: DType) -> tuple[np.ndarray[Any, Any], DType]:
-    """The elements of a storage array, contiguous in one dimension, and their element type.
+    """Return (the elements of a storage array, contiguous in one dimension; their element type).
 
-    Complex elements come as their real and imaginary parts, with the type of these parts.
+    Complex elements become two each, the real and the imaginary part, with the type of these.
     """
     flat = np.ascontiguousarray(raw).reshape(-1)
     if kind.family != "complex":
@@ -133,9 +136,9 @@ def parts(raw: np.ndarray[Any, Any], kind: DType) -> tuple[np.ndarray[Any, Any],
 
 
 def elements(block: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, Any]:
-    """The values of a block of `parts`: float32, float64, or integers (True is 1).
+    """Convert a block of what `parts` returns to float32, float64, or integers (True becomes 1).
 
-    They may lie in `SCRATCH.single`, and are valid until the next block then.
+    The result may lie in `SCRATCH.single`: it is valid only until the next block is converted.
     """
     if kind.family == "bool":
         truth: np.ndarray[Any, Any] = block.view(np.uint8) != 0  # any byte but 0 means True
@@ -150,7 +153,7 @@ def elements(block: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, Any]:
 
 
 def blocks(flat: np.ndarray[Any, Any], size: int | None = None) -> Iterator[np.ndarray[Any, Any]]:
-    """The array `flat` in pieces of at most `size` elements (None: BLOCK)."""
+    """Yield the one-dimensional array `flat` in pieces of at most `size` elements (None: BLOCK)."""
     size = size or BLOCK
     for start in range(0, flat.size, size):
         yield flat[start : start + size]

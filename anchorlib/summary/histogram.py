@@ -1,4 +1,4 @@
-"""The log2 histogram: a frozen value; the sum of two is the histogram of both arrays."""
+"""The log2 histogram of an array: how many of its elements lie in each power of two."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Log2Histogram:
         inf: int = 0,
         subnormal: int = 0,
     ) -> Log2Histogram:
-        """The histogram of stored columns: ascending `exponents` and their `counts`."""
+        """Make a histogram of ascending `exponents` and the number of elements of each."""
         return cls(
             dict(zip(_ints(exponents), _ints(counts), strict=True)), zero, nan, inf, subnormal
         )
 
     @classmethod
     def pooled(cls, histograms: Iterable[Log2Histogram]) -> Log2Histogram:
-        """The sum of many histograms."""
+        """Add up histograms; the sum of none is an empty histogram."""
         bins: Counter[int] = Counter()
         zero = nan = inf = subnormal = 0
         for one in histograms:
@@ -76,7 +76,7 @@ class Log2Histogram:
         return Log2Histogram.pooled((self, other))
 
     def to_dict(self) -> dict[str, Any]:
-        """The histogram as a JSON object; the exponents become strings."""
+        """Return the histogram as a dict for JSON; the exponents become strings."""
         return {
             "numel": self.numel,
             "count": self.count,
@@ -89,5 +89,5 @@ class Log2Histogram:
 
 
 def _ints(values: Any) -> list[int]:
-    """Python integers, which JSON can hold, from an array or any iterable."""
+    """Convert an array, or any iterable of numbers, to a list of Python integers, as JSON needs."""
     return values.tolist() if hasattr(values, "tolist") else [int(value) for value in values]

@@ -32,10 +32,10 @@ LEAF = 128
 
 @intrinsic
 def rows(_context: Any, values: Any, _start: Any, _stop: Any) -> Any:
-    """The sums of values and of squares of values[start:stop], a multiple of eight elements.
+    """Return (sum, sum of squares) of values[start:stop], a multiple of eight elements.
 
-    Written with vectors, as the compiler does not vectorise a loop over eight sums, which takes six
-    times as long.
+    This is written with vectors: the compiler does not vectorise a loop over eight sums, which
+    takes six times as long then.
     """
     element, index, result = values.dtype, numba.intp, numba.types.UniTuple(numba.float64, 2)
 
@@ -67,7 +67,7 @@ def rows(_context: Any, values: Any, _start: Any, _stop: Any) -> Any:
 
 
 def _across(builder: Any, lanes: Any) -> Any:
-    """Code for the sum of eight lanes as numpy adds: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))."""
+    """Emit code that adds eight lanes as numpy does: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))."""
     parts = [builder.extract_element(lanes, ir.IntType(32)(lane)) for lane in range(LANES)]
     while len(parts) > 1:
         parts = [builder.fadd(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
@@ -76,7 +76,7 @@ def _across(builder: Any, lanes: Any) -> Any:
 
 @numba.njit(error_model="numpy")
 def pairwise(values: Any, start: int, stop: int) -> tuple[float, float]:
-    """The sums of values and of squares of values[start:stop]."""
+    """Return (sum, sum of squares) of values[start:stop], added in the order of numpy."""
     size = stop - start
     if size > LEAF:
         middle = start + ((size // 2) & -LANES)
@@ -95,7 +95,13 @@ def pairwise(values: Any, start: int, stop: int) -> tuple[float, float]:
 
 
 class Bits(NamedTuple):
-    """A float's layout, as constants whose integer types have the float's width."""
+    """The bit layout of a float type, as constants whose integer types have the float's width.
+
+    floating, unsigned, signed: numpy's types of that width. mantissa: bits of the mantissa.
+    fields: how many values the exponent field has. bias: the exponent field of 1.0.
+    magnitude: all bits but the sign. infinity: the bits of +inf. normal: those of the smallest
+    normal. largest, smallest: the ends of the signed type.
+    """
 
     floating: Any
     unsigned: Any
@@ -111,7 +117,7 @@ class Bits(NamedTuple):
 
     @classmethod
     def of(cls, floating: Any, unsigned: Any, signed: Any, mantissa: int) -> Bits:
-        """The layout with these types, all of one width, and so many bits of mantissa."""
+        """Make the layout of a float type, from the types of its width and its mantissa's bits."""
         width = 8 * np.dtype(floating).itemsize
         ones = (1 << (width - 1)) - 1
         return cls(
@@ -123,10 +129,11 @@ class Bits(NamedTuple):
 
 
 def count_of(bits: Bits) -> Any:
-    """The function count(patterns, start, stop, counts).
+    """Return the numba function count(patterns, start, stop, counts) for a bit layout.
 
-    It adds to counts[4][sign and exponent field], and returns whether any element is zero,
-    subnormal or not finite.
+    The function counts the elements by sign and exponent field, in four tables whose sum counts:
+    counts[4][sign and exponent field]. It returns whether any element is zero, subnormal or not
+    finite.
     """
     shift, fields, table = bits.unsigned(bits.mantissa), bits.fields, 2 * bits.fields
 
@@ -155,10 +162,11 @@ def count_of(bits: Bits) -> Any:
 
 
 def extremes_of(bits: Bits) -> Any:
-    """The function extremes(patterns, start, stop).
+    """Return the numba function extremes(patterns, start, stop) for a bit layout.
 
-    It returns the lowest and the highest finite element, as integers that are ordered as the values
-    are, and whether any element is subnormal or not finite, so that `rare` is needed.
+    The function returns (lowest, highest, odd): the lowest and the highest finite element, as
+    integers that are ordered as the values are, and whether any element is subnormal or not finite,
+    so that the function of `rare_of` is needed.
     """
     unsigned, signed, magnitude, infinity = bits[1], bits[2], bits.magnitude, bits.infinity
     largest, smallest, normal = bits.largest, bits.smallest, bits.normal
@@ -182,10 +190,11 @@ def extremes_of(bits: Bits) -> Any:
 
 
 def rare_of(bits: Bits) -> Any:
-    """The function rare(values, patterns, start, stop, counted, wide).
+    """Return the numba function rare(values, patterns, start, stop, counted, wide) for a layout.
 
-    It copies the finite elements into `wide`, and returns how many there are. It adds to `counted`:
-    subnormals by their top bit; the last counter is for infinities.
+    The function handles blocks with subnormal or non-finite elements. It copies the finite elements
+    into `wide`, and returns how many there are. In `counted` it counts subnormals by their top bit,
+    and infinities in the last counter.
     """
     unsigned, magnitude, infinity, normal = bits[1], bits.magnitude, bits.infinity, bits.normal
     mantissa = bits.mantissa
@@ -216,14 +225,15 @@ def rare_of(bits: Bits) -> Any:
 
 
 def scan_of(bits: Bits) -> Any:
-    """The C function that scans floats of one layout.
+    """Return the C function that scans floats of one layout.
 
-    scan(values, patterns, size, block, safe, counts, counted, ends, sums, wide) adds `size`
-    elements, which are given as floats and as bit patterns.
+    scan(values, patterns, size, block, safe, counts, counted, ends, sums, wide) scans `size`
+    elements, given as floats and as bit patterns, and adds its results to the arrays.
 
     safe: the largest |exponent| whose squares need no scaling; -1 only counts exponents.
     counts, counted: int64, as in `count_of` and `rare_of`.
-    ends: the lowest and the highest, and 1 where a block needs scaling: all results are void then.
+    ends: the lowest and highest element, as integers that are ordered as the values are, and 1 if
+        a block needs scaling: all results are void then.
     sums: the sums of values and of squares. wide: float64 scratch memory for one block.
     """
     mantissa, bias = bits.mantissa, bits.bias
@@ -260,15 +270,15 @@ def scan_of(bits: Bits) -> Any:
 
 
 def pieces_of(bits: Bits) -> Any:
-    """The C function that scans many small arrays which lie one behind the other.
+    """Return the C function that scans many small arrays which lie one behind the other.
 
-    pieces(values, patterns, bounds, number, counts, ends, sums) scans `number` arrays; array i lies
-    from bounds[i] to bounds[i + 1].
+    pieces(values, patterns, bounds, number, counts, ends, sums) scans `number` arrays, given as
+    floats and as bit patterns; array i lies from bounds[i] to bounds[i + 1].
 
-    counts: [number][exponent field], zeros at first.
-    ends: [number]: the lowest, the highest, and 1 for an array with subnormal or non-finite
-        elements, whose moments are wrong then.
-    sums: [number]: the sums of values and of squares.
+    counts: [array][exponent field], zeros at first: how many elements have that exponent field.
+    ends: for each array the lowest and highest element, as integers that are ordered as the values
+        are, and 1 if it has subnormal or non-finite elements; its sums are wrong then.
+    sums: for each array the sums of values and of squares.
     """
     shift, fields, last = bits.unsigned(bits.mantissa), bits.fields, bits.unsigned(bits.fields - 1)
     extremes = extremes_of(bits)
@@ -288,7 +298,7 @@ def pieces_of(bits: Bits) -> Any:
 
 
 def _c_function(bits: Bits, function: Any, more: str) -> Any:
-    """`function` compiled for C, with values, patterns, and arguments of the types in `more`."""
+    """Compile `function` for C; it takes values, bit patterns, and arguments of types `more`."""
     numbers, patterns = (numba.from_dtype(np.dtype(kind)) for kind in bits[:2])
     size, array = numba.int64, numba.types.CPointer
     types = {"size": size, "integers": array(size), "reals": array(numba.float64)}
@@ -297,11 +307,11 @@ def _c_function(bits: Bits, function: Any, more: str) -> Any:
 
 
 def machine_code(functions: dict[str, Any]) -> bytes:
-    """An object file for this processor that has each function under its name.
+    """Make an object file for this processor that has each function under its name.
 
-    The functions are called as numba's own call each other: addresses for a result and an exception
-    come first, and a status is returned. Raises ValueError where a function calls another library,
-    which would not be linked to it.
+    The functions have numba's own calling convention: addresses for a result and an exception come
+    before the arguments, and a status is returned. Raises ValueError if a function calls another
+    library, which would not be linked to the file.
     """
     module = llvm.parse_assembly("")
     for name, function in functions.items():
@@ -328,7 +338,10 @@ def machine_code(functions: dict[str, Any]) -> bytes:
 
 
 def main() -> None:
-    """Print the object file, after a comparison with numpy; at low priority unless `awaited`."""
+    """Compile, compare the results with numpy's, and print the object file.
+
+    This runs at low priority, unless the command line has the word `awaited`.
+    """
     if hasattr(os, "nice") and "awaited" not in sys.argv:
         os.nice(10)
     single = Bits.of(np.float32, np.uint32, np.int32, 23)

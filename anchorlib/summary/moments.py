@@ -1,4 +1,4 @@
-"""min, max, sum and l2 of finite elements, in float64.
+"""The moments of an array: min, max, sum and l2 (Euclidean norm) of finite elements, in float64.
 
 The extremes are found by comparing bits. Squares of very large or tiny float64 values would
 overflow or vanish. So blocks of such values are scaled by a power of two first, and the sums of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["NONE", "SAFE", "FloatMoments", "IntegerMoments", "Moments"]
 
 Moments = tuple[float, float, float, float]
-"""min, max, sum, l2; all are nan where there is no finite element."""
+"""(min, max, sum, l2), where l2 is the Euclidean norm; all nan if there is no finite element."""
 
 NONE: Moments = (math.nan, math.nan, math.nan, math.nan)
 
@@ -33,7 +33,7 @@ SHIFT = 600  # scaling by 2**±600 makes the squares of 2**±1074 safe
 
 
 class FloatMoments:
-    """The moments of float32 or float64 values, which are given by their bits."""
+    """Accumulates min, max, sum and l2 of float32 or float64 values, block by block."""
 
     __slots__ = ("_high", "_layout", "_low", "_squares", "_sums")
 
@@ -45,7 +45,7 @@ class FloatMoments:
         self._squares: dict[int, float] = {}
 
     def add(self, finite: Finite) -> None:
-        """Add the finite elements of a block."""
+        """Take the finite elements of a block into account."""
         if not finite.patterns.size:
             return
         low, high = self._extremes(finite.patterns)
@@ -58,7 +58,7 @@ class FloatMoments:
         self._squares[shift] = self._squares.get(shift, 0.0) + float(wide.sum())
 
     def result(self) -> Moments:
-        """min, max, sum, l2. A sum or l2 beyond float64's range is inf."""
+        """Return (min, max, sum, l2) of all blocks; a sum or l2 beyond float64's range is inf."""
         if self._low is None:
             return NONE
         low, high = self._layout.ordered(self._low), self._layout.ordered(self._high)
@@ -84,7 +84,7 @@ class FloatMoments:
         return SHIFT if exponent < -SAFE else 0
 
     def _wide(self, finite: Finite, shift: int) -> np.ndarray[Any, Any]:
-        """The values times 2**shift in float64, in `SCRATCH.double`."""
+        """Return the values times 2**shift as float64; they lie in `SCRATCH.double`."""
         layout = self._layout
         wide = SCRATCH.double[: finite.patterns.size]
         np.copyto(wide, finite.patterns.view(layout.floating))
@@ -102,7 +102,10 @@ class FloatMoments:
 
 
 class IntegerMoments:
-    """The moments of integers; the sum is exact until it is rounded to float64."""
+    """Accumulates min, max, sum and l2 of integers, block by block.
+
+    The sum is exact until it is rounded to float64.
+    """
 
     __slots__ = ("_high", "_low", "_squares", "_total")
 
@@ -113,7 +116,7 @@ class IntegerMoments:
         self._squares = 0.0
 
     def add(self, values: np.ndarray[Any, Any]) -> None:
-        """Add a block of at least one integer."""
+        """Take a block of at least one integer into account."""
         low, high = int(values.min()), int(values.max())
         self._high = high if self._low is None else max(self._high, high)
         self._low = low if self._low is None else min(self._low, low)
@@ -123,7 +126,7 @@ class IntegerMoments:
         self._squares += float(np.square(wide, out=wide).sum())
 
     def result(self) -> Moments:
-        """min, max, sum, l2, each rounded to float64."""
+        """Return (min, max, sum, l2) of all blocks, each rounded to float64."""
         if self._low is None:
             return NONE
         total = float(self._total)
@@ -138,7 +141,11 @@ def _exact_sum(values: np.ndarray[Any, Any]) -> int:
 
 
 def _join(scaled: dict[int, float], power: int) -> tuple[float, int]:
-    """The sum over all scales, and the scale of that sum: the one of the largest values."""
+    """Add up sums of values that were scaled by different powers of two.
+
+    scaled: shift → the sum of values that were scaled by 2**(power * shift). Returns (sum, shift),
+    where the shift is that of the largest values, and the sum is scaled by it.
+    """
     top = min((shift for shift, value in scaled.items() if value), default=0)
     # ldexp, because 2.0**-1200 by itself is zero.
     parts = (math.ldexp(value, power * (top - shift)) for shift, value in sorted(scaled.items()))
@@ -146,7 +153,10 @@ def _join(scaled: dict[int, float], power: int) -> tuple[float, int]:
 
 
 def _scaled(value: float, shift: int) -> float:
-    """value * 2**shift, rounded once; right also for subnormals in a thread that flushes them."""
+    """Return value * 2**shift, rounded once.
+
+    A subnormal result is right also in a thread that flushes subnormals to zero.
+    """
     if not shift:
         return value
     mantissa, exponent = math.frexp(value)

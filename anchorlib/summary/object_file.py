@@ -1,4 +1,4 @@
-"""Runs `kernels` in a process that compiles it, and links the object file that it prints."""
+"""Compiles `kernels` in another process, and links the object file that this process prints."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ SEAL = 32
 
 
 class Compiling:
-    """A running process that compiles `kernels`; it prints an object file of 14 kB.
+    """A running process that compiles `kernels`, and prints an object file of 14 kB.
 
-    awaited: somebody waits for it, so that it runs at the priority of its parent, not at a low one.
+    awaited: whether somebody waits for the process: then it has its parent's priority, else a low
+        one.
     """
 
     def __init__(self, *, awaited: bool = False) -> None:
@@ -43,9 +44,10 @@ class Compiling:
         atexit.register(self._stop)
 
     def code(self, *, wait: bool) -> bytes | None:
-        """The object file; None while it is still compiled. Raises ChildProcessError on failure.
+        """Return the object file; None while the process is still compiling.
 
-        Must not be called again after it has returned a file or raised.
+        wait: whether to wait until the process has ended. Raises ChildProcessError on failure. Must
+        not be called again after it has returned a file or raised.
         """
         if self._owner != os.getpid():
             raise ChildProcessError("it was begun by the process that this one was forked from")
@@ -68,7 +70,7 @@ class Compiling:
 
 
 def linked(code: bytes, arguments: Mapping[str, int]) -> dict[str, Function]:
-    """The functions in an object file of `kernels`.
+    """Link an object file of `kernels` into this process; return its functions by name.
 
     arguments: for each function's name, how many arguments it takes. All are addresses and numbers,
         given as int. The first two are addresses of 8 bytes for a result and an exception, which

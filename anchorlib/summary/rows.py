@@ -1,4 +1,4 @@
-"""The summary of an array, made in one pass over its values, in cache-sized blocks."""
+"""`summarise`: the summary of one array, made in one pass over its values by cache-sized blocks."""
 
 from __future__ import annotations
 
@@ -80,10 +80,11 @@ class ArraySummary:
 
 
 def summarise(raw: np.ndarray[Any, Any], dtype: str) -> ArraySummary:
-    """The summary of a storage array.
+    """Compute the summary of an array of raw storage.
 
     raw: of dtype `dtypes.dtype(dtype).storage` and any shape, 0-d and empty too; copied where it is
         not C-contiguous.
+    dtype: torch's name of the element type.
     Raises UnknownDTypeError for an unknown name, or an array that is not that dtype's storage.
 
     Elements are classified by bits, so the answer is the same in a thread that flushes
@@ -98,7 +99,7 @@ def summarise(raw: np.ndarray[Any, Any], dtype: str) -> ArraySummary:
 
 
 def digest(raw: np.ndarray[Any, Any]) -> bytes:
-    """xxh3-128 of an array's bytes in C order: 16 bytes, big-endian as xxhash writes them."""
+    """Return the xxh3-128 hash of an array's bytes in C order: 16 bytes, big-endian."""
     return xxhash.xxh3_128_digest(np.ascontiguousarray(raw).data)
 
 

@@ -27,11 +27,12 @@ LARGEST, SMALLEST = 1023, -1022  # exponents of the powers of two that are norma
 
 @dataclass(frozen=True, slots=True)
 class ScaleRange:
-    """Scales 2**low … 2**high: none makes an element overflow, and all lose equally few to zero.
+    """The loss scales 2**low … 2**high that suit a tensor before a cast to a narrower float.
 
-    Infinite elements stay infinite at every scale.
+    With each of them no finite element overflows, and equally few become zero; infinite elements
+    stay infinite.
 
-    underflow: the share of elements lost to zero, among those that are neither zero nor nan.
+    underflow: the share of elements that become zero, among those that are neither zero nor nan.
     """
 
     low: int
@@ -39,14 +40,15 @@ class ScaleRange:
     underflow: float
 
     def to_dict(self) -> dict[str, float]:
-        """The range as a JSON object, with the scales themselves instead of their exponents."""
+        """Return the range as a dict for JSON, with the scales instead of their exponents."""
         return {"low": 2.0**self.low, "high": 2.0**self.high, "underflow": self.underflow}
 
 
 def scales_for(histogram: Log2Histogram, target: str) -> ScaleRange | None:
-    """The scales that suit `target`; None where no element is finite and not zero.
+    """Return the loss scales that suit a cast of a tensor with this histogram to `target`.
 
-    target: as for `shares_as`. Raises OptionError for an unknown target.
+    target: fp16, bf16, e4m3, e5m2, or torch's name of a float type. Returns None if no element is
+    finite and not zero. Raises OptionError for an unknown target.
     """
     shares_as(histogram, target)  # raises for an unknown target
     if not histogram.count:

@@ -1,7 +1,8 @@
-"""How the elements of a tensor would land in a narrower float: `anchor hist --as fp16 --scale S`.
+"""How many elements of a tensor a cast to a narrower float would spoil: `anchor hist --as fp16`.
 
-With s the smallest subnormal, N the smallest normal and M the largest finite value of the target,
-and y = |x| * scale in real numbers, rounding to nearest, ties to even, puts y
+Elements may be scaled before the cast (`--scale S`). With s the smallest subnormal, N the smallest
+normal and M the largest finite value of the target, and y = |x| * scale in real numbers, rounding
+to nearest, ties to even, puts y
 
     underflow      to zero                   y <= s/2
     subnormal_as   into the subnormal range  s/2 < y < N - s/2
@@ -10,7 +11,8 @@ and y = |x| * scale in real numbers, rounding to nearest, ties to even, puts y
 
 torch's cast to float8_e4m3fn turns overflowing elements into M; they count as overflow here.
 
-Shares are of the elements that are neither zero nor nan: those stay zero and nan in every format.
+Shares are of the elements that are neither zero nor nan, as zero and nan stay what they are in
+every format.
 An infinite element has overflowed where it was made, and stays infinite at every scale. From values
 the shares are exact for every scale, because the limits are compared as bits of the source. From a
 histogram they are exact where no limit falls into a bin with elements (a limit at a bin's lower
@@ -48,7 +50,7 @@ FORMATS = {
     "e4m3": "float8_e4m3fn",
     "e5m2": "float8_e5m2",
 }
-"""The short names of targets; torch's names are accepted too."""
+"""Short name → torch's name of the float types that are asked for most."""
 
 _TARGETS = [
     kind.name
@@ -59,11 +61,14 @@ _TARGETS = [
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Where elements would land; the sum of two is that of both arrays together.
+    """How many elements of an array a cast to a narrower float would spoil, and in which way.
 
-    count: elements that are neither zero nor nan.
-    underflowing, subnormals, overflowing: how many of them (fractions of a bin that was split).
-    exact: False where a bin was split.
+    The sum of two is that of both arrays together.
+
+    count: how many elements are neither zero nor nan.
+    underflowing, subnormals, overflowing: how many of these would become zero, subnormal, or too
+        large. They are no whole numbers if a histogram's bin had to be split.
+    exact: False if a bin had to be split, so that the numbers are estimates.
     """
 
     count: int = 0
@@ -74,17 +79,17 @@ class Shares:
 
     @property
     def underflow(self) -> float:
-        """Share that rounds to zero (of nothing: 0)."""
+        """The share of elements that would round to zero; 0 if there are no elements."""
         return self.underflowing / (self.count or 1)
 
     @property
     def subnormal_as(self) -> float:
-        """Share that becomes subnormal (of nothing: 0)."""
+        """The share of elements that would become subnormal; 0 if there are no elements."""
         return self.subnormals / (self.count or 1)
 
     @property
     def overflow(self) -> float:
-        """Share that rounds beyond the largest finite value, or is infinite (of nothing: 0)."""
+        """The share of elements that would be too large, or are infinite; 0 if there are none."""
         return self.overflowing / (self.count or 1)
 
     def __add__(self, other: object) -> Shares:
@@ -99,7 +104,7 @@ class Shares:
         )
 
     def to_dict(self) -> dict[str, float]:
-        """The shares, as JSON has them."""
+        """Return the three shares as a dict for JSON."""
         return {
             "underflow": self.underflow,
             "subnormal_as": self.subnormal_as,
@@ -108,10 +113,11 @@ class Shares:
 
 
 def shares_as(source: Any, target: str, scale: float = 1.0, *, dtype: str | None = None) -> Shares:
-    """How the elements of `source`, times `scale`, would land in the float type `target`.
+    """Count how many elements of `source`, times `scale`, a cast to the float `target` would spoil.
 
-    source: a Log2Histogram, or anything that `log2_histogram` takes (`dtype` as there).
+    source: a Log2Histogram; or a tensor or another array, as for `log2_histogram`.
     target: fp16, bf16, e4m3, e5m2, or torch's name of a float type.
+    dtype: torch's name of the element type, where `source` is raw storage.
     Raises OptionError for another target, or a scale that is not finite and positive.
     """
     limits = _limits(target, scale)
@@ -121,7 +127,7 @@ def shares_as(source: Any, target: str, scale: float = 1.0, *, dtype: str | None
 
 
 class _Limit(NamedTuple):
-    """A limit of magnitudes: |x| is below it where |x| < at, or |x| == at and `inclusive`."""
+    """A limit of magnitudes: |x| is below the limit if |x| < at, or |x| == at and `inclusive`."""
 
     at: Fraction
     inclusive: bool
@@ -129,7 +135,10 @@ class _Limit(NamedTuple):
 
 @lru_cache(maxsize=64)  # all records of a run are asked for the same target and scale
 def _limits(target: str, scale: float) -> tuple[_Limit, _Limit, _Limit]:
-    """The largest |x| that underflows, that is no normal number, that does not overflow."""
+    """Return three limits of |x|: below the first, x times `scale` becomes zero in `target`.
+
+    Below the second it becomes zero or subnormal, and below the third it does not overflow.
+    """
     name = FORMATS.get(target, target)
     if name not in _TARGETS:
         choices = ", ".join([*FORMATS, *_TARGETS])
@@ -170,7 +179,10 @@ def _of_values(raw: np.ndarray[Any, Any], name: str, limits: tuple[_Limit, ...])
 
 
 def _magnitudes(values: np.ndarray[Any, Any], layout: BitLayout | None) -> np.ndarray[Any, Any]:
-    """|x| of the elements that are neither zero nor nan: of floats their bits, of integers |x|."""
+    """Return numbers ordered as |x|, of the elements that are neither zero nor nan.
+
+    They are the bits of floats without the sign, and |x| of integers (`layout` None).
+    """
     if layout is None:
         numbers = magnitudes(values)
         return numbers[numbers > 0]
@@ -179,9 +191,9 @@ def _magnitudes(values: np.ndarray[Any, Any], layout: BitLayout | None) -> np.nd
 
 
 def _last_pattern(limit: _Limit, layout: BitLayout | None) -> int:
-    """The largest magnitude below the limit: as float bits, which are ordered as values, or as |x|.
+    """Return the largest magnitude below the limit, as `_magnitudes` gives magnitudes.
 
-    It may be larger than any in the format: then every element is below the limit.
+    The result may be larger than the bits of any float: then every element is below the limit.
     """
     if layout is None:
         return _last_integer(limit)
@@ -199,7 +211,7 @@ def _last_integer(limit: _Limit) -> int:
 
 
 def _exponent(number: Fraction) -> int:
-    """floor(log2) of a positive fraction."""
+    """Return floor(log2(number)) of a positive fraction, exactly."""
     guess = number.numerator.bit_length() - number.denominator.bit_length()
     return guess if number >= Fraction(2) ** guess else guess - 1
 
@@ -216,7 +228,10 @@ def _of_histogram(histogram: Log2Histogram, limits: tuple[_Limit, ...]) -> Share
 
 
 def _bin_below(exponent: int, limits: tuple[_Limit, ...]) -> Iterator[tuple[float, bool]]:
-    """For each limit, the part of the bin that lies below it, and whether it cuts the bin."""
+    """Yield, for each limit, (share of the bin below the limit, whether the limit cuts the bin).
+
+    The bin holds magnitudes from 2**exponent to 2**(exponent + 1).
+    """
     edge = Fraction(2) ** exponent
     for limit in limits:
         position = limit.at / edge

@@ -6,11 +6,11 @@
 address       URLs of collectors
 rendezvous    which of several collectors takes a rank
 credentials   certificates, keys and tokens; `secret_files`: who may read the files that hold them
-messages      frames, statements and checksums as bytes
-outbox        the writer's side of Push: what waits until the collector has it
+messages      frames (messages with records), statements and checksums as bytes
+outbox        the writer's side of the call Push: messages that wait until the collector has them
 holding       records that a writer still holds, compared with those that the collector has
 connection    gRPC: channels, services, kinds of failure
-clients       the clients of the three services
+clients       the clients of the three services: Collector (Push), Reader and Keeper
 versions      which versions of the protocol are accepted
 limits        what both ends agree on, and the most that a collector accepts
 v1            generated from proto/

@@ -33,11 +33,11 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A collector's address.
+    """A collector's address, as parsed from its URL.
 
     host: a name or an IP address; an IPv6 address is without its brackets.
     tls: whether the scheme is grpcs.
-    run: the run that the URL named; None where the URL named no run.
+    run: the name of the run that the URL ended in; None if it named no run.
     """
 
     host: str
@@ -56,14 +56,14 @@ class Address:
 
 
 def is_address(text: str) -> bool:
-    """Whether `text` is meant as a collector's URL."""
+    """Return whether `text` is meant as a collector's URL, that is, begins with its scheme."""
     return text.startswith(("grpc://", "grpcs://"))
 
 
 def parse_address(text: str) -> Address:
-    """The collector that the URL `text` names.
+    """Parse the URL of one collector.
 
-    Raises OptionError where `text` is no such URL, InvalidNameError for a forbidden name of a run.
+    Raises OptionError if `text` is no such URL, InvalidNameError for a forbidden name of a run.
     """
     match = _FORM.fullmatch(text)
     port = int(match["port"] or DEFAULT_PORT) if match else 0
@@ -77,9 +77,9 @@ def parse_address(text: str) -> Address:
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """The collectors that a URL of one or several names; each has the run at the URL's end.
+    """Parse a URL that names one or several collectors; each result has the run at the URL's end.
 
-    Raises what `parse_address` raises, and OptionError where a collector is named twice.
+    Raises what `parse_address` raises, and OptionError if a collector is named twice.
     """
     scheme, separator, rest = text.partition("://")
     if "," in rest:
@@ -96,7 +96,10 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
 
 
 def _check_list(text: str, rest: str) -> None:
-    """Raises OptionError for a malformed list of collectors; the message shows how to write it."""
+    """Raise OptionError for a malformed list of collectors, with a message that shows the form.
+
+    text: the URL. rest: the URL without its scheme.
+    """
     hosts = rest.partition("/")[0].split(",")
     if "://" in rest:
         why = "each collector has a scheme of its own"
@@ -113,13 +116,13 @@ def _check_list(text: str, rest: str) -> None:
 
 
 def list_text(collectors: Sequence[Address]) -> str:
-    """The URL of a set of collectors, sorted: the same text in whatever order they are given."""
+    """Return the URL that names `collectors`, sorted, so that their order does not change it."""
     scheme = "grpcs" if collectors[0].tls else "grpc"
     return f"{scheme}://{','.join(sorted(one.target for one in collectors))}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server that listens on `host` can be reached from this machine alone."""
+    """Return whether `host` is a loopback address, which only this machine itself can reach."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""The token and certificates that a client shows to a collector, and those that it trusts.
+"""The token and certificates that a client shows to a collector, and the certificates it trusts.
 
 This module does not import gRPC.
 """
@@ -49,7 +49,7 @@ class Credentials:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Credentials:
-        """The credentials that the environment names.
+        """Make the credentials that the environment variables describe.
 
         The variables are ANCHOR_TOKEN, ANCHOR_TOKEN_FILE (read where there is no ANCHOR_TOKEN),
         ANCHOR_CA_FILE, ANCHOR_CLIENT_CERT and ANCHOR_CLIENT_KEY. Raises OptionError as the class
@@ -72,7 +72,7 @@ class Credentials:
 
 
 def check_credentials(address: Address, credentials: Credentials) -> None:
-    """Raises OptionError for credentials that cannot or must not be shown to this collector.
+    """Raise OptionError for credentials that cannot or must not be shown to the collector.
 
     These are: a certificate file that cannot be read or holds no certificate, a key that others
     than its owner can read, and a token that would cross a network in plain text.
@@ -111,7 +111,7 @@ def _no_password() -> str:
 
 
 def _token_of(file: Path) -> str:
-    """The token in `file`: one line, in a file that its owner alone can read."""
+    """Read the token from `file`; raise OptionError if it has none, or others may read the file."""
     try:
         check_private(file)
         token = file.read_text(encoding="utf-8").strip()
@@ -129,9 +129,9 @@ def _path(environ: Mapping[str, str], name: str) -> Path | None:
 
 
 def read_file(path: Path | None) -> bytes | None:
-    """The content of the file, or None where `path` is None.
+    """Return the content of the file at `path`; None if `path` is None.
 
-    Raises OptionError where the file cannot be read.
+    Raises OptionError if the file cannot be read.
     """
     if path is None:
         return None

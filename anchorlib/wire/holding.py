@@ -1,10 +1,13 @@
-"""Records that a writer still holds, compared with the store's before the writer removes its own.
+"""Records that a writer still holds, compared with the collector's before the writer removes them.
 
     frames held ─▶ Doubt ──Confirm──▶ collector
                 equal or refused ◀──Confirmed──┘
 
-A store that has as many records as a writer sent need not have the same records: somebody may have
-restored, replaced or forged the run. Records that are not confirmed to be equal are not removed.
+A collector that has as many records as a writer sent need not have the same records: somebody may
+have restored, replaced or forged the run. A `Doubt` is a range of records that both have, with the
+fingerprint (a hash) of the writer's. The messages Confirm and Confirmed ask for the fingerprint of
+the collector's records and answer with it. Records that are not confirmed to be equal are not
+removed.
 """
 
 from __future__ import annotations
@@ -32,10 +35,10 @@ _PLAIN: Final = {"step": 0, "pass_index": 0, "call": 0, "order": 0, "time_ns": 0
 
 
 class HeldRows(NamedTuple):
-    """The rows of one frame that a writer holds.
+    """The table rows of the records in one frame that a writer still holds.
 
-    first: the number of the first record.
-    definitions: messages that define the series, layouts and phases that the rows name.
+    first: the number of the first record. columns: the rows, column by column.
+    definitions: messages that define the series, layouts and phases that the rows refer to.
     """
 
     first: int
@@ -44,7 +47,10 @@ class HeldRows(NamedTuple):
 
 
 class StoredStretch(NamedTuple):
-    """An attempt in the store that has the writer's records `first` … `end` - 1."""
+    """Records `first` … `end` - 1 of a writer, which the store has as attempt number `attempt`.
+
+    An attempt is one recording of a rank.
+    """
 
     attempt: int
     first: int
@@ -52,9 +58,11 @@ class StoredStretch(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """Records `first` … `end` - 1 of an attempt, counted from its start, and their fingerprint.
+    """Records that writer and store both have, and that are not known to be equal yet.
 
-    fingerprint: of the records that the writer holds; the store's have to have the same.
+    attempt: the number of the attempt in the store that has them.
+    first, end: they are records `first` … `end` - 1 of the attempt, counted from its start.
+    fingerprint: of the records that the writer holds; those of the store must have the same.
     """
 
     attempt: int
@@ -64,14 +72,16 @@ class Doubt(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The number of the last of the records."""
+        """The number, in the attempt, of the last of these records."""
         return self.end - 1
 
 
 def held_frame(message: bytes, definitions: Sequence[bytes]) -> HeldRows | None:
-    """The rows of a frame; None for a later fragment of a record: its row is in the first fragment.
+    """Return the rows of the frame in a serialised message.
 
-    Raises FrameError where `message` is no frame.
+    definitions: messages that define what the rows refer to. Returns None for a frame with a later
+    fragment of a record, as the record's row is in its first fragment. Raises FrameError if
+    `message` is no frame.
     """
     frame = parse_request(message)
     if not isinstance(frame, Framed):
@@ -83,7 +93,10 @@ def held_frame(message: bytes, definitions: Sequence[bytes]) -> HeldRows | None:
 
 
 def doubts(held: Iterable[HeldRows], links: Sequence[StoredStretch]) -> Iterator[Doubt]:
-    """The records of the `held` frames that the store has already, with their fingerprints."""
+    """Yield, as doubts to be confirmed, the records of the `held` frames that the store has too.
+
+    links: which of the writer's records the store has, in which attempt.
+    """
     end = max((link.end for link in links), default=0)
     tables = _Tables()
     for one in held:
@@ -101,9 +114,11 @@ def doubts(held: Iterable[HeldRows], links: Sequence[StoredStretch]) -> Iterator
 
 
 class Questions:
-    """Doubts that a collector is asked about, until it has confirmed each.
+    """Asks a collector to confirm, one after the other, that its records equal the writer's.
 
-    doubts: taken one at a time, when it is sent, for its frames may have to be read from a disk.
+    doubts: the ranges of records to ask about. The iterator is advanced only as questions are sent,
+        because the records may have to be read from a disk.
+
     answered: how many doubts the collector has confirmed.
     """
 
@@ -115,11 +130,14 @@ class Questions:
 
     @property
     def open(self) -> bool:
-        """Whether a doubt is not yet confirmed."""
+        """Whether the collector has yet to confirm any of the records in question."""
         return bool(self._ahead or self._asked)
 
     def next(self) -> bytes | None:
-        """The next Confirm to send; None where all are sent, or too many wait for an answer."""
+        """Return the next serialised Confirm message to send.
+
+        Returns None if all are sent, or if too many of them wait for an answer.
+        """
         if self._ahead is None or len(self._asked) >= WINDOW:
             return None
         doubt, self._ahead = self._ahead, next(self._doubts, None)
@@ -128,9 +146,9 @@ class Questions:
         return sealed(PushRequest(confirm=question))
 
     def take(self, answer: Confirmed) -> None:
-        """Take the collector's answer to the oldest doubt that was sent.
+        """Process the collector's answer to the oldest question that it has not answered yet.
 
-        Raises RunExistsError where it has other records, FrameError where no answer was due.
+        Raises RunExistsError if the collector has other records, FrameError if no answer was due.
         """
         if not self._asked:
             raise FrameError("it sent an answer that no question asked for")
@@ -141,7 +159,7 @@ class Questions:
 
 
 class _Tables:
-    """The series, layouts and phases that were defined so far, by number."""
+    """The series, layouts and phases that definitions have numbered so far, to read rows with."""
 
     def __init__(self) -> None:
         self._read = 0
@@ -150,7 +168,10 @@ class _Tables:
         self._phases: list[str] = []
 
     def records(self, held: HeldRows) -> np.ndarray[Any, Any]:
-        """The rows of a frame as an array of dtype RECORD."""
+        """Return the rows of a frame as an array of dtype RECORD, of which fingerprints are made.
+
+        Raises FrameError if the rows refer to something that was not defined.
+        """
         self._learn(held.definitions)
         columns = held.columns
         rows = len(columns.digest) // _DIGEST_BYTES

@@ -1,6 +1,6 @@
-"""What the two ends of the wire agree on, and the most that a collector accepts.
+"""Numbers that a collector and its clients agree on, and the most that a collector accepts.
 
-Each bound is checked before the memory is taken that it bounds. The bounds of a client:
+Each bound is checked before memory is allocated for what it bounds. The bounds of a client:
 
     one message                      MESSAGE_BYTES     gRPC refuses more, also of an unpacked one
     one text, dims, elements         TEXT_BYTES, MAX_DIMS, MAX_ELEMENTS
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 PROTOCOL: Final = 3
-"""The protocol version that a writer speaks; `anchorlib.wire.versions` has those accepted."""
+"""The protocol version that a writer speaks; `anchorlib.wire.versions` says which are accepted."""
 
 FRAME_BYTES: Final = 1 << 20
 """A writer fills a frame up to about so many bytes of rows and payload.
@@ -61,19 +61,19 @@ A larger record has a frame of its own; one of more than four times this is sent
 """
 
 WINDOW: Final = 32
-"""Frames that a writer sends ahead of the collector's answer."""
+"""How many frames a writer may have sent that the collector has not answered yet."""
 
 MESSAGE_BYTES: Final = 8 << 20
 """The most bytes of one message."""
 
 READ_BYTES: Final = 4 << 20
-"""The most bytes of a file in one answer of Get."""
+"""The most bytes of a file that one answer to the call Get has."""
 
 LISTED_BYTES: Final = 1 << 20
-"""The most bytes of names in one answer of List."""
+"""The most bytes of names that one answer to the call List has."""
 
 RECORD_BYTES: Final = 1 << 34
-"""The most raw storage of one record: 16 GiB."""
+"""The most bytes that the values of one record may have: 16 GiB."""
 
 MAX_DIMS: Final = 64  # numpy's own limit
 MAX_ELEMENTS: Final = 1 << 40
@@ -82,7 +82,7 @@ HEADER_BYTES: Final = 4 << 20  # of a run header, as JSON
 OPERATIONS_BYTES: Final = 4 << 20  # of one entry of the operations' log, as JSON
 TABLE_ENTRIES: Final = 1 << 20  # series, layouts or phases that one stream defines
 DEFINED_BYTES: Final = 256 << 20  # of the messages that define them, a stream
-AHEAD_BYTES: Final = 16 << 20  # of a stream's messages that wait behind the one being handled
+AHEAD_BYTES: Final = 16 << 20  # of messages of a stream that wait while another is being handled
 CONFIRMED_RECORDS: Final = 1 << 16  # that one Confirm may ask about: one chunk of the table
 AHEAD_SHARE: Final = 0.125  # of memory, for the waiting messages of all streams
 UNFINISHED_SHARE: Final = 0.25  # of memory, for records of which fragments are still to come

@@ -1,11 +1,12 @@
-"""The writer's side of Push: all that a writer sends to a collector, kept until it arrived there.
+"""The writer's side of the call Push: all messages for a collector, kept until they arrived there.
 
     records ─▶ unsent ─next─▶ sent ─Ack─▶ gone
                   ▲            │
                   └──restart───┘   records that the collector has are confirmed equal, then removed
 
-Frames wait in memory (`MemoryFrames`) or on disk (`anchorlib.spool`). An outbox starts no thread
-and opens no connection: its owner holds a lock around it and carries the bytes.
+Frames, the messages with records, wait in memory (`MemoryFrames`) or on disk (`anchorlib.spool`).
+An outbox starts no thread and opens no connection: its owner guards it with a lock, and sends the
+bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _FRAMES_A_BACKLOG = 8  # frames sent between two Backlog messages
 
 
 class Frames(Protocol):
-    """Frames in order, each kept until the collector has its records."""
+    """The interface of a queue of frames (messages with records), kept until they are delivered."""
 
     @property
     def nbytes(self) -> int:
@@ -55,29 +56,29 @@ class Frames(Protocol):
 
     @property
     def end(self) -> int:
-        """The number after that of the last record."""
+        """The number after that of the last record in any frame so far."""
 
     @property
     def damage(self) -> Sequence[Gap]:
-        """Gap statements of the records that were lost while their frames waited."""
+        """Gaps of the records that were lost while their frames waited; empty if none were."""
 
     def append(self, frame: Encoded) -> None:
-        """Keep `frame`, the next one in order."""
+        """Add the next frame, in the order of its records."""
 
     def rewind(self) -> None:
-        """Count none of the kept frames as sent."""
+        """Forget which frames were sent, as a new stream begins."""
 
     def held(self, start: int) -> Iterable[HeldRows]:
-        """The rows of the kept frames from record `start` on, whether they were sent or not."""
+        """Return the rows of the kept frames from record `start` on, of sent frames too."""
 
     def first(self) -> Encoded | None:
-        """The first frame that was not sent; None where all were sent."""
+        """Return the first frame that was not sent; None if all were sent."""
 
     def advance(self) -> None:
-        """Count the frame that `first` returns as sent."""
+        """Note that the frame that `first` returns was sent."""
 
     def commit(self, committed: int) -> None:
-        """Let go of frames whose records are all among the first `committed`, delivered ones."""
+        """Forget frames whose records are all among the first `committed`: they are delivered."""
 
     def tidy(self) -> None:
         """Finish the slow work of `commit`, as removing files; called without the outbox's lock."""
@@ -87,7 +88,7 @@ class Frames(Protocol):
 
 
 class MemoryFrames:
-    """Frames in this process's memory: the `Frames` of a writer that has no spool."""
+    """The `Frames` of a writer without a spool: they wait in this process's memory."""
 
     damage: Sequence[Gap] = ()
 
@@ -99,18 +100,18 @@ class MemoryFrames:
         self._sent: deque[Encoded] = deque()
 
     def append(self, frame: Encoded) -> None:
-        """Keep a copy of `frame`, the next one in order."""
+        """Add a copy of the next frame, in the order of its records."""
         self._unsent.append(frame.joined())
         self.nbytes += frame.nbytes
         self.end = frame.end
 
     def rewind(self) -> None:
-        """Count none of the kept frames as sent."""
+        """Forget which frames were sent, as a new stream begins."""
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()
 
     def held(self, start: int) -> Iterator[HeldRows]:
-        """The rows of the kept frames from record `start` on, whether they were sent or not."""
+        """Yield the rows of the kept frames from record `start` on, of sent frames too."""
         for frame in (*self._sent, *self._unsent):
             if frame.end > start:
                 known = self._definitions[: frame.definitions]
@@ -119,21 +120,21 @@ class MemoryFrames:
                     yield held
 
     def first(self) -> Encoded | None:
-        """The first frame that was not sent; None where all were sent."""
+        """Return the first frame that was not sent; None if all were sent."""
         return self._unsent[0] if self._unsent else None
 
     def advance(self) -> None:
-        """Count the frame that `first` returns as sent."""
+        """Note that the frame that `first` returns was sent."""
         self._sent.append(self._unsent.popleft())
 
     def commit(self, committed: int) -> None:
-        """Forget frames whose records are all among the first `committed`."""
+        """Forget frames whose records are all among the first `committed`: they are delivered."""
         for frames in (self._sent, self._unsent):
             while frames and frames[0].end <= committed:
                 self.nbytes -= frames.popleft().nbytes
 
     def tidy(self) -> None:
-        """Does nothing: forgetting frames in memory takes no time."""
+        """Do nothing: `commit` has no slow work to do in memory."""
 
     def drop(self) -> None:
         """Forget all frames; `end` stays as it is."""
@@ -143,25 +144,25 @@ class MemoryFrames:
 
 
 class Outbox:
-    """The writer's side of Push, as a state machine.
+    """The writer's side of the gRPC call Push: what to send next, and what each reply means.
 
-    encoder: numbers the records and makes the frames.
-    window: frames sent ahead of the collector's answer.
+    encoder: numbers the records and makes the frames, that is, messages with records.
+    window: how many frames may be sent that the collector has not answered yet.
     frames: where frames wait; None keeps them in memory.
     definitions: serialised PushRequests that each stream sends before the frames that need them;
-        None takes the encoder's.
+        None takes those of the encoder.
     lineage: the list to which lineage messages are added; None makes a list.
-    may_lag: the collector may have more records than `frames`: a spool loses its last records when
-        the machine loses power, although they were sent before.
-    earlier: attempts that hold records which this writer sent before; these records have negative
-        numbers, up to -1.
+    may_lag: whether the collector may have more records than `frames`: a spool loses its last
+        records when the machine loses power, although they were sent before.
+    earlier: attempts in the store that hold records which this writer sent before; these records
+        have negative numbers, up to -1.
     attempt: the number of the attempt that the collector has to resume; None allows any.
 
     committed: how many records the collector has.
     flushed: the number of the last flush that the collector finished.
-    closed: whether the collector answered the close.
-    resumed: whether the collector said, on this stream, at which record to go on, and its records
-        are confirmed to be equal to those held here.
+    closed: whether the collector has confirmed that the run is closed.
+    resumed: whether the collector has said, on this stream, with which record to go on, and the
+        records that it has are confirmed to be equal to those kept here.
     may_lose_power: whether acknowledged records may be lost if the collector's machine loses power.
     """
 
@@ -198,64 +199,64 @@ class Outbox:
         self._closing = False
         self.restart()
 
-    # -- the writer's side
+    # -- called by the sink, which has records to send
 
     def encode(self, block: RowBlock) -> Iterator[Encoded]:
-        """The frames of a block, each of which the caller has to `append`.
+        """Yield the frames that a block of records becomes; the caller has to `append` each.
 
-        Needs no lock, but always the same thread.
+        This needs no lock, but must always be called by the same thread.
         """
         return self._encoder.encode(block)
 
     def append(self, frame: Encoded) -> None:
-        """Add the next frame to those to be sent."""
+        """Queue the next frame to be sent."""
         self._frames.append(frame)
 
     def gap(self, gaps: Iterable[Gap]) -> None:
-        """Add gap statements to be sent.
+        """Queue gap statements to be sent.
 
-        A statement counts from the session's start, and replaces the earlier one of the same series
-        and reason.
+        Their counts are totals since the session's start, so a statement replaces the earlier one
+        of its series and reason.
         """
         stated = {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in gaps}
         self._gaps |= stated
         self._untold |= stated
 
     def edges(self, edges: Iterable[Edges]) -> None:
-        """Add lineage to be sent; every new stream is told all of it again."""
+        """Queue lineage to be sent; every new stream sends all lineage again."""
         self.say_lineage(
             sealed(PushRequest(lineage=message)) for message in lineage_messages(edges)
         )
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Add entries of the run's header to be sent; every new stream is told all of them."""
+        """Queue entries of the run's header to be sent; every new stream sends all again."""
         self.say_lineage([sealed(PushRequest(lineage=header_message(entries)))])
 
     def operations(self, entries: Iterable[Entry]) -> None:
-        """Add traced operations to be sent; every new stream is told all of them again."""
+        """Queue traced operations to be sent; every new stream sends all of them again."""
         self.say_lineage(
             sealed(PushRequest(lineage=message)) for message in operations_messages(entries)
         )
 
     def say_lineage(self, requests: Iterable[bytes]) -> None:
-        """Add serialised lineage messages to be sent; every new stream is told all of them."""
+        """Queue serialised lineage messages to be sent; every new stream sends all again."""
         self._lineage += requests
 
     def flush(self) -> int:
-        """Ask the collector to flush all that was added so far.
+        """Queue a request that the collector flush everything added so far; return its number.
 
-        Returns the number that `flushed` reaches when the flush is finished.
+        The flush is finished once `flushed` has reached this number.
         """
         last = self._flushes[-1][0] if self._flushes else self.flushed
         self._flushes.append((last + 1, self._frames.end))
         return last + 1
 
     def close(self) -> None:
-        """Send, after everything else, that the session is over."""
+        """Have the message that the session is over sent after everything else."""
         self._closing = True
 
     def drop(self) -> None:
-        """Forget the frames that are kept; `waiting` still counts their records."""
+        """Forget all frames, as they will never be sent; `waiting` still counts their records."""
         self._frames.drop()
 
     @property
@@ -268,10 +269,10 @@ class Outbox:
         """How many records the collector has not acknowledged."""
         return max(0, self._frames.end - self.committed)
 
-    # -- the stream's side
+    # -- called by the stream, which sends and receives
 
     def restart(self) -> None:
-        """Begin a new stream: nothing counts as sent until the collector says where to go on."""
+        """Reset what was sent, as a new stream begins and the collector will say where to go on."""
         self.resumed = False
         self._resume_at: int | None = None
         self._questions = Questions(iter(()))
@@ -289,19 +290,19 @@ class Outbox:
 
     @property
     def owed(self) -> bool:
-        """Whether an answer of the collector is due on this stream."""
+        """Whether the collector has yet to answer something that this stream has sent."""
         asked = self._flush_sent > self.flushed or self._close_sent
         return not self.resumed or self._frames_sent > self._frames_told or asked
 
     @property
     def at_rest(self) -> bool:
-        """Whether the collector has everything, so that the stream may end until there is more."""
+        """Whether the collector has everything, so that the stream may end until more is added."""
         unsaid = self._untold or self._lineage_sent < len(self._lineage) or self._flushes
         busy = self.owed or self._closing or self._frames.first() is not None
         return not (unsaid or busy or self.waiting)
 
     def next(self) -> bytes | None:
-        """The next message to send; None while nothing can be sent."""
+        """Return the next serialised message to send; None if nothing can be sent now."""
         if not self.resumed:
             return self._questions.next()
         frame = self._frames.first()
@@ -329,10 +330,11 @@ class Outbox:
         return None
 
     def take(self, reply: PushReply) -> None:
-        """Take a reply of the collector.
+        """Process a reply of the collector.
 
-        Raises FrameError for a reply that cannot be, RunExistsError where the collector has other
-        records, GarbledError where it finished a flush or the close without a frame sent before it.
+        Raises FrameError for a reply that breaks the protocol, RunExistsError if the collector has
+        other records than those sent, GarbledError if it finished a flush or the close although a
+        frame that was sent before has not arrived.
         """
         said = reply.WhichOneof("message")
         if said == "resume":
@@ -358,11 +360,14 @@ class Outbox:
 
     @property
     def confirmed(self) -> int:
-        """How many answers on this stream confirmed that the collector's records are ours."""
+        """How many ranges of records the collector confirmed to be equal, on this stream."""
         return self._questions.answered
 
     def tidy(self) -> None:
-        """Finish the slow work of `take`; call it without the lock, unlike every other method."""
+        """Finish the slow work of `take`, as removing files.
+
+        Unlike the other methods it is called without the lock.
+        """
         self._frames.tidy()
 
     def _next_frame(self, frame: Encoded) -> bytes | None:
@@ -383,9 +388,9 @@ class Outbox:
         return next(gap_requests([self._untold.pop(key) for key in keys]))
 
     def _flush_due(self, first: Encoded | None) -> int | None:
-        """The number of the next flush to be sent, if all records before it were sent; else None.
+        """Return the number of the next flush, if all records before it were sent; else None.
 
-        first: the first frame that was not sent.
+        first: the first frame that was not sent; None if all were sent.
         """
         for flush, before in self._flushes:
             if flush > self._flush_sent:
@@ -416,8 +421,8 @@ class Outbox:
     def _settle_flushes(self, *, whole: bool) -> None:
         """Count answered flushes as finished, once the collector has the records before them.
 
-        whole: an Ack has come since the flush was answered, so a record that is still missing was
-            lost on the way; else that Ack is the next reply.
+        whole: whether an Ack message has come since the flush was answered. A record that is still
+            missing then was lost on the way; otherwise the Ack is the next reply.
         """
         while self._flushes and self._flushes[0][0] <= self._flush_answered:
             flush, before = self._flushes[0]
@@ -429,7 +434,10 @@ class Outbox:
             self.flushed = flush
 
     def _go_on(self) -> None:
-        """Resume once all doubts are confirmed: let the collector's records go, send the others."""
+        """Resume sending, once the collector's records are confirmed to equal those kept here.
+
+        The records that it has are forgotten; the others are sent.
+        """
         if self._questions.open or self._resume_at is None:
             return
         self._earlier = ()
@@ -449,7 +457,7 @@ def _missing(done: str) -> GarbledError:
 
 
 def gap_requests(gaps: Iterable[Gap]) -> Iterator[bytes]:
-    """Serialised PushRequests that state `gaps`, at most 512 statements in each."""
+    """Yield serialised PushRequests with the statements `gaps`, at most 512 in each."""
     every = list(gaps)
     for start in range(0, len(every), _GAPS_A_MESSAGE):
         message = gaps_message(every[start : start + _GAPS_A_MESSAGE])
@@ -457,5 +465,5 @@ def gap_requests(gaps: Iterable[Gap]) -> Iterator[bytes]:
 
 
 def close_request() -> bytes:
-    """The serialised PushRequest that says the session is over."""
+    """Return the serialised PushRequest which says that the session is over."""
     return sealed(PushRequest(close=Close()))

@@ -1,10 +1,10 @@
-"""Which of several collectors takes a rank: the first by hash; the next while that one is away.
+"""Which of several collectors records a rank: the first by hash; the next while that one is away.
 
     by_hash((a, b, c), "run1", 3)  ─▶ (c, a, b)      rank 3 begins at c, and goes on at a
 
-Each collector is weighted by a hash of its name, the run's and the rank's (rendezvous hashing).
-So the order in which collectors are listed does not matter, no service has to assign ranks, and
-where a collector is added or removed only the ranks move that it gets or had.
+Each collector is weighted by a hash of its address, the run's name and the rank (rendezvous
+hashing). So the order in which collectors are listed does not matter, no service has to assign
+ranks, and if a collector is added or removed, only the ranks move that it gets or had.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_ROUNDS: Final = 6  # rounds after which `Route.seconds` is not doubled any
 
 
 def by_hash(collectors: Sequence[Address], run: str, rank: int) -> tuple[Address, ...]:
-    """The collectors in the order in which this rank tries them.
+    """Return the collectors in the order in which a rank of a run tries them.
 
     They are sorted by the xxh3-64 of `host:port`, the run and the rank in decimal, joined by zero
     bytes; the highest comes first.
@@ -45,9 +45,9 @@ def by_hash(collectors: Sequence[Address], run: str, rank: int) -> tuple[Address
 
 
 def failover_seconds(environ: Mapping[str, str] = os.environ) -> float:
-    """How long a collector may stay away before its ranks go on at the next one, in seconds.
+    """Return for how many seconds a collector may be away before its ranks go on at the next one.
 
-    Raises OptionError where ANCHOR_FAILOVER_SECONDS is no such number.
+    This is ANCHOR_FAILOVER_SECONDS, else 30. Raises OptionError if that is no such number.
     """
     variable = environ.get(_VARIABLE)
     if not variable:
@@ -65,13 +65,13 @@ def failover_seconds(environ: Mapping[str, str] = os.environ) -> float:
 
 
 class Route:
-    """The collectors of one rank in their order, and which of them takes the rank now.
+    """The collectors of one rank in the order in which it tries them, and which it is at now.
 
     seconds: how long a collector may stay away before the rank moves to the next; None takes
-        ANCHOR_FAILOVER_SECONDS, and for ever where there is one collector.
+        ANCHOR_FAILOVER_SECONDS, and for ever if there is only one collector.
 
-    part: the index of the present collector in `order`.
-    has_moved: whether another collector took the rank before.
+    order: the collectors. part: the index in `order` of the one that the rank is at now.
+    has_moved: whether the rank was at another collector before.
     """
 
     def __init__(
@@ -87,34 +87,34 @@ class Route:
 
     @property
     def address(self) -> Address:
-        """The address of the collector that takes the rank now."""
+        """The address of the collector that the rank's records go to now."""
         return self.order[self.part]
 
     @property
     def is_spread(self) -> bool:
-        """Whether there are several collectors."""
+        """Whether the rank has several collectors to choose from."""
         return len(self.order) > 1
 
     @property
     def seconds(self) -> float:
-        """How long the present collector may stay away before the rank moves on, in seconds.
+        """How many seconds the present collector may stay away before the rank moves to the next.
 
-        The time doubles after each round in which no collector acknowledged records: where all of
-        them are slow, a rank that leaves each too early would never deliver anything.
+        The time doubles after each round in which no collector acknowledged records: if all
+        collectors are slow, a rank that leaves each too early would never deliver anything.
         """
         return self._seconds * 2.0 ** min(self._vain // len(self.order), _MOST_ROUNDS)
 
     @property
     def among(self) -> str:
-        """The URL that names all collectors; "" where there is only one."""
+        """The URL that names all collectors; "" if there is only one."""
         return list_text(self.order) if self.is_spread else ""
 
     def move(self) -> None:
-        """Go on at the next collector; after the last one comes the first."""
+        """Make the next collector the present one; after the last comes the first again."""
         self.part = (self.part + 1) % len(self.order)
         self._vain += 1
         self.has_moved = True
 
     def get_on(self) -> None:
-        """Note that the present collector has acknowledged records."""
+        """Note that the present collector has acknowledged records, which resets `seconds`."""
         self._vain = 0

@@ -1,4 +1,4 @@
-"""Files that hold a secret, as a token or the key of a certificate: who may read them."""
+"""Checks who may read a file that holds a secret, as a token or the key of a certificate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check_private"]
 
 
 def check_private(file: Path) -> None:
-    """Raises OptionError where others than its owner can read `file`, OSError where it is missing.
+    """Raise OptionError if others than its owner can read `file`, OSError if it is missing.
 
     A file of another owner may be readable by its group: a secret that belongs to root and is
     mounted for a service could not be read by the service's user otherwise.

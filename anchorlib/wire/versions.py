@@ -1,4 +1,4 @@
-"""Versions of the protocol: those that a collector accepts, and whose spools can be delivered.
+"""Versions of the protocol: which a collector accepts, and of which spools can be delivered.
 
 A writer speaks one version, `PROTOCOL`. A collector and `anchor push` accept the version before it
 as well, so that collectors can be upgraded first while trainings go on.
@@ -13,13 +13,13 @@ from anchorlib.wire.limits import PROTOCOL
 __all__ = ["PROTOCOLS", "why_not_delivered", "why_not_taken"]
 
 PROTOCOLS: Final = range(PROTOCOL - 1, PROTOCOL + 1)
-"""The versions that are accepted."""
+"""The protocol versions that a collector, and `anchor push`, accept."""
 
 _TAKEN: Final = " and ".join(map(str, PROTOCOLS))
 
 
 def why_not_taken(version: int) -> str:
-    """The sentence with which a collector refuses a version; "" for a version that it accepts."""
+    """Return why a collector refuses clients of a protocol version; "" if it accepts them."""
     if version in PROTOCOLS:
         return ""
     todo = "upgrade anchorlib where the training runs, and start it again"
@@ -29,7 +29,7 @@ def why_not_taken(version: int) -> str:
 
 
 def why_not_delivered(version: int) -> str:
-    """Why a spool of this version cannot be delivered, in a sentence; "" where it can be."""
+    """Return why a spool of a protocol version cannot be delivered; "" if it can be."""
     if version in PROTOCOLS:
         return ""
     todo = "with the anchorlib that left it push it into a directory, which later ones read"

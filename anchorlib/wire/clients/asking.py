@@ -1,4 +1,4 @@
-"""Questions to a collector, each a sealed request with a sealed answer, over one channel."""
+"""Questions to a collector over one channel: a request and its answer, each with a checksum."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ R = TypeVar("R", bound=Message)
 
 
 class NotThereError(Exception):
-    """The collector does not have the run or the file that it was asked about."""
+    """Raised if the collector does not have the run or the file that it was asked about."""
 
 
 class QuestionChannel:
-    """A channel to a collector; may be used by several threads.
+    """A gRPC channel to a collector, for single questions; may be used by several threads.
 
     address: an Address or a URL; a run in it is ignored.
     credentials: None takes those of the environment.
@@ -40,16 +40,17 @@ class QuestionChannel:
         self.channel = open_channel(self.address, credentials)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the channel to the collector."""
         self.channel.close()
 
     def ask(
         self, method: ReadCall, request: Message, kind: type[R], *, timeout: float, again: bool
     ) -> R:
-        """The collector's answer to `request`, within `timeout` seconds.
+        """Return the collector's answer to `request`, which must come within `timeout` seconds.
 
         method: the gRPC call. kind: the class of the answer.
-        again: the question changes nothing, so a question whose answer was damaged is asked again.
+        again: whether to ask again if the answer was damaged on the way; only for a question that
+            changes nothing at the collector.
 
         Raises NotThereError, StoreError for a damaged store at the collector, CollectorError.
         """
@@ -85,9 +86,9 @@ class QuestionChannel:
             raise Failure(Kind.HERE, sentence).error()
 
     def _refuse(self, error: grpc.RpcError) -> None:
-        """Raises the error that a failed call means.
+        """Raise what the failure of a call means to the caller of `ask`.
 
-        Returns where the question was damaged on the way, so that the caller may ask it again.
+        Raises nothing if the question was damaged on the way, so that it may be asked again.
         """
         fault = failure(self.address, error)
         if fault.kind is Kind.MISSING:

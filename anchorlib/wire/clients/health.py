@@ -1,4 +1,4 @@
-"""Whether a collector says that it is well, asked through gRPC's standard health service."""
+"""Asks a collector, through gRPC's standard health service, whether it is serving."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["ask_health"]
 
 
 def ask_health(address: Address, *, timeout: float = 5.0) -> tuple[str, float]:
-    """The collector's state ("SERVING", "NOT_SERVING"), and the seconds that a call takes.
+    """Return a collector's state ("SERVING", "NOT_SERVING"), and how many seconds a call takes.
 
-    The seconds are those of a second call, so that connecting is not counted. The environment's
-    credentials are used. Raises CollectorError, OptionError.
+    A first call connects; only the second one is timed. The credentials are those in the
+    environment variables. Raises CollectorError, OptionError.
     """
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 

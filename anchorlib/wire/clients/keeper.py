@@ -1,4 +1,4 @@
-"""The client of a collector's service Keeper: runs measured, removed, renamed, and who writes."""
+"""The client of a collector's service Keeper: measures, removes, renames runs; says who writes."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ class KeeperClient:
         self.address = self._line.address
 
     def status(self) -> Sequence[Writing]:
-        """The ranks that are being written now, of the runs that the token may read.
+        """Return the ranks that are being written now, of the runs that the token may read.
 
         Raises CollectorError.
         """
         return self._state().writings
 
     def archive(self) -> ArchivingTold | None:
-        """How far closed runs, of those that the token may read, are archived elsewhere.
+        """Return how far the collector has come with archiving the runs that the token may read.
 
-        None where the collector archives no runs. Raises CollectorError.
+        Returns None if the collector archives no runs. Raises CollectorError.
         """
         answer = self._state()
         return answer.archive if answer.HasField("archive") else None
 
     def measure(self, run: str) -> tuple[int, bool]:
-        """Bytes of disk that a run takes, and whether a living process writes it.
+        """Return how many bytes of disk a run takes, and whether a living process writes it.
 
         Raises RunNotFoundError, OptionError for a run whose files are in the collector's archive
         alone, CollectorError, StoreError.
@@ -74,27 +74,29 @@ class KeeperClient:
         return reply.bytes, reply.written
 
     def standing(self, run: str) -> MeasureReply:
-        """All that `measure` says, and why a run would be neither removed nor renamed.
+        """Return a run's size, whether it is being written, and why it could not be changed.
 
-        The field `stays` is "" where the collector knows no reason, or is too old to be asked.
-        Raises as `measure`, but answers of a run in an archive alone too.
+        The field `stays` says why the run would be neither removed nor renamed: "" if the collector
+        knows no reason, or is too old to say. The field `alone` says whether the run's files are in
+        the collector's archive alone. Raises RunNotFoundError, CollectorError, StoreError.
         """
         return self._ask("Measure", MeasureRequest(run=run), MeasureReply, run, again=True)
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
-        """Remove a run; returns the bytes that this freed. Raises as `measure` does.
+        """Remove a run, and return how many bytes of disk this freed.
 
         unless_after: a time in nanoseconds since the epoch; a run written to after it is kept.
+        Raises RunNotFoundError, CollectorError, StoreError.
         """
         request = RemoveRequest(run=run, unless_after_ns=unless_after)
         return self._ask("Remove", request, RemoveReply, run).bytes
 
     def rename(self, run: str, name: str) -> None:
-        """Give the run the name `name`. Raises as `measure` does."""
+        """Rename the run to `name`. Raises RunNotFoundError, CollectorError, StoreError."""
         self._ask("Rename", RenameRequest(run=run, name=name), RenameReply, run)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the channel to the collector."""
         self._line.close()
 
     def _state(self) -> StatusReply:

@@ -1,4 +1,4 @@
-"""One stream to a collector: sends the messages of an outbox, and hands it the answers."""
+"""One gRPC stream to a collector: sends an outbox's messages, and gives the outbox the replies."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ _ENDS_WITHIN = 5.0  # seconds that gRPC has to release the request iterator of a
 
 
 class PushStream:
-    """Sends the messages of `outbox` until the collector has closed the run.
+    """One stream, which sends the messages of `outbox` until the collector has closed the run.
 
-    changed: guards the outbox. It is notified after every answer; whoever changes the outbox has to
+    hello: the message that opens the stream; it says who writes which rank of which run.
+    changed: guards the outbox. It is notified after every reply; whoever changes the outbox has to
         notify it too.
-    patience: seconds that an answer may take, at most ANSWER_SECONDS.
+    patience: how many seconds a reply may take, at most ANSWER_SECONDS.
 
-    silent: whether the stream was ended because an answer that was due did not come.
-    answered_at: when the last answer came, by the monotonic clock; None before the first.
+    silent: whether the stream was ended because a reply that was due did not come.
+    answered_at: when the last reply came, by the monotonic clock; None before the first.
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class PushStream:
         self._call: grpc.Call | None = None
 
     def run(self, metadata: Metadata = ()) -> None:
-        """Run the stream; returns when the collector has closed the run or ended the stream.
+        """Send and receive until the collector has closed the run or ended the stream.
 
-        Raises grpc.RpcError where the stream breaks or is refused, GarbledError for an answer that
-        does not fit its checksum, and the errors of `Outbox.take`.
+        metadata: what `Credentials.metadata` returns. Raises grpc.RpcError if the stream breaks or
+        is refused, GarbledError for a reply that does not fit its checksum, and the errors of
+        `Outbox.take`.
         """
         with self._changed:
             if self._over:
@@ -86,7 +88,10 @@ class PushStream:
             watch.join()
 
     def _known(self, reply: PushReply) -> PushReply:
-        """The reply. Raises FrameError where a collector of a version without parts gets a part."""
+        """Return `reply`; raise FrameError if the collector is too old to share a rank with others.
+
+        A rank that several collectors record has a part at each, which older versions do not know.
+        """
         knows = not reply.HasField("resume") or reply.resume.HasField("first")
         if self._hello.HasField("part") and not knows:
             raise FrameError(
@@ -96,7 +101,7 @@ class PushStream:
         return reply
 
     def cancel(self) -> None:
-        """End the stream now, from any thread."""
+        """End the stream now; any thread may call this."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -106,9 +111,10 @@ class PushStream:
             call.cancel()
 
     def _watch(self) -> None:
-        """End the stream if it is stuck although the connection is up.
+        """End the stream if a due reply does not come although the connection is up.
 
-        A flipped bit in an HTTP/2 frame can make either end wait for ever.
+        This runs on a thread of its own. A flipped bit in an HTTP/2 frame can make either end wait
+        for ever.
         """
         self._heard = time.monotonic()
         while not self._gone.wait(self._patience / 8):
@@ -127,9 +133,10 @@ class PushStream:
         return sealed(PushRequest(hello=hello))
 
     def _requests(self, hello: bytes) -> Iterator[bytes]:
-        """The requests of the stream. gRPC iterates over them on a thread of its own.
+        """Yield the messages to send: `hello` first, then those of the outbox.
 
-        That thread ends only when the iterator does, so `_ended` tells when it is free.
+        gRPC iterates over them on a thread of its own, which ends only when the iterator does; the
+        event `_ended` says when.
         """
         try:
             yield hello
@@ -149,11 +156,11 @@ class PushStream:
 
 
 def writer_name() -> str:
-    """The name of this process, by which a collector tells other writers who writes a rank."""
+    """Return the name of this process, by which a collector tells others who writes a rank."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def host_of(writer: str) -> str:
-    """The machine in a name made by `writer_name`; "" for any other name."""
+    """Return the machine in a name that `writer_name` made; "" for any other text."""
     match = _WRITER.fullmatch(writer)
     return "" if match is None else match[1]

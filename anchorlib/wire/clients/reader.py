@@ -1,4 +1,4 @@
-"""The client of a collector's service Reader: get and list, the two verbs that zarr needs."""
+"""The client of a collector's service Reader: reads and lists files, which is all zarr needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ReaderClient:
 
     address: an Address or a URL; a run in it is ignored.
     credentials: None takes those of the environment.
-    timeout: seconds that one answer may take.
+    timeout: how many seconds one answer may take.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class ReaderClient:
         self._calls = read_calls(self._line.channel)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """The bytes of file `key` from `start` on, at most `length`; None where there is no file.
+        """Return the bytes of file `key` from `start` on, at most `length`; None if it is missing.
 
-        A range beyond the file's end is cut there. Raises CollectorError, and StoreError where
-        `key` is no regular file (a link, a pipe), which a collector does not read.
+        A range beyond the file's end is cut there. Raises CollectorError, and StoreError if `key`
+        is no regular file (a link, a pipe), which a collector does not read.
         """
         if length == 0:
             return b"" if self.get(key, 0, 1) is not None else None
@@ -59,9 +59,9 @@ class ReaderClient:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def list(self, prefix: str = "") -> list[str]:
-        """The names in folder `prefix`, sorted, those of folders with a "/" at the end.
+        """Return the sorted names in the folder `prefix`; names of folders end in "/".
 
-        The list is empty where there is no such folder. Raises as `get` does.
+        The list is empty if there is no such folder. Raises CollectorError, StoreError.
         """
         names: list[str] = []
         more = True
@@ -73,7 +73,7 @@ class ReaderClient:
         return names
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the channel to the collector."""
         self._line.close()
 
     def __enter__(self) -> Self:

@@ -1,10 +1,10 @@
 """gRPC between a collector and its clients: channels, the three services, and how calls fail.
 
-loading   gRPC, loaded so that it writes nothing to stderr
-channel   channels to a collector
-services  the three services, to serve and to call
+loading   imports gRPC in such a way that it writes nothing to stderr
+channel   opens channels to a collector
+services  the three services (Collector, Reader, Keeper), to serve and to call
 kinds     the kinds of failure
-failures  what a failed call means
+failures  what a failed call means, as a kind and as a sentence
 """
 
 from anchorlib.wire.connection.channel import KEEPALIVE_SECONDS, PING_SECONDS, open_channel

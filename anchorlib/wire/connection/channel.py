@@ -22,9 +22,10 @@ It is long because a ping waits behind messages that were sent before it, on a s
 
 
 def open_channel(address: Address, credentials: Credentials) -> grpc.Channel:
-    """A channel to the collector, which shares its connection with no other channel.
+    """Return a new channel to the collector, whose connection no other channel shares.
 
-    It connects at the first call. Raises OptionError where `check_credentials` does.
+    It connects at the first call. Raises OptionError for credentials that cannot or must not be
+    shown to this collector.
     """
     check_credentials(address, credentials)
     options = [

@@ -16,8 +16,9 @@ __all__ = ["Failure", "failure"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed call.
+    """Why a call to a collector failed.
 
+    kind: the kind of failure, by which programs decide what to do.
     sentence: what failed, where, and what to do, in one line.
     """
 
@@ -25,14 +26,14 @@ class Failure:
     sentence: str
 
     def error(self) -> CollectorError:
-        """This failure as an error to raise; its attribute `kind` is the kind."""
+        """Return this failure as an exception to raise; its attribute `kind` is the kind."""
         error = CollectorError(self.sentence)
         error.kind = self.kind
         return error
 
 
 def failure(address: Address, error: grpc.RpcError) -> Failure:
-    """The failure that the error of a call to the collector at `address` means."""
+    """Return what gRPC's error of a call to the collector at `address` means."""
     kind = kind_of(error)
     details = escape(" ".join((error.details() or "").split())[:500])
     return Failure(kind, _sentence(address, kind, details or error.code().name))
@@ -59,7 +60,10 @@ def _sentence(address: Address, kind: Kind, details: str) -> str:
 
 
 def _mistake(address: Address, details: str) -> str:
-    """Which mistake in TLS or certificates explains a failed connection; "" for other causes."""
+    """Return which mistake in TLS or certificates explains a failed connection; "" if none does.
+
+    details: gRPC's own words on the failure.
+    """
     for sign, words in _TLS_MISTAKES:
         if sign in details:
             return words.format(host=address.host, target=address.target)
@@ -88,7 +92,7 @@ _HUNG_UP: Final = {
 
 
 def _cause(details: str) -> str:
-    """Why nobody answers, in plain words; gRPC's own words where no plain ones are known."""
+    """Return why nobody answers, in plain words, or gRPC's `details` if no plain ones are known."""
     for sign, words in (
         ("Connection refused", "connection refused"),
         ("DNS resolution failed", "its name is unknown"),

@@ -1,4 +1,4 @@
-"""The kinds of failure between a collector and those who call it.
+"""The kinds of failure that calls to a collector end with.
 
 A collector sends the kind of every refusal in the call's trailing metadata, under `KIND_KEY`. A
 client decides by the kind what it does about a failure; the words are for people. A failure without
@@ -20,7 +20,7 @@ KIND_KEY: Final = "anchor-kind"
 
 
 class Kind(StrEnum):
-    """The kinds. Their values travel between versions, so none of them is ever changed."""
+    """The kinds of failure. Other versions of anchorlib know the values, so none ever changes."""
 
     # A collector that refuses for good.
     EXISTS = "exists"  # this rank of the run was recorded before
@@ -28,7 +28,7 @@ class Kind(StrEnum):
     STORE = "store"  # the stored run is damaged, or was changed
     INVALID = "invalid"  # a message breaks the protocol
     PROTOCOL = "protocol"  # the client speaks another version of the protocol
-    TOKEN = "token"  # the token is missing or wrong  # it is no password
+    TOKEN = "token"  # the token is missing or wrong
     FORBIDDEN = "forbidden"  # the caller has no right to it
     FOREIGN = "foreign"  # the server that answers is no collector of this protocol
 
@@ -64,7 +64,7 @@ class Kind(StrEnum):
 
     @property
     def passing(self) -> bool:
-        """Whether the failure may pass by itself, however often it comes."""
+        """Whether trying again may succeed, however often the failure has come."""
         return self in _PASSING
 
     @property
@@ -165,12 +165,12 @@ _KINDS: Final[Mapping[grpc.StatusCode, Kind]] = {
 
 
 def code_of(kind: Kind) -> grpc.StatusCode:
-    """The status code of a refusal of this kind."""
+    """Return the gRPC status code with which a collector refuses for a reason of this kind."""
     return _CODES[kind]
 
 
 def kind_of(error: grpc.RpcError) -> Kind:
-    """The kind of a failed call."""
+    """Return the kind of a failed call: the one that the collector states, or that of its code."""
     trailing = error.trailing_metadata() or ()
     stated = next((str(one.value) for one in trailing if one.key == KIND_KEY), "")
     # A kind of a later version, or with a flipped bit, is unknown or does not fit the status code.

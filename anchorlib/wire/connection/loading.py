@@ -1,4 +1,4 @@
-"""gRPC, loaded so that it leaves the program's stderr alone.
+"""Imports gRPC in such a way that it writes nothing to the program's stderr.
 
 gRPC's C core writes a line for each connection that fails: a trainer with a wrong certificate would
 see one every second. anchorlib reports the failed call itself, once and in a sentence. The core

@@ -1,7 +1,8 @@
-"""The three services as both ends see them: received bytes, and sealed messages sent.
+"""The collector's three services as gRPC calls (client) and handlers (server).
 
-gRPC is given no deserialiser, so that payloads are read in place, and because gRPC would log a
-traceback for each message that is malformed or damaged: our code refuses those itself.
+Messages are received as bytes, and sent sealed, that is, with a checksum at their end. gRPC is
+given no deserialiser, so that payloads are read in place, and because gRPC would log a traceback
+for each message that is malformed or damaged: anchorlib refuses those itself.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PushBehaviour: TypeAlias = Callable[[Iterator[bytes], grpc.ServicerContext], Ite
 
 
 def push_call(channel: grpc.Channel) -> PushCall:
-    """The call of Push: requests are sealed PushRequests; `parse_reply` reads the replies."""
+    """Return the client's call Push: it sends sealed PushRequests; `parse_reply` reads replies."""
     return channel.stream_stream(
         f"/{_SERVICE}/Push",
         request_serializer=None,
@@ -45,13 +46,16 @@ def push_call(channel: grpc.Channel) -> PushCall:
 
 
 def parse_reply(message: bytes) -> PushReply:
-    """The reply of Push in `message`. Raises GarbledError where it does not fit its checksum."""
+    """Parse a reply of the call Push. Raises GarbledError if it does not fit its checksum."""
     check_seal(message)
     return PushReply.FromString(message)
 
 
 def push_handler(behaviour: PushBehaviour) -> grpc.GenericRpcHandler:
-    """The handler that serves Push: `behaviour` gets the requests as the bytes that arrived."""
+    """Return the server's handler of the call Push.
+
+    behaviour: gets the requests as the bytes that arrived, and yields the replies.
+    """
     method: grpc.RpcMethodHandler[bytes, PushReply] = grpc.stream_stream_rpc_method_handler(
         behaviour,
         request_deserializer=None,
@@ -61,12 +65,12 @@ def push_handler(behaviour: PushBehaviour) -> grpc.GenericRpcHandler:
 
 
 def read_calls(channel: grpc.Channel) -> tuple[ReadCall, ReadCall]:
-    """The calls Get and List of the Reader; requests and replies are sealed messages."""
+    """Return the client's calls Get and List of the service Reader; messages are sealed bytes."""
     return _read_call(channel, "Get"), _read_call(channel, "List")
 
 
 def keep_call(channel: grpc.Channel, name: str) -> ReadCall:
-    """The Keeper's call `name`, as "Measure"; requests and replies are sealed messages."""
+    """Return the client's call `name`, as "Measure", of the service Keeper, with sealed bytes."""
     return channel.unary_unary(
         f"/{_KEEPER}/{name}", request_serializer=None, response_deserializer=None
     )
@@ -75,9 +79,10 @@ def keep_call(channel: grpc.Channel, name: str) -> ReadCall:
 def keeper_handler(
     calls: Mapping[str, Callable[[bytes, grpc.ServicerContext], bytes]],
 ) -> grpc.GenericRpcHandler:
-    """The handler that serves the Keeper's calls, given by name.
+    """Return the server's handler of the service Keeper.
 
-    Each gets the request as the bytes that arrived, and returns a sealed message.
+    calls: for each call's name, a function that gets the request as the bytes that arrived, and
+    returns a sealed message.
     """
     methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         name: grpc.unary_unary_rpc_method_handler(
@@ -98,9 +103,9 @@ def reader_handler(
     get: Callable[[bytes, grpc.ServicerContext], bytes],
     list_: Callable[[bytes, grpc.ServicerContext], bytes],
 ) -> grpc.GenericRpcHandler:
-    """The handler that serves Get and List.
+    """Return the server's handler of the service Reader, with its calls Get and List.
 
-    Each gets the request as the bytes that arrived, and returns a sealed message.
+    Both functions get the request as the bytes that arrived, and return a sealed message.
     """
     get_method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
         get, request_deserializer=None, response_serializer=None

@@ -1,15 +1,17 @@
 """Messages as bytes: frames of records, statements beside them, and the checksum of each message.
 
-framing      a frame as bytes, its payload in place
-encoder      blocks of records to frames
-decoder      frames to blocks of records, nothing trusted
+A frame is a message with a number of records: their rows, and their values as its payload.
+
+framing      a frame as bytes; its payload is neither copied into the message nor out of it
+encoder      makes frames of blocks of records
+decoder      makes blocks of records of frames, and checks everything in them
 row_columns  the rows of a frame as columns
-numbering    finished frames under other record numbers
+numbering    frames that are finished, read and given other record numbers
 gaps         gap statements
 lineage      what values were computed from, entries of headers, and traced operations
 texts        names, kinds, modes, phases and reasons, checked
 checksum     the checksum that ends each message: a flipped bit on the wire is found here
-malformed    the error of a message that cannot be
+malformed    the error of a message that breaks the protocol
 """
 
 from anchorlib.wire.messages.checksum import GarbledError, check_of, check_seal, sealed

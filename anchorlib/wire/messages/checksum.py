@@ -2,8 +2,9 @@
 
     <message> 79 <xxh3-64 of the message, eight bytes>
 
-It is the message's field `check`, which protobuf writes last. The checksum of an answer may be
-seeded with that of its question, so that an answer to another question does not fit.
+The checksum is the message's field `check`, which protobuf writes last. A message with it is
+called sealed. The checksum of an answer may be seeded with that of its question, so that an answer
+to another question does not fit.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ SEAL_BYTES: Final = 1 + _BYTES
 
 
 class GarbledError(AnchorError, ValueError):
-    """Bytes that do not fit their checksum or digest: they were changed on the way."""
+    """Raised for bytes that do not fit their checksum or digest: they were changed on the way."""
 
 
 def sealed(message: Message, seed: int = 0) -> bytes:
-    """The bytes of `message` with its checksum, as they are sent."""
+    """Serialise `message` and append its checksum."""
     return sealed_bytes(message.SerializeToString(), seed)
 
 
 def sealed_bytes(body: bytes, seed: int = 0) -> bytes:
-    """The serialised message `body` with its checksum, as it is sent."""
+    """Return the serialised message `body` with its checksum appended."""
     return body + seal(xxhash.xxh3_64_intdigest(body, seed))
 
 
 def seal(check: int) -> bytes:
-    """The bytes that end a message whose checksum is `check`."""
+    """Return the last bytes of a message whose checksum is `check`: the field with the checksum."""
     return bytes((_TAG,)) + check.to_bytes(_BYTES, "little")
 
 
 def check_seal(message: bytes, seed: int = 0) -> None:
-    """Raises GarbledError where the message does not fit the checksum at its end."""
+    """Raise GarbledError if the message does not fit the checksum at its end."""
     at = len(message) - SEAL_BYTES
     body = memoryview(message)[: max(at, 0)]
     if at < 0 or message[at:] != seal(xxhash.xxh3_64_intdigest(body, seed)):
@@ -59,5 +60,5 @@ def check_seal(message: bytes, seed: int = 0) -> None:
 
 
 def check_of(message: bytes) -> int:
-    """The checksum of a sealed message, which seeds the checksum of its answer."""
+    """Return the checksum at the end of a message, which seeds the checksum of its answer."""
     return int.from_bytes(message[-_BYTES:], "little")

@@ -1,8 +1,8 @@
-"""Frames to blocks of records: the receiving half of the codec.
+"""Decodes frames, messages that each carry some records, to blocks of records.
 
 A message may come from anybody: every length, number and shape in it is checked before memory is
-taken for it, and the values of each record are checked against their digest before the record is
-handed on (see `anchorlib.wire.messages.row_columns`).
+allocated for it, and the values of each record are checked against their digest before the record
+is handed on (see `anchorlib.wire.messages.row_columns`).
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ _DIGEST_BYTES = 16
 
 
 class Framed(NamedTuple):
-    """A frame and its payload, which is a view of the message."""
+    """A parsed frame: `head` has the rows of its records, `payload` their values.
+
+    The payload is a view of the message's bytes.
+    """
 
     head: Frame
     payload: memoryview
 
 
 def parse_request(message: bytes) -> PushRequest | Framed:
-    """The PushRequest that `message` is, or the frame that it carries.
+    """Parse a serialised PushRequest; the result is a `Framed` if it carries a frame.
 
-    Raises GarbledError where the message does not fit its checksum, FrameError where it is no
+    Raises GarbledError if the message does not fit its checksum, FrameError if it is no
     PushRequest.
     """
     check_seal(message)
@@ -58,10 +61,10 @@ def parse_request(message: bytes) -> PushRequest | Framed:
 
 @dataclass(slots=True)
 class _Partial:
-    """A record of which fragments are still to come.
+    """A large record that comes in several frames, some of which are still to come.
 
-    first: the record's number. columns: its row. data: its values, of which the first `received`
-    bytes have arrived.
+    first: the record's number. columns: the record's row.
+    data: its values, of which the first `received` bytes have arrived.
     """
 
     first: int
@@ -71,9 +74,9 @@ class _Partial:
 
 
 class Decoder:
-    """Turns the frames of one stream into blocks.
+    """Turns the frames of one stream into blocks of records.
 
-    record_bytes: the most raw storage that one record may have.
+    record_bytes: the most bytes that the values of one record may have.
     """
 
     def __init__(self, *, record_bytes: int = RECORD_BYTES) -> None:
@@ -88,7 +91,7 @@ class Decoder:
     def define(self, message: Define) -> None:
         """Add series, layouts and phases to the tables that the indices in later rows refer to.
 
-        Raises InvalidNameError, ModeError or FrameError for an entry that cannot be.
+        Raises InvalidNameError, ModeError or FrameError for an invalid entry.
         """
         self._series += [check_series(s.name, s.kind, s.mode) for s in message.series]
         layouts = [self._layout(layout) for layout in message.layouts]
@@ -99,11 +102,12 @@ class Decoder:
             raise FrameError(f"one stream defines at most {TABLE_ENTRIES} series, shapes or phases")
 
     def block(self, frame: Framed) -> RowBlock | None:
-        """The records that this frame completes; None where more fragments are to come.
+        """Return the records that this frame completes; None if it completes none.
 
-        Their values are views of the message, or of the memory in which fragments were put
-        together. Raises FrameError for a malformed frame, GarbledError for values that do not fit
-        their digest, MemoryError for a record that is larger than the free memory.
+        It completes none if it has a part of a large record whose rest is still to come. The values
+        of the block are views of the message, or of the memory in which a large record's parts were
+        put together. Raises FrameError for a malformed frame, GarbledError for values that do not
+        fit their digest, MemoryError for a record that is larger than the free memory.
         """
         head, payload = frame
         if not head.HasField("fragment"):
@@ -122,9 +126,9 @@ class Decoder:
         return read_block(partial.columns, partial.data.data, self._tables)
 
     def _continued(self, head: Frame, fragment: Fragment) -> _Partial:
-        """The record that this fragment continues or begins.
+        """Return the record that this fragment, a part of its values, continues or begins.
 
-        Raises FrameError where the fragment is not the next one of that record.
+        Raises FrameError if the fragment is not the next one of that record.
         """
         partial = self._partial
         if fragment.offset == 0 and partial is None:

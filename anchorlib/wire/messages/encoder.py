@@ -1,8 +1,8 @@
-"""Blocks of records to frames: the sending half of the codec.
+"""Encodes blocks of records as frames, messages that each carry some records.
 
-One `Encoder` numbers the records of one writer, and defines each series, layout and phase once. Its
-frames are finished bytes: they can be sent, kept, and sent again on another stream, once that
-stream was told the definitions.
+One `Encoder` numbers the records of one writer, and defines each series, layout and phase once, in
+messages of their own. Frames are finished bytes: they can be sent, kept, and sent again on another
+stream, after the definitions that they refer to.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Encoded(NamedTuple):
-    """One frame.
+    """One frame, ready to be sent: a serialised message with records.
 
-    parts: the serialised PushRequest, end to end; parts may be views of the records' arrays.
+    parts: the bytes of the PushRequest, in parts, some of which may be views of records' arrays.
     end: the number after that of the last record of which this frame holds values.
     definitions: how many of `Encoder.definitions` a stream has to send before this frame.
     """
@@ -59,25 +59,27 @@ class Encoded(NamedTuple):
 
     @property
     def message(self) -> bytes:
-        """The message as one bytes object; its parts are copied where there is more than one."""
+        """The message as one bytes object; its parts are copied if there are several."""
         first = self.parts[0]
         return first if len(self.parts) == 1 and isinstance(first, bytes) else b"".join(self.parts)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the message."""
+        """How many bytes the frame's message has."""
         return sum(map(len, self.parts))
 
     def joined(self) -> Encoded:
-        """A copy of this frame that does not refer to the records' arrays, which may change."""
+        """Return a copy of this frame that does not share memory with the records' arrays."""
         return self._replace(parts=(self.message,))
 
 
 class Encoder:
     """Turns blocks of records into frames of about `frame_bytes`, in order; one thread at a time.
 
-    A larger record has a frame of its own; one of more than four times `frame_bytes` is sent in
-    fragments.
+    A larger record has a frame of its own; a record of more than four times `frame_bytes` is sent
+    in fragments, that is, in several frames.
+
+    first: the number of the first record.
 
     definitions: serialised PushRequests, to be sent in order on every new stream.
     sequence: the number of the next record.
@@ -92,7 +94,7 @@ class Encoder:
         self._new_bytes = 0
 
     def encode(self, block: RowBlock) -> Iterator[Encoded]:
-        """The frames that carry the records of `block`, in order.
+        """Yield the frames that carry the records of `block`, in order.
 
         Large values are not copied: send each frame, or take its `joined` copy, before the
         memory of the values is used again.
@@ -106,9 +108,10 @@ class Encoder:
                 yield self._frame(part)
 
     def _bounds(self, weights: Array) -> list[int]:
-        """The rows at which frames begin, and the end of the last frame.
+        """Return the indices of the rows at which frames begin, and the end of the last frame.
 
-        weights: about how many bytes each row takes; a row above `frame_bytes` is alone.
+        weights: about how many bytes each row takes; a row of more than `frame_bytes` is alone in
+        its frame.
         """
         ends = np.cumsum(weights)
         bounds, first = [0], 0
@@ -125,7 +128,10 @@ class Encoder:
         return self._encoded(join(head.SerializeToString(), part.values()))
 
     def _fragments(self, part: RowBlock) -> Iterator[Encoded]:
-        """The frames of one record that travels in fragments; the first one carries its row."""
+        """Yield the frames of one large record, each with a part of its values.
+
+        The record's row is in the first frame alone.
+        """
         columns: Columns | None = self._columns(part)
         (storage,) = part.values()
         number, self.sequence = self.sequence, self.sequence + 1
@@ -147,7 +153,10 @@ class Encoder:
             self._new, self._new_bytes = Define(), 0
 
     def _number(self, table: dict[K, int], key: K, define: Callable[[K], int]) -> int:
-        """The number of `key` in `table`; a new key is entered there and defined for streams."""
+        """Return the number of `key` in `table`; a new key is added, and defined for streams.
+
+        define: adds the key to the next definition message, and returns the bytes that it takes.
+        """
         number = table.get(key)
         if number is None:
             self._new_bytes += define(key)
@@ -171,7 +180,7 @@ class Encoder:
         return len(phase.encode()) + 8
 
     def _columns(self, part: RowBlock) -> Columns:
-        """The columns of a frame; a column whose entries are all the default is left out."""
+        """Return the columns of a frame; a column that holds only its default is left empty."""
         columns, tables = part.columns, part.tables
         numbered = self._numbered
         return Columns(
@@ -195,7 +204,10 @@ class Encoder:
         columns: Mapping[str, Array],
         define: Callable[[K], int],
     ) -> list[int]:
-        """A column of indices into the block's `table`, as indices into this encoder's table."""
+        """Convert a column of indices into the block's `table` to indices into the encoder's table.
+
+        define: adds an entry that is new to the next definition message.
+        """
         used, places = np.unique(columns[name], return_inverse=True)
         known = self._known[name]
         numbers = [self._number(known, table[number], define) for number in used.tolist()]
@@ -203,11 +215,11 @@ class Encoder:
 
 
 def frame_weights(block: RowBlock) -> Array:
-    """About how many bytes of a frame each record takes."""
+    """Return about how many bytes of a frame each record of `block` takes, as an array."""
     weights: Array = block.sizes + _ROW_BYTES + _BIN_BYTES * block.columns["bins"].astype(np.int64)
     return weights
 
 
 def _unless(column: Array, default: float) -> list[Any] | None:
-    """The column, or None where every entry is the default."""
+    """Return the column as a list; None, to leave it out, if every entry is the default."""
     return None if (column == default).all() else column.tolist()

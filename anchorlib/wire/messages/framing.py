@@ -1,10 +1,11 @@
-"""A frame as bytes: protobuf's own, but the payload is written and read in place.
+"""Writes and reads a frame as protobuf's bytes, without copying the payload.
 
     PushRequest:  1a <length> [ head: first, columns, fragment ] 7a <length> <payload> <check>
 
-Protobuf would copy a payload twice on the way out and twice on the way in. Here it is left where it
-is, to be written to a file or joined once, and read as a view; the bytes are those that protobuf
-writes, so that any gRPC client can write them and any protobuf can read them.
+A frame is a message that carries records, the payload their values. Protobuf would copy a payload
+twice when it is sent and twice when it is received. Here the payload is left where it is, to be
+written to a file or joined once, and is read as a view. The bytes are those that protobuf writes,
+so that any gRPC client can write them and any protobuf can read them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LARGE_BYTES: Final = 1 << 16  # mean size of a buffer below which copying is ch
 
 
 def join(head: bytes, payload: Sequence[Buffer]) -> tuple[Buffer, ...]:
-    """The PushRequest that carries a frame, in parts: large buffers are parts, and not copied.
+    """Return the serialised PushRequest that carries a frame, in parts; large buffers are uncopied.
 
     head: the serialised Frame, without its payload.
     payload: byte buffers, end to end.
@@ -48,9 +49,10 @@ def join(head: bytes, payload: Sequence[Buffer]) -> tuple[Buffer, ...]:
 
 
 def split(message: bytes) -> tuple[bytes, memoryview] | None:
-    """The head and the payload of a frame's sealed PushRequest; None if it is laid out otherwise.
+    """Split a frame's PushRequest, checksum included, into (serialised head, payload).
 
-    Raises IndexError where the message ends inside a number.
+    Returns None for a message that is no frame, or whose fields are in another order. Raises
+    IndexError if the message ends inside a number.
     """
     if not message or message[0] != _FRAME_TAG:
         return None
@@ -70,7 +72,7 @@ def split(message: bytes) -> tuple[bytes, memoryview] | None:
 
 
 def _skip(message: bytes, at: int) -> int:
-    """Where the field after the one at `at` starts; past the end for what a head never holds."""
+    """Return the offset behind the field at `at`; the message's end if it is no field of a head."""
     wire_type = message[at] & 7
     if wire_type == 0:
         return _read_varint(message, at + 1)[1]

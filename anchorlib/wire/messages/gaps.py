@@ -1,4 +1,7 @@
-"""Gap statements to messages, and messages to gap statements, checked."""
+"""Writes messages with gap statements, and reads and checks them.
+
+A gap statement says how many observations of a series were not recorded, and why.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ __all__ = ["gaps_message", "read_gaps"]
 
 
 def gaps_message(gaps: Iterable[Gap]) -> Gaps:
-    """The message that states `gaps`."""
+    """Return the message with the statements `gaps`."""
     return Gaps(
         gaps=[
             WireGap(
@@ -32,9 +35,9 @@ def gaps_message(gaps: Iterable[Gap]) -> Gaps:
 
 
 def read_gaps(message: Gaps) -> list[Gap]:
-    """The gap statements in a message.
+    """Return the gap statements in a message.
 
-    Raises InvalidNameError or ModeError where a statement is of a series that cannot be.
+    Raises InvalidNameError or ModeError if the name, kind or mode of a statement is invalid.
     """
     return [
         Gap(
@@ -49,6 +52,9 @@ def read_gaps(message: Gaps) -> list[Gap]:
 
 
 def _series(gap: WireGap) -> tuple[str, str, str]:
-    """The series of a gap; the mode is "" for observations that were skipped before any mode."""
+    """Check and return (name, kind, mode) of a gap.
+
+    The mode may be "": the observations were skipped before any mode was asked.
+    """
     name, kind, _ = check_series(gap.name, gap.kind, gap.mode or str(All()))
     return name, kind, gap.mode

@@ -1,4 +1,7 @@
-"""Lineage messages: lineage, later entries of a run's header, and traced operations; both ways."""
+"""Writes and reads Lineage messages: lineage, later header entries, and traced operations.
+
+Lineage says which tensors and operations a value was computed from.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ _MESSAGE_BYTES = 1 << 19  # of the statements in one message; a larger statement
 
 
 def lineage_messages(edges: Iterable[Edges]) -> Iterator[Lineage]:
-    """The messages that state `edges`, each of at most half a MiB unless it has one statement."""
+    """Yield messages that state the lineage `edges`.
+
+    Each has at most half a MiB, unless a single statement is larger.
+    """
     message, size = Lineage(), 0
     for one in edges:
         wire = _edges(one)
@@ -44,12 +50,15 @@ def lineage_messages(edges: Iterable[Edges]) -> Iterator[Lineage]:
 
 
 def header_message(entries: Mapping[str, Any]) -> Lineage:
-    """The message that adds `entries` to the run's header; values that JSON lacks become text."""
+    """Return the message that adds `entries` to the run's header, as JSON.
+
+    Values that JSON cannot hold become text.
+    """
     return Lineage(header=json.dumps(dict(entries), default=str))
 
 
 def operations_messages(entries: Iterable[Entry]) -> Iterator[Lineage]:
-    """The messages that state entries of the operations' log; a large entry is alone in its own.
+    """Yield messages with entries of the log of traced operations; a large entry has its own.
 
     An entry of more than OPERATIONS_BYTES is left out: a collector would refuse the whole stream.
     """
@@ -67,7 +76,7 @@ def operations_messages(entries: Iterable[Entry]) -> Iterator[Lineage]:
 
 
 def read_operations(message: Lineage) -> list[Entry]:
-    """The entries of the operations' log in a message.
+    """Return the entries of the log of traced operations in a message; empty if it has none.
 
     Raises FrameError for an entry that is malformed or too large.
     """
@@ -84,9 +93,9 @@ def _read_entry(text: str) -> Entry:
 
 
 def read_header(message: Lineage) -> dict[str, Any]:
-    """The entries that a message adds to the run's header.
+    """Return the entries that a message adds to the run's header; empty if it adds none.
 
-    Raises FrameError where they are no JSON object, or too large.
+    Raises FrameError if they are no JSON object, or too large.
     """
     if len(message.header) > HEADER_BYTES:
         raise FrameError(f"{len(message.header)} characters of a header; {HEADER_BYTES} at most")
@@ -127,9 +136,9 @@ def _edges(edges: Edges) -> WireEdges:
 
 
 def read_lineage(message: Lineage) -> list[Edges]:
-    """The lineage in a message.
+    """Return the lineage in a message; an empty list if it has none.
 
-    Raises InvalidNameError or FrameError where a statement cannot be true of any tensor.
+    Raises InvalidNameError or FrameError if a statement cannot be true of any tensor.
     """
     return [_read(edges) for edges in message.edges]
 

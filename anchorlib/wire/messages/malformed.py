@@ -8,4 +8,4 @@ __all__ = ["FrameError"]
 
 
 class FrameError(AnchorError, ValueError):
-    """A message, or an order of messages, that no peer of this protocol sends."""
+    """Raised for a message, or an order of messages, that breaks the protocol."""

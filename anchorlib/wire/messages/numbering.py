@@ -1,4 +1,7 @@
-"""Finished frames, read and renumbered: a spool that lost records moves the later ones up."""
+"""Reads finished frames and changes their record numbers, for a spool that has lost records.
+
+A collector accepts no gaps in the numbers, so records after lost ones are sent under lower numbers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ __all__ = ["Row", "defined", "first_of", "renumbered"]
 
 
 class Row(NamedTuple):
-    """Numbers of series, layouts and phases: those that are defined, or that a frame needs."""
+    """How many series, layouts and phases are defined, or must be defined to read a frame."""
 
     series: int
     layouts: int
@@ -22,11 +25,11 @@ class Row(NamedTuple):
 
 
 def first_of(message: bytes) -> tuple[int, int, Row, int]:
-    """The first record of a frame: its number, its payload's offset, definitions needed, and step.
+    """Return (number of the first record, offset, definitions needed, step) of a frame.
 
-    The offset is that of the payload in the record, above 0 for later fragments; these need no
-    definitions of their own. The step is the lowest of all rows. Raises FrameError where `message`
-    is no frame.
+    The offset is that of the frame's payload in the record: above 0 for later fragments of a large
+    record, which need no definitions of their own. The step is the lowest of all rows. Raises
+    FrameError if `message` is no frame.
     """
     head = _frame(message).head
     columns = head.columns
@@ -36,7 +39,7 @@ def first_of(message: bytes) -> tuple[int, int, Row, int]:
 
 
 def defined(definitions: Iterable[bytes]) -> Row:
-    """How many series, layouts and phases these messages define together."""
+    """Return how many series, layouts and phases the definition messages define together."""
     requests = [parse_request(message).define for message in definitions]  # type: ignore[union-attr]
     return Row(
         sum(len(one.series) for one in requests),
@@ -46,7 +49,7 @@ def defined(definitions: Iterable[bytes]) -> Row:
 
 
 def renumbered(message: bytes, back: int) -> bytes:
-    """The frame with the number of its first record lowered by `back`."""
+    """Return a frame's message with the numbers of its records lowered by `back`."""
     if not back:
         return message
     head, payload = _frame(message)

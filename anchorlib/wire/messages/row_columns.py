@@ -1,6 +1,7 @@
-"""The rows of a frame as columns, checked: no object is made of a single record.
+"""Reads the rows of a frame, a message with records, as columns, and checks them.
 
-A frame may hold thousands of small records; an object for each would cost more than its bytes.
+A frame may hold thousands of small records. No object is made of each: that would cost more than
+its bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _BOUNDS: Final = {
 
 
 def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBlock:
-    """The rows of a frame whose values are all in `payload`, as a block.
+    """Return the records of a frame, whose values are all in `payload`, as a block.
 
     tables: the series, layouts and phases that the stream has defined.
     Raises FrameError for a malformed frame, GarbledError for values that do not fit their digest.
@@ -113,9 +114,10 @@ def _check_digests(block: RowBlock, digests: bytes, ends: Array) -> None:
 def entries(
     values: Any, rows: int | None, name: str, dtype: type[Any], default: float = 0
 ) -> Array:
-    """A column of a frame as an array of `rows` entries; an empty column is full of `default`.
+    """Return a column of a frame as an array of `rows` entries.
 
-    rows: None takes as many entries as there are. Raises FrameError for another number of entries.
+    values: the column; an empty one stands for `rows` times `default`. rows: None accepts any
+    number of entries. Raises FrameError, which names the column, for another number of entries.
     """
     if rows is not None and not values:
         return np.full(rows, default, dtype)
@@ -125,9 +127,9 @@ def entries(
 
 
 def _numbers(values: Any, rows: int, name: str, known: int) -> Array:
-    """A column of indices into a table of `known` entries.
+    """Return a column of indices into a table of `known` entries, as an array.
 
-    Raises FrameError where an index has no entry in the table.
+    Raises FrameError if an index has no entry in the table.
     """
     column = entries(values, rows, name, np.int64)
     if rows and int(column.max()) >= known:

@@ -1,4 +1,4 @@
-"""Texts in messages, checked: what names a series or a phase, and the reason of a gap."""
+"""Checks the texts in messages: names, kinds and modes of series, phases, and reasons of gaps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["check_phase", "check_reason", "check_series"]
 
 
 def check_series(name: str, kind: str, mode: str) -> tuple[str, str, str]:
-    """The name, kind and mode of a series. Raises InvalidNameError or ModeError."""
+    """Return (name, kind, mode) of a series, or raise InvalidNameError or ModeError if invalid."""
     check_name(name)
     if not is_kind(kind) or len(kind.encode()) > TEXT_BYTES:
         raise InvalidNameError(f"{kind[:80]!r} is no kind of tensor")
@@ -21,10 +21,10 @@ def check_series(name: str, kind: str, mode: str) -> tuple[str, str, str]:
 
 
 def check_phase(phase: str) -> str:
-    """The name of a phase. Raises InvalidNameError."""
+    """Return the name of a phase, or raise InvalidNameError if it is invalid."""
     return check_name(phase)
 
 
 def check_reason(reason: str) -> str:
-    """The reason of a gap, cut to the first TEXT_BYTES bytes, which are kept of it."""
+    """Return the reason of a gap, or another text, cut to its first TEXT_BYTES bytes."""
     return reason.encode()[:TEXT_BYTES].decode(errors="ignore")
