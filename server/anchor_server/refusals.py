@@ -1,4 +1,4 @@
-"""Errors as a client sees them: a kind, its gRPC status code and one line of text."""
+"""Turns errors into what a client sees: a kind, its gRPC status code and one line of text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
 
 
 class Refusal(Exception):  # noqa: N818  # it is an answer, not a fault
-    """Raised to answer a call with `kind` and `text`."""
+    """Raised to answer a call with an error of this kind and text, as one line."""
 
     def __init__(self, kind: Kind, text: str) -> None:
         super().__init__(kind, text)
