@@ -8,7 +8,7 @@ __all__ = ["ExitCode"]
 
 
 class ExitCode(IntEnum):
-    """The exit codes that the contract promises, and one more for a defect of our own."""
+    """The exit codes of all commands; what each means to a command is in that command's help."""
 
     DONE = 0
     DIFFERENCE = 1  # an unexpected difference, or damage found

@@ -81,7 +81,7 @@ def _lines(answer: RankAnswer, screen: Screen) -> Iterator[str]:
 
 
 def _head(answer: RankAnswer) -> str:
-    """The head line: the run, its ranks, and how many leave their peers."""
+    """Returns the first line: the run, its ranks, and how many ranks differ from their peers."""
     from anchorlib.peers import ranks_text
 
     if not answer.ranks:
