@@ -31,7 +31,7 @@ class Columns(Mapping[str, Array]):
     phase: the name of the phase. digest: 32 hex digits.
     flags: "skipped" (the optimizer skipped the step), "values dropped" (the summary alone was
         kept), "scaled" (the values still carry the loss scale), joined by commas; mostly "".
-    scale: that loss scale, 1.0 where there is none.
+    scale: the loss scale that values are multiplied by, 1.0 where there is none.
     """
 
     def __init__(self, reader: RankReader, rows: Array) -> None:

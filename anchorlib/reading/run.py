@@ -1,4 +1,4 @@
-"""A recorded run as users read it: `open_run` and `Run`."""
+"""The class `Run`, by which users read a recorded run, and `open_run`, which makes it."""
 
 from __future__ import annotations
 

@@ -79,12 +79,12 @@ class Series:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The tensor shape of each record."""
+        """For each record the shape of its tensor."""
         return self._reader.shapes(self._rows)
 
     @property
     def dtypes(self) -> list[str]:
-        """The element type of each record, by torch's name."""
+        """For each record torch's name of its element type, as "float32"."""
         return self._reader.dtypes(self._rows)
 
     @property

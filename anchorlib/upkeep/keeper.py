@@ -30,7 +30,10 @@ class Standing:
 
 
 class Keeper(Protocol):
-    """Removes and renames whole runs, which nobody may do while a process writes them."""
+    """Measures, removes and renames whole runs of a store: of a directory, or of a collector.
+
+    A run that a living process writes can be neither removed nor renamed.
+    """
 
     @property
     def place(self) -> str:

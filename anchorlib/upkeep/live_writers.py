@@ -1,4 +1,4 @@
-"""The ranks that living processes write now, as a directory or a collector knows them."""
+"""Finds the ranks that living processes write now into a directory or to a collector."""
 
 from __future__ import annotations
 

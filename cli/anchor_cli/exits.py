@@ -1,4 +1,4 @@
-"""The exit codes of `anchor`; scripts rely on the numbers."""
+"""The exit codes of `anchor`; scripts rely on the numbers, so they never change."""
 
 from __future__ import annotations
 

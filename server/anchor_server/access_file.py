@@ -86,7 +86,10 @@ class AccessFile:
         return access
 
     def renew(self) -> None:
-        """Reads the file and calls `on_change`; where `read` raises, nothing is changed."""
+        """Reads the file again and calls `on_change` with its grants.
+
+        Raises as `read` does; `on_change` is then not called, so that the old grants stay in use.
+        """
         with self._lock:  # of two threads, the one that read first must not hand over last
             self._on_change(self.read())
 

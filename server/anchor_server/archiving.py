@@ -107,7 +107,7 @@ class Archiver:
         self._thread = threading.Thread(target=self._work, name="anchor-archiver", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Starts the thread that archives closed runs."""
         self._thread.start()
 
     def end(self) -> None:
@@ -125,8 +125,9 @@ class Archiver:
             self._thread.join(patience)
 
     def look(self) -> None:
-        """Archives the runs that have been closed for long enough, then makes room in the store.
+        """Archives the runs that have been closed for long enough.
 
+        Then it removes from the store the archived runs that the setting `keep` does not keep.
         Raises nothing: errors are logged and counted.
         """
         try:

@@ -48,6 +48,6 @@ class FragmentMemory:
             self._used += nbytes
 
     def give_back(self, nbytes: int) -> None:
-        """Frees bytes that `take` reserved."""
+        """Gives back bytes that `take` reserved, because the record is complete or was given up."""
         with self._lock:
             self._used -= nbytes

@@ -44,7 +44,7 @@ class Caller:
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """The caller as fields of a log line."""
+        """What is known of the caller, as the extra fields of a log record."""
         fields: dict[str, object] = {"peer": self.peer}
         if self.identity:
             fields["identity"] = self.identity

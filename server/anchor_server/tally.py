@@ -53,7 +53,7 @@ class ArchiveTally:
         return len(self.due)
 
     def looked(self, due: Sequence[str]) -> None:
-        """Sets the runs that are to be archived, and forgets the failures of all other runs."""
+        """Sets which runs are due to be archived, and forgets the failures of all other runs."""
         self.due = tuple(due)
         self.failing = {run: why for run, why in self.failing.items() if run in due}
 

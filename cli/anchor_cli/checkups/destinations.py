@@ -1,4 +1,4 @@
-"""The checks of `anchor doctor` for the store, its disk or collector, and the spools."""
+"""The checks of `anchor doctor` of the store, its disk or collector, and the spools."""
 
 from __future__ import annotations
 

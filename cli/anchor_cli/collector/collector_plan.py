@@ -20,9 +20,9 @@ __all__ = ["CollectorPlan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorPlan:
-    """The options of `anchor serve`, each under its name on the command line.
+    """The options of `anchor serve`, each field named as on the command line (power: --durability).
 
-    Its properties check options together, and raise OptionError where they do not fit.
+    Properties check options together, and raise OptionError where they contradict each other.
     """
 
     store: str

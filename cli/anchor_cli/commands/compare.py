@@ -1,4 +1,4 @@
-"""`anchor compare`: where two runs part, which operation did it, and whether it matters."""
+"""`anchor compare`: says where two runs part, which operation did it, and whether it matters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anchor names`: the tensors of a run, in execution order."""
+"""`anchor names`: lists the tensors of a run, in execution order."""
 
 from __future__ import annotations
 

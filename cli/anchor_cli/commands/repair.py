@@ -62,10 +62,12 @@ def repair_run(
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Make metadata and labels again from sound rows, or salvage the sound rows of a damaged run.
+    """Repair a damaged run: make its metadata anew, or copy its sound records into a new run.
 
-    A rank with a damaged row or value is not changed. Interrupted removals are finished. The exit
-    code is that of `anchor verify` for the run as it is afterwards.
+    A rank whose records are sound (as their checksums say) gets new metadata and labels. A rank
+    with a damaged record is not changed: --as NAME copies the sound records into a new run.
+    Interrupted removals of runs are completed. The exit code is that of `anchor verify` for the run
+    as it is afterwards.
     """
     from anchorlib.names import check_run_name
     from anchorlib.store import find_run

@@ -1,4 +1,4 @@
-"""`anchor stats`: the summary columns of tensors, one row for each record."""
+"""`anchor stats`: prints the summary columns of tensors, one row for each record."""
 
 from __future__ import annotations
 

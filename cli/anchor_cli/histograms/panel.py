@@ -1,4 +1,4 @@
-"""The geometry of a picture of histograms, which PNG and SVG both draw.
+"""The geometry of a picture of histograms, by which both the PNG and the SVG are drawn.
 
 x: exponents, one unit for each bin, the same axis for every panel of a picture;
    the bar of zeros is on the left of the axis, NaN and Inf are on the right
@@ -52,7 +52,7 @@ class Panel:
 
     @property
     def top(self) -> float:
-        """The count at the panel's upper edge."""
+        """The number of elements at the panel's upper edge, where the y axis ends."""
         histogram = self.histogram
         tallest = max(histogram.bins.values(), default=0)
         return _HEADROOM * (tallest or max(histogram.zero, histogram.nan, histogram.inf, 1))

@@ -24,7 +24,7 @@ PLACE = ("step", "pass_index", "call", "rank", "phase", "count", "attempt")
 
 @dataclass(frozen=True)
 class Extract:
-    """Records of one tensor and kind, in the order in which they are written."""
+    """The records of one tensor and kind that are to be written to a file, in their order."""
 
     name: str
     kind: str

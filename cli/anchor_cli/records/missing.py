@@ -28,7 +28,10 @@ _MOST = 5  # tensors that one line names
 
 
 class Gaps:
-    """The gaps of a run, or of one rank of it, by tensor and kind."""
+    """The gaps of a run, or of one rank of it, by tensor and kind.
+
+    A gap counts observations that could not be recorded, or not with their values.
+    """
 
     def __init__(self, run: Run, rank: int | None = None) -> None:
         self._run = run
@@ -47,7 +50,7 @@ class Gaps:
 
     @property
     def of_unknown(self) -> list[Gap]:
-        """The gaps of records that were lost before their tensor was known."""
+        """The gaps of records that are lost and of which the tensor is not known."""
         pair = (UNKNOWN, "value")
         return [] if pair in _recorded(self._run) else self._of_pair.get(pair, [])
 
