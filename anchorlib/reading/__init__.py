@@ -1,8 +1,10 @@
-"""Recorded runs as users read them, live runs too; torch is imported by `to_torch` alone.
+"""Reading recorded runs from Python: `open_run` gives a `Run`, a `Run` gives `Series` of records.
 
-run = open_run("run1")
+run = open_run("run1")           also while the run is still being recorded
 run.tensors("fc*@grad")          list of TensorInfo, in order of execution
-run["fc2.bias@grad"].values()    (record, *shape)
+run["fc2.bias@grad"].values()    array of shape (record, *tensor shape)
+
+Values are numpy arrays; torch is imported by `Series.to_torch` alone.
 """
 
 from anchorlib.reading.blocks import Over, spread

@@ -1,11 +1,12 @@
-"""Blocks: a block is what one task of a query reads, some records of one series.
+"""Series cut into blocks, so that a query can run as parallel tasks: a task reads one block.
 
-    plan(series) ─▶ [TaskBlock, …]     made from columns alone
-    f(series)    ─▶ an answer          pure: it depends on the records of the block alone
-    over         ─▶ runs the tasks     `map` in this process, or the map of a cluster
+    plan(series) ─▶ [TaskBlock, …]     cuts a series by the sizes of its records; reads no values
+    f(block)     ─▶ an answer          pure: it depends on the records of the block alone
+    over         ─▶ runs the tasks     `map` in this process, or the map of a dask cluster
 
-Answers of blocks are added up as integers, or put one behind another, an entry a record. So the
-whole answer is the same to the bit, whichever process computed a block and in whatever order.
+A query's answer is put together from the answers for its blocks: integers are added up, lists with
+an entry for each record are concatenated. So the whole answer is the same to the bit, whichever
+process computed a block and in whatever order.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ OPEN_BYTES = 1 << 16  # the weight of a block, beside that of its records
 
 
 class Over(Protocol):
-    """Applies a function to each part; the answers come in the order of the parts."""
+    """The type of a map function: applies `function` to each part, yields the answers in order.
+
+    It is the builtin `map`, or the map of a dask cluster (`anchorlib.cluster`).
+    """
 
     def __call__(
         self, function: Callable[[Part], Answer], parts: Iterable[Part], /
@@ -40,10 +44,11 @@ class Over(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FarBlock:
-    """A block as another process can be told of it: names and numbers instead of open files.
+    """A block to be sent to another process: names and numbers instead of open files.
 
-    pin: how the process finds the rank. number: of the series in its rank's catalogue.
-    rows: row numbers in the rank's table, packed. weight: see `TaskBlock`.
+    pin: says how the other process finds the rank. number: the number of the series in the rank's
+    catalogue. rows: row numbers in the rank's table of records, compressed by `packed_rows`.
+    weight: about how much work the block is, in bytes to read.
     """
 
     pin: Pin
@@ -53,11 +58,17 @@ class FarBlock:
 
     @property
     def pins(self) -> tuple[Pin]:
-        """The ranks that the block reads: one."""
+        """The ranks that the block reads, as a tuple with one entry.
+
+        Blocks of pairs of records, which read two ranks, have a property of this name too.
+        """
         return (self.pin,)
 
     def near(self) -> TaskBlock:
-        """The block with its records opened in this process; raises as `Pin.reader`."""
+        """Opens the run in this process and returns the block ready to be read.
+
+        Raises as `Pin.reader` where the run cannot be found or read.
+        """
         return TaskBlock(
             series_at(self.pin.reader(), self.number, told_rows(self.rows)), self.weight
         )
@@ -65,22 +76,26 @@ class FarBlock:
 
 @dataclass(frozen=True, slots=True)
 class TaskBlock:
-    """Records of one series that one task reads.
+    """Some records of one series, which one task of a query reads.
 
-    weight: about how much work that is, in bytes to read.
+    series: those records. weight: about how much work the block is, in bytes to read.
     """
 
     series: Series
     weight: int
 
     def far(self) -> FarBlock:
-        """The block for another process; raises UnsupportedError where that cannot find the run."""
+        """Returns the block in a form that can be sent to another process.
+
+        Raises UnsupportedError where the run was not opened by its name: no other process could
+        find it.
+        """
         reader, number, rows = self.series.stored
         return FarBlock(pin_of(reader), number, packed_rows(rows), self.weight)
 
 
 def plan(series: Series) -> list[TaskBlock]:
-    """Cuts a series, in its order, into blocks of about 256 MiB; there is one block at least."""
+    """Cuts a series, in its order, into blocks of about 256 MiB; an empty series is one block."""
     costs = np.cumsum(series.sizes + ROW_BYTES, dtype=np.int64)
     cuts = (np.flatnonzero(np.diff(costs // BLOCK_BYTES)) + 1).tolist()
     ends = [0, *costs.tolist()]
@@ -93,7 +108,10 @@ def plan(series: Series) -> list[TaskBlock]:
 def spread(
     function: Callable[[Series], Answer], parts: Sequence[Series], over: Over
 ) -> list[list[Answer]]:
-    """The answers of `function`, which must be pure, for the blocks of each series, in order."""
+    """Applies a pure function to all blocks of some series, through `over`.
+
+    Returns one list for each series of `parts`: the answers for its blocks, in order.
+    """
     plans = [plan(one) for one in parts]
     answers = over(partial(_asked, function), (block for blocks in plans for block in blocks))
     return [list(islice(answers, len(blocks))) for blocks in plans]

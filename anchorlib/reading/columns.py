@@ -1,4 +1,4 @@
-"""The columns of a series, each read when it is first asked for."""
+"""The columns of a series (step, digest, min, …), each read from the store when it is asked for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Columns(Mapping[str, Array]):
     phase: the name of the phase. digest: 32 hex digits.
     flags: "skipped" (the optimizer skipped the step), "values dropped" (the summary alone was
         kept), "scaled" (the values still carry the loss scale), joined by commas; mostly "".
-    scale: that loss scale, 1.0 where there is none.
+    scale: the loss scale that values are multiplied by, 1.0 where there is none.
     """
 
     def __init__(self, reader: RankReader, rows: Array) -> None:
@@ -54,7 +54,7 @@ class Columns(Mapping[str, Array]):
         return values.astype(np.int64) if values.dtype.kind == "u" else values
 
     def checked(self) -> Columns:
-        """These columns, after each row was compared with its checksum.
+        """Compares each row with its checksum, and returns these columns themselves.
 
         Raises DamagedError for a row that is not as it was written.
         """
@@ -88,5 +88,8 @@ class Columns(Mapping[str, Array]):
 
 
 def flag_text(code: int) -> str:
-    """A record's flags in words, joined by commas; flags of a later format are left out."""
+    """Returns a record's flags in words, joined by commas; "" for none.
+
+    code: the flags as bits. Bits that this version does not know are left out.
+    """
     return ",".join(word for flag, word in FLAG_WORDS.items() if code & flag)

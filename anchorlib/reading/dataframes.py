@@ -1,4 +1,4 @@
-"""Runs and series as pandas frames, xarray arrays and xarray datasets."""
+"""Conversion of runs and series to pandas DataFrames and to xarray DataArrays and Datasets."""
 
 from __future__ import annotations
 
@@ -22,23 +22,26 @@ __all__ = ["run_dataset", "run_frame", "series_array", "series_frame"]
 
 COORDINATES = ("step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count")
 SHARED = ("step", "pass_index", "call", "phase", "attempt")
-"""Tensors whose records agree in all of these share a dimension of the dataset."""
+"""Tensors whose records agree in all of these columns share a dimension of the dataset."""
 
 
 def series_frame(series: ReadableSeries) -> pd.DataFrame:
-    """One row a record, one column for each of `Series.columns`."""
+    """Returns a DataFrame with a row for each record and a column for each of `Series.columns`."""
     return as_frame(series.columns)
 
 
 def run_frame(infos: Iterable[TensorInfo]) -> pd.DataFrame:
-    """One row a tensor, kind and mode, one column for each field of TensorInfo."""
+    """Returns a DataFrame with a row for each TensorInfo and a column for each of its fields."""
     rows = list(infos)
     names = [field.name for field in fields(TensorInfo)]
     return as_frame({name: [getattr(info, name) for info in rows] for name in names})
 
 
 def series_array(series: ReadableSeries, chunks: Chunks | None) -> xarray.DataArray:
-    """All values with their coordinates along "record"; lazily where chunks are given."""
+    """Returns all values of a series, with step, pass, call, … along the dimension "record".
+
+    chunks: None reads the values now; else they are a lazy dask array with these chunks.
+    """
     module = _xarray()
     if chunks is None:
         values = series.values()
@@ -56,7 +59,11 @@ def series_array(series: ReadableSeries, chunks: Chunks | None) -> xarray.DataAr
 
 
 def run_dataset(run: ReadableRun, selectors: Sequence[str], rank: int | None) -> xarray.Dataset:
-    """The values of one rank's tensors, a variable each; see `Run.to_xarray`."""
+    """Returns the values of one rank's tensors as a Dataset with a variable for each tensor.
+
+    selectors: which tensors; none means all. rank: may be None where the run has one rank only.
+    `Run.to_xarray` says how dimensions are named, and what is raised.
+    """
     module = _xarray()
     wanted = _one_rank(run, rank)
     infos = [info for info in run.tensors(*selectors) if wanted in info.ranks]
@@ -95,7 +102,10 @@ def _one_rank(run: ReadableRun, rank: int | None) -> int:
 
 
 def _titles(infos: Sequence[TensorInfo]) -> list[str]:
-    """The name of each variable: `fc1@grad`, with the mode where a tensor has several."""
+    """Returns a variable name for each tensor, as `fc1@grad`.
+
+    Where a tensor was recorded in several modes, its names end with the mode in parentheses.
+    """
     plain = [join(info.name, info.kind) for info in infos]
     return [
         title if plain.count(title) == 1 else f"{title} ({info.mode})"

@@ -1,4 +1,4 @@
-"""Log2 histograms of stored records: read where one is stored, else counted from the values."""
+"""Log2 histograms of stored records: read from the record's row, else counted from its values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ GRADIENTS = ("grad", "pass_grad")
 
 @dataclass(frozen=True, slots=True)
 class TensorHistogram:
-    """The histogram of one tensor and kind over some steps, all ranks together."""
+    """The log2 histogram of one tensor and kind over some steps, all ranks together.
+
+    records: how many records were counted.
+    """
 
     name: str
     kind: str
@@ -29,7 +32,7 @@ class TensorHistogram:
 
 
 def pooled(reader: RankReader, rows: np.ndarray[Any, Any]) -> Log2Histogram:
-    """The histogram of all elements of these rows together."""
+    """Returns one log2 histogram of all elements of the records in these rows of a rank's table."""
     stored = reader.column("hist_length")[rows] >= 0
     parts = [reader.pooled_pairs(rows[stored])] if stored.any() else []
     counted = (log2_histogram(raw, dtype) for raw, dtype in reader.blocks(rows[~stored]))
@@ -37,10 +40,11 @@ def pooled(reader: RankReader, rows: np.ndarray[Any, Any]) -> Log2Histogram:
 
 
 def gradients_first(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The (name, kind) pairs that a selector without a kind means: gradients, if there are any.
+    """Chooses one kind for each name, for a selector that gives no kind: gradients, if any.
 
-    Each name's `grad`, else its `pass_grad`; names without a gradient are left out. Where no name
-    has a gradient, each name's first kind. A gradient and a value are never pooled.
+    pairs: all (name, kind) pairs that the selector matches. Returns the pairs it means: for each
+    name `grad`, else `pass_grad`; names without a gradient are left out. Where no name has a
+    gradient, each name has its first kind. So a gradient and a value never share a histogram.
     """
     for kinds in (GRADIENTS, tuple(dict.fromkeys(kind for _, kind in pairs))):
         gradients = [_first_kind(name, kinds, pairs) for name in dict.fromkeys(n for n, _ in pairs)]

@@ -1,4 +1,4 @@
-"""The values of a series as a dask array: a process that computes a chunk reads it from the run."""
+"""The values of a series as a lazy dask array; a chunk is read by the process that computes it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from anchorlib.store import Pin, RankReader, packed_rows, pin_of, rows_together,
 __all__ = ["Chunks", "LazyValues", "lazy_values"]
 
 Chunks: TypeAlias = str | int | tuple[Any, ...] | Mapping[str, Any]
-"""Chunk sizes as dask takes them, or by dimension: "record", "d0", "d1", …"""
+"""Chunk sizes in any spelling of dask, or a dict by dimension: "record", "d0", "d1", …"""
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LazyValues:
-    """Values of shape (record, *tensor shape) that dask indexes like an array; read when indexed.
+    """An array-like of shape (record, *tensor shape), which reads values when dask indexes it.
 
-    pin: the rank, as any process finds it. rows: row numbers in its table, packed.
-    element: torch's name of the stored dtype. dtype: numpy's dtype of the values as they are read.
+    It can be pickled: names and numbers instead of open files.
+    pin: says how any process finds the rank. rows: row numbers in the rank's table of records,
+    compressed by `packed_rows`. element: torch's name of the stored dtype.
+    dtype: numpy's dtype of the values as they are read.
     """
 
     pin: Pin
@@ -37,12 +39,13 @@ class LazyValues:
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions, with that of the records."""
+        """The number of dimensions, the dimension "record" included."""
         return len(self.shape)
 
     def __getitem__(self, where: tuple[Any, ...]) -> Array:
-        """The values at these indices, of which dask makes numbers, slices or lists of numbers.
+        """Reads and returns the values at an index.
 
+        where: an entry for each dimension; dask passes numbers, slices or lists of numbers.
         Raises as `Series.values`, and as `Pin.reader` where the run is not found.
         """
         first, *rest = where
@@ -57,9 +60,9 @@ class LazyValues:
 def lazy_values(
     reader: RankReader, rows: Array, form: tuple[str, tuple[int, ...]], chunks: Chunks
 ) -> Any:
-    """A dask array of the values of these rows of a rank; raises as `Series.to_xarray`.
+    """Returns a lazy dask array of the values in these rows of a rank's table of records.
 
-    form: the dtype and the shape that all of the records have.
+    form: the (dtype, shape) that all of these records have. Raises as `Series.to_xarray`.
     """
     try:
         import dask.array
@@ -85,9 +88,10 @@ def lazy_values(
 
 
 def _by_axis(chunks: Chunks, stored: tuple[int, ...]) -> Any:
-    """Chunks by axis; an axis that `chunks` does not name has the stored chunks.
+    """Turns chunk sizes by dimension name into a tuple of sizes by axis.
 
-    Raises OptionError for a dimension that there is not.
+    An axis that `chunks` does not name gets the chunk size of the store (`stored`). Anything but a
+    dict is returned as it is. Raises OptionError for a dimension that the values do not have.
     """
     if not isinstance(chunks, Mapping):
         return chunks

@@ -1,8 +1,8 @@
-"""What tables, texts and xarray objects ask of a run and of a series.
+"""Protocols for `Run` and `Series`, which break an import cycle.
 
-`Run` and `Series` have methods that show them and turn them into frames. The functions that these
-methods call take the protocols below, so that they need not import the two classes that import
-them.
+Methods of `Run` and `Series` call functions of other files that print them or turn them into
+DataFrames. Those functions are typed by the protocols of this file, because they cannot import the
+two classes, whose modules import them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ReadableSeries(Protocol):
-    """The members of `Series` that show its records."""
+    """The members of `Series` that code needs which prints or converts its records."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,7 @@ class ReadableSeries(Protocol):
 
 
 class ReadableRun(Protocol):
-    """The members of `Run` that show its tensors and their records."""
+    """The members of `Run` that code needs which prints or converts its tensors and records."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""A recorded run as users read it: `open_run` and `Run`."""
+"""The class `Run`, by which users read a recorded run, and `open_run`, which makes it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = ["Run", "open_run"]
 
 
 def open_run(run: str | Path, store: str | Path | None = None) -> Run:
-    """Opens a run for reading, also while it is written.
+    """Opens a run for reading, also while it is still being recorded.
 
     run: a name in `store`, a path ("anchors/run1.zarr"), or "grpc://host:port/run1".
     store: a directory or a collector's URL; None means ANCHOR_STORE, else "anchors".
@@ -54,7 +54,7 @@ def open_run(run: str | Path, store: str | Path | None = None) -> Run:
 
 
 class Run:
-    """One recorded run, read as far as it is committed.
+    """One recorded run, read up to the last record that its writer has committed.
 
     Each call looks for newly committed records, so the answers grow while a run is recorded.
     """
@@ -73,28 +73,32 @@ class Run:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that recorded, ascending."""
+        """The numbers of the ranks that have recorded something, ascending."""
         self._reader.refresh()
         return self._reader.ranks
 
     @property
     def state(self) -> str:
-        """ "open" while any rank is written or was left without being closed, else "closed"."""
+        """ "open" while the session of any rank is not closed (or died unclosed), else "closed"."""
         self._reader.refresh()
         return self._reader.state
 
     @property
     def live(self) -> bool | None:
-        """Whether a process writes the run right now; None where only a collector knows.
+        """Whether a process is writing the run right now.
 
-        A run that is open and not live was left behind by a process that died.
+        None for a collector's run, since only the collector knows. A run that is open and not live
+        was left behind by a process that died.
         """
         states = [self._reader.is_live(rank) for rank in self.ranks]
         return None if None in states else any(states)
 
     @property
     def is_copy(self) -> bool:
-        """Whether the run was copied while a process wrote it; it then ends at some commit."""
+        """Whether the run's files were copied while it was being written, as by rsync.
+
+        Such a run ends at a commit before the copy: rows that were copied in part are left out.
+        """
         self._reader.refresh()
         return self._reader.is_copy
 
@@ -108,7 +112,7 @@ class Run:
 
     @property
     def bytes(self) -> int:
-        """Bytes of stored values, all attempts together."""
+        """Bytes of all stored values, with those of records that a resumed run recorded again."""
         if self._figures is not None:
             return self._figures.bytes
         return sum(
@@ -117,7 +121,7 @@ class Run:
 
     @property
     def started_ns(self) -> int:
-        """When its first rank was made, nanoseconds since the epoch."""
+        """When the first rank of the run began to record, in nanoseconds since the epoch."""
         if self._figures is not None:
             return self._figures.created_ns
         self._reader.refresh()
@@ -126,21 +130,24 @@ class Run:
 
     @property
     def written_ns(self) -> int:
-        """When the run was last written to, nanoseconds since the epoch."""
+        """When the run was last written to, in nanoseconds since the epoch."""
         self._reader.refresh()
         return written_ns(self._reader) if self._figures is None else self._figures.written_ns
 
     def header(self, rank: int | None = None) -> Mapping[str, Any]:
-        """The header of the last attempt of a rank: facts about the process that recorded it.
+        """Returns facts about the process that recorded a rank (versions, host, …), by name.
 
-        rank: None is the lowest.
+        rank: None is the lowest. Of a resumed run they are those of the last process; {} for none.
         """
         index = self._index(self._checked_rank(self._reader.ranks[0] if rank is None else rank))
         attempts = index.reader.catalogue.attempts
         return dict(attempts[-1].header) if attempts else {}
 
     def gaps(self, rank: int | None = None) -> list[Gap]:
-        """Observations lost, as a whole or without their values: totals by series and reason."""
+        """Returns what was observed and not recorded, or recorded without values.
+
+        There is a Gap for each series and reason, with the total. rank: None adds up all ranks.
+        """
         if rank is None and self._figures is not None:
             return list(self._figures.gaps)
         self._reader.refresh()
@@ -148,10 +155,10 @@ class Run:
         return summed_gaps(gap for reader in readers for gap in reader.gaps())
 
     def edges(self, rank: int | None = None) -> list[Edges]:
-        """The lineage of one rank: what each value was computed from, in order of statement.
+        """Returns the lineage of one rank: from which anchored tensors each value was computed.
 
-        rank: None is the lowest. `anchorlib.diagnosis.causes.Lineage` finds in these edges the
-        parents of a record of any kind.
+        rank: None is the lowest. The edges come in the order in which they were recorded.
+        `anchorlib.diagnosis.causes.Lineage` finds in them the parents of a record of any kind.
         """
         ranks = self.ranks
         index = self._index(self._checked_rank(ranks[0] if rank is None else rank))
@@ -165,7 +172,7 @@ class Run:
         *,
         rank: int | None = None,
     ) -> list[Op]:
-        """The traced operations, by rank, step and place in the step; empty if none were traced.
+        """Returns the traced operations, by rank, step and place in the step; [] for none.
 
         stage: "forward", "recompute", "backward", "accumulate" or "optimizer".
         module: the path of a module, or a glob for several. step: a step, or a range of steps.
@@ -177,15 +184,15 @@ class Run:
         return select_ops(ops, stage, module, step)
 
     def op_gaps(self, rank: int | None = None) -> list[OpGap]:
-        """The gaps in the log of operations: what could not be traced, and why; raises as `ops`."""
+        """Returns what `session.trace` could not trace, and why; raises as `ops`."""
         entries = [self._index(at).reader.operations() for at in self._ranks_of(rank)]
         return [gap for some in entries for gap in gaps_of(some)]
 
     def op_of(self, record: Record) -> Op | None:
-        """The traced operation that made a record of this run, found by its digest.
+        """Returns the traced operation whose output a record of this run is, found by its digest.
 
         None where the record's step was not traced, and for records that no operation made:
-        inputs, initial parameters, deltas. Raises DamagedError for a damaged log.
+        inputs, initial parameters, deltas. Raises DamagedError for a damaged log of operations.
         """
         if record.summary is not None:
             digest = record.summary.digest.hex()
@@ -215,27 +222,29 @@ class Run:
             ) from error
 
     def rows(self, rank: int) -> tuple[RankReader, np.ndarray[Any, Any]]:
-        """The store's reader of one rank, and its visible rows in order of execution.
+        """Returns the store's reader of one rank, and its visible row numbers by execution order.
 
-        For work on the columns of all series together.
+        Visible are all rows but those that a resumed run recorded again. For work on the columns
+        of all series of the rank together.
         """
         self._reader.refresh()
         reader = self._reader.rank(self._checked_rank(rank))
         return reader, visible_rows(reader)
 
     def all_rows(self) -> list[tuple[RankReader, np.ndarray[Any, Any]]]:
-        """The store's reader and the visible rows of each rank, ascending.
+        """Returns what `rows` returns, for each rank, in ascending order of the ranks.
 
-        All ranks are as of one look for new rows.
+        The run is searched for new rows once, before the first rank.
         """
         self._reader.refresh()
         readers = [self._reader.rank(rank) for rank in self._reader.ranks]
         return [(reader, visible_rows(reader)) for reader in readers]
 
     def tensors(self, *selectors: str) -> list[TensorInfo]:
-        """The tensors of the run in order of execution: all, or those that the selectors name.
+        """Returns the tensors of the run in order of execution: all, or those of some selectors.
 
-        Raises UnknownTensorError for a selector that names none, with suggestions.
+        There is a TensorInfo for each name, kind and mode, over all ranks. Raises
+        UnknownTensorError, with suggestions, for a selector that matches nothing.
         """
         infos = self._listing()
         if not selectors:
@@ -245,10 +254,10 @@ class Run:
         return [info for info in infos if (info.name, info.kind) in named]
 
     def __getitem__(self, selector: str) -> Series:
-        """The one series that a selector names.
+        """Returns the one series that a selector names, as `run["fc2.bias@grad"]`.
 
-        Raises UnknownTensorError, or AmbiguousTensorError that names the choices; TypeError for
-        what is no text.
+        Raises UnknownTensorError where it names none, AmbiguousTensorError with the choices where
+        it names several, TypeError where it is not a str.
         """
         if not isinstance(selector, str):
             raise TypeError(f"a selector is text, as 'fc1.weight@grad', not {selector!r}")
@@ -270,9 +279,9 @@ class Run:
         mode: Mode | type[Mode] | str | None = None,
         attempts: bool = False,
     ) -> Series:
-        """The series of a tensor and kind; rank and mode are needed where there are several.
+        """Returns the series of a tensor and kind; rank and mode are needed where it has several.
 
-        attempts: include records that a later attempt recorded again.
+        attempts: include records that were recorded again after a resume.
         Raises UnknownTensorError, AmbiguousTensorError, ModeError, OptionError (no such rank).
         """
         if rank is not None:
@@ -305,7 +314,7 @@ class Run:
         )
 
     def histogram(self, selector: str, **where: Any) -> Log2Histogram:
-        """One log2 histogram of all elements that a selector names, all ranks together.
+        """Returns one log2 histogram of all elements that a selector names, all ranks together.
 
         A selector without a kind means gradients: each name's `grad`, else its `pass_grad`; its
         first kind where no name has a gradient.
@@ -323,9 +332,10 @@ class Run:
         mode: Mode | type[Mode] | str | None = None,
         **where: Any,
     ) -> list[TensorHistogram]:
-        """The log2 histogram of each tensor and kind that a selector names, all ranks together.
+        """Returns the log2 histogram of each tensor and kind that a selector names.
 
-        A tensor without records at these coordinates is left out. Arguments as of `histogram`.
+        Each is over all ranks. A tensor without records at these coordinates is left out.
+        Arguments and errors are those of `histogram`.
         """
         known = list(dict.fromkeys((info.name, info.kind) for info in self.tensors()))
         pairs = select([selector], known, where=f" in {self.name}")
@@ -346,14 +356,20 @@ class Run:
         return [part for part in histograms if part is not None]
 
     def _whole(self, pair: tuple[str, str], figures: RunFigures) -> TensorHistogram:
-        """The histogram of all records of one tensor, from the index of an archived run."""
+        """Returns the histogram of all records of one tensor, from the index of an archived run.
+
+        pair: its name and kind. Raises AmbiguousTensorError where it has several modes.
+        """
         parts = [one for one in figures.series if (one.name, one.kind) == pair]
         self._check_modes(pair, [one.mode for one in parts])
         one = parts[0]
         return TensorHistogram(*pair, one.first_step, one.last_step, one.records, one.histogram)
 
     def _check_modes(self, pair: tuple[str, str], modes: list[str]) -> None:
-        """Raises AmbiguousTensorError where there are several modes."""
+        """Raises AmbiguousTensorError where a tensor was recorded in several modes.
+
+        pair: its name and kind. Pooled histograms would count its elements twice.
+        """
         if len(modes) > 1:
             raise AmbiguousTensorError(
                 f"{quoted(join(*pair))} in {self.name} was recorded in {len(modes)} modes; choose "
@@ -377,14 +393,14 @@ class Run:
         )
 
     def to_pandas(self, *selectors: str) -> pd.DataFrame:
-        """The table of tensors, one row for each of `tensors(*selectors)`.
+        """Returns a DataFrame of tensors, with a row for each of `tensors(*selectors)`.
 
         Raises UnknownTensorError, MissingExtraError where pandas is not installed.
         """
         return run_frame(self.tensors(*selectors))
 
     def to_xarray(self, *selectors: str, rank: int | None = None) -> xarray.Dataset:
-        """The values of one rank: a variable for each tensor and kind, as "fc1@grad".
+        """Returns the values of one rank, with a variable for each tensor and kind, as "fc1@grad".
 
         Tensors whose records have the same coordinates share the dimension "record" with `step`,
         `pass_index`, `call`, `phase` and `attempt` along it; tensors with other coordinates have
@@ -397,7 +413,7 @@ class Run:
         return run_dataset(self, selectors, rank)
 
     def zarr(self) -> Store:
-        """The run as a read-only zarr store with one array a tensor; nothing is copied.
+        """Returns the run as a read-only zarr store with one array a tensor; nothing is copied.
 
         `rank<r>/tensors/<encoded name>/<kind>` opens with `zarr.open_group` and with
         `xarray.open_zarr(..., consolidated=False)`: `value` is (record, *shape) with `step`,
@@ -408,11 +424,11 @@ class Run:
         return as_zarr(tensor_tree(self.name, self.each_series()))
 
     def each_series(self, rank: int | None = None, *, attempts: bool = False) -> Iterator[Series]:
-        """All series of one rank or (None) of each rank, rank by rank, as of one look at the run.
+        """Yields all series of one rank or, with None, of each rank, rank by rank.
 
-        A rank's rows are read when the iteration comes to it. attempts: as of `series`.
-        Raises OptionError where there is no such rank, RunNotFoundError where one was removed
-        before its rows were read.
+        The run is searched for new rows once; a rank's rows are read when the iteration comes to
+        it. attempts: include records that were recorded again after a resume. Raises OptionError
+        where there is no such rank, RunNotFoundError where one was removed before it was read.
         """
         for reader in self._reader.each_rank(self._ranks_of(rank)):
             index = self._index_of(reader, attempts=attempts)
@@ -420,7 +436,7 @@ class Run:
                 yield Series(index.reader, entry, index.rows(entry))
 
     def whole_series(self, info: TensorInfo) -> MergedSeries | None:
-        """The figures of one tensor, kind and mode over all ranks, from the index of the run.
+        """Returns totals of one tensor, kind and mode over all ranks, from the run's index.
 
         None where the run has no index: only archived runs have one.
         """
@@ -430,16 +446,18 @@ class Run:
         return next((one for one in self._figures.series if one.key == key), None)
 
     def digests(self) -> Mapping[int, RankDigests]:
-        """The digests of an archived run's ranks, by rank, from which runs are compared unread.
+        """Returns the digests of an archived run's records, by rank.
 
-        A rank that has none is left out: it is not sealed, or an older version sealed it.
+        Two runs are compared by them before any record is read. A rank without digests is left out:
+        it is not sealed (made ready for an archive), or an older version sealed it.
         """
         return self._reader.digests()
 
     def by_step(self) -> StepFigures | None:
-        """The figures of each step of an archived run, all ranks together. One object is read.
+        """Returns counts, extremes and histograms of each step of an archived run, over all ranks.
 
-        None for a run that is not archived, and for one that an older version archived.
+        One object of the archive is read. None for a run that is not archived, and for a run that
+        an older version archived.
         """
         return self._reader.by_step()
 
@@ -448,7 +466,7 @@ class Run:
         self._reader.refresh()
 
     def _find(self, name: str, kind: str, *, attempts: bool = False) -> list[Series]:
-        """The series of a tensor and kind, as of the last look at the run."""
+        """Returns the series of a tensor and kind on all ranks, without looking for new records."""
         matches = []
         for rank in self._reader.ranks:
             index = self._index(rank, attempts=attempts)
@@ -460,7 +478,7 @@ class Run:
 
     @property
     def _figures(self) -> RunFigures | None:
-        """The figures of all ranks from the index of an archived run; None for other runs."""
+        """Totals of all ranks from the index of an archived run; None for other runs."""
         return self._reader.figures
 
     def _listing(self) -> list[TensorInfo]:
@@ -474,7 +492,10 @@ class Run:
         return list(self._listed[1])
 
     def _all(self) -> Iterator[RankIndex]:
-        """The index of each rank, as of one look; each rank is read when it is come to."""
+        """Yields the index of each rank; the run is searched for new records once, at the start.
+
+        A rank is read when the iteration comes to it.
+        """
         self._reader.refresh()
         return map(self._index_of, self._reader.each_rank(self._reader.ranks))
 
@@ -504,9 +525,9 @@ class Run:
 
 
 class _Kept:
-    """An index that a run keeps, until the room is needed.
+    """A cache entry: a rank's index, until the reader's cache needs the memory and calls `let_go`.
 
-    Who uses the index when it is let go still has it: its rows are needed to the end.
+    Code that is using the index then keeps its own reference, and may finish with it.
     """
 
     def __init__(self, index: RankIndex) -> None:

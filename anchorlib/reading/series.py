@@ -1,4 +1,4 @@
-"""A series as users read it: the records of one name, kind and mode on one rank."""
+"""The class `Series`: the records of one tensor name, kind and mode on one rank, as users read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KNOWN_FLAGS = int(Flag.VALUE_DROPPED | Flag.STEP_SKIPPED | Flag.SCALED)
 class Series:
     """The records of one name, kind and mode on one rank, in order of execution.
 
-    It shows the records that were committed when it was made; ask the Run again for later ones.
+    It has the records that were committed when it was made; ask the Run again for later records.
     """
 
     def __init__(self, reader: RankReader, entry: SeriesEntry, rows: Array) -> None:
@@ -59,7 +59,7 @@ class Series:
 
     @property
     def mode(self) -> str:
-        """The text of the mode, as "all" or "sum:window=10"."""
+        """The mode that the records were made by, as text: "all" or "sum:window=10"."""
         return self._entry.mode
 
     @property
@@ -69,39 +69,39 @@ class Series:
 
     @property
     def stored(self) -> tuple[RankReader, int, Array]:
-        """Where the records lie: the rank's reader, the series' number there, and the rows."""
+        """Where the records are stored: (reader of the rank, number of the series, row numbers)."""
         return self._reader, self._entry.id, self._rows
 
     @property
     def columns(self) -> Columns:
-        """Coordinates and summary figures, one entry per record."""
+        """A mapping from column names ("step", "min", "digest", …) to arrays, an entry a record."""
         return Columns(self._reader, self._rows)
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The tensor shape of each record."""
+        """For each record the shape of its tensor."""
         return self._reader.shapes(self._rows)
 
     @property
     def dtypes(self) -> list[str]:
-        """The element type of each record, by torch's name."""
+        """For each record torch's name of its element type, as "float32"."""
         return self._reader.dtypes(self._rows)
 
     @property
     def kept(self) -> Array:
-        """Whether the values of each record are stored."""
+        """For each record whether its values are stored, not its summary alone; a bool array."""
         return self._reader.kept(self._rows)
 
     @property
     def sizes(self) -> Array:
-        """Bytes of the stored values of each record; 0 where they were not kept."""
+        """For each record the bytes of its stored values; 0 where the values were not kept."""
         return stored_sizes(self._reader, self._rows)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Record]:
-        """Each record; its values are read when the iteration comes to it. See `records`."""
+        """Yields each record without its summary; its values are read when it is reached."""
         return self.records()
 
     def where(
@@ -114,7 +114,7 @@ class Series:
         attempt: int | None = None,
         kept: bool | None = None,
     ) -> Series:
-        """The records at these coordinates; None takes all.
+        """Returns a Series of the records that match every given coordinate; None matches all.
 
         kept: True takes records whose values are stored, False those with a summary alone.
         """
@@ -131,11 +131,11 @@ class Series:
         return Series(self._reader, self._entry, self._rows[seen])
 
     def between(self, first: int, stop: int) -> Series:
-        """The records from place `first` up to and without place `stop` in the series."""
+        """Returns the records `first` to `stop` (exclusive) as a Series, like a slice of a list."""
         return Series(self._reader, self._entry, self._rows[first:stop])
 
     def values(self) -> Array:
-        """All values, shape (record, *tensor shape); bfloat16 and fp8 as float32.
+        """Returns all values, shape (record, *tensor shape); bfloat16 and fp8 as float32.
 
         Raises RaggedError where records differ in shape or dtype, ValuesNotKeptError where the
         values of some record were not kept (`where(kept=True)` leaves such records out, `records`
@@ -145,12 +145,15 @@ class Series:
         return dtypes.decode(raw, dtype)
 
     def raw(self) -> tuple[Array, str]:
-        """All values as they are stored, and the name of their dtype; raises as `values` does."""
+        """Returns all values as stored (bfloat16 as uint16, …), and torch's name of their dtype.
+
+        Raises as `values` does.
+        """
         dtype, _ = self.form()
         return self._reader.stack(self._rows), dtype
 
     def form(self) -> tuple[str, tuple[int, ...]]:
-        """The dtype and shape of the records, which must be the same for all of them.
+        """Returns (dtype, shape) of the records, which must be equal for all of them.
 
         Raises RaggedError where they differ, ValuesNotKeptError where the values of a record were
         not kept, UnknownTensorError where there is no record.
@@ -170,10 +173,10 @@ class Series:
     def at(
         self, *, step: int, pass_index: int = 0, call: int = 0, phase: str | None = None
     ) -> Record:
-        """The record at one coordinate; the last one where several were recorded there.
+        """Returns the record at a step, pass and call; the last where several were recorded there.
 
         Raises UnknownTensorError where there is none, AmbiguousTensorError where several phases
-        have one.
+        have a record there and no `phase` is given.
         """
         records = self.where(steps=[step], pass_index=pass_index, call=call, phase=phase)
         if not len(records):
@@ -187,7 +190,7 @@ class Series:
         return records.record(len(records) - 1)
 
     def records(self, *, summaries: bool = False) -> Iterator[Record]:
-        """Each record; its values are read when the iteration comes to it.
+        """Yields each record; its values are read when the iteration comes to it.
 
         summaries: give every record its summary, whose histogram may have to be counted from the
             values. Otherwise records with values come without a summary.
@@ -197,7 +200,10 @@ class Series:
             yield self.record(index, summary=summaries)
 
     def record(self, index: int, *, summary: bool = False) -> Record:
-        """The record at a place in the series."""
+        """Returns the record at position `index` (from 0) of the series.
+
+        summary: give it its summary also where its values are stored.
+        """
         row = int(self._rows[index])
         cell = self._reader.cell
         kept = self._reader.kept(self._rows[index : index + 1])[0]
@@ -227,41 +233,43 @@ class Series:
         )
 
     def histogram(self, *, steps: Sequence[int] | range | None = None) -> Log2Histogram:
-        """The log2 histogram of all elements of all records, or of those of some steps."""
+        """Returns one log2 histogram of all elements of all records, or of those of some steps."""
         return pooled(self._reader, self.where(steps=steps)._rows)  # noqa: SLF001 - a Series too
 
     def histograms(self, first: int = 0, stop: int | None = None) -> list[Log2Histogram]:
-        """The log2 histogram of each record from place `first` up to and without place `stop`."""
+        """Returns the log2 histogram of each of the records `first` to `stop` (exclusive)."""
         return self._reader.histograms(self._rows[first:stop])
 
     def bins(self, first: int = 0) -> tuple[Array, Array, Array]:
-        """Three parallel arrays over every bin of every record from place `first` on.
+        """Returns every histogram bin of every record from position `first` on.
 
-        They hold the record's place after `first`, the exponent and the count.
+        The bins are three parallel arrays: the record's position minus `first`, the exponent of the
+        bin, and its count.
         """
         return self._reader.bins(self._rows[first:])
 
     def to_torch(self) -> torch.Tensor:
-        """All values as one tensor of the dtype they were recorded in; raises as `values` does."""
+        """Returns all values as one tensor, in the dtype that was recorded; raises as `values`."""
         from anchorlib.reading.tensors import as_tensor
 
         return as_tensor(*self.raw())
 
     def to_xarray(self, chunks: Chunks | None = None) -> xarray.DataArray:
-        """All values with their coordinates along "record"; raises as `values` does.
+        """Returns all values as a DataArray, with step, pass, call, … along "record".
 
         chunks: None reads the values now. Otherwise they are a dask array, whose chunks are read
             by the process that computes them: {} has the chunks of the store, "auto" puts several
             small ones together, {"record": 100} or a number sets their size.
-        Raises MissingExtraError where xarray (and dask, for chunks) is not installed, OptionError
-        for chunks that do not fit the values.
+        Raises as `values` does, MissingExtraError where xarray (and dask, for chunks) is not
+        installed, OptionError for chunks that do not fit the values.
         """
         return series_array(self, chunks)
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a record, one column for each of `columns`; `values` has the elements.
+        """Returns a DataFrame with a row for each record and a column for each of `columns`.
 
-        Raises MissingExtraError where pandas is not installed.
+        The elements are not in it: `values` returns them. Raises MissingExtraError where pandas is
+        not installed.
         """
         return series_frame(self)
 
@@ -308,12 +316,18 @@ class Series:
 
 
 def series_at(reader: RankReader, number: int, rows: Array) -> Series:
-    """Rows of the series that has this number in its rank's catalogue."""
+    """Returns the given rows of a series as a Series.
+
+    number: the number of the series in its rank's catalogue. rows: row numbers in the rank's table.
+    """
     return Series(reader, reader.catalogue.series[number], rows)
 
 
 def tensor_tree(run: str, parts: Iterable[Series]) -> TensorTree:
-    """The records of these series as a location with one array a tensor."""
+    """Returns the records of these series as a zarr hierarchy with one array for each tensor.
+
+    run: the run's name. Nothing is copied; the arrays are made from rows when they are read.
+    """
     return TensorTree(run, ((one._reader, one._entry, one._rows) for one in parts))  # noqa: SLF001
 
 

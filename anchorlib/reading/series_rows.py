@@ -1,4 +1,4 @@
-"""The rows of each series of a rank, and the figures that a listing of tensors shows."""
+"""Which rows of a rank's table belong to which series, and the totals that `Run.tensors` lists."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ Shape: TypeAlias = tuple[int | None, ...] | None
 
 
 class RankIndex:
-    """The visible rows of one rank, by series; made again when more was committed.
+    """The visible row numbers of one rank, grouped by series.
 
-    series: the series that have records, in the order of their first records.
+    Visible are all rows but those that a resumed run recorded again; `attempts` takes all rows. An
+    index does not grow: `Run` makes a new one when more records were committed.
+    series: the catalogue entries of the series that have records, in order of their first records.
     """
 
     def __init__(self, reader: RankReader, *, attempts: bool = False) -> None:
@@ -45,32 +47,35 @@ class RankIndex:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the numbers of the rows take."""
+        """Bytes of memory that the row numbers of this index take."""
         return self._rows.nbytes
 
     def of_tensor(self, name: str, kind: str) -> list[SeriesEntry]:
-        """The series of one tensor and kind, one a mode."""
+        """Returns the series of one tensor and kind, one for each mode; [] for none."""
         return self._of_tensor.get((name, kind), [])
 
     def rows(self, entry: SeriesEntry) -> Array:
-        """The rows of a series in order of execution."""
+        """Returns the row numbers of a series in order of execution."""
         if entry.id >= len(self._entries):
             return self._rows[:0]
         rows: Array = self._rows[self._starts[entry.id] : self._starts[entry.id + 1]]
         return rows
 
     def laid_out(self) -> tuple[Array, Array]:
-        """The rows of all `series`, one series after the other, and where each series begins."""
+        """Returns the row numbers of all series concatenated, and where in them each begins."""
         parts = [self.rows(entry) for entry in self.series]
         return np.concatenate(parts), np.cumsum([0, *map(len, parts[:-1])])
 
     def first_order(self, entry: SeriesEntry) -> int:
-        """The place of a series' first record in the rank's run."""
+        """Returns the execution order (`Record.order`) of a series' first record."""
         return int(self.reader.column("order")[self.rows(entry)[0]])
 
 
 class _Sum:
-    """The figures of one tensor, kind and mode, summed over ranks; begins with one rank."""
+    """Accumulates the totals of one tensor, kind and mode over ranks, starting with one rank.
+
+    figures: as in `_Described`, over the ranks added so far.
+    """
 
     __slots__ = ("dtypes", "figures", "ranks", "shape")
 
@@ -80,7 +85,7 @@ class _Sum:
         self.ranks = [rank]
 
     def add(self, other: _Described, rank: int) -> None:
-        """Adds the figures of another rank."""
+        """Adds the totals of another rank."""
         # Ranks nearly always agree in dtypes and shape, so these are merged only where they differ.
         if other.dtypes != self.dtypes:
             self.dtypes = tuple(dict.fromkeys((*self.dtypes, *other.dtypes)))
@@ -98,7 +103,7 @@ class _Sum:
 
 
 def listing(indexes: Iterable[RankIndex]) -> list[TensorInfo]:
-    """All tensors, kinds and modes of all ranks, in order of execution."""
+    """Returns a TensorInfo for each tensor, kind and mode of all ranks, in order of execution."""
     sums: dict[Key, _Sum] = {}
     gaps: list[Gap] = []
     for index in indexes:
@@ -129,7 +134,10 @@ def listing(indexes: Iterable[RankIndex]) -> list[TensorInfo]:
 
 
 def listed_figures(figures: RunFigures) -> list[TensorInfo]:
-    """All tensors, kinds and modes of an archived run, in order of execution, from its index."""
+    """Returns a TensorInfo for each tensor, kind and mode of an archived run.
+
+    figures: the index of the run, so that no rank is read. The order is that of execution.
+    """
     missing = _missing(figures.gaps)
     return [
         TensorInfo(
@@ -158,9 +166,11 @@ def _missing(gaps: Iterable[Gap]) -> dict[Key, int]:
 
 
 class _Described(NamedTuple):
-    """One series of one rank.
+    """What a listing of tensors says about one series of one rank.
 
-    figures: the order of its first record, records, first step, last step, stored bytes.
+    shape: common to all records; None for sizes that differ, and where even the number of
+    dimensions does.
+    figures: (order of the first record, number of records, first step, last step, stored bytes).
     """
 
     dtypes: tuple[str, ...]
@@ -169,9 +179,9 @@ class _Described(NamedTuple):
 
 
 def _described(index: RankIndex) -> list[_Described]:
-    """The figures of all series of a rank, in their order.
+    """Returns a description of each series of a rank, in the order of `index.series`.
 
-    Computed column by column for all series together: series by series would take far longer.
+    It is computed column by column for all series together: series by series would take far longer.
     """
     if not index.series:
         return []
@@ -199,7 +209,10 @@ def _described(index: RankIndex) -> list[_Described]:
 
 
 def _different(values: Array, starts: Array) -> list[tuple[int, ...]]:
-    """The different values between each of `starts` and the next one, ascending."""
+    """Returns the distinct values, ascending, of each segment of `values`.
+
+    starts: where the segments begin; each ends where the next begins, the last at the end.
+    """
     ends = [*starts[1:].tolist(), len(values)]
     low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
     return [

@@ -1,4 +1,4 @@
-"""How a run and a series show themselves at a prompt and in a notebook."""
+"""What a Run and a Series print at a Python prompt (`repr`) and in a notebook (HTML)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ RECORD_HEADS = ("", "step", "pass", "call", *FIGURES, *COUNTS)
 
 
 def run_line(run: ReadableRun) -> str:
-    """`Run('run1', closed: 42 records of 6 tensors, 1 rank, steps 0-2, 1.2 MiB)`."""
+    """Returns the `repr` of a run; where the run cannot be read, the line says so.
+
+    `Run('run1', closed: 42 records of 6 tensors, 1 rank, steps 0-2, 1.2 MiB)`
+    """
     try:
         return f"Run({run.name!r}, {_state(run)}: {_holdings(run)})"
     except AnchorError as error:  # as when a collector is gone: a repr should not raise
@@ -32,12 +35,15 @@ def run_line(run: ReadableRun) -> str:
 
 
 def series_line(series: ReadableSeries) -> str:
-    """`Series(fc1@grad (mode all, rank 0), float32 10x4, steps 0-2, 3 records)`."""
+    """Returns the `repr` of a series.
+
+    `Series(fc1@grad (mode all, rank 0), float32 10x4, steps 0-2, 3 records)`
+    """
     return f"Series({series}, {', '.join([*_contents(series), _counted(len(series), 'record')])})"
 
 
 def run_html(run: ReadableRun) -> str:
-    """The run's line, and its first tensors as a table."""
+    """Returns the HTML that a notebook shows for a run: its `repr` and a table of 20 tensors."""
     infos = run.tensors()
     rows = [
         (
@@ -51,7 +57,10 @@ def run_html(run: ReadableRun) -> str:
 
 
 def series_html(series: ReadableSeries) -> str:
-    """The series' line, and its first and last records as a table."""
+    """Returns the HTML that a notebook shows for a series: its `repr` and a table of records.
+
+    Of more than ten records the table has the first five and the last five.
+    """
     total = len(series)
     places = list(range(total))
     if total > 2 * ENDS:

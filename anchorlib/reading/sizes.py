@@ -1,4 +1,4 @@
-"""The bytes that the stored values of records take."""
+"""How many bytes the stored values of records take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ Array = np.ndarray[Any, Any]
 
 
 def stored_sizes(reader: RankReader, rows: Array) -> Array:
-    """The bytes of each of these rows' stored values, int64; 0 where values were not kept."""
+    """Returns for each row of a rank's table the bytes of its stored values, as int64.
+
+    It is 0 for a record whose values were not kept.
+    """
     shapes, codes = reader.shape_codes(rows)
     numel = np.array([prod(shape) for shape in shapes] or [0], np.int64)[codes]
     forms = [dtypes.dtype(form.dtype) for form in reader.catalogue.forms]

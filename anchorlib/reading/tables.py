@@ -1,4 +1,4 @@
-"""Tables for other tools: HTML for notebooks, and pandas frames."""
+"""Tables for other tools: HTML tables for notebooks, and pandas DataFrames."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["as_frame", "html_table", "html_text"]
 
 
 def html_text(text: object) -> str:
-    """`text` made safe for HTML: control characters are spelled out, markup shows literally."""
+    """Returns `text` escaped for HTML; control characters are spelled out, markup shows as text."""
     return literal(escape(str(text)))
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A plain table; heads and cells are shown as text, markup in them too."""
+    """Returns an HTML `<table>`; markup in heads and cells is escaped, and so shows as text."""
     lines = ["<table>", f"<thead><tr>{_cells('th', heads)}</tr></thead>", "<tbody>"]
     lines += [f"<tr>{_cells('td', row)}</tr>" for row in rows]
     return "\n".join([*lines, "</tbody>", "</table>"])
@@ -32,7 +32,7 @@ def _cells(tag: str, texts: Iterable[object]) -> str:
 
 
 def as_frame(columns: Mapping[str, Any]) -> pd.DataFrame:
-    """A frame of these columns. Raises MissingExtraError where pandas is not installed."""
+    """Returns a DataFrame of these columns; raises MissingExtraError without pandas."""
     try:
         from pandas import DataFrame
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Stored bits turned back into torch tensors; torch is imported only when that is asked for."""
+"""Stored arrays turned into torch tensors; torch is imported when the function is called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ __all__ = ["as_tensor"]
 
 
 def as_tensor(raw: np.ndarray[Any, Any], dtype: str) -> torch.Tensor:
-    """Raw storage as a tensor of the dtype that was recorded, sharing its memory."""
+    """Returns stored bits as a torch tensor, which shares memory with `raw` where that is possible.
+
+    raw: an array in the dtype of the store (uint16 for bfloat16). dtype: torch's name of the dtype
+    that was recorded.
+    """
     import torch
 
     wanted = getattr(torch, dtype)

@@ -1,12 +1,14 @@
 """The upkeep of whole runs: seeing who writes them; measuring, removing, renaming, mending them.
 
+A keeper is the object that does this for the runs of one store, a directory or a collector.
+
 keeper              the interface of a keeper
-store_keepers       the keeper of a store: of a directory, or of a collector
+store_keepers       the keepers of a directory and of a collector
 several_collectors  the keeper of runs that several collectors hold together
 choosing            which runs to remove, by age, number and size
 live_writers        which processes write runs now
-archives            what became of closed runs: archived, waiting, or failing
-mending             the sound rows of a damaged run, recorded once more
+archives            which closed runs are archived, wait to be, or cannot be
+mending             the undamaged rows of a damaged run, copied into a new run
 
     keeper_of(find_run("run1")) ─▶ keeper, "run1" ─▶ keeper.remove("run1")
 """

@@ -1,4 +1,4 @@
-"""What became of closed runs: those that are archived, wait to be, or cannot be."""
+"""Which closed runs of a store are archived, wait to be, or cannot be, and why."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["ArchiveState", "alone_in", "archives_at", "archives_in"]
 
 @dataclass(frozen=True, slots=True)
 class ArchiveState:
-    """One archive, as it is known to a store that archives its runs there.
+    """What a store (a directory or a collector) knows of one archive that its runs went to.
 
-    store: the directory or the collector. place: the archive; "" for a collector that archived runs
-        before and archives none now.
-    archived: how many runs are archived. alone: those among them whose files are nowhere else.
+    store: the directory or the collector. place: the archive's directory or URL; "" for a collector
+        that archived runs before and archives none now, and for damaged notes of a directory.
+    archived: how many runs are archived. alone: the archived runs whose files the store has not.
     bytes: how many were sent since the collector started; None for a directory.
     waiting: closed runs that are not archived yet; None for a directory.
-    failing: runs that could not be archived, each with the reason.
+    failing: the reason for each run that could not be archived, by the run's name.
     problem: why no run can be archived now; "" where there is no problem.
     """
 
@@ -40,7 +40,7 @@ class ArchiveState:
     problem: str = ""
 
     def lines(self) -> Iterator[str]:
-        """The state in words, a line for each fact."""
+        """Yields the state in English, a line for each fact, as `anchor status` prints it."""
         be = "run is" if self.archived == 1 else "runs are"
         where = f" in {escape(self.place)}" if self.place else ""
         here = self.archived - len(self.alone)
@@ -54,9 +54,10 @@ class ArchiveState:
 
 
 def archives_in(store: Path) -> list[ArchiveState]:
-    """The archives that runs of a directory went to, from its notes.
+    """Returns the state of each archive that runs of a directory went to.
 
-    A damaged note is told as a failure of its run, under an archive without a place.
+    It is read from the notes that `anchor archive` leaves in the directory, one for each archived
+    run. A run whose note is damaged is in `failing` of a state without a `place`.
     """
     notes, damaged = [], {}
     for run in noted_runs(store):
@@ -76,9 +77,9 @@ def archives_in(store: Path) -> list[ArchiveState]:
 
 
 def archives_at(client: KeeperClient) -> list[ArchiveState]:
-    """The archive of a collector, with the runs that the client may read.
+    """Asks a collector for the state of its archive; [] where it has never archived a run.
 
-    Raises CollectorError.
+    The state counts only runs that the client may read. Raises CollectorError.
     """
     answer = client.archive()
     if answer is None:
@@ -98,5 +99,5 @@ def archives_at(client: KeeperClient) -> list[ArchiveState]:
 
 
 def alone_in(archives: Iterable[ArchiveState]) -> dict[str, str]:
-    """The runs whose files are in an archive alone, each with that archive."""
+    """Returns the runs whose files are in an archive and not in the store, with that archive."""
     return {run: one.place or "its archive" for one in archives for run in one.alone}

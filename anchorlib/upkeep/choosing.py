@@ -1,4 +1,4 @@
-"""Which runs to remove, by age, number and size; a calculation that touches no file."""
+"""Which runs `anchor gc` removes, by age, number and size; pure functions that touch no file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class RunFacts:
     """The facts of a run that decide whether it is removed.
 
     closed: whether all of its sessions were closed. written: whether a living process writes it.
-    bytes: on disk; 0 for a link, which is no run of its own. written_ns: when it was last written.
+    bytes: its size on disk; 0 for a symbolic link to another run. written_ns: when it was last
+    written to, in nanoseconds since the epoch.
     """
 
     run: str
@@ -25,12 +26,12 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """Which runs may stay; None sets no limit.
+    """The limits by which old runs are removed; None sets no limit.
 
-    before_ns: runs that were last written before this time go.
+    before_ns: runs that were last written before this time (ns since the epoch) are removed.
     keep_last: this many of the newest closed runs stay, whatever the other limits say. Given alone,
-        all other closed runs go.
-    max_bytes: the oldest closed runs go until the others take no more than this.
+        all other closed runs are removed.
+    max_bytes: the oldest closed runs are removed until the others take no more than this.
     """
 
     before_ns: int | None = None
@@ -39,11 +40,11 @@ class RetentionLimits:
 
 
 def chosen(runs: Iterable[RunFacts], limits: RetentionLimits) -> list[RunFacts]:
-    """The runs to be removed, the oldest first.
+    """Returns the runs that the limits remove, the oldest first.
 
-    A run that a living process writes neither goes nor counts. Neither does a link: as a second
-    name of the newest run it would take the place of a run to keep. A run that was never closed
-    (its trainer died, or cannot reach its collector just now) goes by its age alone.
+    A run that a living process writes is neither removed nor counted. Neither is a symbolic link: a
+    second name of the newest run would count as one of the runs to keep. A run that was never
+    closed (its trainer died, or cannot reach its collector just now) is removed by its age alone.
     """
     own = [run for run in runs if run.bytes and not run.written]
     idle = sorted(own, key=lambda run: run.written_ns)
@@ -65,9 +66,10 @@ def _last(closed: list[RunFacts], limits: RetentionLimits) -> list[RunFacts]:
 def _fitting(
     idle: list[RunFacts], free: list[RunFacts], going: list[RunFacts], most: int
 ) -> list[RunFacts]:
-    """The runs that go already, and further ones until the runs that stay take `most` bytes.
+    """Returns the runs of `going` and further ones, until the rest fit into `most` bytes.
 
-    The further ones are the oldest closed runs.
+    The further ones are closed runs of `free`, the oldest first. idle: all runs that count.
+    free: the runs of `idle` that `keep_last` does not keep. Both are sorted by age, oldest first.
     """
     left = sum(run.bytes for run in idle) - sum(run.bytes for run in going)
     leaving = set(going)

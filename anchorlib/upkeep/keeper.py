@@ -14,11 +14,12 @@ __all__ = ["Keeper", "Standing"]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a run before it is removed or renamed.
+    """What is known of a run before it is removed or renamed: its size, and what would prevent it.
 
-    bytes: of disk. written: whether a living process writes it. alone: whether its files are in an
-    archive alone. stays: why it would be neither removed nor renamed for this caller; "" for no
-    reason. parts: the same of each collector that holds a part, by its address.
+    bytes: its size on disk. written: whether a living process writes it. alone: whether its files
+    are in an archive and no longer in the store. stays: why the store would refuse to remove or
+    rename the run for this caller; "" for no reason. parts: where several collectors hold parts of
+    the run, the Standing of each part, by the collector's address.
     """
 
     bytes: int
@@ -29,45 +30,54 @@ class Standing:
 
 
 class Keeper(Protocol):
-    """Removes and renames whole runs, which nobody may do while a process writes them."""
+    """Measures, removes and renames whole runs of a store: of a directory, or of a collector.
+
+    A run that a living process writes can be neither removed nor renamed.
+    """
 
     @property
     def place(self) -> str:
-        """The store as text, which does not depend on how a user named the store.
+        """The store as canonical text, which does not depend on how a user spelled it.
 
-        A run that is named in two ways is recognised by it.
+        By it a caller notices that two arguments name the same run.
         """
         ...
 
     def writings(self) -> list[Writing]:
-        """The ranks that are being written now. Raises StoreError, CollectorError."""
+        """Returns the ranks that are being written now. Raises StoreError, CollectorError."""
         ...
 
     def archives(self) -> list[ArchiveState]:
-        """The archives that closed runs of the store went to. Raises StoreError, CollectorError."""
+        """Returns the state of each archive that closed runs of the store went to.
+
+        Raises StoreError, CollectorError.
+        """
         ...
 
     def alone(self) -> dict[str, str]:
-        """The runs whose files are in an archive alone, each with it. Raises as `archives`."""
+        """Returns the runs whose files are in an archive and not in the store, with that archive.
+
+        Raises StoreError, CollectorError.
+        """
         ...
 
     def runs(self) -> list[str]:
-        """The names of all runs of the store, sorted. Raises StoreError, CollectorError."""
+        """Returns the names of all runs of the store, sorted. Raises StoreError, CollectorError."""
         ...
 
     def measure(self, run: str) -> tuple[int, bool]:
-        """Bytes of disk that a run takes, and whether a living process writes it.
+        """Returns the bytes of disk that a run takes, and whether a living process writes it.
 
-        Raises OptionError for a run of which a collector has no files, since they are in its
-        archive alone, RunNotFoundError, StoreError, CollectorError.
+        Raises OptionError for a run whose files a collector has moved to its archive,
+        RunNotFoundError, StoreError, CollectorError.
         """
         ...
 
     def standing(self, run: str) -> Standing:
-        """What is known of a run before it is removed or renamed.
+        """Returns what is known of a run before it is removed or renamed.
 
-        A run whose files are in an archive alone is asked about as well. Raises RunNotFoundError,
-        StoreError, CollectorError.
+        Unlike `measure` it also answers for a run whose files a collector has moved to its archive.
+        Raises RunNotFoundError, StoreError, CollectorError.
         """
         ...
 
@@ -76,20 +86,21 @@ class Keeper(Protocol):
     ) -> int:
         """Removes a run; returns the bytes freed.
 
-        unless_after: the run stays, with RunBusyError, where it was written to after this time
+        unless_after: refuse with RunBusyError where the run was written to after this time
             (nanoseconds since the epoch).
-        known: what `standing` said a moment ago, so that no collector is asked again.
+        known: what `standing` returned a moment ago, so that no collector is asked again.
         Raises RunNotFoundError, RunBusyError, StoreError, CollectorError.
         """
         ...
 
     def rename(self, run: str, name: str) -> None:
-        """Gives a run another name. Raises RunExistsError, and the errors of `remove`."""
+        """Renames a run. Raises RunExistsError for a name in use, and the errors of `remove`."""
         ...
 
     def finish(self) -> tuple[int, list[str]]:
-        """Ends interrupted removals; returns how many, and what could not be deleted, in words.
+        """Deletes what interrupted removals have left of runs.
 
-        A collector does so itself when it starts.
+        Returns how many removals were completed, and a message for each that could not be. For a
+        collector nothing is done: it does so itself when it starts.
         """
         ...

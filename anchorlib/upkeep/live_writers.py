@@ -1,4 +1,4 @@
-"""The ranks that living processes write now, as a directory or a collector knows them."""
+"""Finds the ranks that living processes write now into a directory or to a collector."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = ["Writing", "writings_at", "writings_in"]
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A rank that is being written; a figure that the store cannot know is None.
+    """A rank of a run that a living process is writing; what the store cannot know is None.
 
-    host: the machine of the process that writes it; in a directory that a collector serves, the
-        machine of the collector.
-    since_ns: when that process began to write it, or its stream to the collector began; nanoseconds
-        since the epoch, as `last_seen_ns`.
-    records_per_second, bytes_per_second: records and bytes of values in the last minute.
+    host: the machine of the process that writes the rank; in a directory that a collector serves,
+        the machine of the collector.
+    since_ns: when the process began to write the rank, or its stream to the collector began, in
+        nanoseconds since the epoch.
+    records_per_second, bytes_per_second: means over the last minute; bytes of values.
     lag: seconds from the time stamp of the last record to its commit.
-    backlog: records that wait in the process that writes.
+    backlog: how many records wait in the process that writes.
     last_seen_ns: when the collector last heard of the writer; in a directory, the time stamp of the
-        last record.
+        last record; nanoseconds since the epoch.
     """
 
     run: str
@@ -51,15 +51,15 @@ class Writing:
 
 
 def writings_in(store: Path) -> list[Writing]:
-    """The ranks of a directory that are being written; figures that only writers know are None.
+    """Returns the ranks of a directory that are being written, as their lock files say.
 
-    Raises StoreError where the lock files cannot be listed.
+    Rates, lag and backlog are None. Raises StoreError where the lock files cannot be listed.
     """
     return [_local(store, held) for held in held_ranks(store)]
 
 
 def writings_at(client: KeeperClient) -> list[Writing]:
-    """The ranks that streams to a collector write, of runs that the client may read.
+    """Asks a collector which ranks are being written, of the runs that the client may read.
 
     Raises CollectorError.
     """

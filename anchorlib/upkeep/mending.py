@@ -1,7 +1,9 @@
-"""A damaged run examined row by row, and its sound rows recorded once more in a new run.
+"""A damaged run examined row by row, and its undamaged rows copied into a new run.
 
-Examined.of(run, 0)  ─▶ which rows are sound, and which of these have lost their values
-salvage(store, …)    ─▶ a new run of the sound rows, put in place when it is whole
+Examined.of(run, 0)  ─▶ which rows of rank 0 are sound, and which have lost their values alone
+salvage(store, …)    ─▶ a new run of the sound rows, which appears in the store when it is whole
+
+A row is the entry of one record in its rank's table; a row is sound if it fits its checksum.
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ _UNREADABLE: Final = (StoreError, ValueError, OverflowError, MemoryError, IndexE
 
 @dataclass(slots=True)
 class Examined:
-    """One rank, all rows of which were compared with their checksums, all values with digests.
+    """The damage of one rank, after its rows were compared with checksums, its values with digests.
 
-    reader: reads the remnants of the rank. sound: for each row whether it is as it was written.
+    reader: reads what is left of the rank. sound: for each row whether it is as it was written.
     kept: for each row whether its values were stored and are as they were written.
-    problems: further damage, in words.
+    problems: a sentence for each other damage, as of the catalogue.
     """
 
     reader: RankReader
@@ -63,9 +65,11 @@ class Examined:
     def of(
         cls, run: Location, name: str, rank: int, progress: Progress = lambda *_: None
     ) -> Examined:
-        """Examines one rank of the run `name` at `run`; the copy of a live rank up to its end.
+        """Reads and checks all rows and values of one rank of the run `name` at `run`.
 
-        Raises StoreError where the rank cannot be read at all.
+        Rows at the end that were copied in part, from a run that was being written, are left out.
+        progress: called with the values checked so far and their total. Raises StoreError where
+        the rank cannot be read at all.
         """
         reader, location, problems, lost_phases = _opened(run, rank)
         end_copy(run, name, reader)
@@ -80,13 +84,16 @@ class Examined:
 
     @property
     def is_sound(self) -> bool:
-        """Whether all rows and values are intact: labels and documents can be made from them."""
+        """Whether no row, value or catalogue is damaged, so that the run need not be salvaged.
+
+        Damage to its labels and JSON documents may remain: those can be made anew from the rows.
+        """
         stored = self.reader.kept(np.arange(len(self.sound)))
         return not self.problems and bool(self.sound.all()) and bool((self.kept == stored).all())
 
     @property
     def lost(self) -> tuple[int, int]:
-        """How many rows are lost, and how many others have lost their values alone."""
+        """(number of rows that are lost, number of other rows that have lost only their values)."""
         usable = self.usable
         stored = self.reader.kept(np.flatnonzero(usable))
         bare = int((stored & ~self.kept[usable]).sum())
@@ -94,7 +101,7 @@ class Examined:
 
     @property
     def usable(self) -> Array:
-        """For each row whether a record can be made of it, with its values or its summary alone."""
+        """For each row whether it can be salvaged as a record, with its values or its summary."""
         rows = np.arange(len(self.sound))
         without = self.reader.kept(rows) & ~self.kept
         # A row that lost its values and has no stored histogram has no summary either.
@@ -117,11 +124,11 @@ class Examined:
 
 
 def salvage(store: Path, examined: Sequence[Examined], name: str) -> bool:
-    """Records the sound rows of some ranks once more, as the new run `name` of the store.
+    """Copies the sound rows of some ranks into a new run of the store, called `name`.
 
-    The run appears only when it is whole. Lost rows and values are stated as gaps. Returns False,
-    and makes no run, where no attempt is left to be recorded. Raises RunExistsError,
-    InvalidNameError, StoreError.
+    The run appears only when it is whole. Lost rows and values are recorded in it as gaps. Returns
+    True; False where no rank has a readable attempt left, and then no run is made. Raises
+    RunExistsError, InvalidNameError, StoreError.
     """
     check_run_name(name)
     left = [one for one in examined if one.reader.catalogue.attempts]
@@ -135,7 +142,11 @@ def salvage(store: Path, examined: Sequence[Examined], name: str) -> bool:
 
 
 def _opened(run: Location, rank: int) -> tuple[RankReader, Location, list[str], set[int]]:
-    """A reader of the rank's remnants, their location, the problems, and phases without a name."""
+    """Opens a rank that may be damaged.
+
+    Returns a reader of what is left of the rank, the location it reads from, the damage found in
+    words, and the numbers of phases whose names are lost.
+    """
     if _is_fixed(run, rank):
         return RankReader(run, rank), run, [], set()
     remnants = Remnants(run, rank)
@@ -143,7 +154,11 @@ def _opened(run: Location, rank: int) -> tuple[RankReader, Location, list[str], 
 
 
 def _is_fixed(run: Location, rank: int) -> bool:
-    """Whether the rank is sealed or of format 1: `Remnants` mends the files of neither."""
+    """Returns whether the rank is sealed (for an archive) or of format 1.
+
+    `Remnants`, which reads around damaged files, can do so for neither. False for a rank that
+    cannot be opened.
+    """
     try:
         reader = RankReader(run, rank)
         return reader.is_sealed or reader.catalogue.version == 1
@@ -152,7 +167,10 @@ def _is_fixed(run: Location, rank: int) -> bool:
 
 
 def _record(store: Path, one: Examined, name: str) -> None:
-    """Records the usable rows of one rank once more, attempt by attempt."""
+    """Writes the usable rows of one rank, its gaps, edges and operations into the run `name`.
+
+    store: the directory in which the new run is made. Each attempt is written as an attempt.
+    """
     reader, usable = one.reader, one.usable
     of = reader.column("attempt")
     operations, rest = _operations(one)
@@ -176,7 +194,10 @@ def _is_of(entry: Entry, attempt: int) -> bool:
 
 
 def _operations(one: Examined) -> tuple[list[Entry], Gap | None]:
-    """The entries of the log of operations; for a damaged log none, and a gap that says so."""
+    """Returns the entries of a rank's log of operations, and None.
+
+    Where the log is damaged: no entries, and a Gap that says so.
+    """
     try:
         return one.reader.operations(), None
     except DamagedError:
@@ -186,7 +207,7 @@ def _operations(one: Examined) -> tuple[list[Entry], Gap | None]:
 
 
 def _batches(reader: RankReader, rows: Array) -> Iterator[Array]:
-    """The rows in batches whose values fit into memory together."""
+    """Splits row numbers into batches whose values take about 32 MiB, of at most 1024 rows."""
     for start in range(0, len(rows), _ROWS):
         part = rows[start : start + _ROWS]
         sizes = np.array([reader.stored_bytes(part[at : at + 1]) for at in range(len(part))])
@@ -195,7 +216,11 @@ def _batches(reader: RankReader, rows: Array) -> Iterator[Array]:
 
 
 def _lost(one: Examined, attempt: int) -> list[Gap]:
-    """The losses of one attempt as gaps: values by their series, rows as of an unknown tensor."""
+    """Returns the losses of one attempt as gaps.
+
+    Lost values have a gap for each series. Lost rows have one gap together, of an unknown tensor:
+    a damaged row cannot be trusted to say which series it is of.
+    """
     reader, rows = one.reader, np.arange(len(one.sound))
     own = _clamped(reader.column("attempt"), len(reader.catalogue.attempts)) == attempt
     gaps = []
@@ -216,5 +241,8 @@ def _lost(one: Examined, attempt: int) -> list[Gap]:
 
 
 def _clamped(numbers: Array, count: int) -> Array:
-    """Numbers of attempts; a number that is no attempt's is damage, and counts as the first's."""
+    """Returns attempt numbers, with 0 in place of every number that is not below `count`.
+
+    Such a number comes of damage; the loss of its row is then counted for the first attempt.
+    """
     return np.where(numbers < count, numbers, 0)

@@ -1,9 +1,10 @@
-"""The keeper of runs that several collectors hold together: it changes all parts of a run.
+"""Removing and renaming runs of which several collectors each hold a part.
 
-No collector knows of another one, so a change of all parts cannot be made at once. All collectors
-are asked first whether they would make it, and one that would not prevents it everywhere. Where a
-collector fails after that, a renaming is taken back; a removal cannot be, so it ends there, says
-who has removed what, and goes on where it ended when it is asked for again.
+No collector knows of another one, so all parts cannot be changed in one transaction. Therefore all
+collectors are asked first whether they would make the change, and if one would not, none is told to
+make it. Where a collector fails after that, a renaming is taken back. A removal cannot be taken
+back: it stops, the error says which collectors have removed their part, and the same command given
+again removes the rest.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ __all__ = ["PartlyChangedError", "SpreadKeeper"]
 
 
 class PartlyChangedError(CollectorError):
-    """Some collectors removed or renamed their part of a run, and one did not.
+    """Error: some collectors have removed or renamed their part of a run, and another has not.
 
-    freed: the bytes that were freed.
+    freed: the bytes that were freed. kind: the kind of the collector's failure, as in
+    CollectorError; "" for an error of another class.
     """
 
     def __init__(self, message: str, freed: int = 0, kind: str = "") -> None:
@@ -39,9 +41,9 @@ class PartlyChangedError(CollectorError):
 
 
 class SpreadKeeper:
-    """Keeps runs of which several collectors hold parts, each with its keeper; see `Keeper`.
+    """A `Keeper` for runs of which several collectors hold parts: it acts on all parts of a run.
 
-    keepers: the keeper of each collector, by its address. Raises as the keepers do.
+    keepers: the keeper of each collector, by its address. The methods raise as theirs do.
     """
 
     def __init__(self, keepers: Mapping[str, Keeper]) -> None:
@@ -49,20 +51,23 @@ class SpreadKeeper:
 
     @property
     def place(self) -> str:
-        """The addresses of the collectors, in one order however they were given."""
+        """The sorted addresses of the collectors, joined by commas."""
         return ",".join(sorted(keeper.place for keeper in self._keepers.values()))
 
     def writings(self) -> list[Writing]:
-        """The ranks that are being written now, at any of the collectors."""
+        """Returns the ranks that are being written now, at any of the collectors."""
         writings = [one for keeper in self._keepers.values() for one in keeper.writings()]
         return sorted(writings, key=lambda one: (one.run, one.rank))
 
     def archives(self) -> list[ArchiveState]:
-        """What became of closed runs, for each collector by itself."""
+        """Returns the states of all collectors' archives."""
         return [one for keeper in self._keepers.values() for one in keeper.archives()]
 
     def alone(self) -> dict[str, str]:
-        """The runs of which no collector has files; an archive of each, that of the first one."""
+        """Returns the runs whose files no collector has, since all parts are in archives.
+
+        Each comes with an archive: that of the first collector which archived a part of it.
+        """
         at = {place: keeper.alone() for place, keeper in self._keepers.items()}
         here = {
             run
@@ -76,16 +81,16 @@ class SpreadKeeper:
         return {run: archive for run, archive in archives.items() if run not in here}
 
     def runs(self) -> list[str]:
-        """The names of all runs, at whichever collector, sorted."""
+        """Returns the names of the runs of all collectors, sorted."""
         return sorted({run for keeper in self._keepers.values() for run in keeper.runs()})
 
     def measure(self, run: str) -> tuple[int, bool]:
-        """Bytes of disk of all parts, and whether a living process writes one."""
+        """Returns the bytes of disk of all parts, and whether a living process writes any part."""
         parts = self._holders(run, alone_too=False).values()
         return sum(one.bytes for one in parts), any(one.written for one in parts)
 
     def standing(self, run: str) -> Standing:
-        """What all collectors say of their parts: each is asked once."""
+        """Asks each collector once for the standing of its part, and returns them combined."""
         parts = self._holders(run)
         return Standing(
             sum(one.bytes for one in parts.values()),
@@ -100,11 +105,11 @@ class SpreadKeeper:
     ) -> int:
         """Removes all parts of a run; returns the bytes freed.
 
-        known: what `standing` said of it a moment ago.
+        known: what `standing` returned for the run a moment ago.
 
-        Raises PartlyChangedError where a collector fails that may have removed its part, or after
-        others have removed theirs; the collectors after it are then not asked. The same call again
-        removes the rest.
+        Raises PartlyChangedError where a collector fails after others have removed their parts, or
+        may have removed its part before it failed. The collectors after it are then not asked;
+        the same call again removes the rest.
         """
         freed: dict[str, int] = {}
         parts = None if known is None else known.parts
@@ -123,10 +128,10 @@ class SpreadKeeper:
         return sum(freed.values())
 
     def rename(self, run: str, name: str) -> None:
-        """Gives all parts another name; where one part cannot be renamed, all keep the old name.
+        """Renames all parts of a run; where one part cannot be renamed, all keep the old name.
 
-        Raises PartlyChangedError where a collector fails, and it or another one then cannot give
-        the old name back.
+        Raises PartlyChangedError where a collector fails and some part, renamed by then, cannot be
+        given its old name back.
         """
         if self._held(name):
             raise RunExistsError(
@@ -146,7 +151,10 @@ class SpreadKeeper:
             done.append(place)
 
     def finish(self) -> tuple[int, list[str]]:
-        """Does nothing: collectors end interrupted removals when they start."""
+        """Does nothing, since collectors complete interrupted removals when they start.
+
+        Returns 0 completed removals and no messages.
+        """
         return 0, []
 
     def _has_renamed(self, place: str, run: str, name: str) -> bool:
@@ -159,7 +167,10 @@ class SpreadKeeper:
         return True
 
     def _keeps(self, place: str, run: str) -> bool:
-        """Whether a collector still has its part for certain, after it failed to change it."""
+        """Asks a collector that failed to change a run whether it still has its part.
+
+        False where it has none, and where it cannot be reached.
+        """
         try:
             self._keepers[place].measure(run)
         except OptionError:  # in its archive alone
@@ -175,12 +186,11 @@ class SpreadKeeper:
         *,
         alone_too: bool = False,
     ) -> list[str]:
-        """The collectors that hold a part of a run, and would all remove or rename it.
+        """Returns the addresses of all collectors that hold a part of a run, if all may change it.
 
-        Raises RunBusyError where a part is written, CollectorError where a collector would refuse.
-
-        known: what they have said already. alone_too: also collectors whose part is in their
-        archive alone.
+        Raises RunBusyError where a part is being written, CollectorError where a collector would
+        refuse. known: the parts' standings where they were asked already. alone_too: allow parts
+        whose files are in a collector's archive alone; else such a part raises OptionError.
         """
         holders = self._holders(run, alone_too=alone_too) if known is None else known
         if any(one.written for one in holders.values()):
@@ -198,9 +208,10 @@ class SpreadKeeper:
         return standings
 
     def _held(self, run: str, *, alone_too: bool = False) -> dict[str, Standing]:
-        """What each collector that has a run says of its part.
+        """Returns the standing of each part of a run, by the address of the collector that has it.
 
-        Raises OptionError where a part is in an archive alone, unless `alone_too`.
+        Raises OptionError where the files of a part are in a collector's archive alone, unless
+        `alone_too`.
         """
         standings = {}
         for place, keeper in self._keepers.items():
@@ -218,7 +229,7 @@ class SpreadKeeper:
 
 
 def _refused(run: str, parts: Mapping[str, Standing]) -> str:
-    """Why some collector would neither remove nor rename its part; "" for no reason."""
+    """Returns why a collector would refuse to remove or rename its part; "" where none would."""
     for place, one in parts.items():
         if one.stays:
             return f"{place} would not change run {escape(run)!r}: {one.stays}"
@@ -242,7 +253,11 @@ def _removed_in_part(
 def _renamed_in_part(
     run: str, name: str, left: list[str], failed: str, error: AnchorError
 ) -> PartlyChangedError:
-    """failed: the collector of which it is not known whether it renamed its part."""
+    """Returns the error for a renaming that could not be taken back everywhere.
+
+    left: the collectors at which the part (perhaps) has the new name. failed: the collector that
+    failed, of which it is not known whether it renamed its part. error: its failure.
+    """
     where = ", ".join(f"{one} (perhaps)" if one == failed else one for one in left)
     return PartlyChangedError(
         f"run {escape(run)!r} could not be renamed ({error}), and is called {escape(name)!r} at "

@@ -1,4 +1,4 @@
-"""The keepers of stores: of a directory, of a collector, and of what several collectors hold."""
+"""Keepers, which remove and rename runs, of a directory and of a collector; and how to get them."""
 
 from __future__ import annotations
 
@@ -133,14 +133,17 @@ class _RemoteKeeper:
 
 
 def keeper_at(store: str) -> Keeper:
-    """The keeper of the store that a text names. Raises as `locate_store`."""
+    """Returns the keeper of a store; raises as `locate_store`.
+
+    store: a directory, a collector's URL, or several URLs, which have one keeper together.
+    """
     return _keeper(locate_store(store))
 
 
 def keepers_at(store: str) -> list[Keeper]:
-    """The keepers of the store that a text names: one for each of its collectors.
+    """Returns a keeper for each collector of a store; raises as `locate_store`.
 
-    A directory or a single collector has one keeper. Raises as `locate_store`.
+    store: a directory or a collector's URL, which give one keeper, or several URLs.
     """
     location = locate_store(store)
     several = location.collectors if isinstance(location, SeveralCollectors) else [location]
@@ -148,9 +151,10 @@ def keepers_at(store: str) -> list[Keeper]:
 
 
 def keeper_of(stored_run: FoundRun) -> tuple[Keeper, str]:
-    """The keeper of the store that holds a run, and the run's name there.
+    """Returns the keeper of the store that holds a run, and the run's name in that store.
 
-    Raises RunNotFoundError for a folder that has no run's name.
+    Raises RunNotFoundError for a folder that is not called NAME.zarr, OptionError for a run whose
+    files are in an archive alone.
     """
     _check_here(stored_run)
     if isinstance(stored_run.location, Within):
@@ -160,9 +164,10 @@ def keeper_of(stored_run: FoundRun) -> tuple[Keeper, str]:
 
 
 def local_run(stored_run: FoundRun) -> tuple[Path, str]:
-    """The directory of the store that holds a run, and the run's name there.
+    """Returns the directory of the store that holds a run, and the run's name in that store.
 
-    Raises OptionError for a collector's run, RunNotFoundError for a folder that has no run's name.
+    Raises OptionError for a collector's run and for a run whose files are in an archive alone,
+    RunNotFoundError for a folder that is not called NAME.zarr.
     """
     _check_here(stored_run)
     if not isinstance(stored_run.location, LocalLocation):
@@ -180,7 +185,7 @@ def local_run(stored_run: FoundRun) -> tuple[Path, str]:
 
 
 def _check_here(stored_run: FoundRun) -> None:
-    """Raises OptionError for a run that is in its archive alone."""
+    """Raises OptionError for a run whose files are in an archive and no longer in its store."""
     if stored_run.archive:
         raise OptionError(
             f"{stored_run.name} is in its archive alone, {escape(stored_run.archive)}, where "
@@ -189,9 +194,10 @@ def _check_here(stored_run: FoundRun) -> None:
 
 
 def read_facts(keeper: Keeper, run: str, store: str) -> RunFacts:
-    """The facts of a run in the store that `keeper` keeps.
+    """Returns what decides whether a run is removed: its size, its age, and who writes it.
 
-    Raises as `find_run` and as `Keeper.measure`.
+    store: the store of which `keeper` is the keeper, as text. Raises as `find_run` and as
+    `Keeper.measure`.
     """
     stored_run = find_run(run, store)
     # In this order: a session that ends between the two calls counts as still writing.

@@ -1,17 +1,17 @@
-"""The command line `anchor`: open, ask, render.
+"""The command line `anchor`: a command opens a run, asks it, and prints the answer.
 
 main      the app: registers the commands, turns an error into one line and an exit code
 exits     the exit codes
 files     writes the file of -o as a whole, or not at all
 progress  a progress bar for long work
-spools    names the spools that still wait for a run
+spools    says which spools (queues on disk) still hold records of a run
 
 commands      serve, runs, names, pull, hist, stats, …: one file for each command
 arguments     options that several commands share: --step, --pass, …; amounts, shell completion
 terminal      the width of the screen; tables, trees and sentences on it
-records       selects the records that a command is asked about, tells gaps, writes file formats
+records       selects the records that a command is asked about, warns of gaps, writes file formats
 histograms    the histograms of `hist`, as text, JSON, CSV, PNG and HTML
-comparisons   a comparison for a terminal, as rows, and for CI
+comparisons   the result of `compare` as text for a terminal, as rows of a table, and for CI
 exports       the writers of `export`: zarr, TensorBoard, MLflow, Weights & Biases
 imports       reads the dump folders of `import`
 checkups      the checks of `doctor`

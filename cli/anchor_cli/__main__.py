@@ -1,4 +1,4 @@
-"""`python -m anchor_cli` is `anchor`."""
+"""Runs the command line as `python -m anchor_cli`, which does the same as `anchor`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The exit codes of `anchor`; scripts rely on the numbers."""
+"""The exit codes of `anchor`; scripts rely on the numbers, so they never change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["ExitCode"]
 
 
 class ExitCode(IntEnum):
-    """The exit codes that the contract promises, and one more for a defect of our own."""
+    """The exit codes of all commands; what each means to a command is in that command's help."""
 
     DONE = 0
     DIFFERENCE = 1  # an unexpected difference, or damage found

@@ -1,4 +1,4 @@
-"""Files that commands write with -o: the complete file appears, or none."""
+"""Writing of the files that commands make: the complete file appears, or none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 
 def by_suffix(path: Path, choices: Mapping[str, T], option: str = "-o") -> T:
-    """The choice for the suffix of `path`. Raises OptionError, which lists the choices."""
+    """Returns the choice for the suffix of `path`; choices: by suffix, as ".csv".
+
+    Raises OptionError, which lists the choices, for another suffix; option: its name in the error.
+    """
     try:
         return choices[path.suffix.lower()]
     except KeyError:
@@ -31,10 +34,10 @@ def by_suffix(path: Path, choices: Mapping[str, T], option: str = "-o") -> T:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """An open file that takes the place of `path` once it is complete.
+    """A context that yields a temporary open file, which replaces `path` when the context ends.
 
-    An older file at `path` stays as it is if anything fails. Raises OptionError where `path` cannot
-    be written.
+    If anything fails, an older file at `path` stays as it is. Raises OptionError where `path`
+    cannot be written.
     """
     target = Path(os.path.realpath(path))  # a link is kept, and the file that it leads to replaced
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -56,7 +59,10 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def written_text(place: str) -> Iterator[IO[str]]:
-    """An open text file in UTF-8, as `written_whole`; line ends stay as they are; "-" is stdout."""
+    """A context that yields a text file in UTF-8, which replaces `place` when the context ends.
+
+    "-" yields stdout. Line ends are written as they are. Raises as `written_whole`.
+    """
     if place == "-":
         yield sys.stdout
         return

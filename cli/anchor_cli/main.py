@@ -1,4 +1,6 @@
-"""The app `anchor`: its commands, and the only place that turns errors into a line and a code.
+"""The app `anchor`: registers its commands, and turns errors into a line and an exit code.
+
+No other module does the latter:
 
 AnchorError      2, DamagedError 3, CollectorError and ClusterError 4   one line on stderr
 wrong usage      2                         one line that names the help
@@ -151,7 +153,10 @@ _CODES = (
 
 
 def _answer(arguments: Sequence[str] | None) -> int:
-    """Runs one command; its errors become one line on stderr and an exit code."""
+    """Runs one command and returns its exit code; errors become one line on stderr.
+
+    arguments: the command line; None takes the process's own.
+    """
     try:
         code = _command()(
             args=None if arguments is None else list(arguments),
@@ -184,16 +189,20 @@ def _answer(arguments: Sequence[str] | None) -> int:
 
 @functools.cache
 def _command() -> typer.core.TyperGroup:
-    """All commands with their options; cached, because reading the functions takes a while."""
+    """Returns the click command made of all commands and their options.
+
+    It is cached, because typer takes a while to read all functions.
+    """
     command = typer.main.get_command(app)
     assert isinstance(command, typer.core.TyperGroup)
     return command
 
 
 def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
-    """The message of wrong usage in one line, which ends with the command that shows the help.
+    """Returns an error of usage as one line, which ends with the command that shows the help.
 
-    An option without its value is refused before it is known whose it is; the arguments tell.
+    arguments: the command line. It says which command was meant where the error does not, as where
+    an option has no value.
     """
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
@@ -205,7 +214,10 @@ def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
 
 
 def _trouble(error: OSError) -> str:
-    """The line for an OSError, with its file; a failed write without a name was to stdout."""
+    """Returns the line that tells the user about an OSError, with the name of the file.
+
+    A failed write whose error names no file was to stdout.
+    """
     reason = error.strerror or str(error)
     if error.filename is not None:
         return f"{reason}: {error.filename}"
@@ -223,7 +235,7 @@ def _debugging() -> bool:
 
 
 def _prepare() -> None:
-    """Makes stdout and stderr take any text, and keeps gRPC's own messages off them."""
+    """Makes stdout and stderr accept any text, and silences gRPC's own messages."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors reach us as exceptions as well
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -236,7 +248,7 @@ def _prepare() -> None:
 
 @contextlib.contextmanager
 def _speaking() -> Iterator[None]:
-    """Shows log messages and warnings of a command as lines on stderr, like all messages."""
+    """A context in which log messages and Python warnings are printed like all other messages."""
     log, notes = logging.getLogger("anchorlib"), _Notes()
     log.addHandler(notes)
     try:
@@ -248,7 +260,7 @@ def _speaking() -> Iterator[None]:
 
 
 class _Notes(logging.Handler):
-    """Shows what the library logs in the form of all other messages."""
+    """A logging handler that prints what anchorlib logs as lines `anchor: …` on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         note(record.getMessage().removeprefix("anchorlib: "))

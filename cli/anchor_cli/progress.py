@@ -1,4 +1,4 @@
-"""How far a long command has come: a bar on stderr if that is a terminal, nothing elsewhere."""
+"""A progress bar on stderr for long commands, shown only where stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ __all__ = ["Tick", "progress"]
 
 
 class Tick(Protocol):
-    """Is called with the amount of work that is done, and the total."""
+    """The type of a function that long work calls with the amount done so far, and the total."""
 
     def __call__(self, done: int, total: int) -> None: ...
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Tick]:
-    """A bar that is removed at the end of the block; names in `title` are escaped."""
+    """A context that shows a progress bar, and yields the function that moves it.
+
+    The bar is removed when the context ends. title: the text before it; names in it are escaped.
+    """
     if not sys.stderr.isatty():
         yield lambda done, total: None  # noqa: ARG005  # no terminal shows it
         return

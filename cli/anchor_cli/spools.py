@@ -1,4 +1,7 @@
-"""Names spools of this machine that wait for a run which was removed or renamed."""
+"""Warns of spools that still hold records of a run which was removed or renamed.
+
+A spool is a queue on the trainer's disk of records that no collector has confirmed yet.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ __all__ = ["note_spools"]
 
 
 def note_spools(run: str, name: str | None = None) -> None:
-    """Shows each spool of `run`, and the command that delivers it; `name`: the run's new name."""
+    """Prints on stderr each spool of a run on this machine, and the command that delivers it.
+
+    name: the run's new name; None where the run was removed.
+    """
     from anchorlib.spool import spools_here
 
     for spool in spools_here():

@@ -4,10 +4,12 @@
     reader  ◀══Get═══ ReaderService ◀────────────────────────┘
     keeper  ══Remove═▶ KeeperService ─▶ the run is removed
 
+A stream is one Push call, by which a trainer sends the records of one rank of one run.
+
 collector          the gRPC server: its start, its stop, and the parts that it connects
-push_service       the Push service: which streams are taken, and when they are answered
-stream             what one stream says after its Hello, and what the store makes of that
-stalled_clients    ends streams whose client does not take its answers
+push_service       the Push service: which streams are accepted, and when they are answered
+stream             serves the requests of one stream after Hello, its first message
+stalled_clients    ends streams whose client does not read the answers
 inbox              a stream's requests, read ahead by a thread
 message_memory     keeps freed memory in the process for the next message
 fragment_memory    bounds the memory that unfinished records hold
@@ -23,7 +25,7 @@ tokens             tokens, their rights, and the runs that those rights cover
 access_file        the file that lists the tokens, read again when it changes
 new_tokens         makes new tokens
 authors            which token made a run, and how many runs a token may make
-new_runs           runs that are being made at this moment
+new_runs           lets one stream at a time create a run
 limits             how many bytes, runs and streams writers may use
 handlers           puts a check in front of a gRPC handler
 tls                TLS certificates of the port
@@ -33,12 +35,12 @@ handshakes         notices TLS handshakes that fail
 certificates       makes a self-signed certificate and a token
 ports              names the process that holds a port
 address_and_store  checks the address to listen on, and the store
-last_readers       when a reader last called, for a collector that stops
-startable          whether a collector would start
+last_readers       lets a stopping collector wait for readers that are not done
+startable          finds what would prevent a collector from starting
 descriptor_limit   raises the number of files that may be open
 tally              the collector's counters
-metrics            the counters for Prometheus
-roster             the streams that are open, with their rates
+metrics            gives the counters to Prometheus
+roster             which ranks are written by open streams, and how fast
 logs               the log on stderr
 """
 

@@ -1,4 +1,7 @@
-"""The access file: read when a collector starts, on SIGHUP, and whenever it has changed."""
+"""Reads the access file, which lists tokens and their rights, and reads it again when it changes.
+
+A collector also reads it when it starts, and on SIGHUP.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,12 @@ _Signature = tuple[int, int, int] | None
 
 
 class AccessFile:
-    """The access file at `path`; any thread may read it.
+    """The access file at `path`, with a thread that watches it; any thread may call `read`.
 
+    on_change: from `start` to `stop` the thread calls it with the file's grants (tokens with their
+        rights) whenever the file has changed.
     certificates: whether clients show certificates; if not, a file that names some is refused,
         because nobody could ever have those grants.
-
-    From `start` to `stop` a thread calls `on_change` with the file's grants whenever the file has
-    changed.
     """
 
     def __init__(
@@ -45,17 +47,17 @@ class AccessFile:
         self._thread = threading.Thread(target=self._look, name="anchor-access", daemon=True)
 
     def start(self) -> None:
-        """Starts to look for changes."""
+        """Starts the thread that looks for changes of the file."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops to look for changes."""
+        """Stops the thread that looks for changes of the file, and waits for its end."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def read(self) -> Access:
-        """The grants in the file now.
+        """Reads the file and returns the grants in it: the tokens with their rights.
 
         Raises OptionError where the file cannot be read or used, where other users can read it, and
         where it names certificates although clients are asked for none.
@@ -84,15 +86,18 @@ class AccessFile:
         return access
 
     def renew(self) -> None:
-        """Reads the file and calls `on_change`; where `read` raises, nothing is changed."""
+        """Reads the file again and calls `on_change` with its grants.
+
+        Raises as `read` does; `on_change` is then not called, so that the old grants stay in use.
+        """
         with self._lock:  # of two threads, the one that read first must not hand over last
             self._on_change(self.read())
 
     def _has_changed(self) -> bool:
-        """Whether the file has changed since it was read, and stayed unchanged between two looks.
+        """Returns whether the file differs from when it was read, but not from the call before.
 
-        A file that is just being written may be half complete. A missing file counts as changed:
-        reading it then logs the error once.
+        The second condition is there because a file that is just being written may be incomplete.
+        A missing file counts as changed: reading it then logs the error once.
         """
         now = self._signature()
         before, self._seen = self._seen, now

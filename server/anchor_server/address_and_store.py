@@ -1,4 +1,4 @@
-"""Checks what a collector needs of its machine: an address to listen on, and a store."""
+"""Checks of the address that a collector listens on, and of the directory that it stores into."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _BIND: Final = re.compile(r"(\[[^][]+\]|[^][]+):(\d{1,5})", re.ASCII)
 
 
 def host_and_port(bind: str) -> tuple[str, int] | None:
-    """The host, in its brackets where it has some, and the port; None for a text that is none."""
+    """Splits an address to listen on, as "127.0.0.1:50051", into its host and port.
+
+    An IPv6 host keeps its brackets. None for a text that is no such address.
+    """
     match = _BIND.fullmatch(bind)
     if match is None or int(match[2]) >= 1 << 16:
         return None
@@ -30,8 +33,9 @@ def host_and_port(bind: str) -> tuple[str, int] | None:
 
 
 def checked_host(bind: str, *, guarded: bool, insecure: bool) -> str:
-    """The host of an address to listen on.
+    """Checks an address to listen on, and returns its host.
 
+    bind: the address, as "127.0.0.1:50051".
     guarded: the collector uses TLS and demands a token or a certificate from callers.
 
     Raises OptionError for a text that is no address, and for an address that other machines reach
@@ -50,7 +54,7 @@ def checked_host(bind: str, *, guarded: bool, insecure: bool) -> str:
 
 
 def port_taken(bind: str) -> str:
-    """The error line for an address that cannot be listened on; names the port's holder."""
+    """Returns the error text for an address that cannot be bound; it names the port's holder."""
     return (
         f"cannot listen on {bind}: {listener(int(bind.rpartition(':')[2]))} holds that "
         "port, or the address is not this machine's; stop it, or choose another with "
@@ -59,11 +63,11 @@ def port_taken(bind: str) -> str:
 
 
 def take_store(store: Path, *, fsync: bool, read_only: bool) -> None:
-    """Makes the store where it is missing, and checks that it can be written.
+    """Makes the store's directory where it is missing, and checks that it can be written.
 
-    read_only: only check that the store exists.
+    fsync: the new directory survives power loss. read_only: only check that the store exists.
 
-    Raises StoreError.
+    Raises StoreError where a check fails.
     """
     if read_only:
         if not store.is_dir():
@@ -84,7 +88,7 @@ def take_store(store: Path, *, fsync: bool, read_only: bool) -> None:
 
 
 def end_removals(store: Path) -> None:
-    """Finishes removals of runs that were interrupted; logs a warning for files that remain."""
+    """Completes removals of runs that were interrupted; logs a warning for files that remain."""
     try:
         _, problems = finish_removals(store)
     except OSError as error:

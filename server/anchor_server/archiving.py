@@ -3,7 +3,8 @@
 A run is archived when all of its sessions have closed and no record was written to it for a while.
 A session that went on at another collector is marked closed there: the part that it left here is
 archived once the closing part is in the archive.
-A run whose archiving fails is tried again after pauses that double, and never delays the collector.
+A run whose archiving fails is tried again after pauses that double; streams and readers are served
+meanwhile.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ _LOOK: Final = 10.0  # seconds between two looks at the store, at most
 class Archiving:
     """Where and when closed runs are archived.
 
-    shelf: the archive.
-    after: seconds after the last record of a run.
+    shelf: the archive, that is, the directory or object store where runs go.
+    after: how many seconds after its last record a closed run is archived.
     keep: which archived runs stay in the store, and for how long.
     without_conditions: also use an object store that cannot make conditional writes.
     """
@@ -66,7 +67,10 @@ class Archiving:
 
 @dataclass(slots=True)
 class _Pause:
-    """The time until a failed attempt is repeated."""
+    """A pause before something that failed is tried again; each pause is twice as long.
+
+    until: when the pause ends, as `time.monotonic()` counts. seconds: how long it is.
+    """
 
     until: float = 0.0
     seconds: float = 0.0
@@ -86,7 +90,10 @@ class _EndedError(Exception):
 
 
 class Archiver:
-    """A thread that archives the closed runs of a store until it is stopped."""
+    """A thread that archives the closed runs of a store until it is stopped.
+
+    how: where and when. tally: the counters that the thread updates.
+    """
 
     def __init__(self, store: Path, how: Archiving, tally: ArchiveTally) -> None:
         self._store = store
@@ -100,25 +107,27 @@ class Archiver:
         self._thread = threading.Thread(target=self._work, name="anchor-archiver", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Starts the thread that archives closed runs."""
         self._thread.start()
 
     def end(self) -> None:
-        """Asks the thread to end before the next rank, and returns at once."""
+        """Asks the thread to end before it archives another rank, and returns at once."""
         self._stopped.set()
 
     def stop(self, patience: float) -> None:
-        """Ends the thread, and waits `patience` seconds for the rank that is being archived.
+        """Ends the thread; waits at most `patience` seconds for the rank that it is archiving.
 
-        An interrupted run is finished by the next archiver of this store.
+        A run of which only some ranks are archived then is completed by the next archiver of this
+        store.
         """
         self.end()
         if self._thread.is_alive():
             self._thread.join(patience)
 
     def look(self) -> None:
-        """Archives the runs that have been closed for long enough, then makes room in the store.
+        """Archives the runs that have been closed for long enough.
 
+        Then it removes from the store the archived runs that the setting `keep` does not keep.
         Raises nothing: errors are logged and counted.
         """
         try:
@@ -145,7 +154,10 @@ class Archiver:
                 self.look()
 
     def _waiting(self, shelf: Shelf) -> list[str]:
-        """The runs that are to be archived; runs whose archiving failed before are among them."""
+        """Returns the runs that are due: closed for long enough, and not archived yet.
+
+        Runs whose archiving failed before are among them.
+        """
         noted = {*noted_runs(self._store)}
         runs = [run for run in list_runs(LocalLocation(self._store)) if run not in noted]
         return [run for run in runs if self._is_ripe(run, shelf)]
@@ -161,10 +173,11 @@ class Archiver:
         return quiet >= self._how.after and self._has_ended(run, parts, shelf)
 
     def _has_ended(self, run: str, parts: Sequence[RankReader], shelf: Shelf) -> bool:
-        """Whether the sessions of a run have closed, here or at another collector.
+        """Returns whether the sessions of a run have closed, here or at another collector.
 
-        Of a run of several collectors it is enough that some rank has ended: its last part may be
-        what another collector waits for.
+        parts: what this collector holds of the run's ranks. Where several collectors hold parts of
+        the run, it is enough that the session of some rank has closed: another collector may wait
+        until the last part of this rank, which it does not have, is in the archive.
         """
         if all(one.catalogue.state == "closed" for one in parts):
             return True
@@ -203,7 +216,11 @@ class Archiver:
         _log.info("%s is archived in %s, %d bytes", run, done.place, done.bytes)
 
     def _tick(self, done: int, ranks: int) -> None:  # noqa: ARG002  # as `archive_run` calls it
-        """Called before each rank, so that a run of many ranks does not delay the end."""
+        """Raises _EndedError where the archiver is to stop.
+
+        `archive_run` calls it before each rank, so that the archiver ends soon even in the middle
+        of a run of many ranks.
+        """
         if self._stopped.is_set():
             raise _EndedError
 

@@ -1,4 +1,8 @@
-"""Which token made a run, and who may write to it: that token, and those that may replace runs."""
+"""Checks whether a token may write to a run, or create one more.
+
+A run notes the token that made it. That token may go on writing to the run, and tokens that have
+the right to replace runs.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,15 @@ __all__ = ["check_author", "check_runs", "linked_run"]
 def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
     """Raises a Refusal where another token made the run and `grant` has no right to replace it.
 
+    grant: the caller's token with its rights.
     anew: the run is to be recorded anew, which removes its records.
 
-    A run that no token made (but a collector without an access file, or a trainer in the directory
-    itself) may be continued with the right to write, and recorded anew with the right to replace.
+    Some runs were made without a token: by a collector that had no access file, or by a trainer in
+    the directory itself. Whoever has the right to write may continue such a run; to record it anew
+    takes the right to replace.
 
-    Where the run is a link to another run of the store, the records go to that run: writing needs
-    the right to write both.
+    Where the run's folder is a link to another run of the store, the records go to that run:
+    writing needs the right to write both.
 
     Raises StoreError where the note of who made the run is damaged or missing.
     """
@@ -57,10 +63,10 @@ def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
 
 
 def linked_run(store: Path, run: str) -> str | None:
-    """The run that a run leads to, where its folder is a link into the store; None for no link.
+    """Returns the run that a run's folder is a symbolic link to.
 
-    "" where the link leads to a folder of the store that is no run: no run's name matches "", so
-    that only a grant for every run covers it.
+    None where the folder is no link, and where the link leads out of the store. "" where the link
+    leads to a folder of the store that is no run: only a grant for all runs ("*") covers that name.
     """
     folder = run_directory(store, run)
     if not folder.is_symlink():
@@ -75,9 +81,11 @@ def linked_run(store: Path, run: str) -> str | None:
 def check_runs(
     store: Path, run: str, limits: Limits, grant: Grant, making: Mapping[str, str]
 ) -> None:
-    """Raises a Refusal where `run` would be one run too many for the store or for its token.
+    """Raises a Refusal where a new run `run` would exceed a limit on the number of runs (max_runs).
 
-    making: runs that other streams are making at this moment, with the token of each.
+    A run that exists already always passes. limits: those of the collector. grant: the caller's
+    token, with its own limit. making: runs that other streams are creating at this moment, with the
+    name of the token of each.
     """
     if limits.runs is None and grant.limits.runs is None:
         return

@@ -1,6 +1,6 @@
 """The dates between which a certificate is valid, read from its PEM file.
 
-The standard library tells these dates only for a certificate of a finished handshake.
+The standard library gives these dates only for the certificate of a finished TLS handshake.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _SEQUENCE, _EXPLICIT_0, _UTC_TIME = 0x30, 0xA0, 0x17
 
 
 def validities(pem: str) -> list[tuple[datetime, datetime]]:
-    """The first and last moment of validity of each certificate in `pem`, in their order.
+    """Returns the first and the last moment of validity of each certificate in `pem`, in order.
 
-    Raises ValueError for a block that is no certificate.
+    Raises ValueError for a PEM block that is no certificate.
     """
     return [_validity(ssl.PEM_cert_to_DER_cert(block)) for block in _BLOCK.findall(pem)]
 
@@ -41,7 +41,7 @@ def _validity(der: bytes) -> tuple[datetime, datetime]:
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    """Tag and content of each DER element in `der`, where elements follow one another."""
+    """Splits a sequence of DER elements; returns the tag and the content of each."""
     elements = []
     at = 0
     while at < len(der):

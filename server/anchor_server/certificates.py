@@ -1,7 +1,7 @@
-"""A self-signed certificate and a token that a collector makes for itself, kept with its store.
+"""The self-signed certificate and the token that `anchor serve --self-signed` makes.
 
-They are in a hidden folder of the store, which the Reader service never gives out, and only the
-owner may read them. The next start uses them again, so that clients keep working.
+They are kept in a hidden folder of the store, which the Reader service never gives out, and only
+the owner may read them. The next start uses them again, so that clients keep working.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _TOKEN_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The files of the certificate, its key and the token; host: the name for clients to use."""
+    """Where a collector's self-signed certificate, its key and its token are stored.
+
+    host: the host name by which clients should address the collector.
+    """
 
     host: str
     cert_file: Path
@@ -40,9 +43,10 @@ class Identity:
 
 
 def own_identity(store: Path, bind_host: str) -> Identity:
-    """The files of an earlier start, while their certificate is valid and names this host.
+    """Returns a self-signed certificate and a token for a collector; makes what is missing.
 
-    Otherwise makes a new certificate; the token stays.
+    The certificate of an earlier start is used again while it is valid for 30 days more and names
+    this host; otherwise a new one is made. The token of an earlier start always stays.
 
     Raises MissingExtraError without the package cryptography, StoreError where the store cannot
     be written.
@@ -65,12 +69,15 @@ def own_identity(store: Path, bind_host: str) -> Identity:
 
 
 def check_own() -> None:
-    """Raises MissingExtraError where the package that makes certificates is not installed."""
+    """Raises MissingExtraError where `cryptography`, which makes certificates, is not installed."""
     _x509()
 
 
 def _names(bind_host: str) -> list[str]:
-    """The names and addresses that clients may use for the collector; the best one comes first."""
+    """Returns host names and addresses by which clients may reach the collector, the best first.
+
+    bind_host: the host that the collector listens on.
+    """
     host = bind_host.strip("[]")
     everywhere = host in ("0.0.0.0", "::")
     names = [socket.gethostname()] if everywhere else [host]
@@ -89,7 +96,7 @@ def _serves(identity: Identity, names: Sequence[str]) -> bool:
 
 
 def _make(names: Sequence[str]) -> tuple[bytes, bytes]:
-    """A self-signed certificate for `names`, and its key, both in PEM form."""
+    """Makes a self-signed certificate for `names`, and its key; returns both in PEM form."""
     x509 = _x509()
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -139,7 +146,7 @@ def _general(name: str) -> x509.GeneralName:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes a file in one step; only its owner can read it, from the first moment on."""
+    """Writes a file atomically; from the first moment on only its owner can read it."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

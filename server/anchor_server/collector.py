@@ -1,4 +1,4 @@
-"""The collector: a gRPC server over one directory; how it is made, started, renewed and stopped.
+"""The class `Collector`: a gRPC server over one directory; how it is made, started and stopped.
 
 with serve(Path("anchors"), bind="127.0.0.1:0") as collector:
     print(collector.address)
@@ -74,17 +74,18 @@ class Collector:
     read_only: give files out and change nothing on disk; training processes keep their records in
         their spools, and connect again later.
     max_streams: training processes that may be connected at once.
-    idle_timeout: seconds that a stream may send nothing; a training process that rests for longer
-        connects again when it has records to send.
-    max_bytes: of one rank on disk. max_run_bytes: of all ranks of a run together. Beyond either
-        limit values are left out and summaries kept. A twentieth of the disk stays free in any
-        case.
-    max_run_files, max_runs, max_rate: files and folders of a run, runs in the store, bytes a second
-        that all streams send together. Records beyond these limits wait in the trainer's spool.
-    record_bytes: the most bytes of raw storage in one record.
-    archiving: where closed runs go; None leaves them in the store.
+    idle_timeout: seconds that a stream may send nothing; a training process that has no records for
+        longer connects again when it has some.
+    max_bytes: most bytes of one rank on disk. max_run_bytes: most bytes of all ranks of a run.
+        Beyond either limit values are left out and summaries kept. A twentieth of the disk stays
+        free in any case.
+    max_run_files, max_runs, max_rate: most files and folders of a run, runs in the store, and bytes
+        a second that all streams send together. Records beyond these limits wait in the trainer's
+        spool (a queue on its disk).
+    record_bytes: the most bytes of values in one record.
+    archiving: where and when closed runs are archived; None leaves them in the store.
 
-    `anchorlib.wire.limits` holds the limits of a client that are no settings.
+    `anchorlib.wire.limits` holds further limits, which are constants.
 
     Raises OptionError for settings that contradict each other or cannot be used, CollectorError
     where the port cannot be bound, StoreError where the directory cannot be made or written.
@@ -151,7 +152,11 @@ class Collector:
         self._stop_lock = threading.Lock()
 
     def _known(self, token: str | None) -> Access:
-        """The rights of all callers: those in the access file, or all rights for the one token."""
+        """Returns who may do what: as the access file says, or everything with the one token.
+
+        Without an access file and a token everyone may do everything. Raises OptionError where
+        both are given.
+        """
         if self._access is None:
             return Access.of_token(token)
         if token is not None:
@@ -161,7 +166,7 @@ class Collector:
         return self._access.read()
 
     def start(self) -> None:
-        """Starts to serve on threads of the collector's own, and returns at once."""
+        """Starts to serve on background threads, and returns at once."""
         keep_memory()
         if not self._gate.read_only:
             # A separate thread, because an interrupted removal may have left terabytes to delete.
@@ -199,15 +204,18 @@ class Collector:
         self._push.look_again()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the collector was stopped within `timeout` seconds (None: waits without end)."""
+        """Waits until the collector was stopped, or for `timeout` seconds (None: without end).
+
+        Returns whether it was stopped.
+        """
         return self._stopped.wait(timeout)
 
     def stop(self, grace: float = 10.0, *, readers: bool = False) -> None:
-        """Writes and acknowledges records that have arrived, publishes all ranks, and ends.
+        """Writes and acknowledges records that have arrived, then ends all calls and the server.
 
-        Meanwhile readers are answered, and the health service says NOT_SERVING. After `grace`
-        seconds calls that are still open are cancelled. A second call of `stop` waits for the
-        first.
+        Each rank is published, so that any zarr reader sees all of its records. Meanwhile readers
+        are answered, and the health service says NOT_SERVING. After `grace` seconds calls that are
+        still open are cancelled. A second call of `stop` waits for the first.
 
         readers: wait also for readers, who fetch a run in many calls: until none of them has called
             for two seconds, within the same `grace`.
@@ -236,9 +244,10 @@ class Collector:
             self._stopped.set()
 
     def _release(self, over: float) -> None:
-        """Waits until streams and archiver have let go of their ranks.
+        """Stops the archiver, and waits until no stream or archiver uses a rank any more.
 
-        A run whose archiving is interrupted here is finished by the next collector of this store.
+        over: when to stop waiting, as `time.monotonic()` counts. A run whose archiving is
+        interrupted here is completed by the next collector of this store.
         """
         if self._archiver is not None:
             self._archiver.end()
@@ -256,7 +265,7 @@ class Collector:
         return self._has_ended
 
     def _join(self, seconds: float) -> bool:
-        """Waits for the threads that answer calls; whether all of them end within `seconds`."""
+        """Waits at most `seconds` for the threads that answer calls; returns whether all ended."""
         over = time.monotonic() + seconds
         for thread in threading.enumerate():
             if thread.name.startswith(f"{self._prefix}_"):
@@ -315,7 +324,10 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
 
 @contextmanager
 def serve(store: Path | str, bind: str = "127.0.0.1:0", **settings: Any) -> Iterator[Collector]:
-    """A collector for as long as the context lasts; the settings are those of `Collector`."""
+    """Starts a collector and yields it; stops it when the context ends.
+
+    settings: keyword arguments of `Collector`.
+    """
     with Collector(store, bind, **settings) as collector:
         yield collector
 

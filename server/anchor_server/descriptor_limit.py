@@ -1,6 +1,6 @@
 """Raises the number of files that this process may have open.
 
-How many of them a store's writer keeps open is decided in anchorlib's `store.write.open_files`.
+How many files a store's writer keeps open is decided in anchorlib's `store.write.open_files`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _RANKS: Final = 256  # most jobs have fewer ranks: room for these needs no warni
 
 
 def allow_files(streams: int) -> None:
-    """Raises the soft limit to the files that so many streams need, as far as the system allows.
+    """Raises the soft limit of open files to what so many streams need, or as far as is allowed.
 
-    Logs a warning where the limit stays too low for `streams` ranks and for 256 ranks.
+    Logs a warning where the limit stays too low, unless it suffices for 256 streams.
     """
     wanted = streams * _A_STREAM + _VALUES + _OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,7 @@
-"""Bounds the memory for records that arrive in fragments, over all streams together."""
+"""Bounds the memory that large records hold until their last fragment has arrived.
+
+The bound is for all streams of a collector together.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ __all__ = ["FragmentMemory"]
 
 
 class FragmentMemory:
-    """The memory that unfinished records may hold: `limit` bytes.
+    """Counts the memory that records hold whose last fragment is still to come; `limit` bytes.
 
-    The default is a share of the memory of this machine, or of its container.
-    A record larger than the limit is taken while no other record is unfinished: otherwise it could
-    never be received.
+    The default limit is a share of the memory of this machine, or of its container.
+    A record larger than the limit is accepted while no other record is unfinished: otherwise it
+    could never be received.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -26,14 +29,14 @@ class FragmentMemory:
 
     @property
     def used(self) -> int:
-        """The bytes that unfinished records hold now."""
+        """How many bytes unfinished records hold now."""
         return self._used
 
     def take(self, nbytes: int) -> None:
-        """Reserves bytes for a record.
+        """Reserves bytes for a record of which the first fragment has arrived.
 
-        Raises a Refusal where the records of other streams leave too little room: the client tries
-        again later.
+        Raises a Refusal where the records of other streams leave too little room: the client then
+        tries again later.
         """
         with self._lock:
             if self._used and self._used + nbytes > self._limit:
@@ -45,6 +48,6 @@ class FragmentMemory:
             self._used += nbytes
 
     def give_back(self, nbytes: int) -> None:
-        """Frees bytes that `take` reserved."""
+        """Gives back bytes that `take` reserved, because the record is complete or was given up."""
         with self._lock:
             self._used -= nbytes

@@ -1,8 +1,9 @@
-"""The gate that every call passes: it checks who calls, and whether that caller has the right.
+"""The gate: an interceptor that checks for every gRPC call whether its caller has the right to it.
 
 `CALLS` says which right each call needs; a call that is not in `CALLS` is refused to everyone. The
 gate sees only the name of a call: the run is named in the call's messages, so each service asks
-`Gate.check` once it has read the run's name. Which rights and runs a token has is in `tokens`.
+`Gate.check` once it has read the run's name. The module `tokens` has the rights and runs of each
+token.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ __all__ = ["CALLS", "Gate", "Open"]
 
 
 class Open(Enum):
-    """Calls that need no right. KNOWN: the caller has to show a known token or certificate."""
+    """What a call needs that takes no particular right.
+
+    ANYONE: nothing. KNOWN: a known token or certificate.
+    """
 
     ANYONE = "anyone"
     KNOWN = "known"
@@ -43,7 +47,7 @@ CALLS: Final[Mapping[str, Right | Open]] = {
     "/anchorlib.wire.v1.Keeper/Remove": Right.DELETE,
     "/anchorlib.wire.v1.Keeper/Rename": Right.DELETE,
 }
-"""Every call of a collector and what it needs."""
+"""Every call of a collector, by its gRPC name, and the right that it needs."""
 
 _BEARER: Final = "Bearer "
 _READ_ONLY: Final = (
@@ -52,8 +56,9 @@ _READ_ONLY: Final = (
 
 
 class Gate(grpc.ServerInterceptor):
-    """Lets a call in where the access file, as it is at that moment, gives its caller the right.
+    """Lets a call through where its caller has the right, as the access file says at that moment.
 
+    access: all tokens with their rights; a new value takes effect with the next call.
     readers: is told of each call that needs the right to read.
     read_only: refuse each call that would change a run.
     """
@@ -77,7 +82,7 @@ class Gate(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """The handler of this call, wrapped so that its caller is checked before it runs."""
+        """Returns the handler of a call, wrapped so that the caller is checked before it runs."""
         handler = continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None:
@@ -86,21 +91,21 @@ class Gate(grpc.ServerInterceptor):
         return behind(handler, partial(self._admit, method))
 
     def grant(self, context: grpc.ServicerContext) -> Grant:
-        """The present grant of this call's caller; raises a Refusal for an unknown caller."""
+        """Returns the rights that a call's caller has now; raises a Refusal for unknown callers."""
         grant = self.access.of_shown(_token(context), _certificate(context))
         if grant is None:
             raise Refusal(Kind.TOKEN, "the token is missing or wrong")
         return grant
 
     def name(self, context: grpc.ServicerContext) -> str:
-        """The name of the token or certificate that this call shows, "" where it is unknown."""
+        """Returns the name of the token or certificate that a call shows, "" for an unknown one."""
         grant = self.access.of_shown(_token(context), _certificate(context))
         return "" if grant is None else grant.name
 
     def check(self, context: grpc.ServicerContext, right: Right, run: str | None) -> Grant:
-        """The grant of this call's caller; raises a Refusal unless it has `right` to `run`.
+        """Returns the rights of a call's caller; raises a Refusal unless `right` to `run` is there.
 
-        run: None asks for files that belong to no run.
+        run: None stands for files that belong to no run.
         """
         grant = self.grant(context)
         if not grant.may(right, run):
@@ -147,7 +152,10 @@ def _lacking(grant: Grant, right: Right, what: str) -> Refusal:
 
 
 def _token(context: grpc.ServicerContext) -> bytes | None:
-    """The token that a call shows; None where the call has no authorization header at all."""
+    """Returns the token in a call's authorization header; None where there is no such header.
+
+    b"" for a header that holds no bearer token.
+    """
     shown = dict(context.invocation_metadata() or ()).get("authorization")
     if shown is None:
         return None
@@ -157,7 +165,10 @@ def _token(context: grpc.ServicerContext) -> bytes | None:
 
 
 def _certificate(context: grpc.ServicerContext) -> list[str]:
-    """The names in the client's certificate, whose signature TLS has checked."""
+    """Returns the names in the client's certificate, as "cn:…" and "san:…"; [] for none.
+
+    TLS has checked the certificate's signature before.
+    """
     properties: Mapping[str, Iterable[Any]] = context.auth_context()
     return [
         f"{form}:{bytes(name).decode('utf-8', 'replace')}"

@@ -1,4 +1,4 @@
-"""Puts a check in front of a gRPC handler."""
+"""Wraps a gRPC handler, so that a check runs before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 def behind(handler: Handler, first: Callable[[grpc.ServicerContext], object]) -> Handler:
-    """A handler that calls `first` and then `handler`; `first` may abort the call."""
+    """Returns a handler that calls `first` and then `handler`; `first` may abort the call."""
     requests = "stream" if handler.request_streaming else "unary"
     answers = "stream" if handler.response_streaming else "unary"
     answer = getattr(handler, f"{requests}_{answers}")

@@ -42,9 +42,11 @@ class _Connection:
 
 
 class Handshakes:
-    """Calls `on_failed` with the peer of each connection that ended without a call.
+    """Finds connections that end before a call came over them: their TLS handshake has failed.
 
-    Any thread may call the methods. `port` is set once the server has bound its port.
+    on_failed: called with the client's address for each such connection.
+    port: the port that is watched; set once the server has bound its port.
+    Any thread may call the methods.
     """
 
     def __init__(self, on_failed: Callable[[str], None]) -> None:
@@ -56,7 +58,7 @@ class Handshakes:
         self._closed = False
 
     def knock(self) -> None:
-        """Looks up the connections of the port, because one is about to begin its handshake."""
+        """Begins to watch the port's new connections; called when a handshake is about to begin."""
         with self._changed, suppress(OSError):
             self._forget_gone()
             for inode, file, peer in _peers(self.port, self._connections):
@@ -69,14 +71,17 @@ class Handshakes:
             self._changed.notify_all()
 
     def called(self, peer: str) -> None:
-        """Notes that a call came over a connection, so that its handshake has succeeded."""
+        """Notes that a call came from a client, so that the handshake of its connection succeeded.
+
+        peer: the client's address and port, as gRPC writes them.
+        """
         with self._changed:
             for connection in self._connections.values():
                 if connection.peer == unquote(peer):
                     connection.called = True
 
     def close(self) -> None:
-        """Stops to watch connections."""
+        """Stops watching connections, and waits for the watching thread to end."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -98,10 +103,10 @@ class Handshakes:
         return [one for one in self._connections.values() if not one.called]
 
     def _failed(self) -> list[_Connection]:
-        """Connections that were closed without a call.
+        """Returns the connections that were closed without a call, and forgets them.
 
-        A connection is reported at the second look after it was closed, so that the notice of a
-        call which came last has time to arrive.
+        It is called again and again. A connection is returned by the second call after it was
+        closed, so that `called` has time to report a call that came shortly before its end.
         """
         failed = []
         for inode, one in list(self._connections.items()):
@@ -121,7 +126,7 @@ class Handshakes:
 
 
 class Calls(grpc.ServerInterceptor):
-    """A gRPC interceptor: `on_call` is given the client's address before a call is answered."""
+    """A gRPC interceptor that calls `on_call` with the client's address before each call."""
 
     def __init__(self, on_call: Callable[[str], None]) -> None:
         self._on_call = on_call
@@ -131,7 +136,7 @@ class Calls(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """The handler of this call, wrapped so that `on_call` hears of the call before it runs."""
+        """Returns the handler of a call, wrapped so that `on_call` is called before it runs."""
         handler = continuation(handler_call_details)
         return None if handler is None else behind(handler, self._tell)
 
@@ -140,7 +145,10 @@ class Calls(grpc.ServerInterceptor):
 
 
 def _peers(port: int, known: Container[int]) -> Iterator[tuple[int, int, str]]:
-    """Inode, descriptor and peer of each connection to `port` whose inode is not in `known`."""
+    """Yields (inode, descriptor, client's address) of this process's connections to `port`.
+
+    known: inodes of connections to leave out.
+    """
     for path in list(_FILES.iterdir()):
         with suppress(OSError):  # closed meanwhile, or no connection
             file = int(path.name)
@@ -152,7 +160,10 @@ def _peers(port: int, known: Container[int]) -> Iterator[tuple[int, int, str]]:
 
 
 def _peer(file: int, port: int) -> str:
-    """The client's address of a connection to `port`, as gRPC writes it; "" for other sockets."""
+    """Returns the client's address of a connection to `port`, as gRPC writes addresses.
+
+    file: the descriptor of a socket. "" where that socket is no connection to `port`.
+    """
     end = socket.socket(fileno=file)
     try:
         if end.family not in (socket.AF_INET, socket.AF_INET6) or end.getsockname()[1] != port:

@@ -1,8 +1,8 @@
 """The standard health service, `grpc.health.v1`.
 
-Written here because of a fault in the package grpcio-health-checking: there a watcher that hangs up
-at the wrong moment leaves a lock held, after which no check is answered. And each watcher holds a
-thread, so their number is limited here.
+It is written here because of a fault in the package grpcio-health-checking: there a client of Watch
+that hangs up at the wrong moment leaves a lock held, after which no check is answered. And each
+such client holds a thread, so their number is limited here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _SERVICES: Final = ("", "anchorlib.wire.v1.Collector", "anchorlib.wire.v1.Reader
 
 
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
-    """Answers NOT_SERVING until `say(serving=True)`, for the server and for each service."""
+    """Tells clients whether the collector serves: SERVING or NOT_SERVING, for all its services.
+
+    It is NOT_SERVING until `say(serving=True)`.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -32,25 +35,25 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ha
         self._watchers = 0
 
     def say(self, *, serving: bool) -> None:
-        """Sets the state, and tells it to all watchers."""
+        """Sets whether the collector serves, and sends that to all clients of Watch."""
         with self._changed:
             self._serving = serving
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Ends the calls of all watchers, once each was told the last state."""
+        """Ends all Watch calls, once the last state was sent to each."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
     def Check(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """The state now; NOT_FOUND for an unknown service."""
+        """Answers a Check call with the state now; NOT_FOUND for an unknown service."""
         if request.service not in _SERVICES:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
         return _reply(self._serving)
 
     def Watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
-        """The state now, and again whenever it changes."""
+        """Answers a Watch call with the state now, and again whenever it changes."""
         if request.service not in _SERVICES:
             yield _Reply(status=_Reply.SERVICE_UNKNOWN)
             return

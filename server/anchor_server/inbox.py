@@ -1,4 +1,4 @@
-"""A stream's requests, read ahead by a thread of their own.
+"""Reads the requests of a Push stream ahead, in a thread for each stream.
 
 So the next batch arrives while one batch is being written, and a stream can be ended although its
 client sends nothing.
@@ -22,14 +22,14 @@ _BATCH = 8  # messages written in one go, while as many more may arrive; bounds 
 
 
 class Patience(NamedTuple):
-    """How many seconds a client may be silent, and the kind of the refusal after that."""
+    """How many seconds a client may send nothing, and the kind of the refusal after that."""
 
     seconds: float
     kind: Kind
 
     @property
     def refusal(self) -> Refusal:
-        """The refusal that ends the stream of a client that was silent for longer."""
+        """The refusal that ends the stream of a client that has sent nothing for so long."""
         said = f"the stream said nothing for {self.seconds:g} s"
         if self.kind is Kind.IDLE:
             return Refusal(self.kind, f"{said}: come back when there is something to say")
@@ -37,10 +37,10 @@ class Patience(NamedTuple):
 
 
 class Inbox:
-    """Reads a stream's requests ahead of the consumer of `batches`.
+    """A bounded queue of a stream's requests, which a thread fills and `batches` empties.
 
-    ahead: the thread reads on while fewer than these bytes, and less than a batch, wait.
-    on_over: called by the reading thread when the stream has ended.
+    ahead: the thread reads on while fewer than this many bytes, and fewer than 8 requests, wait.
+    on_over: called by the reading thread, with this inbox, when the stream has ended.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Inbox:
         self._thread.start()
 
     def first(self, timeout: float) -> bytes | None:
-        """The first request; None where the stream ended before it.
+        """Waits for the first request and returns it; None where the stream ended before it.
 
         Raises a Refusal where no request comes within `timeout` seconds.
         """
@@ -71,10 +71,10 @@ class Inbox:
         return batch[0] if batch else None
 
     def batches(self, patience: Callable[[], Patience]) -> Iterator[list[bytes]]:
-        """Batches of the requests that have arrived, until the stream ends.
+        """Yields batches of the requests that have arrived, until the stream ends.
 
-        patience: called before each batch; how long the client may be silent just now.
-        Raises a Refusal where the client is silent for longer, or where `end` was called.
+        patience: called before each batch; returns how long the client may send nothing now.
+        Raises a Refusal where nothing came for longer, or where `end` was called.
         """
         while batch := self._take(patience(), _BATCH):
             yield batch
@@ -91,7 +91,10 @@ class Inbox:
             return batch
 
     def end(self, refusal: Refusal) -> None:
-        """Ends the stream with `refusal` once its arrived requests are taken (from any thread)."""
+        """Makes `batches` raise `refusal`, once it has yielded all requests that have arrived.
+
+        Any thread may call this; of several calls the first one counts.
+        """
         with self._changed:
             self._ending = self._ending or refusal
             self._changed.notify_all()

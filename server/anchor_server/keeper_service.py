@@ -1,4 +1,4 @@
-"""The Keeper service: tells who writes, and measures, removes and renames runs.
+"""The Keeper service of gRPC: says which ranks are being written; measures, removes, renames runs.
 
 A run that is being written is never removed or renamed.
 """
@@ -63,7 +63,10 @@ _log = logging.getLogger("anchor_server")
 
 @dataclass(frozen=True, slots=True)
 class QuestionCall:
-    """The call of a question, and its caller; the caller's rights are looked up by `context`."""
+    """A gRPC call that is being answered.
+
+    context: by it the caller's rights are looked up. caller: who calls, for the log.
+    """
 
     context: grpc.ServicerContext
     caller: Caller
@@ -73,10 +76,10 @@ Answer: TypeAlias = Callable[[bytes, QuestionCall], Message]
 
 
 class KeeperService:
-    """Serves Status of a collector, and Measure, Remove and Rename over its directory.
+    """Answers the calls Status, Measure, Remove and Rename, over a collector's directory.
 
-    Runs that this collector writes are protected by the writers' locks, as the runs of any other
-    process are.
+    Runs that this collector writes are protected by the lock files of their ranks, as the runs that
+    other processes write are.
     gate: knows who may read and who may delete which run.
     """
 
@@ -90,7 +93,7 @@ class KeeperService:
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:
-        """All calls, for the gRPC server; requests come as bytes, and are parsed here."""
+        """The handler of all four calls, for the gRPC server; it gets unparsed bytes."""
         calls = {
             "Status": self._status,
             "Measure": self._measure,
@@ -123,7 +126,7 @@ class KeeperService:
             raise
 
     def _status(self, message: bytes, asked: QuestionCall) -> StatusReply:
-        """Who writes now, for the runs that the caller may read."""
+        """Answers Status: who writes now and how archiving goes, of runs the caller may read."""
         StatusRequest.FromString(message)
         grant = self._gate.grant(asked.context)
         seats = self._tally.roster.seats()
@@ -146,7 +149,7 @@ class KeeperService:
         return MeasureReply(alone=True, stays=stays)
 
     def _stays(self, run: str, asked: QuestionCall) -> str:
-        """Why the caller cannot remove a run, "" where he can: asked before anything is removed."""
+        """Returns why the caller may not remove or rename a run; "" where he may."""
         try:
             self._gate.check(asked.context, Right.DELETE, run)
         except Refusal as refusal:
@@ -170,9 +173,9 @@ class KeeperService:
         return RemoveReply(bytes=freed)
 
     def _rename(self, message: bytes, asked: QuestionCall) -> RenameReply:
-        """Renames a run, where the caller may delete runs of both names.
+        """Answers Rename: renames a run, where the caller has the right to delete both names.
 
-        Otherwise a caller could move a run among the runs of others.
+        Without the second check a caller could move a run among the runs of others.
         """
         request = RenameRequest.FromString(message)
         run = self._named(request.run, asked, Right.DELETE)
@@ -190,7 +193,7 @@ class KeeperService:
         the run is a link, reading it needs the right to the run that it leads to as well; removing
         and renaming change the link alone.
 
-        may_be_alone: also take a run whose files are only in its archive.
+        may_be_alone: also accept a run whose files are in its archive and no longer here.
         """
         asked.caller.run = check_stored_run_name(run)
         self._gate.check(asked.context, right, run)
@@ -208,7 +211,11 @@ class KeeperService:
 
 
 def _archiving(store: Path, tally: ArchiveTally | None, grant: Grant) -> ArchivingTold | None:
-    """The state of archiving, for the runs that the caller may read; None without an archive."""
+    """Returns the state of archiving, of the runs that the caller may read.
+
+    tally: the counters of this collector's archiver. None where it archives nothing and no run of
+    the store is in an archive.
+    """
     archived = noted_runs(store)
     if tally is None and not archived:
         return None
@@ -231,10 +238,10 @@ def _archiving(store: Path, tally: ArchiveTally | None, grant: Grant) -> Archivi
 
 
 def _noted_place(store: Path, runs: Sequence[str]) -> str:
-    """The archive of the first of these runs that has a sound note, "" where none has.
+    """Returns the archive that the first of these runs was moved to, as its note says; "" for none.
 
-    Asked where this collector archives nothing itself: the runs were archived by hand or by an
-    earlier collector.
+    It is for a collector that archives nothing itself: the runs were archived by hand or by an
+    earlier collector. Damaged notes are passed over.
     """
     for run in runs:
         with suppress(StoreError):  # a damaged note, of which `anchor doctor` and readers tell

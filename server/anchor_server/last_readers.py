@@ -1,6 +1,7 @@
-"""When a reader last called: a collector that stops waits for readers who are not done yet.
+"""Lets a collector that stops wait for readers who are not done yet.
 
-Reading a run takes many calls, and no call says that it is the last.
+Reading a run takes many calls, and no call says that it is the last. So a reader counts as done
+when it has not called for two seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _LOOK_SECONDS: Final = 0.05
 
 
 class Readers:
-    """The time of the last call of any reader; any thread may call."""
+    """Remembers when any reader last called; any thread may call the methods."""
 
     def __init__(self) -> None:
         self._heard = float("-inf")

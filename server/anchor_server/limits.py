@@ -1,9 +1,9 @@
-"""How many streams, bytes and runs writers may use: one token's, or all of a collector together.
+"""Limits on the streams, bytes and runs of one token, and of all tokens of a collector together.
 
-A writer beyond a limit is refused for a while: the trainer keeps its records in its spool and
-connects again, after ever longer pauses, until there is room. Only the bytes of a run are
-different: beyond them values are left out and summaries kept, because a run never shrinks, so that
-its trainer would wait for ever.
+A writer beyond a limit is refused for a while: the trainer keeps its records in its spool (a queue
+on its disk) and connects again, after ever longer pauses, until there is room. Only the limit on
+the bytes of a run is different: beyond it values are left out and summaries kept, because a run
+never shrinks, so that its trainer would wait for ever.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LIMIT_KEYS: Final = frozenset({*_WHOLE, *_SIZES})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one token, or of a collector; None is no limit.
+    """The limits of one token, or of a whole collector; None is no limit.
 
-    streams: open at once.
-    rate: bytes a second that all streams send together.
-    runs: in the store.
-    run_bytes, run_files: of one run on disk, all ranks together; folders count as files, as both
-        take inodes.
+    streams: how many may be open at once.
+    rate: bytes a second that all streams of the token (or the collector) send together.
+    runs: how many may be in the store.
+    run_bytes, run_files: bytes and files of one run on disk, all ranks together; folders count as
+        files, as both take inodes.
     """
 
     streams: int | None = None
@@ -51,7 +51,10 @@ NO_LIMITS: Final = Limits()
 
 
 def read_limits(table: Mapping[str, Any], where: str) -> Limits:
-    """The limits in a table of an access file. Raises OptionError, which begins with `where`."""
+    """Reads the limits in one [[token]] table of an access file.
+
+    Raises OptionError for a value that is no limit; its text begins with `where`.
+    """
     for key in LIMIT_KEYS & set(table):
         value = table[key]
         number = isinstance(value, int) and not isinstance(value, bool) and value > 0
@@ -71,10 +74,11 @@ def read_limits(table: Mapping[str, Any], where: str) -> Limits:
 
 
 class Meter:
-    """Counts the bytes that writers send against their rates; any thread may call.
+    """Compares the bytes that writers send with their rates, as a token bucket; thread-safe.
 
+    A bucket (`whose`) is for example all streams of one token. It holds the bytes of four seconds.
     Records that were sent are never refused: a stream that sends too much ends after their
-    acknowledgement, and is admitted again once half of a burst is free. So each admitted stream
+    acknowledgement, and is admitted again once the bucket is half full. So each admitted stream
     makes progress.
     """
 
@@ -86,12 +90,18 @@ class Meter:
         ] = {}  # bytes that may come, and the time of that count
 
     def check(self, whose: str, rate: int | None) -> None:
-        """Raises a Refusal where a stream cannot begin just now."""
+        """Raises a Refusal where a stream may not begin now, since too much was sent before.
+
+        whose: the bucket, in words. rate: its bytes a second; None is no limit.
+        """
         if rate is not None and self._spend(whose, rate, 0) < rate * _BURST_SECONDS / 2:
             raise _too_fast(whose, rate)
 
     def spend(self, whose: str, rate: int | None, nbytes: int) -> None:
-        """Counts bytes that came. Raises a Refusal where they were more than may come."""
+        """Counts bytes that arrived; raises a Refusal where they are more than the rate allows.
+
+        whose: the bucket, in words. rate: its bytes a second; None is no limit.
+        """
         if rate is not None and self._spend(whose, rate, nbytes) < 0:
             raise _too_fast(whose, rate)
 
@@ -105,11 +115,11 @@ class Meter:
 
 
 class SharedRate:
-    """A rate that all tokens share: a token that sends less than an equal share never waits.
+    """A collector's rate (bytes a second), shared by its tokens; thread-safe.
 
-    Each token that sent something in the last 30 s has an equal share. Where all tokens together
-    send too much, those are refused that are beyond their share. The rest of an unused share is
-    free for the others.
+    Each token that sent something in the last 30 s has an equal share, and a token that sends less
+    than its share never waits. Where all tokens together send too much, only tokens beyond their
+    share are refused. So what some tokens leave of their shares is free for the others.
     """
 
     def __init__(self, rate: int | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -120,11 +130,11 @@ class SharedRate:
         self._came: dict[str, float] = {}
 
     def check(self, name: str) -> None:
-        """Raises a Refusal where a stream of this token cannot begin just now."""
+        """Raises a Refusal where a stream of the token `name` may not begin now."""
         self._ask(self._meter.check, name)
 
     def spend(self, name: str, nbytes: int) -> None:
-        """Counts bytes that came. Raises a Refusal where they were more than may come."""
+        """Counts bytes that arrived from the token `name`; raises a Refusal where it must wait."""
         self._ask(lambda whose, rate: self._meter.spend(whose, rate, nbytes), name)
 
     def _ask(self, ask: Callable[[str, int], None], name: str) -> None:
@@ -136,7 +146,7 @@ class SharedRate:
             raise whole
 
     def _sharing(self, name: str) -> int:
-        """How many tokens sent something in the last 30 s, this one among them."""
+        """Notes that the token `name` sends now; returns how many tokens did in the last 30 s."""
         now = self._clock()
         with self._lock:
             self._came[name] = now

@@ -1,4 +1,4 @@
-"""The collector's log on stderr: a line of text, or a JSON object, for each event."""
+"""The collector's log on stderr: for each event a line of text, or a line with a JSON object."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ _FIELDS: Final = ("run", "rank", "writer", "identity", "peer", "seq", "kind", "c
 
 
 def log_to_stderr(form: LogFormat | None) -> None:
-    """Logs to stderr: warnings as text (None), or all events, streams too, as text or JSON."""
+    """Sends the collector's log to stderr.
+
+    form: None logs warnings as text. "text" and "json" log all events, also the begin and end of
+    each stream.
+    """
     log = logging.getLogger("anchor_server")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())

@@ -1,4 +1,4 @@
-"""Keeps the memory of received messages in the process, for the messages that come next."""
+"""Makes glibc keep the freed memory of received messages, for the messages that come next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BYTES: Final = (32 << 20) - (64 << 10)  # glibc does not raise its threshold fo
 
 
 def keep_memory() -> None:
-    """Lets the allocator keep what this process frees, up to 64 MiB.
+    """Lets the allocator keep memory that this process frees, up to 64 MiB.
 
     A collector gets megabytes with each message and frees them a moment later. glibc gives blocks
     of that size back to the system at once, and fresh pages then cost more time than all other work

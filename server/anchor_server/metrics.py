@@ -1,4 +1,4 @@
-"""Prometheus metrics: the counters of `Tally`, at `/metrics` on a port of their own.
+"""Prometheus metrics: the collector's counters (`Tally`), served at `/metrics` on a second port.
 
 No label holds a tensor's name: a run may have any number of tensors, and each label value costs
 Prometheus memory.
@@ -24,10 +24,12 @@ __all__ = ["MetricsPort"]
 
 
 class MetricsPort:
-    """Answers `GET /metrics` on `bind` until it is closed; `address` holds the port picked for 0.
+    """An HTTP server that answers `GET /metrics` on `bind` (host:port) until it is closed.
 
-    insecure: other machines may reach the port.
-    Raises OptionError where it cannot listen there, MissingExtraError without prometheus-client.
+    insecure: other machines may reach the port. address: host:port, with the port that was picked
+    where `bind` has port 0.
+    Raises OptionError where `bind` cannot be listened on, MissingExtraError without the package
+    prometheus-client.
     """
 
     def __init__(self, bind: str, tally: Tally, store: Path, *, insecure: bool = False) -> None:
@@ -48,21 +50,21 @@ class MetricsPort:
         self.address = f"{host}:{self._server.server_port}"
 
     def close(self) -> None:
-        """Closes the port."""
+        """Stops the HTTP server and closes the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 class _Families:
-    """The counters as metric families of Prometheus, made anew at each request."""
+    """A Prometheus collector: turns the counters into metric families, anew at each request."""
 
     def __init__(self, tally: Tally, store: Path) -> None:
         self._tally = tally
         self._store = store
 
     def collect(self) -> Iterator[Metric]:
-        """All metric families; called by prometheus-client."""
+        """Yields all metric families; prometheus-client calls this at each request."""
         tally = self._tally
         yield _counter("records", "records by result", "result", dict(tally.records))
         yield _counter("bytes", "bytes of values stored", "", {"": tally.nbytes})

@@ -1,6 +1,7 @@
-"""Runs that are being made: where two streams make the same run, the second waits for the first.
+"""Lets only one stream at a time create a run: a second stream of the same run waits.
 
-The second then finds the run with its maker's name in it, and is checked against that.
+The second stream then finds the run with the name of its maker's token in it, and is checked
+against that name.
 
 with founding.of("run1", maker, check):
     Writer.open(…)      other runs are made meanwhile
@@ -19,7 +20,7 @@ __all__ = ["Founding"]
 
 
 class Founding:
-    """Which runs are being made, and by whom."""
+    """Knows which runs streams are creating at this moment, and for which token each."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -30,12 +31,13 @@ class Founding:
     def of(
         self, run: str, maker: str, check: Callable[[Mapping[str, str]], None]
     ) -> Iterator[None]:
-        """Makes a run inside the context: other streams that make the same run wait meanwhile.
+        """A context to create a run in; other streams that want to create it wait meanwhile.
 
-        A run that exists already is held by nobody, and its streams do not wait.
+        For a run that exists already nobody waits.
 
-        check: called with the runs that others are making and their makers; it raises where `maker`
-            may not make the run, and its error is raised here.
+        maker: the name of the token that creates the run.
+        check: called with the runs that others are creating, and the token of each; it raises where
+            `maker` may not create the run, and its error is raised here.
         """
         with self._changed:
             self._changed.wait_for(lambda: run not in self._makers or self._is_there(run))

@@ -1,4 +1,4 @@
-"""Makes new tokens: a token is shown once, and an access file keeps only its hash."""
+"""Makes new tokens (`anchor token`); an access file keeps only a token's hash, not the token."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _HEAD: Final = "# Who may call `anchor serve --access` with this file; `anchor t
 
 
 def issue_token(file: Path, name: str, rights: Sequence[str], runs: Sequence[str]) -> str:
-    """Makes a token, and adds its table to the access file, which is made where it is missing.
+    """Makes a token, adds its hash and rights to the access file, and returns the token.
 
-    All other lines of the file stay as they are, comments too. Raises OptionError for a name that
-    is taken, for unknown rights, for invalid names of runs, and for a file that cannot be read or
-    written.
+    A missing file is made. All other lines of the file stay as they are, comments too. Raises
+    OptionError for a name that is taken, for unknown rights, for invalid names of runs, and for a
+    file that cannot be read or written.
     """
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     table = _table(name, hash_of(token.encode()), rights, runs)
@@ -45,7 +45,11 @@ def issue_token(file: Path, name: str, rights: Sequence[str], runs: Sequence[str
 
 
 def _table(name: str, digest: bytes, rights: Sequence[str], runs: Sequence[str]) -> str:
-    """The token's table as TOML text; texts and lists are written as JSON, which TOML shares."""
+    """Returns the [[token]] table of a token as TOML text.
+
+    Its strings and lists are written as JSON, which is valid TOML too. Raises OptionError for an
+    unknown right.
+    """
     if unknown := [one for one in rights if one not in tuple(Right)]:
         raise OptionError(
             f"'{escape(unknown[0][:80])}' is no right: choose out of {', '.join(Right)}"
@@ -76,7 +80,7 @@ def _add(target: Path, descriptor: int, table: str, name: str) -> None:
 
 
 def _replace(target: Path, text: str, old: os.stat_result) -> None:
-    """Replaces the access file in one step; the new file gets the old one's mode and owner."""
+    """Replaces the access file atomically; the new file gets the mode and owner of the old one."""
     new = target.with_name(f".{target.name}.{os.getpid()}.new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -97,7 +101,10 @@ def _replace(target: Path, text: str, old: os.stat_result) -> None:
 
 @contextmanager
 def _locked(target: Path) -> Iterator[int]:
-    """Opens the access file, made where it is missing, and locks it for this process."""
+    """Opens the access file, makes it where it is missing, and locks it while the context lasts.
+
+    Yields the file's descriptor.
+    """
     while True:
         descriptor = os.open(target, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -1,4 +1,4 @@
-"""Who listens on a port of this machine, as far as the system tells."""
+"""Finds the process that listens on a port of this machine, by Linux's /proc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LISTENING: Final = "0A"  # TCP_LISTEN in /proc/net/tcp
 
 
 def listener(port: int, proc: Path = Path("/proc")) -> str:
-    """The process that listens on a port, as "process 4242 (anchor)".
+    """Returns the process that listens on a port in words, as "process 4242 (anchor)".
 
     "another process" where the system does not show which: processes of other users are hidden.
     """

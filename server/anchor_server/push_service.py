@@ -1,4 +1,6 @@
-"""The Push service: which streams of records are taken, and when they are answered.
+"""The Push service of gRPC: which streams of records are accepted, and when they are answered.
+
+A stream is one Push call, which sends the records of one rank of one run:
 
 Hello ─▶ Resume
 each batch of requests ─▶ the answers that they ask for, then Ack, after the batch is written
@@ -58,12 +60,12 @@ _STOPPING = "the collector is stopping"
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """The limits of streams.
+    """The limits that a collector sets to its streams.
 
     streams: how many may be open at once; each holds a thread.
-    idle_seconds: how long a client may send nothing, or leave an answer untaken.
-    record_bytes: the most bytes of raw storage in one record.
-    rate: bytes a second of all streams together; None is no bound.
+    idle_seconds: how long a client may send nothing, or leave an answer unread.
+    record_bytes: the most bytes of values in one record.
+    rate: most bytes a second of all streams together; None is no limit.
     """
 
     streams: int
@@ -73,13 +75,17 @@ class StreamLimits:
 
     @property
     def ahead(self) -> int:
-        """How many bytes are read ahead of one stream, at most."""
+        """How many bytes of unserved requests are read ahead for one stream, at most."""
         return max(min(int(memory_here() * AHEAD_SHARE) // self.streams, AHEAD_BYTES), FRAME_BYTES)
 
 
 @dataclass(slots=True)
 class Guest:
-    """The caller of one stream: its call, and its Hello once that has arrived."""
+    """The client of one stream.
+
+    context: its gRPC call. caller: who it is, for the log. hello: its first message, None before
+    that has arrived.
+    """
 
     context: grpc.ServicerContext
     caller: Caller
@@ -87,7 +93,7 @@ class Guest:
 
 
 class PushService:
-    """Serves Push: admits streams, stores their records and acknowledges them."""
+    """Answers Push calls: admits streams, stores their records and acknowledges them."""
 
     def __init__(  # the parts that it connects
         self,
@@ -115,7 +121,10 @@ class PushService:
         self._stopping = False
 
     def push(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[PushReply]:
-        """The handler of Push: one call sends the records of one rank of one run."""
+        """Serves one Push call, which sends the records of one rank of one run; yields the replies.
+
+        requests: the unparsed messages of the client.
+        """
         caller = Caller(context.peer(), identity=self._gate.name(context))
         guest = Guest(context, caller)
         try:
@@ -133,14 +142,17 @@ class PushService:
             inbox.end(Refusal(Kind.REPLACED, "the stream is over"))
 
     def stop(self) -> None:
-        """Takes no more streams, and ends open ones once their arrived requests are written."""
+        """Refuses new streams, and ends each open stream once its arrived requests are written."""
         with self._changed:
             self._stopping = True
             for inbox in self._guests:
                 inbox.end(Refusal(Kind.STOPPING, _STOPPING))
 
     def look_again(self) -> None:
-        """Ends the streams of callers whom the access file, which has changed, lets in no more."""
+        """Ends the streams of clients that have lost their right to write.
+
+        It is called when the access file has changed.
+        """
         with self._changed:
             guests = list(self._guests.items())
         for inbox, guest in guests:
@@ -150,10 +162,10 @@ class PushService:
                 inbox.end(refusal_of(error))
 
     def _grant(self, guest: Guest) -> Grant:
-        """The present grant of a guest.
+        """Returns the rights that the client of a stream has now.
 
-        Raises a Refusal where the token is unknown, or may not write the run that the guest's Hello
-        has named.
+        Raises a Refusal where its token is unknown, or may not write to the run that its Hello has
+        named.
         """
         hello = guest.hello
         if hello is None:
@@ -163,11 +175,11 @@ class PushService:
         return grant
 
     def close(self) -> None:
-        """Stops the thread that watches streams; called when no stream is left."""
+        """Stops the thread that looks for unread answers; called when no stream is left."""
         self._watch.stop()
 
     def wait_idle(self, timeout: float) -> bool:
-        """Waits until no stream is being read; whether that is so within `timeout` seconds."""
+        """Waits at most `timeout` seconds until no stream is open; returns whether none is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._guests, timeout)
 
@@ -238,7 +250,7 @@ class PushService:
         self._shares.check(grant.name)
 
     def _spend(self, grant: Grant, nbytes: int) -> None:
-        """Counts received bytes against the rate of the token and the rate of all streams.
+        """Counts received bytes for the rate limits of the token and of the whole collector.
 
         Raises a Refusal where more bytes came than either rate allows.
         """
@@ -275,9 +287,9 @@ def _hello(message: bytes) -> Hello:
 
 
 def _check_version(message: bytes) -> None:
-    """Raises a Refusal where the Hello is of a protocol version that this collector does not take.
+    """Raises a Refusal where a Hello is of a protocol version that this collector does not speak.
 
-    Called before the message's seal is checked: other versions seal their messages in another way
+    It is called before the message's checksum is verified: other versions compute it in another way
     or not at all, and their clients are to read "wrong version", not "damaged message".
     """
     try:

@@ -1,4 +1,7 @@
-"""Which stream writes which rank: one stream at a time, with the store's writer for that rank."""
+"""Gives each rank of a run to one stream at a time, with the store's writer for that rank.
+
+A stream is one Push call; while it holds a rank, no other stream can write to that rank.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,11 @@ _Key: TypeAlias = tuple[str, int, int]  # run, rank, and the number of the rank'
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """The stream that writes a rank; calling `end` makes the stream give the rank back."""
+    """The stream that holds a rank.
+
+    writer_id: the secret that tells the trainer's writer from others. owner: the trainer in words,
+    for errors. end: makes the stream end, with this Refusal, and so give the rank back.
+    """
 
     writer_id: bytes
     owner: str
@@ -43,7 +50,10 @@ class _Claim:
 
 
 class Tenancy:
-    """A rank in the hands of one stream, with the writer for the rank."""
+    """A rank that one stream holds.
+
+    writer: the store's writer for the rank. closed: whether the stream has closed the rank.
+    """
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
@@ -51,18 +61,18 @@ class Tenancy:
 
     @property
     def committed(self) -> int:
-        """Records of this writer in the store."""
+        """How many records of this writer are in the store."""
         return self.writer.committed
 
     def close(self) -> None:
-        """Marks the rank closed, because its session is over, and gives the rank back."""
+        """Marks the rank in the store as closed, because its session has ended, and unlocks it."""
         self.closed = True
         self.writer.close()
 
     def leave(self) -> AnchorError | None:
-        """Gives the rank back, still marked open, unless `close` was called before.
+        """Publishes the rank and unlocks it, still marked open; does nothing after `close`.
 
-        Returns the error of the last publication, None where there was none.
+        Returns the error where publishing failed, else None. The records are stored in any case.
         """
         if self.closed:
             return None
@@ -76,12 +86,12 @@ class Tenancy:
 
 
 class RankHolders:
-    """Hands the ranks of all runs in `store` to streams.
+    """Lets streams hold the ranks of the runs in `store`, one stream a rank.
 
     fsync: each batch survives power loss before it is acknowledged.
-    max_bytes: of one rank on disk; a client may ask for less.
-    limits: of the store's runs; the limits of the writing token hold beside them.
-    patience: seconds that a stream may take to give a rank back.
+    max_bytes: most bytes of one rank on disk; a client may ask for less.
+    limits: the collector's limits for runs; the limits of the writing token apply too.
+    patience: seconds that a new stream waits for an older one to give the rank back.
     """
 
     def __init__(
@@ -108,10 +118,11 @@ class RankHolders:
     def tenancy(
         self, hello: Hello, caller: Caller, grant: Grant, end: Callable[[Refusal], None]
     ) -> Iterator[Tenancy]:
-        """Holds the rank that `hello` names while the context lasts; `grant` is the caller's.
+        """A context in which a stream holds the rank that its Hello names.
 
-        An older stream of the same writer gives the rank up to this one. A rank that was not closed
-        stays open in the store: its writer may come back, or another writer may resume it.
+        grant: the rights of the caller. end: makes the stream end, for a later stream of the same
+        writer. An older stream of this writer is ended now. A rank that was not closed stays
+        open in the store: its writer may come back, or another writer may resume it.
         Raises RunBusyError, RunExistsError, InvalidNameError, OptionError, StoreError; a Refusal
         where the run was made by another token.
         """
@@ -143,10 +154,10 @@ class RankHolders:
         _log.info("stream begins", extra={**said, "seq": writer.committed})
 
     def _tell_unpublished(self, key: _Key, error: AnchorError | None) -> None:
-        """Logs that a rank was not published; `error` None: that it was.
+        """Logs that a rank could not be published; does not log where `error` is None.
 
-        The rank's records are committed all the same: only readers that read plain zarr, and not
-        our table, see fewer of them.
+        The rank's records are committed in any case: only plain zarr readers, which do not know
+        anchorlib's table of records, see fewer of them.
         """
         if error is None:
             self._unpublished.discard(key)
@@ -158,11 +169,17 @@ class RankHolders:
         _log.log(level, "not published: %s", error, extra={"run": key[0], "rank": key[1]})
 
     def check_author(self, grant: Grant, hello: Hello) -> None:
-        """Raises a Refusal where another token made the run and `grant` has no right to replace."""
+        """Raises a Refusal where another token made the run and `grant` may not replace runs.
+
+        hello: names the run.
+        """
         check_author(self._store, grant, hello.run, anew=hello.overwrite)
 
     def wait_idle(self, timeout: float) -> bool:
-        """Waits until no stream holds a rank; whether that is so within `timeout` seconds."""
+        """Waits at most `timeout` seconds until no stream holds a rank.
+
+        Returns whether none does.
+        """
         with self._changed:
             return self._changed.wait_for(lambda: not self._claims, timeout)
 
@@ -215,7 +232,10 @@ class RankHolders:
         return writer
 
     def _room_of(self, run: str, limits: Limits) -> RunRoom | None:
-        """The room on disk that all open ranks of a run share; None where the run has no limit."""
+        """Returns the disk budget that all open ranks of a run share; None for a run without limit.
+
+        limits: those of the writing token; the stricter of them and the collector's applies.
+        """
         nbytes = _least(self._limits.run_bytes, limits.run_bytes)
         files = _least(self._limits.run_files, limits.run_files)
         if nbytes is None and files is None:
@@ -230,7 +250,11 @@ class RankHolders:
 
 
 def _part(hello: Hello) -> Part | None:
-    """The part of the rank that this collector holds; None where it holds the whole rank."""
+    """Returns which part of the rank this collector stores; None where it stores the whole rank.
+
+    A rank has several parts where its session went on at another collector. Raises OptionError for
+    a part that no rank can have.
+    """
     if not hello.HasField("part"):
         return None
     part = hello.part

@@ -1,4 +1,4 @@
-"""The Reader service: gives out files of the store, and nothing outside it."""
+"""The Reader service of gRPC: gives readers the files of the store, and nothing outside it."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ESTALE)
 
 
 class ReaderService:
-    """Serves Get and List over a directory.
+    """Answers the calls Get and List over a collector's directory.
 
-    Hidden files are not given out: locks and unfinished files are hidden.
-    gate: knows who may read which run; a list of runs names only those that the caller may read.
+    Hidden files, such as locks and unfinished files, are not given out.
+    gate: knows who may read which run; a list of runs names only runs that the caller may read.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class ReaderService:
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:
-        """Both calls, for the gRPC server; requests come as bytes, and are parsed here."""
+        """The handler of both calls, for the gRPC server; it gets unparsed bytes."""
         return reader_handler(self.get, self.list)
 
     def get(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """The bytes of a file, or of a range in it, as many as one reply carries."""
+        """Answers Get: the bytes of a file, or of a range in it, as many as one reply carries."""
         try:
             request = self._parsed(GetRequest, message)
             return sealed(self._get(request, context), check_of(message))
@@ -75,7 +75,10 @@ class ReaderService:
             self._refuse(context, error, message)
 
     def list(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """The names in a folder, as many as one reply carries; none where the folder is missing."""
+        """Answers List: the names in a folder, as many as one reply carries.
+
+        There are none where the folder is missing.
+        """
         try:
             request = self._parsed(ListRequest, message)
             return sealed(self._list(request, context), check_of(message))
@@ -104,7 +107,10 @@ class ReaderService:
         return GetReply(size=size, data=data)
 
     def _archived(self, key: str, inside: str, offset: int, length: int) -> GetReply:
-        """A file of a run that is no longer in the store, read from the run's archive."""
+        """Answers Get for a file of a run that is no longer in the store, from the run's archive.
+
+        key: as the reader asked. inside: the key with links resolved.
+        """
         data = self._archive.get(inside, offset, length)
         if data is None:
             raise _missing(key)
@@ -149,7 +155,10 @@ class ReaderService:
             raise FrameError(f"bytes that are no {kind.__name__} arrived") from None
 
     def _may_read(self, grant: Grant, top: str) -> bool:
-        """Whether the caller may read a name in the store, and what it leads to if it is a link."""
+        """Returns whether the caller may read a run or file of the store.
+
+        top: its folder's name. Where that is a link, the caller needs the right to its target too.
+        """
         path = self._root / top
         if path.is_symlink() and not grant.may(
             Right.READ, _run_of(Path(os.path.realpath(path)).name)
@@ -158,8 +167,9 @@ class ReaderService:
         return grant.may(Right.READ, _run_of(top))
 
     def _inside(self, key: str, context: grpc.ServicerContext) -> str:
-        """The key with links resolved: a run's folder may be a link to another folder of the store.
+        """Returns the key of a file with links resolved, after the caller's right was checked.
 
+        A key is a path relative to the store; a run's folder may be a link to another folder of it.
         Raises InvalidNameError for a text that is no key, StoreError where a link leads out of the
         store, and a Refusal where the caller may not read the run, or the run that its link leads
         to.
@@ -179,9 +189,9 @@ class ReaderService:
 
 @contextlib.contextmanager
 def _words(key: str) -> Iterator[None]:
-    """Turns an error of one file or folder into a Refusal that names it.
+    """A context that turns an error about one file or folder into a Refusal that names it.
 
-    Errors that concern the whole store or machine pass through.
+    Errors that concern the whole store or machine are raised as they are.
     """
     try:
         yield
@@ -195,12 +205,12 @@ def _words(key: str) -> Iterator[None]:
 
 
 def _run_of(folder: str) -> str | None:
-    """The run whose folder this is; None for any other name in the store."""
+    """Returns the name of the run whose folder this is; None for any other name in the store."""
     return folder.removesuffix(_SUFFIX) if folder.endswith(_SUFFIX) else None
 
 
 def _run_asked_for(message: bytes) -> str:
-    """The run in a refused request, for the log; "" where the request names no run."""
+    """Returns the run that a refused request names, for the log; "" where it names none."""
     with contextlib.suppress(DecodeError):
         # In either request the key, or the prefix, is field 1, so that one parser reads both.
         top = GetRequest.FromString(message).key.split("/")[0]

@@ -30,9 +30,11 @@ _ORDINARY: Final = frozenset({Kind.STOPPING, Kind.REPLACED, Kind.IDLE})
 
 @dataclass(slots=True)
 class Caller:
-    """Who calls: gRPC's name of the other end, with the run and rank that the call has named.
+    """Who calls, as the log shows it.
 
-    identity: the name of the token or certificate that was shown, where an access file names it.
+    peer: the client's address and port, as gRPC writes them. run, rank: what the call has named so
+    far. identity: the name that the access file gives to the shown token or certificate; "" for
+    none.
     """
 
     peer: str
@@ -42,7 +44,7 @@ class Caller:
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """The caller as fields of a log line."""
+        """What is known of the caller, as the extra fields of a log record."""
         fields: dict[str, object] = {"peer": self.peer}
         if self.identity:
             fields["identity"] = self.identity
@@ -54,17 +56,17 @@ class Caller:
 
     @property
     def machine(self) -> str:
-        """The address in gRPC's name of the other end, "ipv4:127.0.0.1:4242"."""
+        """The client's address without its port, as "127.0.0.1"."""
         return unquote(self.peer).partition(":")[2].rpartition(":")[0].strip("[]")
 
     @property
     def key(self) -> tuple[str, str]:
-        """The caller without its port, which each new connection changes: machine, token, run."""
+        """The machine, and the token and run: what stays when the caller connects again."""
         return self.peer.rpartition(":")[0], f"{self.identity} {self.run}"
 
 
 class RefusalCounts:
-    """Counts and logs the refusals of all calls; any thread may call."""
+    """Counts and logs the refusals of all calls; thread-safe."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
@@ -74,7 +76,7 @@ class RefusalCounts:
         self._unsaid = 0
 
     def refuse(self, context: grpc.ServicerContext, error: Exception, caller: Caller) -> NoReturn:
-        """Ends a call with the Refusal of `error`, after the refusal was counted and logged."""
+        """Counts and logs an error, and ends the call with the refusal that fits the error."""
         refusal = refusal_of(error)
         self.tell(refusal, caller)
         abort(context, refusal)
@@ -100,9 +102,9 @@ class RefusalCounts:
         )
 
     def passed(self, caller: Caller) -> None:
-        """Forgets the caller's older refusals, because its records are taken again.
+        """Forgets refusals of this caller that are over a minute old, since its records are taken.
 
-        The next refusal is then a warning again.
+        So the next refusal is logged as a warning again.
         """
         if caller.key not in self._said:
             return
@@ -113,9 +115,9 @@ class RefusalCounts:
                 del kinds[kind]
 
     def _first(self, kind: Kind, caller: Caller) -> tuple[bool, int]:
-        """Whether a refusal is logged as a warning, and how many before it were not.
+        """Returns whether to log a refusal as a warning, and how many before it were left out.
 
-        Those before it were too many for one minute.
+        Warnings are left out when there are too many (60) in one minute.
         """
         now = time.monotonic()
         with self._lock:

@@ -1,4 +1,4 @@
-"""Errors as a client sees them: a kind, its gRPC status code and one line of text."""
+"""Turns errors into what a client sees: a kind, its gRPC status code and one line of text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
 
 
 class Refusal(Exception):  # noqa: N818  # it is an answer, not a fault
-    """Raised to answer a call with `kind` and `text`."""
+    """Raised to answer a call with an error of this kind and text, as one line."""
 
     def __init__(self, kind: Kind, text: str) -> None:
         super().__init__(kind, text)
@@ -37,7 +37,7 @@ class Refusal(Exception):  # noqa: N818  # it is an answer, not a fault
 
 
 def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
-    """Ends the call with the kind, the status code and the text of `error`."""
+    """Ends a gRPC call with the status code, the kind and the text of an error."""
     refusal = refusal_of(error)
     context.set_trailing_metadata(((KIND_KEY, refusal.kind.value),))
     context.abort(code_of(refusal.kind), refusal.text)
@@ -45,7 +45,10 @@ def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """The Refusal that answers a client whose call raised `error`; logs a defect of our own."""
+    """Returns the Refusal with which a call is answered that has raised `error`.
+
+    An error that is nobody's fault but anchorlib's is logged, and its text is not sent.
+    """
     if isinstance(error, Refusal):
         return error
     if isinstance(error.__cause__, RunFilesError):

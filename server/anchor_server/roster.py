@@ -1,4 +1,6 @@
-"""Who writes now: a seat for each stream that holds a rank, with the rates of its last minute.
+"""Which ranks are written now, and how fast: the roster has a seat (an entry) for each open stream.
+
+The stream tells its seat what arrives and what is stored; whoever asks gets rates, lag and backlog.
 
 with roster.seat("run1", 0, "node7", committed=0) as seat:
     seat.hear(), seat.store(records=5, nbytes=80, newest_ns=…), seat.tell_end(9)
@@ -23,15 +25,15 @@ PACE_SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """The state of one stream at this moment.
+    """What is known of one open stream at this moment.
 
     since_ns: when the stream began; last_seen_ns: when its client last sent something; both in
         nanoseconds since the epoch.
     records_per_second, bytes_per_second: stored in the last minute, or since the stream began.
     lag: seconds from the time stamp of the last stored record to its commit; None before the first
         record.
-    backlog: records that wait with the trainer, as far as it told; None where it never told.
-    committed: the number of the trainer's records that are in the store.
+    backlog: how many records wait in the trainer, as it has reported; None where it never did.
+    committed: how many of the trainer's records are in the store.
     """
 
     run: str
@@ -47,7 +49,10 @@ class StreamState:
 
 
 class _Pace:
-    """Records and bytes stored in the last minute: one sum for each second with stored records."""
+    """The rate at which a stream's records and bytes were stored in the last minute.
+
+    It keeps one sum for each second in which records were stored.
+    """
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -62,7 +67,10 @@ class _Pace:
         self._forget()
 
     def rates(self) -> tuple[float, float]:
-        """Records and bytes a second, over at least one second: a beginning shows no false peak."""
+        """Returns the mean records and bytes a second.
+
+        A stream younger than a second counts as one second old: else its rates would be too high.
+        """
         self._forget()
         seconds = min(max(time.monotonic() - self._began, 1.0), float(PACE_SECONDS))
         records = sum(one for _, one, _ in self._sums)
@@ -92,11 +100,14 @@ class Seat:
         self._seen = time.time_ns()
 
     def tell_end(self, end: int) -> None:
-        """Notes the number after the client's last record, from the client's Backlog message."""
+        """Notes how many records the client has made so far, from its Backlog message."""
         self._end = end
 
     def store(self, records: int, nbytes: int, newest_ns: int) -> None:
-        """Notes that records were committed; newest_ns: the time stamp of the last of them."""
+        """Notes that records were committed.
+
+        newest_ns: the time stamp of the last of them, in nanoseconds since the epoch.
+        """
         lag = max(time.time_ns() - newest_ns, 0) / 1e9  # the clock of a trainer may be ahead
         with self._lock:
             self._committed += records
@@ -104,7 +115,7 @@ class Seat:
             self._pace.add(records, nbytes)
 
     def sight(self) -> StreamState:
-        """The stream's state now."""
+        """Returns the state of the stream at this moment."""
         with self._lock:
             rates, committed, lag = self._pace.rates(), self._committed, self._lag
         backlog = None if self._end is None else max(self._end - committed, 0)
@@ -113,7 +124,7 @@ class Seat:
 
 
 class Roster:
-    """The seats of all open streams; any thread may call."""
+    """The entries (seats) of all open streams; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -121,10 +132,10 @@ class Roster:
 
     @contextmanager
     def seat(self, run: str, rank: int, host: str, committed: int) -> Iterator[Seat]:
-        """A seat for as long as the context lasts.
+        """Adds an entry for a stream and yields it; removes it when the context ends.
 
-        host: the machine that writes.
-        committed: the number of the writer's records that are in the store already.
+        host: the machine of the trainer.
+        committed: how many of the trainer's records are in the store already.
         """
         seat = Seat(run, rank, host, committed)
         with self._lock:
@@ -136,7 +147,7 @@ class Roster:
                 self._seats.discard(seat)
 
     def seats(self) -> list[StreamState]:
-        """The state of all open streams, in the order of runs and ranks."""
+        """Returns the state of every open stream, sorted by run and rank."""
         with self._lock:
             seats = list(self._seats)
         return sorted((seat.sight() for seat in seats), key=lambda one: (one.run, one.rank))

@@ -1,7 +1,7 @@
-"""Ends streams whose client does not take its answers: such a stream would wait for ever.
+"""Ends streams whose client does not read the answers: such a stream would wait for ever.
 
-A client that sends nothing is noticed by the stream, which waits for it with a timeout; and a
-client that is gone answers no ping, so that gRPC closes its connection.
+Other faults of clients are noticed elsewhere: a stream waits with a timeout for a client that sends
+nothing; a client that is gone answers no ping, so that gRPC closes its connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOOKS: Final = 4  # how often the watch looks in the time that an answer may ta
 
 
 class AnswerWatch:
-    """Ends calls whose answer was not taken for `seconds`; watches with a thread of its own."""
+    """A thread that ends calls whose client has not read an answer for `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -32,7 +32,7 @@ class AnswerWatch:
 
     @contextmanager
     def answering(self, end: Callable[[], object]) -> Iterator[None]:
-        """Watches one answer while the context lasts; calls `end` where it is not taken in time."""
+        """A context in which one answer is sent; `end` is called if that takes too long."""
         token = object()
         with self._changed:
             self._waiting[token] = (time.monotonic(), end)
@@ -46,7 +46,7 @@ class AnswerWatch:
                 self._waiting.pop(token, None)
 
     def stop(self) -> None:
-        """Stops the watching thread; no call is ended any more."""
+        """Stops the watching thread; after that no call is ended."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

@@ -1,6 +1,6 @@
-"""Whether a collector would start: finds everything that would prevent it, without starting one.
+"""Finds everything that would prevent a collector from starting, without starting it.
 
-The checks create no files and answer no calls; each port is held for a moment only.
+The checks create no files and answer no calls; each port is bound for a moment only.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _STORE: Final = "give another with --store"
 
 @dataclass(frozen=True, slots=True)
 class Intended:
-    """The settings of a collector that is to be started; each is the setting of `Collector`.
+    """The settings of a collector that is to be started; names are those of `Collector`.
 
-    store: the directory; None where the place that was asked for is no directory.
+    store: the directory; None where `--store` names something else, as a URL.
     self_signed: the collector makes its own certificate.
     guarded: the collector is asked to use TLS and to demand a token or a certificate from callers;
         whether the given files are valid does not count here.
@@ -52,7 +52,7 @@ class Intended:
 
 
 def problems(wanted: Intended) -> list[str]:
-    """Everything that would prevent the start: one sentence each, which says what to do."""
+    """Returns everything that would prevent the start; each sentence says what to do about it."""
     checks = (_store, _archive, _access, _certificates, _address, _ports)
     return [problem for check in checks for problem in check(wanted)]
 
@@ -75,7 +75,11 @@ def _archive(wanted: Intended) -> Iterator[str]:
 
 
 def _unwritable(what: str, folder: Path, remedy: str) -> Iterator[str]:
-    """Why a folder cannot be written, or cannot be made where it does not exist yet."""
+    """Yields why a folder cannot be written, or cannot be made where it does not exist yet.
+
+    Nothing is yielded for a folder that can. what: the folder's purpose, for the sentence.
+    remedy: what to do, for its end.
+    """
     whole = folder.absolute()
     there = next(path for path in (whole, *whole.parents) if _is_there(path))
     shown = escape(str(folder))
@@ -93,7 +97,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _reason(path: Path) -> str:
-    """The system's reason why this process may not use a folder."""
+    """Returns why this process may not use a folder: a read-only file system, or missing rights."""
     on_disk = os.statvfs(path)
     if on_disk.f_flag & os.ST_RDONLY:
         return f"{path} is on a file system that is read-only"
@@ -120,7 +124,10 @@ def _address(wanted: Intended) -> Iterator[str]:
 
 
 def _ports(wanted: Intended) -> Iterator[str]:
-    """Checks both ports while both are held, so that two settings with one port are noticed."""
+    """Yields why a port cannot be bound, of the collector's port and the port for metrics.
+
+    Both are bound at once, so that it is noticed where both settings name the same port.
+    """
     with ExitStack() as held:
         if (address := host_and_port(wanted.bind)) is not None:
             host, port = address
@@ -137,7 +144,7 @@ def _ports(wanted: Intended) -> Iterator[str]:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens on the port; raises OSError where the port cannot be bound."""
+    """Returns a socket that listens on the port; raises OSError where it cannot be bound."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     return socket.create_server((str(address[0]), port), family=family)
 

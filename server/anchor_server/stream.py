@@ -1,10 +1,12 @@
-"""The requests of one stream after its Hello, and what the store makes of them.
+"""Serves the requests that a Push stream sends after Hello, its first message.
 
-Confirm ─▶ Confirmed   the fingerprint of records that are in the store
-Define, Frame …        all frames of one batch are written in one go
-Gaps, Lineage, Backlog
-Flush ─▶ Flushed       after all records before it were published
-Close ─▶ Closed        the rank is closed; the stream ends
+Confirm ─▶ Confirmed   answers with the fingerprint of records that are in the store
+Define                 tells names and shapes that later frames refer to
+Frame …                writes records; all frames of one batch are written in one go
+Gaps, Lineage          are written as well
+Backlog                says how many records the trainer has made
+Flush ─▶ Flushed       answers when all records sent before it were published
+Close ─▶ Closed        closes the rank; the stream ends
 """
 
 from __future__ import annotations
@@ -51,9 +53,9 @@ _DIGEST_BYTES = 16  # of each row
 
 
 class RankStream:
-    """A stream whose Hello was taken, and which holds its rank.
+    """An accepted stream: serves its requests, and writes its records to the rank that it holds.
 
-    frames: the number of frames that were read so far.
+    frames: how many frames (messages with records) were read so far.
     """
 
     def __init__(
@@ -75,26 +77,32 @@ class RankStream:
 
     @property
     def committed(self) -> int:
-        """The number of this writer's records that are in the store."""
+        """How many records of this stream's writer are in the store."""
         return self._writer.committed
 
     @property
     def closed(self) -> bool:
-        """Whether the stream's rank was closed."""
+        """Whether the client has closed the rank, so that the stream is over."""
         return self._tenancy.closed
 
     def patience(self, rest: float) -> Patience:
-        """How long the client may be silent: `rest` between records, less inside a record."""
+        """Returns how long the client may send nothing now.
+
+        Between records that is `rest` seconds; less while fragments of a record are missing.
+        """
         if self._unfinished:
             return Patience(min(STALL_SECONDS, rest), Kind.STALLED)
         return Patience(rest, Kind.IDLE)
 
     def leave(self) -> None:
-        """Gives back the memory that an unfinished record held."""
+        """Frees the memory reserved for a record whose last fragment did not arrive."""
         self._finished()
 
     def replies(self, batch: list[bytes]) -> Iterator[PushReply]:
-        """Serves requests that arrived together; their records are written in one go."""
+        """Serves requests that arrived together, and yields the replies to them.
+
+        The records of all of them are written in one go.
+        """
         self._seat.hear()
         for message in batch:
             request = self._parsed(message)

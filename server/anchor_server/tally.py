@@ -1,4 +1,4 @@
-"""The counters of a collector: plain numbers, which are counted whether they are read or not."""
+"""The counters of a collector: plain numbers, which the metrics and the Keeper service read."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from anchor_server.roster import Roster
 __all__ = ["SECONDS", "ArchiveTally", "Tally"]
 
 SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Upper ends of the buckets that commits are sorted into; longer commits have one more bucket."""
+"""Upper bounds of the histogram buckets for commit times; longer commits have one more bucket."""
 
 _REASONS: Final = 16  # clients choose the words of a reason: further ones are counted as "other"
 
 
 @dataclass(slots=True)
 class ArchiveTally:
-    """What the archiver has done. Its thread alone writes here, and replaces values as a whole.
+    """The counters of the archiver: what it has archived, what is due, and what failed.
 
-    place: the archive.
+    Only the archiver's thread changes them, and it replaces values as a whole, so that any thread
+    may read.
+
+    place: the archive's directory or URL.
     runs, bytes: how much was archived since the collector was made.
-    due: closed runs that were not archived yet at the last look.
+    due: closed runs that were not archived yet when the store was last looked through.
     freed: bytes of archived runs that were then removed from the store.
     failures: the number of failed attempts; problem: the error of the last one.
     failing: runs that could not be archived, with the error of each.
-    away: why no run can be archived now, "" where runs can be.
+    away: why no run can be archived now, as when the archive cannot be reached; "" for no reason.
     """
 
     place: str = ""
@@ -50,18 +53,21 @@ class ArchiveTally:
         return len(self.due)
 
     def looked(self, due: Sequence[str]) -> None:
-        """Sets the runs that are to be archived, and forgets the failures of all other runs."""
+        """Sets which runs are due to be archived, and forgets the failures of all other runs."""
         self.due = tuple(due)
         self.failing = {run: why for run, why in self.failing.items() if run in due}
 
     def took(self, run: str, nbytes: int) -> None:
-        """Counts a run that was archived."""
+        """Counts a run that was archived, and removes it from `due` and `failing`."""
         self.runs += 1
         self.bytes += nbytes
         self.looked([name for name in self.due if name != run])
 
     def failed(self, problem: str, run: str = "") -> None:
-        """Counts a failed attempt, of one run or ("") of the archive as a whole."""
+        """Counts a failed attempt to archive.
+
+        problem: why. run: the run that failed; "" where nothing at all can be archived.
+        """
         self.failures += 1
         self.problem = problem
         if run:
@@ -71,16 +77,17 @@ class ArchiveTally:
 
 
 class Tally:
-    """Totals since the collector was made; any thread may add.
+    """The totals of a collector since it was made; any thread may count.
 
-    records: by result: "stored", "dup" (already in the store) and "rejected".
+    records: numbers by result: "stored", "dup" (already in the store) and "rejected".
     nbytes: bytes of stored values.
     damaged: values and messages that did not fit their checksum.
     refused: calls that were refused, by the kind of the refusal.
     dropped: observations that a client, or the store for want of room, left out, by reason.
-    roster: the streams that are open.
-    archive: None for a collector that archives nothing.
-    commits: the number of commits in each bucket of `SECONDS`, and of longer ones.
+    roster: the open streams, with their rates. streams: how many are open.
+    archive: the archiver's counters; None for a collector that archives nothing.
+    commits: for each bucket of `SECONDS`, and for longer commits, how many there were.
+    commit_seconds: the time that all commits took together.
     """
 
     def __init__(self) -> None:
@@ -97,7 +104,10 @@ class Tally:
         self.commit_seconds = 0.0
 
     def add(self, result: str, records: int, nbytes: int = 0) -> None:
-        """Counts records with their result, and the bytes of their values."""
+        """Counts records and the bytes of their values.
+
+        result: what became of them: "stored", "dup" or "rejected".
+        """
         with self._lock:
             self.records[result] += records
             self.nbytes += nbytes
@@ -108,19 +118,19 @@ class Tally:
             self.damaged += 1
 
     def refuse(self, kind: str) -> None:
-        """Counts a refusal of this kind."""
+        """Counts a refused call; kind: the kind of its refusal."""
         with self._lock:
             self.refused[kind] += 1
 
     def drop(self, reason: str, observations: int) -> None:
-        """Counts observations that were left out for this reason."""
+        """Counts observations that were left out; reason: why, in words."""
         with self._lock:
             known = reason in self.dropped or len(self.dropped) < _REASONS
             self.dropped[reason if known else "other"] += observations
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """Counts the code in the context as one commit, with the time that it takes."""
+        """A context that is counted as one commit to the store, with the time that it takes."""
         began = time.monotonic()
         yield
         seconds = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""TLS certificates of the collector's port, and the authority that signs clients' certificates."""
+"""The TLS certificate of the collector's port, and the CA that clients' certificates need."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Certificates", "ServerTLS"]
 
 @dataclass(frozen=True, slots=True)
 class ServerTLS:
-    """The collector's certificate and key, as files in PEM form.
+    """The files, in PEM form, of the collector's certificate and key.
 
-    client_ca_file: clients have to show a certificate that this authority signed; None: they need
-        no certificate.
+    client_ca_file: clients have to show a certificate that this CA signed; with None they need no
+        certificate.
     """
 
     cert_file: Path
@@ -30,7 +30,7 @@ class ServerTLS:
     client_ca_file: Path | None = None
 
     def configuration(self) -> grpc.ServerCertificateConfiguration:
-        """The present contents of the files, checked, as gRPC takes them.
+        """Reads and checks the files, and returns their contents as gRPC takes them.
 
         Raises OptionError where a file cannot be read, where a certificate or key cannot be used or
         is not valid today, and where other users can read the key.
@@ -63,7 +63,7 @@ class ServerTLS:
 
 
 class Certificates:
-    """The certificates of a port, which may be renewed while it serves.
+    """The TLS credentials of a gRPC port, which can be renewed while the port serves.
 
     on_connection: called for each connection before its handshake.
     Raises what `ServerTLS.configuration` raises.
@@ -76,7 +76,7 @@ class Certificates:
         self._renewed: grpc.ServerCertificateConfiguration | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """The credentials for gRPC's secure port; each connection gets the latest certificate."""
+        """Returns credentials for a gRPC port; each connection gets the latest certificate."""
         return grpc.dynamic_ssl_server_credentials(
             self._first,
             self._for_connection,  # type: ignore[arg-type]  # None: as before
@@ -84,7 +84,10 @@ class Certificates:
         )
 
     def renew(self) -> None:
-        """Reads the files again, for connections from now on; raises where they cannot be used."""
+        """Reads the files again, for connections from now on.
+
+        Raises as `ServerTLS.configuration`; the old certificate then stays in use.
+        """
         self._renewed = self._tls.configuration()
 
     def _for_connection(self) -> grpc.ServerCertificateConfiguration | None:
@@ -94,9 +97,9 @@ class Certificates:
 
 
 def _check_dates(file: Path, pem: bytes) -> None:
-    """Raises OptionError where the first certificate of a file is not valid today.
+    """Raises OptionError where the first certificate of a file is not valid now.
 
-    Later certificates in the file belong to the authorities that signed the first one.
+    Later certificates in the file are not checked: they belong to the CAs that signed the first.
     """
     for begins, ends in validities(pem.decode("ascii", "replace"))[:1]:
         now = datetime.now(UTC)

@@ -1,4 +1,6 @@
-"""Who may do what: tokens and certificates, each with rights and the runs that the rights cover.
+"""Who may do what: tokens and certificates, with their rights, and the runs these rights are for.
+
+An access file lists them in TOML:
 
     [[token]]
     name = "vision"                                     shown in logs, and noted in runs it makes
@@ -42,8 +44,9 @@ _GLOB: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,128}")
 class Right(StrEnum):
     """A right that a call may need.
 
+    READ: read runs. DELETE: remove and rename them.
     WRITE: record new runs, and continue or record anew the runs that the same token made.
-    REPLACE: continue or record anew the runs of others, too.
+    REPLACE: also continue or record anew runs that other tokens made.
     """
 
     READ = "read"
@@ -57,12 +60,13 @@ ALL_RIGHTS: Final = frozenset(Right)
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The rights of one token or certificate.
+    """The rights of one token or certificate: one [[token]] table of an access file.
 
-    name: "" for every caller of a collector without an access file.
-    hashes: sha256 of the tokens that have this grant.
-    certificates: names in clients' certificates that have this grant, as "cn:…" or "san:…".
-    limits: for all streams and runs of this grant together.
+    name: as in the table; "" for the callers of a collector without an access file.
+    runs: globs of the names of the runs that the rights are for.
+    hashes: the SHA-256 of each token that has these rights.
+    certificates: names in clients' certificates that have these rights, as "cn:…" or "san:…".
+    limits: for all streams and runs of this token together.
     """
 
     name: str
@@ -73,7 +77,10 @@ class Grant:
     limits: Limits = NO_LIMITS
 
     def may(self, right: Right, run: str | None) -> bool:
-        """Whether the grant holds this right to a run; None: to files that belong to no run."""
+        """Returns whether this grant has the right `right` to the run `run`.
+
+        run: None stands for files that belong to no run; those need the right to all runs ("*").
+        """
         if right not in self.rights:
             return False
         if run is None:
@@ -83,9 +90,9 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """All grants of a collector.
+    """The grants of a collector: all tokens and certificates with their rights.
 
-    anyone: the grant of calls that show neither token nor certificate; None: they are refused.
+    anyone: the rights of calls that show neither token nor certificate; None refuses such calls.
     """
 
     grants: tuple[Grant, ...] = ()
@@ -93,15 +100,16 @@ class Access:
 
     @classmethod
     def of_token(cls, token: str | None) -> Access:
-        """Gives all rights to callers that show `token`, or to all callers where it is None."""
+        """Returns an Access that gives all rights to `token`, or with None to all callers."""
         hashes = () if token is None else (hash_of(token.encode()),)
         grant = Grant("", ALL_RIGHTS, (EVERY_RUN,), hashes)
         return cls(anyone=grant) if token is None else cls((grant,))
 
     def of_shown(self, token: bytes | None, certificate: Collection[str]) -> Grant | None:
-        """The grant of the caller who shows this token, or no token and a certificate.
+        """Returns the grant of a caller, by its token or else its certificate; None for no grant.
 
-        certificate: the names in the certificate. None for an unknown caller.
+        token: None where the call shows none; a wrong token is refused even with a known
+        certificate. certificate: the names in the client's certificate.
         """
         if token is not None and self.grants:
             return self._of_hash(hash_of(token))
@@ -120,12 +128,12 @@ class Access:
 
 
 def hash_of(token: bytes) -> bytes:
-    """The hash of a token; a collector keeps this alone, never the token."""
+    """Returns the SHA-256 of a token; access files and collectors keep it in place of the token."""
     return hashlib.sha256(token).digest()
 
 
 def parse_access(text: str, file: str) -> Access:
-    """The grants in the text of an access file; raises OptionError, which names `file`."""
+    """Parses the text of an access file; raises OptionError, which names `file`, for a bad one."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
@@ -171,7 +179,11 @@ _KEYS: Final = LIMIT_KEYS | {
 
 
 def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    """The texts under a key: a list, a single text, or none where the key is missing."""
+    """Returns the strings that a TOML table has for a key, which may be a list or one string.
+
+    () where the key is missing. Raises OptionError, whose text begins with `where`, for other
+    values.
+    """
     value = table.get(key, [])
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(one, str) and one for one in texts):
@@ -187,9 +199,9 @@ def _hash(text: str, where: str) -> bytes:
 
 
 def _refuse_double(grants: Iterable[Grant], file: str) -> None:
-    """Raises OptionError where two tables share a name, a hash or a certificate.
+    """Raises OptionError where two tables of an access file share a name, hash or certificate.
 
-    It would be open which of the two tables counts.
+    It would be ambiguous which of the two tables counts.
     """
     seen: set[str | bytes] = set()
     for grant in grants:

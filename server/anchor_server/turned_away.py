@@ -1,4 +1,4 @@
-"""Counts and logs callers that are turned away: without a known token, or in the TLS handshake."""
+"""Counts and logs callers that are turned away: with no valid token, or in the TLS handshake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _HANDSHAKE: Final = (
 
 
 class TurnedAway:
-    """Warns of each machine once a minute; refusals in between are counted and logged as INFO."""
+    """Logs callers that were turned away: a warning for each machine and minute, the rest as INFO.
+
+    Each is counted as well.
+    """
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
@@ -38,7 +41,7 @@ class TurnedAway:
         self._tell("token", _TOKEN, peer)
 
     def refuse_handshake(self, peer: str) -> None:
-        """Counts and logs a connection that ended without a call."""
+        """Counts and logs a connection that ended before a call, as a failed TLS handshake."""
         self._tell("handshake", _HANDSHAKE, peer)
 
     def _tell(self, kind: str, sentence: str, peer: str) -> None:

@@ -1,4 +1,4 @@
-"""Arguments of commands: options that several share, selections, amounts, shell completion."""
+"""Arguments of commands: options that several commands share, amounts, shell completion."""
 
 from anchor_cli.arguments.amounts import (
     parse_age,

@@ -1,4 +1,4 @@
-"""Amounts that options take as text: sizes and times."""
+"""Parsers of sizes and times that options take as text, as `500GB` or `30d`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _BARE: Final = re.compile(r"\s*\d+(?:\.\d+)?\s*")
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """A time above zero: `90`, `90s`, `30m`, `2h`, `1d`. Raises OptionError.
+    """Parses a time above zero, as `90`, `90s`, `30m`, `2h` or `1d`; returns seconds.
 
-    At most a hundred years: system calls that wait take no longer time.
+    option: the option's name, for the error. Raises OptionError for another text, and for more than
+    a hundred years: system calls that wait accept no longer time.
     """
     match = _TIME.fullmatch(text)
     seconds = float(match[1]) * _UNITS.get(match[2], 0.0) if match else 0.0
@@ -32,10 +33,10 @@ def parse_seconds(text: str, option: str) -> float:
 
 
 def parse_age(text: str, option: str) -> float:
-    """A time with its unit: `30d`. Raises OptionError.
+    """Parses a time that must have a unit, as `30d`; returns seconds. Raises OptionError.
 
-    A command that removes by age must not guess the unit: `30`, meant as `30d` and read as seconds,
-    would remove nearly everything.
+    A command that removes runs by age must not guess the unit: `30`, meant as `30d` and read as
+    seconds, would remove nearly everything.
     """
     if _TIME.fullmatch(text) and not text.strip()[-1:].isalpha():
         number = text.strip()
@@ -44,17 +45,17 @@ def parse_age(text: str, option: str) -> float:
 
 
 def parse_size(text: str, option: str) -> int:
-    """A size: `500GB`, `10GiB`, `1048576`. Raises OptionError."""
+    """Parses a size, as `500GB`, `10GiB` or `1048576`; returns bytes. Raises OptionError."""
     from anchorlib.spool import parse_bytes
 
     return parse_bytes(text, option)
 
 
 def parse_most(text: str, option: str) -> int:
-    """A size with its unit, beyond which runs are removed: `500GB`, `0B`. Raises OptionError.
+    """Parses a size that must have a unit, as `500GB`; returns bytes. Raises OptionError.
 
-    A command that removes by size must not guess the unit: `5`, meant as `5TB` and read as bytes,
-    would remove everything.
+    It is for commands that remove runs beyond this size, which must not guess the unit: `5`, meant
+    as `5TB` and read as bytes, would remove everything.
     """
     if _BARE.fullmatch(text):
         number = escape(text.strip()[:80])
@@ -63,7 +64,10 @@ def parse_most(text: str, option: str) -> int:
 
 
 def parse_keep(text: str, option: str) -> Keep:
-    """Which archived runs stay here: `all`, `none`, a size or a time. Raises OptionError."""
+    """Parses which archived runs stay on this disk: `all`, `none`, a size or an age.
+
+    `500GB` keeps the newest runs up to that size, `30d` those of that time. Raises OptionError.
+    """
     from anchorlib.archive import Keep
 
     if text in ("all", "none"):
@@ -79,7 +83,10 @@ def parse_keep(text: str, option: str) -> Keep:
 
 
 def parse_rate(text: str, option: str) -> int:
-    """Bytes a second, above zero: `50MB`, `50MB/s`. Raises OptionError."""
+    """Parses a rate above zero, as `50MB` or `50MB/s`; returns bytes a second.
+
+    Raises OptionError.
+    """
     rate = parse_size(text.removesuffix("/s"), option)
     if rate <= 0:
         raise OptionError(f"{option} {escape(text[:80])!r} would let nothing in; write 50MB")

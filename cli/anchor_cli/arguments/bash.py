@@ -1,11 +1,14 @@
-"""The words of a line that bash completes: bash also cuts at = : and @, which our words contain.
+"""Completion in bash, which splits a command line also at = : and @, unlike a shell's words.
+
+Selectors and URLs contain these characters. While a person types this line (| is the cursor), bash
+asks for completions of the word number COMP_CWORD of COMP_WORDS:
 
     anchor hist --tensor fc.bias@g| grpc://host:1/run1
     COMP_WORDS   anchor hist --tensor fc.bias @ g grpc : //host : 1/run1         COMP_CWORD 5
 
-The pieces of a word are joined again, and words behind the cursor are put before the unfinished
-word, so that a run or a store that is named there is known. From each answer the part is removed
-that bash keeps on its line.
+Before typer sees the line, the pieces of each word are joined again, and words behind the cursor
+are moved before the unfinished word, so that a run or a store that they name is known. From each
+completion the beginning is cut off that bash already has on its line.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ _BREAKS = re.compile("[=:@]+")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A line to be completed.
+    """A command line that bash asks to complete.
 
     words: the words of the line, the program first and the unfinished word last.
-    kept: the beginning of each answer that bash has on its line already and does not replace.
+    kept: the part of the unfinished word that bash leaves on its line, so that completions must be
+        printed without it; as "fc.bias" of "fc.bias@g".
     """
 
     words: Sequence[str]
@@ -38,7 +42,11 @@ class Question:
 
     @classmethod
     def of(cls, text: str, place: int) -> Question:
-        """Reads COMP_WORDS, whose words bash separates by line ends, and COMP_CWORD."""
+        """Builds the question from what bash passes.
+
+        text: COMP_WORDS, with its words separated by line ends. place: COMP_CWORD, the index of the
+        word that the cursor is in.
+        """
         raw = _split(text)
         raw += [""] * (place + 1 - len(raw))
         groups = _together(raw)
@@ -51,9 +59,10 @@ class Question:
 
 @contextlib.contextmanager
 def asked_by_bash() -> Iterator[None]:
-    """Rewrites bash's question for the block, and trims the answers that the block prints.
+    """A context in which typer can answer a completion request of bash.
 
-    Does nothing where bash asks for no completion.
+    It rewrites COMP_WORDS and COMP_CWORD, and cuts from each printed completion what bash has on
+    its line already. It does nothing where bash asks for no completion.
     """
     name, value = _ASKED
     if os.environ.get(name) != value:
@@ -78,7 +87,7 @@ def _split(text: str) -> list[str]:
 
 
 def _unquoted(text: str) -> list[str]:
-    """The words of a shell's text; a quote that is still open is closed."""
+    """Splits text into words as a shell does, without quotes; an open quote ends at the end."""
     lexer = shlex.shlex(text, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []
@@ -91,7 +100,10 @@ def _unquoted(text: str) -> list[str]:
 
 
 def _together(raw: Sequence[str]) -> list[list[int]]:
-    """Groups of indices of bash's words, one group for each word of ours."""
+    """Groups the pieces into which bash cut the line by the words that they belong to.
+
+    Returns for each word the indices of its pieces in `raw`.
+    """
     groups: list[list[int]] = []
     for i, word in enumerate(raw):
         before = raw[i - 1] if i else ""
@@ -108,7 +120,11 @@ def _together(raw: Sequence[str]) -> list[list[int]]:
 
 
 def _ordered(before: Sequence[str], unfinished: str, after: Sequence[str]) -> list[str]:
-    """Program and command, then what follows the cursor, then the rest of what precedes it."""
+    """Puts the words behind the cursor in front of the unfinished word.
+
+    before, after: the words before and behind it. Returns program and command, then the words
+    behind the cursor, then the other words before it; the unfinished word is left out.
+    """
     if len(before) < 2:
         return [*before]
     if not (before[-1].startswith("-") or unfinished.startswith("-")):

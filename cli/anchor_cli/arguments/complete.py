@@ -1,7 +1,7 @@
-"""Shell completion of runs, selectors, modes and phases; an error offers nothing.
+"""Shell completion of names of runs, selectors, modes and phases.
 
-A shell completes while a person types: where the store, the run or the collector is missing,
-nothing is offered and nothing printed, after two seconds at most.
+A shell completes while a person types. So where the store, the run or the collector is missing, no
+completion is offered and no error printed, after two seconds at most.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ _PATIENCE = 2.0  # seconds for a collector, or a disk, that does not answer
 
 
 def run_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The runs of the store that start with what was typed."""
+    """Returns the names of runs in the store that start with what was typed."""
     return _Place(ctx).offer(lambda place: place.runs(), incomplete)
 
 
 def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The selectors of the run's tensors that start with what was typed."""
+    """Returns the selectors (name@kind) of the run's tensors that start with what was typed."""
     return _Place(ctx).offer(lambda place: place.selectors(), incomplete)
 
 
 def modes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The modes in which the run recorded anything."""
+    """Returns the modes that the run recorded with and that start with what was typed."""
     return _Place(ctx).offer(lambda place: place.modes(), incomplete)
 
 
 def phases(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The phases of the run."""
+    """Returns the phases of the run that start with what was typed."""
     return _Place(ctx).offer(lambda place: place.phases(), incomplete)
 
 
 def formats(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The formats of --as."""
+    """Returns the number formats that `--as` takes and that start with what was typed."""
     from anchorlib.summary import FORMATS
 
     return _Place(ctx).offer(lambda _: FORMATS, incomplete)
 
 
 class _Place:
-    """The store and the run that the unfinished line names."""
+    """The store and the run that the unfinished command line names, and what they offer."""
 
     def __init__(self, ctx: typer.Context) -> None:
         self._store: str | None = ctx.params.get("store")
@@ -58,7 +58,10 @@ class _Place:
         self._given: str | None = given or next(iter(ctx.args), None)
 
     def offer(self, find: Callable[[_Place], Iterable[str]], incomplete: str) -> list[str]:
-        """The sorted answers of `find` that begin with `incomplete`; none if it takes too long."""
+        """Calls `find` and returns, sorted, what of its result begins with `incomplete`.
+
+        [] where `find` fails, or takes longer than two seconds.
+        """
         candidates: list[str] = []
 
         def look() -> None:
@@ -78,14 +81,20 @@ class _Place:
         )
 
     def _load(self) -> None:
-        """Imports what `find` needs, outside its time: on a busy machine that takes too long."""
+        """Imports the modules that `find` needs before its two seconds begin.
+
+        On a busy machine the imports alone may take longer.
+        """
         import_module("anchorlib.reading")
         if any("://" in (text or "") for text in (self._store, self._given)):
             import_module("anchorlib.wire")
 
     @property
     def run(self) -> str:
-        """The run that the line names, else the only run of the store."""
+        """The run that the line names, else the only run of the store.
+
+        Raises ValueError where it names none and the store has not exactly one.
+        """
         if self._given:
             return self._given
         (only,) = self.runs()

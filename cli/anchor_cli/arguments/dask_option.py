@@ -1,4 +1,4 @@
-"""Computes an answer in this process, or spread over the workers of a dask cluster."""
+"""The option `--dask`: an answer is computed in this process, or by workers of a dask cluster."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ __all__ = ["spread_over"]
 
 @contextmanager
 def spread_over(address: str | None) -> Iterator[Over]:
-    """Python's `map`, or for a scheduler's address the cluster's `map`, while the block lasts.
+    """A context that yields the map function by which a command computes its answer.
 
-    Connects to the cluster at the first call of `map`: before that the runs are opened, so that a
-    wrong name is reported at once. Raises MissingExtraError, OptionError; the cluster's `map` also
-    raises ClusterError.
+    address: of a dask scheduler; its cluster then maps. None yields Python's `map`.
+    The cluster is connected to at the first call of the map function: before that a command opens
+    its runs, so that a wrong name is reported at once. Raises MissingExtraError, OptionError; the
+    map function of the cluster also raises ClusterError.
     """
     if address is None:
         yield map
@@ -31,7 +32,10 @@ def spread_over(address: str | None) -> Iterator[Over]:
 
 
 class _Late:
-    """The `map` of a cluster, which connects to the cluster at the first call."""
+    """The map function of a dask cluster, which connects to the cluster at its first call.
+
+    held: closes the connection when the context ends.
+    """
 
     def __init__(self, address: str, held: ExitStack) -> None:
         self._address = address

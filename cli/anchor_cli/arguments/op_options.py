@@ -1,4 +1,4 @@
-"""Which traced operations are selected: --stage, --module and --step; errors where none is."""
+"""The options --stage, --module and --step, which select traced operations of a run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ _TRACE = "trace one with session.trace(2), ANCHOR_TRACE=0:2 or `anchor run --tra
 
 
 def traced_ops(run: Run, rank: int | None = None) -> list[Op]:
-    """The operations of a run, or of one rank. Raises OptionError where none was traced."""
+    """Returns the traced operations of a run, or of one rank.
+
+    Raises OptionError, which says how to trace, where there are none.
+    """
     from anchorlib.errors import OptionError
 
     ops = run.ops(rank=rank)
@@ -59,7 +62,10 @@ def traced_ops(run: Run, rank: int | None = None) -> list[Op]:
 
 
 def chosen_steps(text: str | None, ops: Sequence[Op]) -> range:
-    """The steps that --step names; negative steps count from the last traced step."""
+    """Returns the steps that `--step` names; None means all, up to the last traced step.
+
+    text: the option's value, as "5", "0:3" or "-1"; negative steps count from the last traced step.
+    """
     first, stop = parse_steps(text)
     last = max(op.step for op in ops)
     chosen = Selection(first, stop).within(last)
@@ -67,7 +73,7 @@ def chosen_steps(text: str | None, ops: Sequence[Op]) -> range:
 
 
 def tell_gaps(run: Run, rank: int | None = None) -> None:
-    """Notes on stderr the steps of a run that could not be traced."""
+    """Prints on stderr which steps of a run could not be traced, and why."""
     from anchorlib.names import escape
 
     for gap in run.op_gaps(rank):

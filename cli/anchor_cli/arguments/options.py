@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share: one meaning, one spelling, one help text."""
+"""Options and arguments that several commands share, so that their help text is written once."""
 
 from __future__ import annotations
 
@@ -23,12 +23,18 @@ __all__ = [
 
 
 def without_slash(run: str) -> str:
-    """A run's URL without a slash at its end: messages append to the URL."""
+    """Returns a run's URL without a slash at its end, because messages append to the URL.
+
+    Names and paths are returned as they are.
+    """
     return run.rstrip("/") if "://" in run else run
 
 
 def not_empty(text: str | None) -> str | None:
-    """The value of an option; refuses an empty one, which mostly is a shell's unset variable."""
+    """Returns an option's value as it is; raises BadParameter for an empty one.
+
+    An empty value mostly comes of an unset variable in the shell.
+    """
     if text is not None and not text.strip():
         raise typer.BadParameter("it is empty")
     return text
@@ -48,7 +54,7 @@ StoreOption: TypeAlias = Annotated[
 
 
 def a_run(metavar: str, text: str) -> Any:
-    """An argument that names a run."""
+    """Makes a typer argument that names a run; text: its help."""
     return typer.Argument(
         metavar=metavar,
         help=text,
@@ -59,7 +65,7 @@ def a_run(metavar: str, text: str) -> Any:
 
 
 def several_runs(metavar: str, text: str) -> Any:
-    """An argument that names one or more runs."""
+    """Makes a typer argument that names one or more runs; text: its help."""
     return typer.Argument(
         metavar=metavar,
         help=text,
@@ -103,6 +109,6 @@ DaskOption: TypeAlias = Annotated[
 
 
 def examples(*lines: str) -> str:
-    """The epilog of a command: example lines, which the help text must not wrap."""
+    """Returns the epilog of a command's help: example lines, marked so that none is wrapped."""
     head = "Example:" if len(lines) == 1 else "Examples:"
     return "\n".join(["\b", head, *(f"  {line}" for line in lines)])

@@ -1,4 +1,7 @@
-"""--step, --pass, --call, --rank, --phase and --mode, for every command that narrows records."""
+"""The options --step, --pass, --call, --rank, --phase and --mode, which select records.
+
+A decorator adds them to a command.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ _OPTIONS: dict[str, Any] = {
 
 
 def narrowing(command: Callable[..., int]) -> Callable[..., int]:
-    """The command with the six options in place of its parameter `selection`."""
+    """A decorator: returns the command with six options in place of its parameter `selection`.
+
+    The command is called with the Selection that the given options spell.
+    """
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():

@@ -1,4 +1,4 @@
-"""Which records are selected: --step, --pass, --call, --rank, --phase and --mode."""
+"""Which records --step, --pass, --call, --rank, --phase and --mode select: their parsed values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MOST_DIGITS: Final = 18  # Python refuses to read a number of thousands
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selects records of a tensor by coordinates; None selects all values of a coordinate.
+    """Selects records of a tensor by step, pass, call, rank, phase and mode; None selects all.
 
-    first, stop: half-open steps, as in Python's slices; stop None means to the end, and negative
-        steps count from the last recorded step (`within`).
-    mode: a mode's canonical text.
+    first, stop: steps, half-open as in Python's slices; stop None means to the end, and negative
+        steps count from the last recorded step: `within` makes them positive.
+    mode: a mode's canonical text, as "sum:window=10".
     """
 
     first: int = 0
@@ -40,7 +40,7 @@ class Selection:
         phase: str | None,
         mode: str | None,
     ) -> Selection:
-        """The selection that the options spell. Raises OptionError, ModeError."""
+        """Parses the values of the options; raises OptionError, ModeError for invalid ones."""
         from anchorlib.modes import parse_mode
 
         first, stop = parse_steps(step)
@@ -57,13 +57,13 @@ class Selection:
 
     @property
     def from_the_end(self) -> bool:
-        """Whether a step is counted from the last recorded step."""
+        """Whether `first` or `stop` is negative, that is, counted from the last recorded step."""
         return self.first < 0 or (self.stop or 0) < 0
 
     def within(self, last_step: int) -> Selection:
-        """This selection with all steps counted from 0; `last_step` is the last recorded step.
+        """Returns this selection with negative steps replaced by the steps that they mean.
 
-        Raises OptionError where no step is left.
+        last_step: the last recorded step. Raises OptionError where no step is left.
         """
         if not self.from_the_end:
             return self
@@ -77,11 +77,11 @@ class Selection:
         return replace(self, first=first or 0, stop=stop)
 
     def meets(self, first_step: int, last_step: int) -> bool:
-        """Whether any of the steps first_step … last_step (both included) is selected."""
+        """Returns whether any step of first_step … last_step (both included) is selected."""
         return last_step >= self.first and (self.stop is None or first_step < self.stop)
 
     def __str__(self) -> str:
-        """The options that would select this, for messages."""
+        """Returns the options that would make this selection, as text for messages."""
         stop = "" if self.stop is None else self.stop
         steps = f"--step {self.first}:{stop}" if (self.first, self.stop) != (0, None) else ""
         rest = {
@@ -96,9 +96,10 @@ class Selection:
 
 
 def parse_steps(text: str | None) -> tuple[int, int | None]:
-    """The first step, and the step after the last (None: open), of "A", "A:B", "A:" or ":B".
+    """Parses `--step`: "A", "A:B", "A:" or ":B".
 
-    Negative steps count from the last recorded step, as in Python's slices.
+    Returns the first step, and the step after the last; None in its place means to the end.
+    Negative steps count from the last recorded step, as in Python's slices. Raises OptionError.
     """
     if text is None:
         return 0, None

@@ -1,4 +1,4 @@
-"""The checks of `anchor doctor`, and their findings."""
+"""The checks of `anchor doctor`: of a run, of stores and spools, and of the installation."""
 
 from anchor_cli.checkups.check_result import CheckResult
 from anchor_cli.checkups.checkup import checkup

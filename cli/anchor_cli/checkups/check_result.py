@@ -1,4 +1,4 @@
-"""A finding of `anchor doctor`: one line, and what to do about it."""
+"""The result of a check of `anchor doctor`: one line of text, and what to do about it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _COLOURS: dict[str, int] = {"ok": 32, "beware": 33, "broken": 31}
 class CheckResult:
     """The result of one check.
 
+    level: "ok", "beware" for what may be a mistake, "broken" for what prevents work.
     about: the thing that was checked, in a word or two.
-    text: its state, as one line; names in it are escaped.
+    text: the state of that thing, as one line; names in it are escaped.
     todo: what to do, "" where nothing is to be done.
     """
 
@@ -28,10 +29,10 @@ class CheckResult:
     todo: str = ""
 
     def line(self, screen: Screen) -> str:
-        """The line for a terminal or a pipe."""
+        """Returns the result as a line of text, with the level in colour on a terminal."""
         level = screen.style(f"{self.level:<6}", _COLOURS[self.level])
         return f"{level}  {self.about}: {self.text}{f'; {self.todo}' if self.todo else ''}"
 
     def document(self) -> dict[str, Any]:
-        """The finding as an object of the JSON document."""
+        """Returns the result as a dict for `--json`."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""The checks of `anchor doctor` for a run: its state, gaps, non-finite values and precision."""
+"""The checks of `anchor doctor RUN`: the run's state, gaps, non-finite values and precision."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TODO = {
 
 
 def checkup(run: Run) -> Iterator[CheckResult]:
-    """The findings of all checks of a run."""
+    """Runs all checks of a run, and yields their results."""
     yield _state(run)
     yield from _gaps(run)
     yield from _silent(run)
@@ -81,7 +81,7 @@ def _gaps(run: Run) -> Iterator[CheckResult]:
 
 
 def _silent(run: Run) -> Iterator[CheckResult]:
-    """Warns of tensors that were declared and have no record."""
+    """Yields a warning where tensors that were to be recorded have no record."""
     clauses = list(clauses_of(Gaps(run).unrecorded()))
     clauses += [f"{name} has no record" for name in _empty(run)]
     if clauses:
@@ -126,7 +126,10 @@ def _nonfinite(run: Run) -> Iterator[CheckResult]:
 
 
 def _among_ranks(run: Run) -> Iterator[CheckResult]:
-    """Warns of ranks that leave their peers, found by digests and summaries."""
+    """Yields a warning for each of the first three ranks whose records differ from the others'.
+
+    They are found by digests and summaries; no values are read.
+    """
     if len(run.ranks) < 2:
         return
     from anchorlib.peers import outlier_text, outliers
@@ -136,7 +139,11 @@ def _among_ranks(run: Run) -> Iterator[CheckResult]:
 
 
 def _precision(run: Run) -> Iterator[CheckResult]:
-    """Warns of an untested torch, and of compiled low precision whose values are rounded."""
+    """Yields a warning for a torch that was not tested, and the result of the precision check.
+
+    Code compiled in fp16, bf16 or fp8 may compute other bits when it is observed, unless Inductor
+    emulates the precision casts of eager code.
+    """
     if not run.ranks:
         return
     header = run.header()

@@ -1,4 +1,4 @@
-"""The checks of `anchor doctor` for the store, its disk or collector, and the spools."""
+"""The checks of `anchor doctor` of the store, its disk or collector, and the spools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _PEOPLE = Screen(width=80)  # a terminal, for which sizes are rounded
 
 
 def storage(store: str) -> Iterator[CheckResult]:
-    """Findings about the store: whether runs can be recorded there."""
+    """Checks whether runs can be recorded into a store; yields the results.
+
+    store: a directory, a collector's URL, or an object store's URL.
+    """
     from anchorlib.store import is_object_url
 
     if is_object_url(store):
@@ -35,7 +38,11 @@ def storage(store: str) -> Iterator[CheckResult]:
 
 
 def spools(store: str) -> Iterator[CheckResult]:
-    """Findings about the spools of this machine, which wait for a collector."""
+    """Checks the spools of this machine: queues on disk of records for a collector.
+
+    Yields a result for each spool that holds records, and for a remote `store` whether new spools
+    can be made.
+    """
     from anchorlib.spool import spool_room, spools_here
 
     if "://" in store:
@@ -135,7 +142,7 @@ def _directory(path: Path) -> Iterator[CheckResult]:
 
 
 def _disk(there: Path) -> CheckResult:
-    """The finding about the disk; a run without max_bytes leaves a twentieth of it free."""
+    """Checks the free room of the file system; a twentieth of it is never filled by runs."""
     system = os.statvfs(there)
     free = system.f_bavail * system.f_frsize
     room = max(free - system.f_blocks // 20 * system.f_frsize, 0)
@@ -154,7 +161,10 @@ def _disk(there: Path) -> CheckResult:
 
 
 def _abandoned(path: Path) -> Iterator[CheckResult]:
-    """Warns of runs that are open although their writer died."""
+    """Yields warnings for runs of a store whose writer died before it closed them.
+
+    Runs that cannot be read give a result too.
+    """
     from anchorlib.reading import open_run
     from anchorlib.store import list_runs, locate_store
 

@@ -1,4 +1,4 @@
-"""The checks of `anchor doctor` for the packages and the environment of this process."""
+"""The checks of `anchor doctor` of installed packages and of environment variables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EMULATE = "TORCHINDUCTOR_EMULATE_PRECISION_CASTS"
 
 
 def packages() -> Iterator[CheckResult]:
-    """Findings about package versions: those that matter, and those missing or too old."""
+    """Checks the installed packages: yields their versions, and what is missing or too old."""
     version_of = {name: _version(name) for name in SHOWN}
     shown = ", ".join(f"{name} {version}" for name, version in version_of.items() if version)
     own = f"anchorlib {__version__}, Python {platform.python_version()}"
@@ -53,7 +53,10 @@ def packages() -> Iterator[CheckResult]:
 
 
 def summaries() -> Iterator[CheckResult]:
-    """The finding whether numba compiles summaries here; trying that takes seconds."""
+    """Checks whether summaries are computed by numba here, or by the slower numpy.
+
+    It compiles with numba to see, which takes seconds.
+    """
     from anchorlib.summary import SCANS
 
     numba = _version("numba")
@@ -68,7 +71,10 @@ def summaries() -> Iterator[CheckResult]:
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> Iterator[CheckResult]:
-    """Findings about the variables that sessions and commands read."""
+    """Checks the environment variables that anchorlib reads: unknown names and invalid values.
+
+    The first result lists all variables that are set, without secrets.
+    """
     seen = [name for name in (*VARIABLES, *LAUNCHERS, EMULATE) if environ.get(name)]
     variables = " ".join(f"{name}={_shown(name, environ[name])}" for name in seen)
     yield CheckResult(
@@ -110,7 +116,7 @@ def _version(package: str) -> str | None:
 
 
 def _unmet() -> Iterator[CheckResult]:
-    """Requirements of anchorlib that this environment does not meet."""
+    """Yields a result for each package that anchorlib requires and that is missing or too old."""
     try:
         required = metadata.requires("anchorlib") or []
     except metadata.PackageNotFoundError:
@@ -136,7 +142,7 @@ def _shown(name: str, value: str) -> str:
 
 
 def without_password(text: str) -> str:
-    """An address whose user and password, before the "@", are replaced by ***."""
+    """Returns a URL with user and password, which stand before the "@", replaced by `***`."""
     return re.sub(r"(?<=//)[^/@]*@", "***@", text)
 
 

@@ -1,4 +1,4 @@
-"""The collector that `anchor serve` starts: its settings, its token, and the signals it obeys."""
+"""What `anchor serve` needs: the collector's settings, its token, and the handling of signals."""
 
 from anchor_cli.collector.collector_plan import CollectorPlan
 from anchor_cli.collector.shown_credentials import ShownCredentials, say_exports

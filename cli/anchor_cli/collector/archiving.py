@@ -1,4 +1,4 @@
-"""The options of `anchor serve` about its archive."""
+"""The options of `anchor serve` about the archive that closed runs are moved to."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ def archiving(
     keep_local: str,
     without_conditions: bool,  # noqa: FBT001  # an option's
 ) -> Archiving | None:
-    """The archive settings that the options spell; None where closed runs stay in the store.
+    """Parses the archive options; returns None where closed runs stay in the store.
 
-    Does not contact the archive, and makes no folder. Raises OptionError, MissingExtraError.
+    place: `--archive`; the others are `--archive-after`, `--keep-local` and
+    `--without-conditional-writes`. Does not contact the archive, and makes no folder. Raises
+    OptionError, MissingExtraError.
     """
     from anchor_server import Archiving
     from anchorlib.archive import shelf_at
@@ -44,7 +46,7 @@ def archiving(
 
 
 def try_archive(place: str, *, without_conditions: bool) -> None:
-    """Tries the archive: writes a small file there and removes it.
+    """Checks that the archive can be used: writes a small file there and removes it.
 
     Raises OptionError or StoreError where the archive cannot be used. Where it does not answer
     within seconds, only logs a warning: the collector starts, and archives once it answers.

@@ -1,4 +1,4 @@
-"""The collector that `anchor serve` is to start, as its options describe it."""
+"""The options of `anchor serve`, checked and turned into settings of a `Collector`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["CollectorPlan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorPlan:
-    """The options of `anchor serve`, each under its name on the command line.
+    """The options of `anchor serve`, each field named as on the command line (power: --durability).
 
-    Its properties check options together, and raise OptionError where they do not fit.
+    Properties check options together, and raise OptionError where they contradict each other.
     """
 
     store: str
@@ -50,7 +50,7 @@ class CollectorPlan:
 
     @property
     def directory(self) -> Path:
-        """The directory that runs are written into."""
+        """The directory that runs are written into (`--store`)."""
         from anchorlib.errors import OptionError
 
         if "://" in self.store:
@@ -61,13 +61,13 @@ class CollectorPlan:
 
     @property
     def shown(self) -> ShownCredentials:
-        """Where the token or the access file is that clients must satisfy."""
+        """Where the token, or the access file with tokens, is that clients have to show."""
         own = partial(_own, self.directory, self.bind) if self.self_signed else None
         return ShownCredentials(self.token_file, self.access, own)
 
     @property
     def tls(self) -> ServerTLS | None:
-        """The certificate that the options name; None for a self-signed one, and for none."""
+        """The certificate files that the options name; None without TLS and with --self-signed."""
         from anchor_server import ServerTLS
         from anchorlib.errors import OptionError
 
@@ -93,7 +93,7 @@ class CollectorPlan:
 
     @property
     def archiving(self) -> Archiving | None:
-        """The archive settings; see `archiving`."""
+        """Where and when closed runs are archived; None where they stay in the store."""
         from anchorlib.errors import OptionError
 
         if self.archive is not None and self.read_only:
@@ -105,7 +105,7 @@ class CollectorPlan:
 
     @property
     def _amounts(self) -> Mapping[str, Callable[[], Any]]:
-        """The parsers of the limits that are written as text, by the collector's setting."""
+        """For each setting that is an amount written as text, a function that parses it."""
         size, rate = self.max_run_size, self.max_rate
         return {
             "idle_timeout": lambda: parse_seconds(self.idle_timeout, "--idle-timeout"),
@@ -114,7 +114,11 @@ class CollectorPlan:
         }
 
     def settings(self) -> tuple[dict[str, Any], Identity | None]:
-        """The collector's settings, and with --self-signed the certificate and token it made."""
+        """Returns keyword arguments of `Collector`, and the files of `--self-signed`.
+
+        With --self-signed it makes the certificate and token where they are missing; else the
+        second is None. With --archive it also checks that the archive can be written.
+        """
         from anchor_server import ServerTLS
 
         tls = self.tls
@@ -139,7 +143,7 @@ class CollectorPlan:
         return settings, identity
 
     def problems(self) -> list[str]:
-        """Everything that would prevent the start, one sentence each."""
+        """Returns everything that would prevent the collector's start, a sentence for each."""
         from anchor_server import Intended, problems
 
         sentences: list[str] = []
@@ -169,7 +173,7 @@ class CollectorPlan:
         return sentences + problems(wanted)
 
     def remarks(self) -> list[str]:
-        """Settings that do not prevent the start, but may be a mistake."""
+        """Returns a sentence for each setting that may be a mistake but prevents no start."""
         from anchorlib.names import escape
 
         if self.archive is None or "://" in self.archive or Path(self.archive).is_dir():
@@ -181,7 +185,10 @@ T = TypeVar("T")
 
 
 def _tried(sentences: list[str], read: Callable[[], T]) -> T | None:
-    """The value of an option; None where it cannot be used: `sentences` then gets the reason."""
+    """Returns what `read` returns; where it raises, appends the error's text to `sentences`.
+
+    It then returns None.
+    """
     from anchorlib.errors import AnchorError
 
     try:
@@ -192,7 +199,10 @@ def _tried(sentences: list[str], read: Callable[[], T]) -> T | None:
 
 
 def _own(store: Path, bind: str) -> Identity:
-    """The self-signed certificate and the token of the collector, made where there are none."""
+    """Returns the self-signed certificate and token of a store; makes them where they are missing.
+
+    bind: host:port that the collector listens on.
+    """
     from anchor_server import own_identity
 
     return own_identity(store, bind.rpartition(":")[0])

@@ -1,4 +1,4 @@
-"""The token or certificate that clients of a collector have to show."""
+"""The token that clients of a collector have to show, and what they have to set for it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _VARIABLES: Final = ("ANCHOR_TOKEN", "ANCHOR_TOKEN_FILE")
 
 @dataclass(frozen=True, slots=True)
 class ShownCredentials:
-    """Where the collector finds what clients must show: a token file or an access file.
+    """Where a collector finds the tokens that clients have to show.
 
-    own: finds or makes the certificate and token of a self-signed collector; None for others.
+    token_file: holds the one token. access: an access file, which lists several tokens.
+    own: finds or makes the certificate and token of --self-signed; None without that option.
     """
 
     token_file: Path | None
@@ -32,7 +33,11 @@ class ShownCredentials:
     own: Callable[[], Identity] | None
 
     def now(self) -> tuple[str | None, Identity | None]:
-        """The token (None with an access file), and the files of a self-signed collector."""
+        """Returns the token that clients have to show now, and the files of --self-signed.
+
+        The token is None with an access file, and where clients need none; the files are None
+        without --self-signed. Raises OptionError for a token file beside an access file.
+        """
         from anchorlib.errors import OptionError
 
         if self.access is not None and self.token_file is not None:
@@ -50,7 +55,10 @@ class ShownCredentials:
 
 
 def say_exports(address: str, identity: Identity, shown: ShownCredentials) -> None:
-    """Shows the `export` lines for a client's shell; the token itself is never shown."""
+    """Prints on stderr the `export` lines that a client's shell needs; never the token itself.
+
+    address: host:port of the collector.
+    """
     host = f"[{identity.host}]" if ":" in identity.host else identity.host
     port = address.rpartition(":")[2]
     lines = [f"ANCHOR_STORE=grpcs://{host}:{port}", f"ANCHOR_CA_FILE={identity.cert_file}"]
@@ -71,7 +79,10 @@ def say_exports(address: str, identity: Identity, shown: ShownCredentials) -> No
 
 
 def _token(file: Path | None) -> str | None:
-    """The token in --token-file, else in ANCHOR_TOKEN or ANCHOR_TOKEN_FILE; never printed."""
+    """Reads the token from a file, or with None from ANCHOR_TOKEN or ANCHOR_TOKEN_FILE.
+
+    Returns None where neither variable is set.
+    """
     from anchorlib.wire import Credentials
 
     given = os.environ if file is None else {"ANCHOR_TOKEN_FILE": str(file)}

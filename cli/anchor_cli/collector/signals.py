@@ -1,4 +1,4 @@
-"""Signals to a collector: to end, to end at once, to read its files again."""
+"""Handles the signals to a collector: SIGTERM and Ctrl-C to end it, SIGHUP to read files again."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _WAKING_BYTES: Final = 4096
 
 
 class Signals:
-    """Takes signals inside a `with` block; `wait` returns when the collector is to end.
+    """A context that handles SIGTERM, Ctrl-C and SIGHUP; `wait` returns when the server must end.
 
-    A second SIGTERM or Ctrl-C ends the process at once. Behind the block whoever handled the
-    signals before handles them again: a process that called the command may go on.
+    A second SIGTERM or Ctrl-C ends the process at once. When the context ends, the handlers that
+    were set before are set again: a process that called the command may go on.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Signals:
         self._waker.close()
 
     def wait(self, on_again: Callable[[], None]) -> None:
-        """Calls `on_again` for each SIGHUP until the first SIGTERM or Ctrl-C."""
+        """Waits for the first SIGTERM or Ctrl-C; calls `on_again` for each SIGHUP until then."""
         while True:
             self._woken.recv(_WAKING_BYTES)  # before the queue: what comes later wakes again
             with suppress(queue.Empty):

@@ -1,1 +1,1 @@
-"""The commands of `anchor`, one file for each, named as people type it."""
+"""The commands of `anchor`: one file for each command, which bears the command's name."""

@@ -109,14 +109,17 @@ def archive(  # noqa: PLR0913  # one parameter for each option
 
 @dataclass(frozen=True, slots=True)
 class _LocalRun:
-    """A run of a local directory; `keep` says which archived runs stay there."""
+    """A run in a local directory, to be archived.
+
+    keep: which archived runs stay in the directory.
+    """
 
     store: Path
     run: str
     keep: Keep
 
     def plan(self, shelf: Shelf) -> tuple[Planned, list[str]]:
-        """What would be sent, and the runs that would be removed from this disk."""
+        """Returns what would be sent, and the runs that would be removed from this disk."""
         from anchorlib.archive import leaving, plan_archive
 
         plan = plan_archive(self.store, self.run, shelf)
@@ -134,15 +137,19 @@ class _LocalRun:
 
 @dataclass(frozen=True, slots=True)
 class _ServedRun:
-    """A run that collectors or another archive hold; its files there stay unchanged."""
+    """A run that collectors or another archive hold, to be archived from there.
+
+    Its files there stay unchanged.
+    """
 
     stored_run: FoundRun
 
     @classmethod
     def of(cls, stored_run: FoundRun, keep: Keep) -> _ServedRun:
-        """Checks that the run can be archived from there.
+        """Checks that the run can be archived, and returns it.
 
-        Raises OptionError where `keep` would remove runs, RunBusyError where the run is written.
+        Raises OptionError where `keep` would remove runs, RunBusyError where the run is being
+        written.
         """
         from anchorlib.errors import OptionError, RunBusyError
         from anchorlib.store import ObjectLocation
@@ -161,13 +168,13 @@ class _ServedRun:
         return cls(stored_run)
 
     def plan(self, shelf: Shelf) -> tuple[Planned, list[str]]:
-        """What would be sent; the list of runs to remove is always empty."""
+        """Returns what would be sent, and [] as no run would be removed."""
         from anchorlib.archive import plan_served
 
         return plan_served(self.stored_run.location, self.stored_run.name, shelf), []
 
     def send(self, shelf: Shelf, *, without_conditions: bool) -> tuple[Archived, dict[str, int]]:
-        """Archives the run; returns what was sent; no run is removed."""
+        """Archives the run; returns what was sent, and {} as no run is removed."""
         from anchorlib.archive import archive_served, checked_shelf
 
         shelf = checked_shelf(shelf, without_conditions=without_conditions)
@@ -178,7 +185,11 @@ class _ServedRun:
 def _lead_elsewhere(
     store: Path, note: ArchiveNote, shelf: Shelf, *, dry_run: bool, as_json: bool
 ) -> ExitCode:
-    """Makes the store find an archived run at the new place of its archive."""
+    """Makes the store find an archived run in an archive that has moved, and prints that.
+
+    note: the store's note of where the run is. shelf: the archive at its new place. Raises
+    OptionError with `dry_run`.
+    """
     from anchorlib.archive import lead_elsewhere
     from anchorlib.errors import OptionError
     from anchorlib.names import escape
@@ -198,7 +209,7 @@ def _lead_elsewhere(
 
 
 def _say_done(run: str, place: str, *, as_json: bool) -> ExitCode:
-    """Tells that an earlier call has archived the run and removed it here."""
+    """Prints that the run was archived before and removed here, so that nothing is to be done."""
     if as_json:
         document({"run": run, "to": place, "objects": 0, "sent": 0, "removed": [], "freed": 0})
     else:

@@ -1,4 +1,4 @@
-"""`anchor compare`: where two runs part, which operation did it, and whether it matters."""
+"""`anchor compare`: says where two runs part, which operation did it, and whether it matters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXAMPLES = examples(
 
 
 class FailOn(StrEnum):
-    """The mildest verdict that gives exit code 1."""
+    """The mildest verdict for which `anchor compare` ends with exit code 1."""
 
     SUSPECT = "suspect"
     UNEXPECTED = "unexpected"
@@ -202,7 +202,10 @@ def _say_beforehand(finding: str) -> None:
 
 
 def _three(runs: Sequence[str]) -> tuple[str | None, str, str]:
-    """The reference (or None), A and B. Raises OptionError unless two or three runs are given."""
+    """Splits the run arguments into the reference (None where two are given), A and B.
+
+    Raises OptionError unless two or three runs are given.
+    """
     from anchorlib.errors import OptionError
 
     if len(runs) not in (2, 3):
@@ -215,7 +218,10 @@ def _three(runs: Sequence[str]) -> tuple[str | None, str, str]:
 
 
 def _one_stdout(files: Mapping[str, str | None], *, json: bool, github: bool) -> None:
-    """Raises OptionError where two options write to stdout."""
+    """Raises OptionError where several options would write to stdout.
+
+    files: the file that each option writes, "-" for stdout; None where the option is not given.
+    """
     from anchorlib.errors import OptionError
 
     asked = [f"{option} -" for option, place in files.items() if place == "-"]
@@ -259,7 +265,11 @@ def _for_ci(
     junit: str | None,
     github: bool,
 ) -> None:
-    """Writes the comparison for CI systems; `code` is the exit code of the command."""
+    """Writes the comparison for CI systems: JUnit XML, and annotations for GitHub Actions.
+
+    code: the exit code of the command. junit: the file; None for no JUnit XML. commands: what to
+    run next.
+    """
     from anchor_cli.comparisons import annotated, summarise, write_junit
     from anchor_cli.files import written_text
 
@@ -276,7 +286,11 @@ def _more(lines: Sequence[str]) -> str:
 
 
 def _exit(comparison: Comparison, fail_on: FailOn, *, reported: bool) -> ExitCode:
-    """The exit code; notes on stderr what the report does not show."""
+    """Returns the exit code for a comparison; prints damage and missing records on stderr.
+
+    reported: whether the verdict's sentence is printed on stdout; else it goes to stderr where
+    there was nothing to compare.
+    """
     if comparison.verdict == "incomparable":
         if not reported:
             note(f"nothing to compare: {comparison.sentence}")

@@ -1,4 +1,4 @@
-"""`anchor doctor`: checks whether recording would work here, and says what to mend."""
+"""`anchor doctor`: checks whether recording would work here, and says what to repair."""
 
 from __future__ import annotations
 
@@ -84,9 +84,10 @@ def examine(
 
 
 def _health(address: str, run: str | None, *, as_json: bool) -> int:
-    """Asks the health service of a collector; raises CollectorError where it does not serve.
+    """Asks a collector whether it serves, prints the answer and returns exit code 0.
 
-    address: a URL, or HOST:PORT as `anchor serve` says it, which means a collector without TLS.
+    address: a URL, or HOST:PORT as `anchor serve` prints it, which means a collector without TLS.
+    Raises CollectorError where the collector does not serve, OptionError where a run is given.
     """
     from anchorlib.errors import CollectorError, OptionError
     from anchorlib.wire import ask_health, parse_address
@@ -128,9 +129,10 @@ def _surroundings(store: str) -> Iterator[CheckResult]:
 
 
 def _of_run(run: str, store: str) -> tuple[list[CheckResult], bool]:
-    """The findings of a run, and whether the run has gaps.
+    """Checks a run; returns the results, and whether the run has gaps.
 
-    Raises RunNotFoundError, OptionError; a run that cannot be read is a finding.
+    A run that cannot be read gives a result of level "broken". Raises RunNotFoundError,
+    OptionError.
     """
     from anchor_cli.checkups import CheckResult, checkup
     from anchorlib.errors import CollectorError, StoreError

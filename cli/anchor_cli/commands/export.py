@@ -152,7 +152,10 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
 def _check(
     chosen: Mapping[str, Any], against: str | None, noise: Sequence[str] | None, *, json: bool
 ) -> None:
-    """Raises OptionError for options that contradict each other, or where none says where to."""
+    """Raises OptionError where options contradict each other, or where no target is given.
+
+    chosen: the given targets, by the option's name, as "csv".
+    """
     from anchorlib.errors import OptionError
 
     if not chosen:
@@ -174,7 +177,10 @@ def _check(
 def _compared(
     run: Run, against: str | None, noise: Sequence[str], tensor: Sequence[str] | None, store: str
 ) -> Comparison | None:
-    """The comparison with the run of --against; None without that option."""
+    """Compares the run of `--against` with the exported run; returns None without that option.
+
+    noise: reruns of the run of `--against`.
+    """
     from anchorlib.diagnosis import compare
 
     if against is None:
@@ -191,7 +197,10 @@ def _compared(
 
 
 def _series(run: Run, selectors: Sequence[str], selection: Selection) -> list[Series]:
-    """The selected series, of all modes. Raises UnknownTensorError where no record is selected."""
+    """Returns the selected series of a run, in all modes unless the selection names a mode.
+
+    Raises UnknownTensorError where no record is selected.
+    """
     from anchor_cli.records import narrowed, settled
     from anchorlib.errors import UnknownTensorError
 
@@ -289,7 +298,10 @@ def _sentence(said: dict[str, Any]) -> str:
 
 
 def _looks(said: dict[str, Any]) -> Iterator[str]:
-    """The commands that show the export in its tool."""
+    """Yields the shell commands that open the exported files, as `tensorboard --logdir tb`.
+
+    said: what the writers have written, by the target's name.
+    """
     if "tensorboard" in said:
         yield f"tensorboard --logdir {shlex.quote(str(Path(said['tensorboard']).parent))}"
     if "wandb" in said:

@@ -124,9 +124,10 @@ def collect(
 
 @dataclass(slots=True)
 class _Told:
-    """The runs that were removed, or with --dry-run would be, and the bytes that this frees.
+    """Removes runs, and collects what is printed about it.
 
-    refused: whether a collector refused to remove a run.
+    gone: the runs that were removed, or with `--dry-run` would be. dry: whether --dry-run is given.
+    freed: bytes that the removals freed. refused: whether a collector refused to remove a run.
     """
 
     gone: list[RunFacts]
@@ -135,7 +136,11 @@ class _Told:
     refused: bool = False
 
     def remove(self, keeper: Keeper, run: RunFacts, problems: list[str]) -> None:
-        """Removes a run, unless records were written to it since its age was read."""
+        """Removes a run, unless records were written to it since its age was read.
+
+        Where it cannot be removed, appends the reason to `problems`. Raises CollectorError where no
+        other run could be removed either.
+        """
         from anchorlib.errors import (
             CollectorError,
             OptionError,
@@ -164,14 +169,17 @@ class _Told:
             problems.append(str(error))
 
     def say(self, known: Sequence[RunFacts], *, as_json: bool) -> None:
-        """Shows the removed runs on stdout; the other `known` runs are those that stay."""
+        """Prints the removed runs on stdout; the JSON document also lists the runs that stay.
+
+        known: all runs of the store that could be read.
+        """
         if as_json:
             document(self.document([one.run for one in known if one not in self.gone]))
         else:
             emit(self.lines(this_screen()))
 
     def document(self, stay: Sequence[str]) -> dict[str, Any]:
-        """The JSON document."""
+        """Returns the JSON document; stay: the names of the runs that stay."""
         runs = [
             {"run": one.run, "disk": one.bytes, "written": moment(one.written_ns, Screen())}
             for one in self.gone
@@ -179,7 +187,7 @@ class _Told:
         return {"dry_run": self.dry, "removed": runs, "kept": list(stay), "freed": self._bytes}
 
     def lines(self, screen: Screen) -> Iterator[str]:
-        """The lines for a terminal or a pipe."""
+        """Yields the lines to print: a table of the removed runs, and a sum."""
         rows = [
             [
                 one.run,
@@ -216,7 +224,10 @@ def _limits(older_than: str | None, keep_last: int | None, max_size: str | None)
 
 
 def _known(keeper: Keeper, store: str) -> tuple[list[RunFacts], list[str]]:
-    """Age and size of each run, and a line for each run that cannot be read."""
+    """Reads age and size of each run in a store; returns them, and a line for each unreadable run.
+
+    Runs whose files are in an archive alone are left out, since they take no room in the store.
+    """
     from anchorlib.errors import AnchorError, CollectorError, OptionError, RunNotFoundError
     from anchorlib.store import LocalLocation, has_run, list_runs, locate_store
     from anchorlib.upkeep import read_facts

@@ -110,16 +110,20 @@ def draw_graph(  # noqa: PLR0913  # one parameter for each option
 
 
 def _of_rank(runs: Sequence[Run], rank: int | None) -> list[list[Op]]:
-    """For each run the operations of one rank: the given rank, or the first of the first run."""
+    """Returns for each run the traced operations of one rank.
+
+    rank: None is the first traced rank of the first run, for all runs.
+    """
     first = traced_ops(runs[0], rank)
     first = [op for op in first if op.rank == first[0].rank]
     return [first, *(traced_ops(run, first[0].rank) for run in runs[1:])]
 
 
 def _of_steps(traced: Sequence[Sequence[Op]], step: str | None) -> list[list[Op]]:
-    """For each run the operations of the steps of --step, or of the first step that all traced.
+    """Returns for each run the operations of the steps that `--step` names.
 
-    Raises OptionError where no step was traced in all runs, or none of the steps of --step was.
+    step: the option's value; None means the first step that was traced in all runs. Raises
+    OptionError where no step was traced in all runs, or none of the steps of `--step` was.
     """
     from anchorlib.errors import OptionError
 
@@ -136,9 +140,10 @@ def _of_steps(traced: Sequence[Sequence[Op]], step: str | None) -> list[list[Op]
 def _graphs(
     runs: Sequence[Run], traced: Sequence[list[Op]], stage: str | None, module: str | None
 ) -> list[Graph]:
-    """A graph for each run, with the operations of the given stage and modules.
+    """Returns a graph for each run, with its operations of the given stage and modules.
 
-    Raises OptionError where no run has such an operation.
+    Where there are two runs, the operations that differ are marked. Raises OptionError where no run
+    has an operation of that stage and modules.
     """
     from anchorlib.errors import OptionError
     from anchorlib.graphs import graph_of
@@ -172,7 +177,10 @@ def _marks(
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """The names of the runs in the file; two runs of one name get the letters A and B."""
+    """Returns the names by which the written file calls the runs.
+
+    Where two runs have the same name, A and B are appended.
+    """
     names = [run.name for run in runs]
     if len({*names}) == len(names):
         return names
@@ -180,7 +188,10 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _remark(graph: Graph, ops: Sequence[Op]) -> str:
-    """The sentence about what the file holds of a run, and what was left out."""
+    """Returns a sentence that says how many operations of a run are drawn, and what is left out.
+
+    ops: the operations of the chosen steps.
+    """
     where = steps_of(ops[0].step, ops[-1].step)
     drawn = counted(len(graph.nodes), "operation")
     text = f"{drawn} of {where} of {graph.name}, rank {ops[0].rank}"

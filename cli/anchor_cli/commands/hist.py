@@ -1,4 +1,4 @@
-"""`anchor hist`: how many elements lie in each power of two, and which formats could hold them."""
+"""`anchor hist`: how many elements have each exponent, and which number formats could hold them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,11 @@ def _answered(
     target: NarrowFormat | None,
     dask: str | None,
 ) -> tuple[Answer, list[Selected]]:
-    """The answer, and the records that it was counted from; none if the run's index answers."""
+    """Counts the histogram; returns the answer and the records that it was counted from.
+
+    [] for the records where the index of an archived run has the answer. target: the format of
+    `--as`. dask: the address of `--dask`.
+    """
     from anchor_cli.histograms import Answer, answer_of_index
     from anchor_cli.records import selected
 
@@ -117,7 +121,7 @@ def _answered(
 
 
 def _scales(chosen: Sequence[Selected]) -> str:
-    """The remark that gradients of different loss scales were counted together; "" if not."""
+    """Returns a remark where gradients of different loss scales were counted together; else ""."""
     mixed = [one for one in chosen if len(one.scales) > 1]
     scales = {scale for one in mixed or chosen for scale in one.scales}
     if len(scales) < 2:
@@ -132,7 +136,10 @@ def _scales(chosen: Sequence[Selected]) -> str:
 
 
 def _carried(chosen: Sequence[Selected], target: NarrowFormat | None) -> str:
-    """The remark that the values carry a loss scale already, where a scale is suggested."""
+    """Returns a remark where a scale is suggested for values that already carry a loss scale.
+
+    Else "".
+    """
     scales = {scale for one in chosen for scale in one.scales} - {1.0}
     if target is None or not scales:
         return ""
@@ -143,7 +150,7 @@ def _carried(chosen: Sequence[Selected], target: NarrowFormat | None) -> str:
 
 
 def _target(fmt: str | None, scale: str | None) -> NarrowFormat | None:
-    """The format and scale of --as and --scale, None without --as. Raises OptionError."""
+    """Parses `--as` and `--scale`; returns None without --as. Raises OptionError."""
     from anchor_cli.histograms import NarrowFormat
     from anchorlib.errors import OptionError
     from anchorlib.summary import Log2Histogram, shares_as

@@ -1,4 +1,4 @@
-"""`anchor import`: makes a run of a folder of dumped tensors."""
+"""`anchor import`: makes a run of a folder of tensor files that another program wrote."""
 
 from __future__ import annotations
 

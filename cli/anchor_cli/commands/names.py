@@ -1,4 +1,4 @@
-"""`anchor names`: the tensors of a run, in execution order."""
+"""`anchor names`: lists the tensors of a run, in execution order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _COLUMNS = [
     Column("size", right=True, spare=2),
 ]
 GAPS = Column("gaps", right=True)
-"""The number of observations that were not recorded, or not with their values; shown if any."""
+"""A table column: how many observations were not recorded, or without values; left out for none."""
 
 
 def show_names(
@@ -96,7 +96,10 @@ def show_names(
 
 
 def _ender(run: Run, screen: Screen) -> list[str]:
-    """The line that shows what ends a step, for a run whose header says so."""
+    """Returns the line that says what ends a step of the run (as an optimizer), as a list.
+
+    [] where the run's header does not say it.
+    """
     from anchorlib.names import escape
 
     ender = run.header().get("steps.ended_by") if run.ranks else None
@@ -104,7 +107,11 @@ def _ender(run: Run, screen: Screen) -> list[str]:
 
 
 def _listed(run: Run, selectors: Sequence[str], gaps: Gaps) -> list[TensorInfo]:
-    """The tensors that the selectors name; a selector of tensors without records adds none."""
+    """Returns the tensors that the selectors name; all tensors where there is no selector.
+
+    A selector that matches only tensors without any record adds nothing. Raises UnknownTensorError
+    for a selector that matches nothing at all.
+    """
     from anchorlib.errors import UnknownTensorError
 
     if not selectors:
@@ -156,7 +163,7 @@ def _row(entry: Mapping[str, Any], screen: Screen) -> list[str]:
 
 
 def spans(numbers: tuple[int, ...]) -> str:
-    """Sorted numbers as 0-3,8."""
+    """Writes sorted numbers as ranges: (0, 1, 2, 3, 8) becomes "0-3,8"."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:

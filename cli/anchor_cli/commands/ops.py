@@ -99,7 +99,11 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
 
 
 def _searched(ops: list[Op], pattern: str | None) -> list[Op]:
-    """The operations with a text that matches. Raises OptionError for an invalid pattern."""
+    """Returns the operations of which a text matches the regular expression of `--grep`.
+
+    The texts are name, origin, node, source line and arguments. None matches all. Raises
+    OptionError for an invalid pattern.
+    """
     from anchorlib.errors import OptionError
 
     if pattern is None:
@@ -112,7 +116,10 @@ def _searched(ops: list[Op], pattern: str | None) -> list[Op]:
 
 
 def _narrowed(screen: Screen) -> Screen:
-    """The screen, in a pipe as wide as COLUMNS asks: longer texts are in --json."""
+    """Returns the screen, with the width that the variable COLUMNS asks for where it has none.
+
+    So texts are cut in a pipe too; --json has them whole.
+    """
     return screen if screen.width is not None else replace(screen, width=screen.asked)
 
 

@@ -89,7 +89,10 @@ def pull_tensor(
 
 
 def _the_one(run: Run, tensor: str, selection: Selection) -> Selected:
-    """The records of `tensor`; raises AmbiguousTensorError unless it names one tensor and kind."""
+    """Returns the selected records of the tensor that a selector names.
+
+    Raises AmbiguousTensorError where it names several tensors or kinds.
+    """
     from anchor_cli.records import selected
     from anchorlib.errors import AmbiguousTensorError
     from anchorlib.names import escape
@@ -105,7 +108,10 @@ def _the_one(run: Run, tensor: str, selection: Selection) -> Selected:
 
 
 def _extract(chosen: Selected) -> tuple[Extract, int]:
-    """The records that have values, in order, and the number of records without values."""
+    """Returns the records that have values, and how many of the chosen records have none.
+
+    Raises ValuesNotKeptError where no record has values.
+    """
     from anchor_cli.records import Extract
     from anchorlib.errors import ValuesNotKeptError
     from anchorlib.names import escape

@@ -1,4 +1,4 @@
-"""`anchor ranks`: which ranks of a run differ from their peers, and in which record."""
+"""`anchor ranks`: says which ranks of a run differ from their peers, and in which record."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ def show_ranks(
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Say which ranks of a run leave their peers, and with which record.
+    """Say which ranks of a run differ from the other ranks, and from which record on.
 
-    Tensors that ranks hold alike are compared by digest, so that a single flipped bit is found.
-    Tensors that each rank has for itself are judged by their norm, and by NaN that the peers do not
+    Replicated tensors are compared by digest, so that a single flipped bit is found. Tensors that
+    differ from rank to rank by nature are judged by their norm, and by NaN that other ranks do not
     have. Ranks that are missing, or that ended before the others, are named.
 
-    Exit code 1 where a rank leaves its peers, else 3 where ranks are missing or ended early, else
-    0.
+    Exit code 1 where a rank differs, else 3 where ranks are missing or ended early, else 0.
     """
     from anchorlib.peers import outliers
 
@@ -81,7 +80,7 @@ def _lines(answer: RankAnswer, screen: Screen) -> Iterator[str]:
 
 
 def _head(answer: RankAnswer) -> str:
-    """The head line: the run, its ranks, and how many leave their peers."""
+    """Returns the first line: the run, its ranks, and how many ranks differ from their peers."""
     from anchorlib.peers import ranks_text
 
     if not answer.ranks:

@@ -1,4 +1,8 @@
-"""`anchor repair`: mends a damaged run where the result can be verified, else salvages its rows."""
+"""`anchor repair`: repairs a damaged run, or copies its undamaged rows into a new run.
+
+A run is repaired in place where its rows are intact, so that its metadata and labels can be made
+anew from them.
+"""
 
 from __future__ import annotations
 
@@ -58,10 +62,12 @@ def repair_run(
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """Make metadata and labels again from sound rows, or salvage the sound rows of a damaged run.
+    """Repair a damaged run: make its metadata anew, or copy its sound records into a new run.
 
-    A rank with a damaged row or value is not changed. Interrupted removals are finished. The exit
-    code is that of `anchor verify` for the run as it is afterwards.
+    A rank whose records are sound (as their checksums say) gets new metadata and labels. A rank
+    with a damaged record is not changed: --as NAME copies the sound records into a new run.
+    Interrupted removals of runs are completed. The exit code is that of `anchor verify` for the run
+    as it is afterwards.
     """
     from anchorlib.names import check_run_name
     from anchorlib.store import find_run
@@ -90,7 +96,10 @@ def repair_run(
 
 
 def _check_whole(stored_run: FoundRun) -> None:
-    """Raises OptionError for a run of several collectors: its parts would not fit any more."""
+    """Raises OptionError for a run whose ranks lie in parts, because several collectors took them.
+
+    A repaired part would no longer fit the other parts.
+    """
     from anchorlib.errors import OptionError
     from anchorlib.store import listed_parts
 
@@ -103,9 +112,10 @@ def _check_whole(stored_run: FoundRun) -> None:
 
 @dataclass(slots=True)
 class _Rank:
-    """The result for one rank.
+    """The result of examining and repairing one rank.
 
-    lost: rows that are lost. bare: rows that keep only their summary. remade: files made again.
+    rows: how many rows it has; lost: rows that are lost; bare: rows that keep only their summary.
+    remade: files that were made again. problems: other damage, in words.
     """
 
     rank: int
@@ -117,7 +127,7 @@ class _Rank:
     damaged: bool = False
 
     def line(self, work: _Work) -> str:
-        """The line about this rank."""
+        """Returns the line that is printed about this rank."""
         from anchorlib.names import escape
 
         about = f"rank {self.rank}: "
@@ -137,7 +147,12 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Work:
-    """One repair: the options, and the results so far."""
+    """One run of the command: its options, and the results so far.
+
+    run, store: the damaged run. name: `--as`, the new run; None repairs in place. dry: --dry-run.
+    dropped: the ranks of --drop-rank. ended: interrupted removals that were completed.
+    made: whether the new run was made.
+    """
 
     stored_run: FoundRun
     store: Path
@@ -150,7 +165,7 @@ class _Work:
     made: bool = False
 
     def finish(self) -> None:
-        """Finishes interrupted removals; with --dry-run counts them."""
+        """Completes interrupted removals of runs; with `--dry-run` only counts them."""
         from anchorlib.store import finish_removals, waiting_removals
 
         if self.dry:
@@ -161,7 +176,11 @@ class _Work:
         note_unfinished(finished)
 
     def drop(self) -> None:
-        """Removes the ranks of --drop-rank. Raises RunNotFoundError, OptionError."""
+        """Removes the ranks of `--drop-rank` from the run.
+
+        Nothing is removed with --dry-run, or with --as, which leaves them out of the new run.
+        Raises RunNotFoundError for a rank that the run has not, OptionError where these are all.
+        """
         from anchorlib.errors import OptionError, RunNotFoundError
         from anchorlib.store import remove_rank
 
@@ -177,7 +196,10 @@ class _Work:
             remove_rank(self.store, self.run, rank)
 
     def mend(self, tick: Any) -> None:
-        """Examines each rank and mends it; with --as writes the sound rows into the new run."""
+        """Examines each rank and repairs it; with `--as` writes the sound rows into the new run.
+
+        tick: called with the values examined so far and their total.
+        """
         from anchorlib.errors import AnchorError, RunBusyError
         from anchorlib.upkeep import Examined, salvage
 
@@ -200,7 +222,7 @@ class _Work:
 
     @contextmanager
     def _held(self, rank: int) -> Iterator[None]:
-        """Holds the rank's lock, unless the rank is only read (--as, --dry-run)."""
+        """A context that holds the rank's lock, unless the rank is only read (--as, --dry-run)."""
         from anchorlib.store import RankLock
 
         if self.name is not None or self.dry:
@@ -232,14 +254,17 @@ class _Work:
         return listed_ranks(self.stored_run.location)
 
     def advice(self, rank: _Rank) -> str:
-        """The clause that says what to do about a damaged rank, or what was done."""
+        """Returns the clause that says what to do about a damaged rank, or what was done.
+
+        "" where there is nothing to do.
+        """
         if self.name is not None:
             done = "would be" if self.dry else "are"
             return f"; the sound rows {done} in {self.name}" if rank.rows > rank.lost else ""
         return f"; `anchor repair {self.run} --as NAME` records its sound rows once more"
 
     def lines(self) -> Iterator[str]:
-        """The lines for a terminal or a pipe."""
+        """Yields the lines to print about the repair."""
         if self.ended and self.dry:
             yield f"{counted(self.ended, 'interrupted removal')} would be ended"
         for rank in self.dropped:
@@ -250,7 +275,7 @@ class _Work:
             yield f"no sound row is left: no run {self.name} was made"
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON document, without the result of verifying."""
+        """Returns the JSON document, without the result of verifying the run afterwards."""
         return {
             "run": self.run,
             "as": self.name,

@@ -1,4 +1,4 @@
-"""`anchor report`: writes one self-contained page about a run, or several against the first."""
+"""`anchor report`: writes a self-contained HTML page about one run, or about several runs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def write_report(
 
 
 def comparisons(runs: Sequence[Run], noise: Sequence[str], store: str) -> list[Comparison]:
-    """Each run but the first, compared with the first."""
+    """Compares each run but the first with the first, and returns the comparisons.
+
+    noise: reruns of the first run.
+    """
     answers = []
     for other in runs[1:]:
         with progress(f"comparing {runs[0].name} and {other.name}") as tick:

@@ -79,7 +79,10 @@ def _remove(keeper: Keeper, run: str, done: list[dict[str, Any]], *, as_json: bo
 
 
 def _forget(store: Path, noted: ArchiveNote, done: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Drops the note of a run whose files are in its archive alone, and says that they stay."""
+    """Makes the store forget a run whose files are in an archive alone, and prints that they stay.
+
+    done: gets the entry for the JSON document.
+    """
     from anchorlib.names import escape
     from anchorlib.store import forget_run
 
@@ -91,7 +94,7 @@ def _forget(store: Path, noted: ArchiveNote, done: list[dict[str, Any]], *, as_j
 
 
 def _standing(keeper: Keeper, run: str) -> Standing | None:
-    """What is known of a run; None where it is gone."""
+    """Asks what is known of a run (its size, …) before it is removed; None where it is gone."""
     from anchorlib.errors import RunNotFoundError
 
     try:
@@ -101,9 +104,10 @@ def _standing(keeper: Keeper, run: str) -> Standing | None:
 
 
 def _removed_line(run: str, freed: int, there: int | None, screen: Screen) -> str:
-    """The line that tells that a run was removed.
+    """Returns the line that says that a run was removed.
 
-    there: bytes of disk that it took, 0 for a link; None where there were no files of it.
+    freed: bytes that the removal freed. there: bytes of disk that the run took before; 0 for a
+    symbolic link, None where the store had no files of it.
     """
     if not freed and there != 0:  # it may have left for its archive after it was measured
         return f"{run}: forgotten; its archive keeps it"
@@ -114,7 +118,10 @@ def _removed_line(run: str, freed: int, there: int | None, screen: Screen) -> st
 
 
 def note_unfinished(finished: tuple[int, list[str]]) -> None:
-    """Notes how many interrupted removals were finished, and the problems of the others."""
+    """Prints on stderr how many interrupted removals were completed, and why others could not be.
+
+    finished: what `Keeper.finish` returned.
+    """
     done, problems = finished
     if done:
         note(f"ended {done} removal{'' if done == 1 else 's'} that had been interrupted")

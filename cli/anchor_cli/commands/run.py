@@ -1,4 +1,4 @@
-"""`anchor run`: records a training command without an edit to its program."""
+"""`anchor run`: runs a training command and records it; the program needs no edit."""
 
 from __future__ import annotations
 
@@ -123,7 +123,11 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
 
 
 def _program() -> list[str]:
-    """The words that start `anchor run` again: `anchor`, where the shell finds this very one."""
+    """Returns the words that start `anchor run` again, as the beginning of a command line.
+
+    They are `anchor run` where the shell finds this installation under that name, else this Python
+    with `-m anchor_cli`.
+    """
     program = shutil.which("anchor")
     if program is not None and Path(program).resolve() == Path(sys.argv[0]).resolve():
         return ["anchor", "run"]
@@ -137,7 +141,10 @@ def _again(
     phases: str | None,
     trace: str | None,
 ) -> list[str]:
-    """The options of this recording without name and store, for a rerun that sets its own."""
+    """Returns the given options as words of a command line, for the command of a later rerun.
+
+    Name and store are left out: a rerun, as of `anchor noise`, sets its own.
+    """
     options = [("--watch", text) for text in watch]
     options += [("--mode", mode or ""), ("--steps", steps or ""), ("--phases", phases or "")]
     options += [("--trace", trace or "")]

@@ -1,4 +1,4 @@
-"""`anchor runs`: the runs of a store."""
+"""`anchor runs`: lists the runs of a store."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ _FIELDS = ("name", "state", "ranks", "steps", "tensors", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class _ListedRun:
-    """One run of the list.
+    """What the list says about one run.
 
+    steps, tensors: how many have records. bytes: of values.
     when, written: the run's start, and the time of its last record; nanoseconds since the epoch.
     gaps: the number of observations that were not recorded, or not with their values.
     unrecorded: the number of tensors without any record.
     archive: the archive of a run whose files are only there; "" for every other run.
-    missing: ranks that no collector of several has, though the closed run had them.
+    missing: ranks of a closed run that none of several collectors has.
     """
 
     name: str
@@ -66,7 +67,7 @@ class _ListedRun:
     missing: tuple[int, ...] = ()
 
     def document(self) -> dict[str, object]:
-        """The run as an object of the JSON document."""
+        """Returns the run as an object of the JSON document."""
         fields = {name: getattr(self, name) for name in _FIELDS}
         times = {"when": moment(self.when, Screen()), "written": moment(self.written, Screen())}
         alone = {"archive": self.archive} if self.archive else {}
@@ -74,7 +75,7 @@ class _ListedRun:
         return {**fields, **times, "gaps": self.gaps, **alone, **missing}
 
     def cells(self, screen: Screen) -> list[str]:
-        """The run as the cells of a table's row."""
+        """Returns the run as the cells of a table's row."""
         return [
             self.name,
             self.state,
@@ -135,7 +136,10 @@ def _table(lines: Sequence[_ListedRun], screen: Screen) -> Iterator[str]:
 
 
 def _alone(store: str) -> dict[str, str]:
-    """The runs that are only in an archive, with that archive, where the store knows them."""
+    """Returns the runs whose files are in an archive alone, each with that archive.
+
+    {} where the store does not know, or a collector does not answer.
+    """
     from anchorlib.errors import AnchorError
     from anchorlib.upkeep import keeper_at
 
@@ -146,7 +150,7 @@ def _alone(store: str) -> dict[str, str]:
 
 
 def _gap_sentences(lines: Sequence[_ListedRun]) -> Iterator[str]:
-    """One sentence about all tensors without any record."""
+    """Yields one sentence that names the runs with tensors without any record; none for no such."""
     clauses = [
         f"{line.name} has no record of {counted(line.unrecorded, 'tensor')}"
         for line in lines
@@ -157,10 +161,11 @@ def _gap_sentences(lines: Sequence[_ListedRun]) -> Iterator[str]:
 
 
 def _partly(lines: Sequence[_ListedRun]) -> Iterator[str]:
-    """A sentence about each run of which ranks are missing.
+    """Yields a sentence for each run of which ranks are missing.
 
-    A removal asks one collector after the other, so that one that was interrupted leaves the ranks
-    of those that it did not come to. Nothing in a run tells which ranks it was told not to record.
+    A removal asks one collector after the other. An interrupted removal therefore leaves the ranks
+    of the collectors that were not asked. The user may also have chosen not to record some ranks,
+    which a run does not say; so the sentence names both reasons.
     """
     for line in lines:
         if line.missing:

@@ -312,7 +312,10 @@ def _begin(
 
 
 def _ended(collector: Collector) -> ExitCode:
-    """The exit code; ends the process where a call hangs, whose thread Python would wait for."""
+    """Returns the exit code of a stopped collector.
+
+    Where a call hangs, it ends the process at once: Python would wait for the call's thread.
+    """
     if not collector.has_ended:
         note("a call did not end and was abandoned; all acknowledged records are stored")
         sys.stdout.flush()
@@ -321,7 +324,10 @@ def _ended(collector: Collector) -> ExitCode:
 
 
 def _listening(store: Path, bind: str, **settings: Any) -> Collector | None:
-    """A collector that has bound its port; None, with a note on stderr, where it cannot."""
+    """Returns a collector that has bound its port.
+
+    None where the port cannot be bound; the reason is then printed on stderr.
+    """
     from anchor_server import Collector
     from anchorlib.errors import CollectorError
 
@@ -335,7 +341,7 @@ def _listening(store: Path, bind: str, **settings: Any) -> Collector | None:
 
 @contextmanager
 def _metrics(collector: Collector, bind: str | None, *, insecure: bool) -> Iterator[None]:
-    """Serves metrics inside the block, if --metrics-bind was given."""
+    """A context in which metrics are served, if `--metrics-bind` was given; bind: its value."""
     if bind is None:
         yield
         return
@@ -350,7 +356,10 @@ def _metrics(collector: Collector, bind: str | None, *, insecure: bool) -> Itera
 
 
 def _read_again(collector: Collector, shown: ShownCredentials) -> None:
-    """Reads certificates, token and access file again; unusable files leave the old ones in use."""
+    """Makes the collector read its certificates, token and access file again, after a SIGHUP.
+
+    Where a file cannot be used, what was read before stays in use, and a warning is logged.
+    """
     from anchorlib.errors import AnchorError
 
     # The log, not stderr: SIGHUP may mean that the terminal is gone.

@@ -1,4 +1,4 @@
-"""`anchor stats`: the summary columns of tensors, one row for each record."""
+"""`anchor stats`: prints the summary columns of tensors, one row for each record."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _COLUMNS = [
 ]
 _STORED = {"pass": "pass_index"}
 _FLOATS = {"min": ".4g", "max": ".4g", "sum": ".4g", "l2": ".4g", "scale": ".10g"}
-"""How terminals show floats; pipes and files get every digit."""
+"""Format of the columns with floats on a terminal; pipes and files get every digit."""
 _USUAL = {
     "pass": "0",
     "call": "0",
@@ -65,7 +65,7 @@ _USUAL = {
     "flags": "-",
     "scale": "1",
 }
-"""Columns that a terminal shows only where a record has another value than this."""
+"""Usual values: a terminal shows these columns only where a record has another value."""
 _FOR_PROGRAMS = ("sum", "order", "time_ns", "digest")
 """Columns that a terminal shows only with --all."""
 
@@ -122,7 +122,10 @@ def _cells(entry: dict[str, Any], screen: Screen) -> list[str]:
 
 
 def _folded(rows: Sequence[list[str]]) -> list[list[str]]:
-    """One row for records that differ only in their rank, order and time."""
+    """Merges rows that differ only in rank, order and time into one row.
+
+    Its rank cell lists the ranks, as "0-3,8". Returns the merged rows.
+    """
     titles = [column.title for column in _COLUMNS]
     rank = titles.index("rank")
     apart = {rank, titles.index("order"), titles.index("time_ns")}
@@ -153,5 +156,8 @@ def _table(
 
 
 def _is_read(title: str, cells: Set[str]) -> bool:
-    """Whether a terminal shows a column with these cells."""
+    """Returns whether a terminal shows a column that has these cells.
+
+    It hides columns for programs, as digests, and columns in which every cell is the usual value.
+    """
     return title not in _FOR_PROGRAMS and not cells <= {_USUAL.get(title)}

@@ -1,4 +1,4 @@
-"""`anchor status`: who writes into a store now, and which closed runs are archived."""
+"""`anchor status`: shows who writes into a store now, or which closed runs are archived."""
 
 from __future__ import annotations
 
@@ -141,9 +141,10 @@ def _archive_lines(one: ArchiveState, screen: Screen) -> Iterator[str]:
 
 
 def _asked(place: str, ask: Callable[[Keeper], list[T]]) -> tuple[list[T], list[str]]:
-    """The answers of all collectors of a place, and the errors of those that do not answer.
+    """Asks each collector of a store, and returns all answers, and the errors of silent collectors.
 
-    Raises CollectorError, which names all collectors, where none answers.
+    place: a directory, or the URL of one or several collectors. ask: the question, to a keeper.
+    Raises CollectorError where none answers; it names all of them.
     """
     from anchorlib.errors import CollectorError
     from anchorlib.upkeep import keepers_at
@@ -210,7 +211,7 @@ def _rate(rate: float | None, screen: Screen) -> str:
 
 
 def _seconds(seconds: float | None, screen: Screen) -> str:
-    """A short time with its unit for people, in seconds for programs."""
+    """Formats a time, as "250 ms" on a terminal, and as seconds in a pipe; "-" for None."""
     if seconds is None:
         return "-"
     if not screen.human:

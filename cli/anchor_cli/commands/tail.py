@@ -84,7 +84,11 @@ def tail_run(
 
 @dataclass(slots=True)
 class _Said:
-    """Prints records on stdout, and on a terminal, below them, a status line that is rewritten."""
+    """Prints records on stdout, and on a terminal a status line below them, which is rewritten.
+
+    records, lost: how many records were printed, and how many observations were not recorded.
+    step: the last step so far.
+    """
 
     screen: Screen
     as_json: bool
@@ -104,7 +108,7 @@ class _Said:
             sys.stderr.write("\n")
 
     def tell(self, following: Following) -> None:
-        """Prints the records and gaps since the last call, then the status line."""
+        """Prints the records and gaps that are new since the last call, then the status line."""
         self._clear()
         for record in following.records():
             self.records += 1

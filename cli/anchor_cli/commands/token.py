@@ -79,6 +79,6 @@ def make_token(
 
 
 def _parts(lists: list[str]) -> list[str]:
-    """The parts of lists with commas or spaces, each once."""
+    """Splits the values of a repeated option at commas and spaces; returns each word once."""
     parts = [part for text in lists for part in text.replace(",", " ").split()]
     return list(dict.fromkeys(parts))

@@ -1,4 +1,4 @@
-"""`anchor ui`: serves the page of runs to a browser on this machine, and keeps it fresh."""
+"""`anchor ui`: serves the HTML page of runs to a browser on this machine, and keeps it fresh."""
 
 from __future__ import annotations
 
@@ -115,7 +115,11 @@ def _source(store: str) -> Source:
 
 
 def _listening(bind: str, *, insecure: bool) -> socket.socket:
-    """A socket that listens on the address of --bind. Raises OptionError."""
+    """Returns a socket that listens on the address of `--bind`.
+
+    Raises OptionError where that is no address, cannot be bound, or can be reached from other
+    machines without --insecure.
+    """
     from anchorlib.errors import OptionError
 
     host, colon, port = bind.rpartition(":")
@@ -147,7 +151,10 @@ def _loopback(host: str) -> bool:
 
 
 def _hosts(bind: str, host: str, port: int, more: list[str] | tuple[str, ...]) -> list[str]:
-    """The values of the Host header that are accepted, against DNS rebinding."""
+    """Returns the values of the HTTP header Host that are accepted, against DNS rebinding.
+
+    more: further host names, from `--allow-host`.
+    """
     names = [_bracketed(host), bind.rpartition(":")[0], "localhost", *more]
     return [f"{name}:{port}" for name in names]
 

@@ -1,4 +1,4 @@
-"""`anchor verify`: checks all that a run stores.
+"""`anchor verify`: checks everything that a run stores.
 
 Every value is compared with the digest that was made where the value was captured; rows and
 metadata are compared with their checksums.
@@ -57,7 +57,11 @@ _LABEL = "its step, pass or call beside the values are not those of its row"
 
 @dataclass(frozen=True, slots=True)
 class _Damage:
-    """One damage: of one value or row, or (without a name) of a rank as a whole."""
+    """A damage that was found, with the reason in words.
+
+    It is of one record (its row, values or labels), or of a rank as a whole: then name, kind and
+    the fields after them are None.
+    """
 
     rank: int
     reason: str
@@ -71,7 +75,7 @@ class _Damage:
     attempt: int | None = None
 
     def line(self) -> str:
-        """The line that names the value and the damage."""
+        """Returns the line that is printed: which record or rank is damaged, and how."""
         from anchorlib.names import escape, join
 
         if self.name is None or self.kind is None:
@@ -87,10 +91,11 @@ class _Damage:
 class Report:
     """The result of verifying a run.
 
-    records: the number of committed rows.
-    values: the number of rows whose values are kept; bytes: the size of these values.
+    records: the number of committed records, each of which has a row in its rank's table.
+    values: the number of records whose values are kept; bytes: the size of these values.
     unchecked: rows without a checksum, written by an older version.
-    copied: for each rank that was copied while it was written, the number of rows left out.
+    copied: for each rank that was copied while it was written, the number of rows left out because
+        they were copied in part.
     """
 
     run: str
@@ -104,13 +109,13 @@ class Report:
 
     @property
     def code(self) -> ExitCode:
-        """The exit code of a command with this result."""
+        """The exit code: 1 where something is damaged, else 3 where there are gaps, else 0."""
         if self.damaged:
             return ExitCode.DIFFERENCE
         return ExitCode.INCOMPLETE if self.gaps else ExitCode.DONE
 
     def as_json(self) -> dict[str, Any]:
-        """The document of --json."""
+        """Returns the JSON document."""
         return {
             **{name: getattr(self, name) for name in _FIGURES},
             "damaged": [asdict(one) for one in self.damaged],
@@ -119,7 +124,7 @@ class Report:
         }
 
     def lines(self, screen: Screen) -> Iterator[str]:
-        """The lines for people: damages first, then gaps, the sum last."""
+        """Yields the lines to print: damages first, then gaps, the sum last."""
         from anchorlib.names import escape, join
 
         yield from (one.line() for one in self.damaged[:_SHOWN])
@@ -179,7 +184,10 @@ def verified(stored_run: FoundRun, tick: Tick) -> Report:
 
 
 def _unjoined(stored_run: FoundRun, ranks: list[int]) -> list[_Damage]:
-    """The damage of records that are missing between the parts of a rank."""
+    """Returns the damage where records are missing between the parts of a rank; [] for none.
+
+    ranks: the ranks that lie in several parts, because several collectors took them.
+    """
     from anchorlib.errors import StoreError
     from anchorlib.store import RunReader
 
@@ -226,7 +234,11 @@ def _verify_values(reader: RankReader, bad: list[int], report: Report, tick: Tic
 def _verify_rows(
     reader: RankReader, audit: RankAudit, report: Report, known: set[str]
 ) -> list[int]:
-    """The damaged rows; adds the errors of unreadable files to `known`."""
+    """Compares all rows of a rank with their checksums, and adds damages to the report.
+
+    Returns the numbers of damaged rows. known: gets the texts of errors of unreadable files, so
+    that none is reported twice.
+    """
     from anchorlib.errors import StoreError
 
     bad: list[int] = []
@@ -247,7 +259,7 @@ def _verify_rows(
 
 
 def _parts(reader: RankReader, rows: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """The rows, form by form, in parts whose values take about 16 MiB."""
+    """Splits row numbers into batches of one dtype and shape whose values take about 16 MiB."""
     import numpy as np
 
     numbers = reader.column("form")[rows]
@@ -268,7 +280,10 @@ def _itemsize(dtype: str) -> int:
 
 
 def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: Report) -> int:
-    """Verifies the values of some rows; returns their bytes, and adds damages to the report."""
+    """Compares the values of some rows with their digests, and adds damages to the report.
+
+    Returns the bytes of values that could be read.
+    """
     from anchorlib.errors import StoreError
 
     try:
@@ -305,7 +320,7 @@ def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
 
 
 def _cell(reader: RankReader, name: str, row: int) -> int | None:
-    """The value of a column in a row; None where the column cannot be read."""
+    """Returns the value of a column in a row; None where it cannot be read, being damaged."""
     from anchorlib.errors import StoreError
 
     try:

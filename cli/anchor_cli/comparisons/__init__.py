@@ -1,4 +1,4 @@
-"""The outputs of `anchor compare`: a report for a terminal, files for CI, rows of records."""
+"""The outputs of `anchor compare`: a report for a terminal, files for CI, tables of records."""
 
 from anchor_cli.comparisons.github import annotated, guarded, summarise
 from anchor_cli.comparisons.junit import write_junit

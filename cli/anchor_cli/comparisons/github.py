@@ -1,4 +1,4 @@
-"""A comparison for GitHub Actions: annotations of the run, and the summary of the step.
+"""The result of `anchor compare` for GitHub Actions: annotations, and the summary of the step.
 
 A line `::error title=TITLE::MESSAGE` on stdout becomes an annotation. %, CR and LF would end or
 forge such a line, so they are written as %25, %0D and %0A; in TITLE also `:` and `,` are encoded.
@@ -36,13 +36,17 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def guarded(lines: Sequence[str]) -> list[str]:
-    """The lines, between commands that stop the runner from looking for commands in them."""
+    """Puts lines between runner commands that stop the runner from looking for commands in them."""
     token = secrets.token_hex(16)
     return [f"::stop-commands::{token}", *lines, f"::{token}::"]
 
 
 def annotated(comparison: Comparison, code: ExitCode) -> list[str]:
-    """An annotation for the verdict, and where origins are to blame, one for each of the first."""
+    """Returns the annotations of a comparison as lines: one for the verdict, then for origins.
+
+    An origin is a difference whose inputs are equal. Origins have annotations, at most nine, where
+    the verdict is suspect or unexpected. code: the exit code of the command.
+    """
     level = "notice" if code == ExitCode.DONE else "error"
     if code == ExitCode.DONE and comparison.verdict in DOUBTED:
         level = "warning"
@@ -54,7 +58,10 @@ def annotated(comparison: Comparison, code: ExitCode) -> list[str]:
 
 
 def summarise(comparison: Comparison, commands: Sequence[str]) -> None:
-    """Appends the comparison to the step's summary, if there is one; an error is only noted."""
+    """Appends the comparison to the summary file of the GitHub step, if there is one.
+
+    commands: what to run next. A file that cannot be written is only reported on stderr.
+    """
     place = os.environ.get(_SUMMARY)
     if not place:
         return

@@ -1,4 +1,7 @@
-"""The table of how differences grow, steps by kinds, as high and wide as there is room for."""
+"""The table of `anchor compare` that shows how differences grow: a row a step, a column a kind.
+
+It takes as many lines and columns as there is room for.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,11 @@ _KEPT = ("step", "score")  # columns that are never cut
 
 
 def growth(section: Section, width: int, screen: Screen) -> ReportPart:
-    """The block of the section; it shows the first row, the last, and as many between as fit."""
+    """Returns the table as a part of the terminal report, which knows how to shrink.
+
+    section: title, column heads and rows. It shows the first row, the last, and as many between
+    them as fit; width: of the terminal.
+    """
     head = titled(screen, section.title, section.head)
     last = len(section.heads) - 1
     columns = [
@@ -40,7 +47,7 @@ def growth(section: Section, width: int, screen: Screen) -> ReportPart:
 
 
 def spread(items: Sequence[Item], count: int) -> list[Item]:
-    """`count` of the items: the first, the last, and some between them, evenly."""
+    """Returns `count` of the items: the first, the last, and some evenly spaced between them."""
     if count >= len(items):
         return list(items)
     last = max(count - 1, 1)

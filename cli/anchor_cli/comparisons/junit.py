@@ -1,4 +1,4 @@
-"""A comparison as JUnit XML, which CI systems show as tests.
+"""The result of `anchor compare` as JUnit XML, which CI systems show as tests.
 
 One case is the verdict: it fails where the exit code is not 0. Every tensor and kind is a case too:
 
@@ -36,7 +36,11 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Tensor:
-    """The counts of one tensor and kind: records, differing records, the first differing step."""
+    """Counts of one tensor and kind.
+
+    records: how many were compared; differing: how many of them differ; first: the first step with
+    a difference.
+    """
 
     records: int = 0
     differing: int = 0
@@ -50,7 +54,7 @@ class _Tensor:
 
 
 def write_junit(comparison: Comparison, code: ExitCode, file: IO[str]) -> None:
-    """Writes the document; `code`: the exit code of the command."""
+    """Writes the comparison as JUnit XML; code: the exit code of the command."""
     failing = code != ExitCode.DONE and comparison.verdict in DOUBTED
     cases = [_verdict(comparison, code), *_tensors(comparison, failing=failing)]
     suites = ET.Element("testsuites")
@@ -108,7 +112,10 @@ def _said(comparison: Comparison) -> list[str]:
 
 
 def _tensors(comparison: Comparison, *, failing: bool) -> list[ET.Element]:
-    """A case for each tensor and kind, in the order in which A ran."""
+    """Returns a test case for each tensor and kind, in the order in which run A recorded them.
+
+    failing: whether the verdict makes the command fail; only then cases can fail.
+    """
     origins: dict[Key, list[Origin]] = {}
     for origin in comparison.origins if failing else ():
         origins.setdefault((origin.place.name, origin.place.kind), []).append(origin)

@@ -1,4 +1,4 @@
-"""Reads the file of --map, which gives names of A their names in B."""
+"""Reads the file of `anchor compare --map`: which tensor name of run A is which name of run B."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["read_names"]
 
 
 def read_names(place: str | None) -> dict[str, str]:
-    """The names of A, each with its name in B.
+    """Returns tensor names of run A, each with its name in run B.
 
     place: FILE.csv with two columns (empty rows, and rows that start with #, are skipped), or
-        FILE.json with an object of texts; None: no names.
-    Raises OptionError.
+        FILE.json with an object of texts. {} where it is None.
+    Raises OptionError for a file that cannot be read or parsed.
     """
     if place is None:
         return {}

@@ -1,7 +1,7 @@
-"""The matched records of two runs as CSV and JSON lines, a row each, in A's order of execution.
+"""Writes the matched records of two runs as CSV or JSON lines: `anchor compare --csv`, `--jsonl`.
 
-The records are read and written in columns of some thousand rows: a million records take little
-memory, and a few microseconds each.
+There is a row for each pair, in run A's order of execution. Pairs are read and written as columns
+of some thousand rows: a million pairs take little memory, and a few microseconds each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _COLUMNS = (
 
 
 def write_csv(comparison: Comparison, file: IO[str]) -> None:
-    """Writes coordinates, digests and distances; equal pairs have no distances (empty cells)."""
+    """Writes a CSV row for each pair of records: coordinates, digests and distances.
+
+    Pairs that are equal have empty cells in place of distances.
+    """
     writer = sheet(file)
     writer.writerow(_COLUMNS)
     for part in comparison.columns():
@@ -37,7 +40,10 @@ def write_csv(comparison: Comparison, file: IO[str]) -> None:
 
 
 def write_jsonl(comparison: Comparison, file: IO[str]) -> None:
-    """Writes a line for each pair, then a line of `type` summary with the document of --json."""
+    """Writes a JSON line for each pair of records, then a last line with the summary.
+
+    The last line has the `type` "summary", and what `--json` would print.
+    """
     summary = comparison.to_dict()
     head = {"schema_version": summary["schema_version"]}
     begin = json.dumps({**head, "type": "pair"}).removesuffix("}").replace("%", "%%")
@@ -49,13 +55,16 @@ def write_jsonl(comparison: Comparison, file: IO[str]) -> None:
 
 
 def _texts(part: dict[str, list[Any]]) -> Iterator[Sequence[str]]:
-    """The columns, each value as JSON text."""
+    """Yields the columns of some pairs, in the order of _COLUMNS, with each value as JSON text."""
     for name in _COLUMNS:
         yield _mapped(part[name], json.dumps if name in _TEXTS else _json)
 
 
 def _mapped(values: Sequence[Any], into: Callable[[Any], Any]) -> list[Any]:
-    """`into` of each value; texts repeat, so `into` is called once for each different text."""
+    """Applies `into` to each value of a column and returns the results.
+
+    For strings, which repeat a lot, `into` is called once for each distinct value.
+    """
     if not isinstance(values[0], str):
         return [into(value) for value in values]
     known = {value: into(value) for value in set(values)}
@@ -69,7 +78,7 @@ def _json(value: Any) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """The value as a CSV cell that spreadsheets and dataframes read."""
+    """Returns a value as a CSV cell that spreadsheets and DataFrames read; "" for None and NaN."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,7 @@
-"""The table of which run is nearer to a reference: a row for each origin, as wide as fits."""
+"""The table of `anchor compare REF A B` that says which of A and B is nearer to the reference.
+
+It has a row for each origin: a difference whose inputs are equal.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,11 @@ __all__ = ["reference"]
 
 
 def reference(section: Section, width: int, screen: Screen) -> ReportPart:
-    """The block of the section; it shows the first rows, as many as fit."""
+    """Returns the table as a part of the terminal report, which knows how to shrink.
+
+    section: title, column heads and rows; of the rows the first are shown, as many as fit.
+    width: of the terminal.
+    """
     first, *rest = wrapped(f"{section.title}  {section.subject}{section.head}", width, 2)
     head = [first.replace(section.title, screen.style(section.title, 1), 1), *rest]
     if not section.rows:

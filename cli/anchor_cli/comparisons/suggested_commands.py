@@ -1,4 +1,7 @@
-"""The commands to run after `compare`: they settle a suspicion, or show the records to blame."""
+"""Suggests commands to run after `anchor compare`.
+
+They decide whether a suspicion is right, or show the records that are to blame.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ _ANOTHER_START = 1000.0  # in eps; a rerun that starts a rounding error away doe
 
 
 def next_commands(comparison: Comparison, runs: tuple[str, str], store: str) -> list[str]:
-    """The commands to paste into a shell after this verdict; none where all is well.
+    """Returns the commands to paste into a shell next; [] where all is well.
 
-    Advice that no command can carry out is a comment (# …).
+    Advice that no command can carry out is a shell comment (# …).
 
     runs: A and B as the user named them: names, paths or URLs.
     """
@@ -46,7 +49,10 @@ def next_commands(comparison: Comparison, runs: tuple[str, str], store: str) -> 
 
 
 def _looking(comparison: Comparison, runs: tuple[str, str], store: str) -> list[str]:
-    """The commands that show the record to blame in both runs."""
+    """Returns an `anchor stats` command for each run, which shows the record that is to blame.
+
+    [] where no record differs.
+    """
     if comparison.first is None:
         return []
     blamed = [one for one in comparison.origins if one.cls in _BLAMED] or list(comparison.origins)
@@ -61,7 +67,10 @@ def _looking(comparison: Comparison, runs: tuple[str, str], store: str) -> list[
 
 
 def _outside(comparison: Comparison, runs: tuple[str, str], store: str) -> list[str]:
-    """What to do where the runs started from different values, or were recorded too late."""
+    """Returns advice where the runs started from different values, or were recorded too late.
+
+    [] where neither is the case.
+    """
     unequal = [one for one in comparison.origins if one.cls == "starts_unequal"]
     if any(one.measure.measured == "shape" for one in unequal):
         return [
@@ -88,9 +97,10 @@ def _of_optimizer(kind: str) -> bool:
 
 
 def _line(command: str, run: str, store: str, *words: str, other: str | None = None) -> str:
-    """One `anchor` command, quoted for a shell and escaped for a terminal.
+    """Returns an `anchor` command as one line, quoted for a shell and escaped for a terminal.
 
-    other: a second run among the words.
+    command: its name; words: what follows the run. other: a second run among the words. --store is
+    added where a run needs it.
     """
     placed = _is_place(run) and (other is None or _is_place(other))
     where = [] if store == _DEFAULT or placed else ["--store", store]
@@ -98,12 +108,12 @@ def _line(command: str, run: str, store: str, *words: str, other: str | None = N
 
 
 def _is_place(run: str) -> bool:
-    """Whether the run is a path or a URL, which needs no --store."""
+    """Returns whether a run was named by a path or a URL, which needs no `--store`."""
     return "://" in run or os.sep in run or run.endswith(".zarr")
 
 
 def _place_of(run: str, store: str) -> str | None:
-    """The store of the run; None for the default store."""
+    """Returns the store of a run, from its path or URL or else `store`; None for the default."""
     if "://" in run:
         return run.rpartition("/")[0]
     if _is_place(run):

@@ -1,4 +1,4 @@
-"""The report of `compare` for a terminal: the sections of a comparison, the answer near the top.
+"""The report of `anchor compare` for a terminal: the sections of a comparison, the verdict first.
 
 The report has at most 25 lines of 80 columns (in a pipe, of as many columns as COLUMNS asks for).
 The sentence of the verdict is never cut: its lines beyond five are added to the 25. A command under
@@ -45,7 +45,7 @@ _READABLE = 24  # a name cut below this gets the text behind it on the next line
 
 
 def report(comparison: Comparison, commands: Sequence[str], screen: Screen) -> list[str]:
-    """The lines of the report; `commands`: the commands to run next."""
+    """Returns the lines of the report; commands: what to run next, shown under NEXT."""
     width = screen.asked or min(screen.width or _COLUMNS, _COLUMNS)
     width = max(width, _NARROW)
     blocks = [_drawn(one, width, screen) for one in sections(comparison)]
@@ -114,7 +114,10 @@ def _first(section: Section, width: int, screen: Screen) -> ReportPart:
 
 
 def _named(before: str, name: str, after: str, width: int) -> list[str]:
-    """A line with a name in it, which is cut where needed; two lines where no name fits."""
+    """Returns a line of the texts `before`, `name` and `after`, with the name cut to fit `width`.
+
+    Two lines where fewer than eight columns would be left for the name.
+    """
     room = width - width_of(before) - width_of(after)
     if room < min(width_of(name), _LEAST):
         return [before.rstrip(), *_named("    ", name, after, max(width, 4 + _LEAST))]
@@ -158,7 +161,10 @@ def _operations(section: Section, width: int, screen: Screen) -> ReportPart:
 
 
 def _operation(one: Entry, width: int) -> list[str]:
-    """The lines of one operation: its module's name is cut, the operations' names are wrapped."""
+    """Returns the lines about one place where the runs' traced operations differ.
+
+    The module's name is cut, the operations' names are wrapped.
+    """
     a, b = one.sides or ("", "")
     line = _named(f"  {one.where} of ", one.name, ":", width)[-1]
     ran = f"{line} A {a} | B {b}" if a != b else f"{line} {a}"
@@ -167,7 +173,10 @@ def _operation(one: Entry, width: int) -> list[str]:
 
 
 def _measured(one: Entry, width: int) -> list[str]:
-    """How an origin was made, and how far apart it is: on one line if both fit in two."""
+    """Returns texts about an origin: how it was computed, and how far the runs are apart there.
+
+    They are one text if that fits into two lines, else two.
+    """
     joined = ": ".join(filter(None, (one.made, one.far)))
     fits = len(wrapped(f"    {joined}", width, 3, "      ")) <= 2
     return [joined] if fits else [one.made, one.far]
@@ -190,7 +199,10 @@ def _notes(section: Section, width: int, screen: Screen) -> ReportPart:
 
 
 def _next(commands: Sequence[str], width: int, screen: Screen) -> list[ReportPart]:
-    """The block of commands to be pasted, each on one line, and of advice as comments."""
+    """Returns the section NEXT, with each command on one line, as a list; [] for no commands.
+
+    Advice, which begins with #, is wrapped.
+    """
     if not commands:
         return []
     lines = [

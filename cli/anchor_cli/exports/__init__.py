@@ -1,4 +1,4 @@
-"""Writers of a run for other tools: TensorBoard, Weights & Biases, MLflow, zarr."""
+"""The writers of `anchor export`: for TensorBoard, Weights & Biases, MLflow and zarr."""
 
 from anchor_cli.exports.exported import Exported
 from anchor_cli.exports.hierarchy import write_zarr

@@ -1,13 +1,15 @@
-"""The points and the verdict that `export` writes, the same for TensorBoard, W&B and MLflow.
+"""What `anchor export` writes to TensorBoard, W&B and MLflow alike: points, and a verdict.
+
+A point is a value under a tag at a step:
 
     value/loss               the value of a tensor of one number
     grad l2/fc1.bias         the norm of any other tensor
-    grad log2/fc1.bias       its histogram over exponents, so that a bin is a power of two
+    grad log2/fc1.bias       the histogram of its exponents, so that a bin is a power of two
     vs eager differing/grad  with --against: how many records of that kind differ at that step
     vs eager eps/grad        the median of these differences, in units of rounding
 
-A writer takes the points of one rank in the order of their steps, and the verdict as texts and
-numbers. It only decides how its tool shows them.
+The writer for each tool gets the points of one rank in the order of their steps, and the verdict as
+texts and numbers. It only decides how the tool shows them.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ _AT_ONCE = 4096  # records whose histograms are held in memory
 
 
 class Point(NamedTuple):
-    """One value under one tag at one step; `time` is in seconds since the epoch."""
+    """One number or histogram under a tag at a step.
+
+    group, name: the two parts of the tag. time: when it was recorded, in seconds since the epoch.
+    """
 
     group: str
     name: str
@@ -43,39 +48,42 @@ class Point(NamedTuple):
 
     @property
     def tag(self) -> str:
-        """As "grad l2/fc1.bias": all three tools group tags by the part before the slash."""
+        """The tag, as "grad l2/fc1.bias": the tools group tags by the part before the slash."""
         return f"{self.group}/{self.name}"
 
 
 class ExportedVerdict(NamedTuple):
-    """The verdict of a comparison: its texts, and its counts."""
+    """The verdict of a comparison, for a writer.
+
+    texts: the other run's name, the verdict and its sentence. numbers: counts of records, by name.
+    """
 
     texts: Mapping[str, str]
     numbers: Mapping[str, int]
 
 
 class ExportedPoints(NamedTuple):
-    """The number of points that were written."""
+    """How many points were written: numbers (scalars) and histograms."""
 
     scalars: int = 0
     histograms: int = 0
 
     def plus(self, point: Point) -> ExportedPoints:
-        """These counts and one more for `point`."""
+        """Returns the counts with `point` counted too."""
         if isinstance(point.value, float):
             return self._replace(scalars=self.scalars + 1)
         return self._replace(histograms=self.histograms + 1)
 
     def add(self, other: ExportedPoints) -> ExportedPoints:
-        """The sum of both counts."""
+        """Returns the sums of both counts."""
         return ExportedPoints(self.scalars + other.scalars, self.histograms + other.histograms)
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The selected series of a run, and its comparison with another run.
+    """What is to be exported of a run: the selected series, and a comparison with another run.
 
-    comparison: the one whose B is this run; None without --against.
+    comparison: that run against this one; None without --against.
     """
 
     run: str
@@ -89,15 +97,21 @@ class Exported:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that have records, ascending; each becomes a run of its own in the tool."""
+        """The ranks that have selected records, ascending; each becomes a run in the other tool."""
         return sorted({one.rank for one in self.series})
 
     def title(self, rank: int) -> str:
-        """The name of a rank in the tool: the run's name where the run has a single rank."""
+        """Returns the name that a rank gets in the other tool.
+
+        It is the run's name where there is a single rank, else as "run1 rank 3".
+        """
         return self.run if len(self.ranks) == 1 else f"{self.run} rank {rank}"
 
     def verdict(self, rank: int) -> ExportedVerdict | None:
-        """The verdict, for the first rank alone: it is about all ranks, and is written once."""
+        """Returns the verdict to write with a rank, which is about all ranks.
+
+        None for all ranks but the first, so that it is written once, and without a comparison.
+        """
         return (
             None
             if self.comparison is None or rank != self.ranks[0]
@@ -105,7 +119,7 @@ class Exported:
         )
 
     def points(self, rank: int, tick: Tick) -> Iterator[Point]:
-        """All points of one rank, in the order of steps; calls `tick` on the way."""
+        """Yields all points of one rank in the order of steps; tick: the progress bar."""
         labelled = [(one, _several(one)) for one in self.series if one.rank == rank]
         spans = _spans([one for one, _ in labelled])
         first = rank == self.ranks[0]
@@ -126,7 +140,7 @@ def _step(point: Point) -> int:
 
 
 def _spans(series: Sequence[Series]) -> list[range]:
-    """Ranges of steps that hold some thousand records each."""
+    """Splits all steps of some series into ranges with some thousand records each."""
     steps, counts = np.unique(
         np.concatenate([one.columns["step"] for one in series]), return_counts=True
     )
@@ -139,7 +153,10 @@ def _spans(series: Sequence[Series]) -> list[range]:
 
 
 def _several(series: Series) -> list[str]:
-    """The coordinates in which the records of one step differ."""
+    """Returns which of pass_index, call and phase have several values in a series.
+
+    These are then part of a point's name, so that the points of a step are told apart.
+    """
     columns = series.columns
     return [name for name in ("pass_index", "call", "phase")
             if len(set(columns[name].tolist())) > 1]  # fmt: skip
@@ -167,7 +184,10 @@ def _points(series: Series, several: Sequence[str]) -> Iterator[Point]:
 
 
 def _only(series: Series, at: int, *, kept: bool) -> float:
-    """The value of a record of one number; without kept values, its sum, NaN if not finite."""
+    """Returns the value of a record that holds one number; `at` is its position in the series.
+
+    Where values were not kept, it comes from the summary: the sum, or NaN if it was not finite.
+    """
     if kept:
         return float(series.record(at).array.real)
     odd = series.columns["nan"][at] or series.columns["inf"][at]
@@ -185,7 +205,7 @@ def _verdict_of(comparison: Comparison) -> ExportedVerdict:
 
 
 def _growth_of(comparison: Comparison) -> Iterator[Point]:
-    """The growth of differences, at the steps of the exported run."""
+    """Yields points that show how differences grow, at the steps of the exported run."""
     group = f"vs {escape(comparison.a)}"
     for one in comparison.growth:
         place = (escape(one.kind), one.step + comparison.step_offset, 0.0)

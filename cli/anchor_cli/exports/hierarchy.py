@@ -1,4 +1,7 @@
-"""A run as a zarr hierarchy in files, with an array for each tensor: `Run.zarr`, written out."""
+"""Writes a run as a zarr hierarchy with an array for each tensor: what `Run.zarr` shows, as files.
+
+A run on disk has an array for each dtype and shape instead.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ _OF_ARRAYS = 6  # parts of the key of an array's zarr.json
 def write_zarr(run: str, series: Sequence[Series], place: Path, tick: Tick) -> dict[str, Any]:
     """Writes series into the folder `place`; the folder appears complete, or not at all.
 
+    Returns what the command prints: the folder, and the number of arrays. tick: the progress bar.
     Raises OptionError where the folder cannot be written, or holds anything but an earlier export.
     """
     from anchorlib.reading import tensor_tree
@@ -51,7 +55,10 @@ def write_zarr(run: str, series: Sequence[Series], place: Path, tick: Tick) -> d
 
 
 def _write(tree: Location, folder: Path, tick: Tick) -> int:
-    """Writes all files; returns how many arrays of values are among them."""
+    """Writes all files of a zarr hierarchy into a folder; returns how many arrays of values it has.
+
+    tree: where the files are read from.
+    """
     keys = list(_keys(tree, ""))
     for done, key in enumerate(keys, 1):
         path = folder / key
@@ -75,7 +82,7 @@ def _keys(tree: Location, folder: str) -> Iterator[str]:
 
 
 def _may_be_replaced(place: Path) -> bool:
-    """Whether a folder may be replaced: it is missing, empty, or an earlier export."""
+    """Returns whether a folder may be replaced: it is missing, empty, or an earlier export."""
     if not place.exists():
         return True
     try:

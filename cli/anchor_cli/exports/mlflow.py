@@ -1,4 +1,4 @@
-"""A run as runs of MLflow: scalars become metrics, histograms artifacts, the verdict tags.
+"""Exports a run to MLflow: scalars become metrics, histograms artifacts, the verdict tags.
 
 MLflow has no histograms: the artifact `histograms/grad log2/fc1.bias.jsonl` has a line for each
 record, with its step, its time and its bins by exponent. MLflow allows few characters in the name
@@ -44,8 +44,9 @@ _SETTINGS = {
 
 
 def write_tracking(exported: Exported, place: str, tick: Tick) -> dict[str, Any]:
-    """Writes a run for each rank into the experiment `anchorlib`.
+    """Writes an MLflow run for each rank into the experiment `anchorlib`.
 
+    place: a folder or a tracking URI. Returns what the command prints: place, runs and counts.
     Raises MissingExtraError without the package `mlflow`, OptionError where MLflow refuses.
     """
     # Set first: mlflow reads them when it is imported, or later.
@@ -126,7 +127,11 @@ def _add_histogram(folder: Path, point: Point) -> None:
 
 
 def _key(point: Point) -> str:
-    """The tag as a path of two parts in MLflow's characters; different for different tags."""
+    """Returns a point's tag in the characters that MLflow allows, as "group/name".
+
+    Where characters had to be replaced, a hash of the tag is appended, so that no two tags become
+    equal.
+    """
     parts = [_OTHER.sub("_", one).strip(". ")[:_LONGEST] or "_" for one in point[:2]]
     if parts != [*point[:2]]:
         parts[1] += f" {hashlib.sha256(point.tag.encode()).hexdigest()[:8]}"

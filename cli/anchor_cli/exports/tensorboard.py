@@ -1,4 +1,4 @@
-"""A run as event files of TensorBoard: the points of `exported`, and the verdict as a text.
+"""Exports a run as event files of TensorBoard: scalars, histograms, and the verdict as a text.
 
 Each rank has one file, whose name is always the same, so that a second export replaces the first.
 """
@@ -24,8 +24,10 @@ _FILE = "events.out.tfevents.0.anchorlib"
 
 
 def write_events(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
-    """Writes into one folder, or for several ranks into a folder each: TensorBoard's runs.
+    """Writes an event file into the folder of the run, or for several ranks into a folder each.
 
+    TensorBoard shows each folder as a run. place: the log directory. Returns what the command
+    prints: the folder, and counts.
     Raises MissingExtraError without the package `tensorboard`, OptionError where a folder cannot be
     made or written.
     """
@@ -60,7 +62,7 @@ def _write_rank(
 
 
 class _Protos:
-    """TensorBoard's message classes, imported when an export needs them."""
+    """TensorBoard's protobuf classes, which are imported when an export needs them."""
 
     def __init__(self) -> None:
         try:
@@ -78,14 +80,17 @@ class _Protos:
             ) from None
 
     def encoded(self, point: Point) -> bytes:
-        """One event with the value of a point."""
+        """Returns a serialized event with the value of a point."""
         if isinstance(point.value, float):
             return self._event(point.tag, point, simple_value=point.value)
         bins = self._summaries.HistogramProto(**_bins(point.value))
         return self._event(point.tag, point, histo=bins)
 
     def text(self, verdict: ExportedVerdict, at: Point) -> bytes:
-        """One event with the verdict, for TensorBoard's text dashboard."""
+        """Returns a serialized event with the verdict, for TensorBoard's text dashboard.
+
+        at: the point whose step and time the event gets.
+        """
         lines = [verdict.texts["verdict"].upper(), verdict.texts["sentence"]]
         lines += [f"{name}: {value:,}" for name, value in verdict.numbers.items()]
         # TensorBoard reads texts as Markdown; an indented block is shown as it is.
@@ -107,7 +112,10 @@ class _Protos:
 
 
 def _bins(histogram: Log2Histogram) -> dict[str, Any]:
-    """The histogram as TensorBoard's, with a bucket for each exponent from first to last."""
+    """Converts a histogram to the fields of TensorBoard's HistogramProto.
+
+    Its x axis is the exponent, with a bucket for each exponent from the first to the last.
+    """
     exponents = range(min(histogram.bins), max(histogram.bins) + 1)
     counts = [histogram.bins.get(exponent, 0) for exponent in exponents]
     middle = [(exponent + 0.5, count) for exponent, count in zip(exponents, counts, strict=True)]

@@ -1,4 +1,4 @@
-"""A run as offline runs of Weights & Biases, which `wandb sync` uploads.
+"""Exports a run as offline runs of Weights & Biases, which `wandb sync` uploads.
 
 Each rank becomes a run of W&B with the same steps; the axis of a histogram is the exponent.
 Nothing is sent, and little about this machine is written: no code, packages or measurements.
@@ -37,9 +37,10 @@ _QUIET = {
 
 
 def write_offline(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
-    """Writes an offline run for each rank below `place`, which is made.
+    """Writes an offline run of W&B for each rank, below the folder `place`, which is made.
 
-    Raises MissingExtraError without the package `wandb`, OptionError where it cannot write there.
+    Returns what the command prints: place, folders and counts. Raises MissingExtraError without the
+    package `wandb`, OptionError where the folder cannot be written.
     """
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb is imported
     try:
@@ -107,7 +108,10 @@ def _value(point: Point, wandb: Any) -> Any:
 
 
 def _bins(histogram: Log2Histogram) -> tuple[list[int], list[int]]:
-    """Counts and edges; a bin holds 1, 2, 4, … exponents, so that at most 512 bins are needed."""
+    """Converts a histogram to W&B's counts and bin edges, over exponents.
+
+    W&B takes at most 512 bins, so a bin holds 1, 2, 4, … exponents.
+    """
     first, stop = min(histogram.bins), max(histogram.bins) + 1
     width = 1
     while stop - first > width * _MOST_BINS:

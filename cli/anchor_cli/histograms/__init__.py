@@ -1,4 +1,4 @@
-"""Histograms: counted from values or read from an index, and drawn as text, PNG or HTML."""
+"""The histograms of `anchor hist`: counted, or read from an index; drawn as text, PNG or HTML."""
 
 from anchor_cli.histograms.answer import WRITERS, Answer
 from anchor_cli.histograms.indexed import answer_of_index

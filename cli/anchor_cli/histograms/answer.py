@@ -1,4 +1,4 @@
-"""The answer of `hist` as text, JSON and CSV, and as the picture for PNG and HTML."""
+"""The answer of `anchor hist` as text, JSON and CSV, and as the picture for PNG and HTML."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ _STRIP = 24  # the least width of a strip on a narrow terminal
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The histogram of all selected records together, and that of each tensor.
+    """What `anchor hist` answers: the histograms of the selected records.
 
-    dtypes: the dtypes of the tensors; subnormals were counted in these.
+    whole: of all together. parts: one for each tensor and kind. dtypes: the dtypes of the tensors,
+    in which subnormals were counted. target: the format of `--as`; None without that option.
     """
 
     whole: Measured
@@ -53,30 +54,33 @@ class Answer:
         target: NarrowFormat | None,
         over: Over = map,
     ) -> Answer:
-        """Counts the histograms; `over` maps the counting over blocks."""
+        """Counts the histograms of the selected records and returns the answer.
+
+        run: its name. over: the map function by which blocks of records are counted.
+        """
         parts = measured(chosen, run, target, over)
         dtypes = list(dict.fromkeys(one.info.dtype for one in chosen))
         return cls(pooled(parts, selectors), parts, dtypes, target)
 
     @property
     def formats(self) -> list[str]:
-        """The formats whose limits are marked."""
+        """The number formats whose limits are marked: that of `--as`, else all known formats."""
         return list(FORMATS) if self.target is None else [self.target.fmt]
 
     @property
     def scale(self) -> float:
-        """The factor on values before they are compared with the limits."""
+        """The factor of `--scale`, by which values are multiplied before they meet the limits."""
         return 1.0 if self.target is None else self.target.scale
 
     def document(self) -> dict[str, object]:
-        """The JSON document: the pooled figures, and `parts` where there are several tensors."""
+        """Returns the JSON document: all records pooled, and `parts` where tensors are several."""
         whole = self.whole.document(self.target)
         if len(self.parts) == 1:
             return whole
         return {**whole, "parts": [part.document(self.target) for part in self.parts]}
 
     def rows(self) -> Iterator[tuple[str, str, str, int]]:
-        """The rows of the CSV: tensor, kind, bin (an exponent, or zero, nan, inf), count."""
+        """Yields the rows of the CSV: tensor, kind, bin (an exponent, or zero, nan, inf), count."""
         for part in self.parts:
             histogram = part.histogram
             apart = {"zero": histogram.zero, "nan": histogram.nan, "inf": histogram.inf}
@@ -84,7 +88,7 @@ class Answer:
                 yield part.tensor, part.kind or "", str(label), count
 
     def lines(self, screen: Screen) -> Iterator[str]:
-        """The lines for a terminal or a pipe."""
+        """Yields the lines to print: figures, bars of all records, and a line for each tensor."""
         yield screen.style(f"{self.whole.run}  {self._title}", 1)
         yield _figures(self.whole)
         yield from self._remarks(self.whole)
@@ -96,7 +100,7 @@ class Answer:
             yield from self._each(screen)
 
     def picture(self) -> Picture:
-        """A picture with a panel for each tensor; beyond twelve tensors, one pooled panel."""
+        """Returns a picture with a panel for each tensor, or one pooled panel for more than 12."""
         titled = [(_name(part), part) for part in self.parts]
         if len(titled) > _MOST_PANELS:
             titled = [(self._title, self.whole)]
@@ -129,7 +133,10 @@ class Answer:
             )
 
     def _suggestion(self) -> Iterator[str]:
-        """With --as, the line that suggests the scales at which the fewest elements are lost."""
+        """Yields with `--as` a line that suggests the scales at which the fewest elements are lost.
+
+        Nothing is yielded without --as, or where no scale can be suggested.
+        """
         if self.target is None:
             return
         suggested = scales_for(self.whole.histogram, self.target.fmt)
@@ -145,7 +152,10 @@ class Answer:
         yield f"suggested {scales}: {overflow}, least underflow ({percent(suggested.underflow)})"
 
     def _each(self, screen: Screen) -> Iterator[str]:
-        """A line for each tensor: its figures, and its histogram as a strip on a common axis."""
+        """Yields a line for each tensor: counts, and the histogram in one line of marks.
+
+        The marks of all lines share one axis of exponents.
+        """
         bins = self.whole.histogram.bins
         lowest, highest = min(bins, default=0), max(bins, default=0)
         cells = [_cells(part) for part in self.parts]
@@ -195,4 +205,4 @@ WRITERS: Mapping[str, Callable[[Answer, IO[bytes]], None]] = {
     ".csv": _write_csv,
     ".json": _write_json,
 }
-"""The writer for each suffix."""
+"""For each suffix of the output file the function that writes it."""

@@ -1,4 +1,6 @@
-"""A log2 histogram in text: a row for each exponent, largest on top; zeros and non-finite below.
+"""Draws a log2 histogram as text: a row for each exponent, the largest on top.
+
+Zeros, NaN and infinities have rows below:
 
        2^-13       3   0.6 %  #
     ------ fp16, e5m2 smallest normal 2^-14 ------
@@ -40,7 +42,10 @@ class _Row:
 def drawn(
     histogram: Log2Histogram, formats: Sequence[str], screen: Screen, *, scale: float = 1.0
 ) -> Iterator[str]:
-    """The lines of one histogram, with the limits of `formats` between its rows."""
+    """Yields the lines of one histogram, with the limits of number formats between its rows.
+
+    scale: the factor by which values are multiplied before they are stored in these formats.
+    """
     axis = _axis(histogram)
     apart = [
         _Row("zero", histogram.zero, _YELLOW),
@@ -59,7 +64,10 @@ def drawn(
 
 
 def _axis(histogram: Log2Histogram) -> list[_Row]:
-    """Rows from the largest exponent to the smallest; many exponents share rows evenly."""
+    """Returns a row for each exponent, from the largest to the smallest.
+
+    Where there are more than 64 exponents, each row stands for the same number of them.
+    """
     if not histogram.bins:
         return []
     lowest, highest = min(histogram.bins), max(histogram.bins)
@@ -97,14 +105,17 @@ class _Layout:
         return text.rstrip()
 
     def limit(self, limit: Limit) -> str:
-        """A line across the picture at the limit of a format."""
+        """Returns a line across the picture that marks the limit of a number format."""
         dash = "─" if self.screen.glyphs else "-"
         text = f"{dash * 4} {limit.label('2^{}'.format)} "
         return self.screen.style(text + dash * max(4, self.width - len(text)), _DIM)
 
 
 def bar(length: float, width: int, screen: Screen) -> str:
-    """A bar of `length` (1 fills `width`); a longer one ends in an arrow, a tiny one shows."""
+    """Returns a bar as text; length: as a share of `width` columns.
+
+    A bar longer than 1 is cut and ends in an arrow; any length above 0 shows at least a mark.
+    """
     if length > 1:
         return ("█" if screen.glyphs else "#") * (width - 1) + ("▶" if screen.glyphs else ">")
     if not screen.glyphs:
@@ -114,7 +125,7 @@ def bar(length: float, width: int, screen: Screen) -> str:
 
 
 def percent(part: int | float, whole: int | float = 1) -> str:
-    """A share in percent with one decimal; 0 % and 100 % only where the share is exactly that."""
+    """Formats a share in percent, as "48.0 %"; 0 % and 100 % only where it is exactly that."""
     if not whole or not part:
         return "0 %"
     share = 100 * part / whole
@@ -126,9 +137,9 @@ def percent(part: int | float, whole: int | float = 1) -> str:
 
 
 def strip(histogram: Log2Histogram, lowest: int, highest: int, room: int, screen: Screen) -> str:
-    """A histogram in one line of at most `room` marks: the higher a mark, the more elements.
+    """Draws a histogram in one line of at most `room` marks: the higher a mark, the more elements.
 
-    Each mark stands for the same number of exponents, as many as make lowest … highest fit.
+    lowest, highest: the exponents of the axis. Each mark stands for the same number of exponents.
     """
     ramp = " ▁▂▃▄▅▆▇█" if screen.glyphs else " .:-=+*#@"
     each = -(-(highest - lowest + 1) // room)

@@ -21,10 +21,10 @@ __all__ = ["Limit", "limits_of", "limits_within"]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit of a format, or of several formats that share it.
+    """A limit of a number format, or of several formats that have the same one.
 
-    value: the limit in the format.
-    end: "largest", "smallest normal" or "smallest subnormal".
+    value: the limit, as 65504. end: "largest", "smallest normal" or "smallest subnormal".
+    scale: the factor by which values are multiplied before they are stored in the format.
     """
 
     value: float
@@ -34,13 +34,13 @@ class Limit:
 
     @property
     def at(self) -> float:
-        """log2 of the magnitude that, multiplied by the scale, is the limit."""
+        """Where the limit is on the axis of exponents: log2(value / scale)."""
         return math.log2(self.value) - math.log2(self.scale)
 
     def label(self, power: Callable[[int], str]) -> str:
-        """The limit as "fp16, e5m2 smallest normal 2^-14"; `power` writes a power of two.
+        """Returns the limit as text, as "fp16, e5m2 smallest normal 2^-14" or "e4m3 largest 448".
 
-        A format's largest number is no power of two: "e4m3 largest 448".
+        power: formats an exponent as a power of two.
         """
         largest = self.end == "largest"
         value = f"{self.value:g}" if largest else power(math.frexp(self.value)[1] - 1)
@@ -49,7 +49,10 @@ class Limit:
 
 
 def limits_of(fmt: str) -> list[tuple[float, str]]:
-    """(value, which end) of a format's three limits; `fmt` is a short name or torch's."""
+    """Returns the three limits of a number format, each as (value, name), as (65504.0, "largest").
+
+    fmt: a short name ("fp16") or torch's name ("float16").
+    """
     kind = dtype(FORMATS.get(fmt, fmt))
     assert kind.smallest_normal_exponent is not None
     assert kind.eps is not None
@@ -65,7 +68,10 @@ def limits_of(fmt: str) -> list[tuple[float, str]]:
 def limits_within(
     formats: Sequence[str], lowest: float, highest: float, scale: float = 1.0
 ) -> list[Limit]:
-    """The limits with lowest < log2 <= highest, largest first; formats that agree share one."""
+    """Returns the limits of some formats with lowest < `Limit.at` <= highest, the largest first.
+
+    Formats that have the same limit share one Limit.
+    """
     shared: dict[tuple[float, str], list[str]] = {}
     for fmt in formats:
         for value, end in limits_of(fmt):

@@ -1,4 +1,4 @@
-"""Histograms of an archived run, read from the run's index without reading any rank."""
+"""The answer of `anchor hist` for an archived run, from the run's index; no rank is read."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ __all__ = ["answer_of_index"]
 
 
 def answer_of_index(run: Run, selectors: Sequence[str], selection: Selection) -> Answer | None:
-    """The histogram of all records of the selected gradients; None where the index is not enough.
+    """Returns the histograms of the selected tensors from the run's index.
 
-    The ranks have to be read where the options choose among a tensor's records, where the run has
-    gaps, and where records carry loss scales, about which `hist` remarks.
-
-    Raises the errors of `selected`.
+    None where the index is not enough: where the run has none, where the options select only some
+    of a tensor's records, where the run has gaps, and where values carry loss scales, about which
+    `anchor hist` prints a remark. Raises the errors of `selected`.
     """
     if selection != Selection(mode=selection.mode) or run.gaps():
         return None

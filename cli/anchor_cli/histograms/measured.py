@@ -1,4 +1,4 @@
-"""Histograms of selected records, and the shares that a narrower format would lose."""
+"""Counts histograms of selected records, and which shares a narrower number format would lose."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["Measured", "NarrowFormat", "measured", "pooled"]
 
 @dataclass(frozen=True, slots=True)
 class NarrowFormat:
-    """The format of --as, and the factor on values before they are stored in it."""
+    """The number format of `--as`, with the factor of `--scale`.
+
+    Values are multiplied by the factor before they would be stored in the format.
+    """
 
     fmt: str
     scale: float = 1.0
@@ -27,11 +30,13 @@ class NarrowFormat:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One histogram: of one tensor, or pooled from several.
+    """A counted histogram, of one tensor, or of several tensors pooled.
 
     tensor, kind: the tensor's name and kind; for a pooled histogram the selectors, and the kind
-        if all tensors have the same.
-    shares: the shares that --as asks for; None without --as.
+        if all tensors have the same, else None.
+    records: how many records were counted.
+    shares: which shares would underflow, become subnormal or overflow in the format of `--as`;
+        None without that option.
     """
 
     run: str
@@ -44,7 +49,7 @@ class Measured:
     shares: Shares | None = None
 
     def document(self, target: NarrowFormat | None) -> dict[str, object]:
-        """The histogram as an object of the JSON document."""
+        """Returns the histogram as an object of the JSON document; target: the format of `--as`."""
         about: dict[str, object] = {
             "run": self.run,
             "tensor": self.tensor,
@@ -64,7 +69,11 @@ class Measured:
 def measured(
     parts: Sequence[Selected], run: str, target: NarrowFormat | None, over: Over
 ) -> list[Measured]:
-    """The histogram of each tensor, over all its ranks; `over` maps the counting over blocks."""
+    """Counts the histogram of each selected tensor, over all its ranks.
+
+    run: its name. target: the format of `--as`. over: the map function by which blocks of records
+    are counted.
+    """
     every = [one for part in parts for one in part.series]
     histograms = [
         Log2Histogram.pooled(of_blocks) for of_blocks in spread(Series.histogram, every, over)
@@ -90,7 +99,10 @@ def measured(
 
 
 def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
-    """The sum of several histograms; a single one is returned as it is."""
+    """Returns several histograms added up; a single one is returned as it is.
+
+    selectors: as given by the user; they name the sum.
+    """
     if len(parts) == 1:
         return parts[0]
     kinds = {part.kind for part in parts}
@@ -110,7 +122,10 @@ def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
 def _shares(
     every: Sequence[Series], histograms: Sequence[Log2Histogram], target: NarrowFormat, over: Over
 ) -> list[Shares]:
-    """The shares of each series: from its histogram where that is exact, else from its values."""
+    """Returns for each series which shares of it the format `target` would lose.
+
+    They are computed from its histogram where that is exact, else from its values.
+    """
     shares = [shares_as(one, target.fmt, target.scale) for one in histograms]
     inexact = [at for at, one in enumerate(shares) if not one.exact]
     asked = partial(_of_each, target)

@@ -1,4 +1,4 @@
-"""The geometry of a picture of histograms, which PNG and SVG both draw.
+"""The geometry of a picture of histograms, by which both the PNG and the SVG are drawn.
 
 x: exponents, one unit for each bin, the same axis for every panel of a picture;
    the bar of zeros is on the left of the axis, NaN and Inf are on the right
@@ -30,7 +30,10 @@ _SEEN = 1 / 150  # the least height of a bar, as a share of the panel's height
 
 @dataclass(frozen=True, slots=True)
 class BesideAxis:
-    """A bar beside the axis; x: the bar's middle."""
+    """A bar beside the axis of exponents, for zeros, NaN or infinities.
+
+    x, width: its middle and width, in units of the axis.
+    """
 
     label: str
     x: float
@@ -41,7 +44,7 @@ class BesideAxis:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One histogram with its title and lines of figures."""
+    """One histogram of a picture, with its title and the lines of text above it (notes)."""
 
     title: str
     notes: Sequence[str]
@@ -49,19 +52,26 @@ class Panel:
 
     @property
     def top(self) -> float:
-        """The count at the panel's upper edge."""
+        """The number of elements at the panel's upper edge, where the y axis ends."""
         histogram = self.histogram
         tallest = max(histogram.bins.values(), default=0)
         return _HEADROOM * (tallest or max(histogram.zero, histogram.nan, histogram.inf, 1))
 
     def height(self, count: int) -> float:
-        """The height of a bar of `count`: at most the panel's, and never too low to see."""
+        """Returns the height of a bar for `count` elements, in units of the y axis.
+
+        It is at most `top`; a small count gets a height that can be seen. 0.0 for no elements.
+        """
         return min(max(count, _SEEN * self.top), self.top) if count else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Panels under one heading, and the formats whose limits are marked in each."""
+    """Panels under one heading, which share one axis of exponents.
+
+    formats: the number formats whose limits are marked in each panel. scale: the factor by which
+    values are multiplied before they would be stored in these formats.
+    """
 
     heading: str
     panels: Sequence[Panel]
@@ -70,12 +80,12 @@ class Picture:
 
     @property
     def lowest(self) -> int:
-        """The first exponent of the axis."""
+        """The lowest exponent on the axis."""
         return self._span[0]
 
     @property
     def highest(self) -> int:
-        """The last exponent of the axis."""
+        """The highest exponent on the axis."""
         return self._span[1]
 
     @property
@@ -87,16 +97,19 @@ class Picture:
 
     @property
     def limits(self) -> list[Limit]:
-        """The limits that fall on the axis, largest first."""
+        """The limits of the number formats that lie on the axis, the largest first."""
         return limits_within(self.formats, self.lowest, self.highest + 1, self.scale)
 
     @property
     def _gap(self) -> float:
-        """The distance between the axis and the bars beside it, in bins."""
+        """The distance between the axis and the bars beside it, in units of the axis."""
         return max(2.0, (self.highest - self.lowest) / 14)
 
     def apart(self, panel: Panel) -> list[BesideAxis]:
-        """The bars beside the axis: zeros always; NaN and Inf where any panel has some."""
+        """Returns the bars beside the axis of a panel: zeros always, NaN and Inf where needed.
+
+        NaN and Inf have bars in all panels where any panel has such elements.
+        """
         gap, histogram = self._gap, panel.histogram
         bars = [BesideAxis("zero", self.lowest - gap, gap / 2, histogram.zero, _ZERO)]
         x = self.highest + 1 + gap
@@ -109,22 +122,22 @@ class Picture:
 
     @property
     def left(self) -> float:
-        """The picture's left edge."""
+        """The x coordinate of the picture's left edge, in units of the axis."""
         return self.lowest - 2 * self._gap
 
     @property
     def right(self) -> float:
-        """The picture's right edge."""
+        """The x coordinate of the picture's right edge, in units of the axis."""
         return max(self.highest + 1.0, self.apart(self.panels[0])[-1].x + self._gap)
 
 
 def color_of(limit: Limit) -> str:
-    """The colour of a limit, which is that of its first format."""
+    """Returns the colour of a limit, as "#c05621": that of its first format."""
     return _COLORS.get(limit.formats[0], "#c05621")
 
 
 def ticks(lowest: int, highest: int, most: int = 9) -> list[int]:
-    """At most `most` round exponents from `lowest` to `highest`."""
+    """Returns at most `most` round exponents from `lowest` to `highest`, to label the axis with."""
     span = highest - lowest
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if span < most * step)
     return [x for x in range(lowest, highest + 1) if x % step == 0]

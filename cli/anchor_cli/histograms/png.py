@@ -1,4 +1,4 @@
-"""Histograms as PNG, drawn by matplotlib: counts over log2 bins, a panel for each tensor."""
+"""Draws histograms as PNG, with matplotlib: a panel for each tensor, counts over exponents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _LINE, _CLIPPED = 11, 16  # points: the height of a line of notes, and of a clip
 
 
 def write_png(picture: Picture, file: IO[bytes]) -> None:
-    """Draws the panels in a grid. Raises MissingExtraError without matplotlib."""
+    """Draws the panels in a grid and writes them as PNG.
+
+    Raises MissingExtraError without matplotlib.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -80,7 +83,7 @@ def _draw(panel: Panel, picture: Picture, axis: Any) -> None:
 
 
 def _write_heads(panel: Panel, axis: Any) -> None:
-    """Writes title and notes above a panel, and above the labels of its clipped bars."""
+    """Writes the title and the notes of a panel above it, with room for labels of clipped bars."""
     lines = [line for note in panel.notes for line in textwrap.wrap(note, _NOTE_LENGTH)]
     title = cut(panel.title, _TITLE_LENGTH)
     pad = _CLIPPED + _LINE * len(lines)
@@ -116,7 +119,7 @@ def _draw_apart(one: BesideAxis, panel: Panel, axis: Any) -> None:
 
 
 def _legend(picture: Picture, figure: Any) -> None:
-    """Adds a legend with an entry for each limit that is drawn."""
+    """Adds a legend to the figure, with an entry for each limit of a number format."""
     from matplotlib.lines import Line2D
 
     handles = [

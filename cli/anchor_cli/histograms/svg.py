@@ -1,4 +1,4 @@
-"""Histograms as one small HTML page: inline SVG, no script, nothing from the network."""
+"""Draws histograms as a small HTML page: inline SVG, no script, nothing from the network."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ li svg { width: 32px; height: 8px; margin-right: .5rem; } p { opacity: .8; margi
 
 
 def write_html(picture: Picture, file: IO[bytes]) -> None:
-    """Writes the page as UTF-8."""
+    """Writes the picture as an HTML page in UTF-8."""
     file.write(page(picture).encode())
 
 
 def page(picture: Picture) -> str:
-    """The page: a heading, a legend, and a figure for each panel. Every text is escaped."""
+    """Returns the HTML page: a heading, a legend, and a figure for each panel.
+
+    Every text is escaped.
+    """
     figures = "\n".join("\n".join(_figure(panel, picture)) for panel in picture.panels)
     heading = escape(picture.heading)
     return (
@@ -106,7 +109,10 @@ def _grid(panel: Panel, scale: _Scale) -> Iterator[str]:
 
 
 def _round_step(top: float) -> int:
-    """A step between grid lines, 1, 2 or 5 times a power of ten: at most five steps reach `top`."""
+    """Returns a distance between grid lines: 1, 2 or 5 times a power of ten.
+
+    It is the smallest with at most five lines up to `top`.
+    """
     step = 1
     while top / step > 5:
         step = step * 5 // 2 if str(step).startswith("2") else step * 2

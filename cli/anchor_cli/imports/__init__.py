@@ -1,4 +1,4 @@
-"""Reads tensors that other programs dumped, and places them as records of a run."""
+"""Reads files of tensors that other programs wrote, and makes records of a run of them."""
 
 from anchor_cli.imports.imported import Import
 from anchor_cli.imports.placing import Placing

@@ -39,10 +39,11 @@ SUFFIXES = (*_TORCH, *_NUMPY)
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """One tensor of a file.
+    """One tensor that was read from a file.
 
     keys: the keys of the dicts and lists around the tensor, from the outside in.
-    raw, dtype: its storage, C-contiguous, and torch's name of its element type.
+    raw: its values as they are stored (bfloat16 as uint16), C-contiguous.
+    dtype: torch's name of its element type.
     """
 
     keys: tuple[str, ...]
@@ -51,7 +52,7 @@ class Dump:
 
 
 def read(path: Path) -> tuple[list[Dump], list[str]]:
-    """The tensors of a file in its order, and the keys of its values that are no tensors.
+    """Returns the tensors of a file, in order, and the keys of its values that are no tensors.
 
     Raises UnsupportedError, one line, for a file that is no dump or needs pickle, for a tensor that
     cannot be an array, and for tensors that take far more memory than their file takes on the disk.
@@ -76,7 +77,10 @@ def read(path: Path) -> tuple[list[Dump], list[str]]:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """The file, opened without blocking: a pipe in the folder, without a writer, would block."""
+    """Opens a file for reading, without blocking: a pipe that nobody writes to would block.
+
+    Raises UnsupportedError for a pipe or device, and for a file that cannot be opened.
+    """
     try:
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except OSError as error:
@@ -170,7 +174,7 @@ def _storage(value: Any) -> tuple[Array, str]:
 
 
 def _nbytes(value: Any) -> int:
-    """The bytes of the tensor as an array; an expanded tensor stores less."""
+    """Returns the bytes that a tensor takes as a contiguous array; expanded, it may store less."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     return int(value.numel() * value.element_size())

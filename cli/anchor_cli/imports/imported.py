@@ -1,4 +1,4 @@
-"""Imports a folder of dumps into a run: reads, places and writes each file."""
+"""Imports a folder of tensor files into a run: reads, names and records each of them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ __all__ = ["Import"]
 
 @dataclass
 class Import:
-    """The import of one folder into one run, with its counts.
+    """The import of the folder `root` into the run `run` of the directory `store`, with its counts.
 
-    skipped: files that gave no record, with the reason.
+    overwrite: replace a run of that name. skipped: files that gave no record, with the reason.
+    files, records, bytes: how much was recorded. tensors, steps: which ones.
     left_out: records whose values were left out, because the disk had no room for them.
     """
 
@@ -46,7 +47,10 @@ class Import:
     _calls: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def all(self, placing: Placing, tick: Tick) -> None:
-        """Reads and writes all files; after an error the run is left open."""
+        """Imports all files; after an error the run is left open.
+
+        placing: decides which step, name, … a file belongs to. tick: the progress bar.
+        """
         dumps = self._placed(placing)
         try:
             for number, (file, place) in enumerate(dumps):
@@ -61,11 +65,11 @@ class Import:
 
     @property
     def ranks(self) -> set[int]:
-        """The ranks that were written."""
+        """The ranks that records were written to."""
         return set(self._writers)
 
     def document(self) -> dict[str, Any]:
-        """The JSON document."""
+        """Returns the JSON document about the import."""
         return {
             "run": self.run,
             "store": str(self.store),
@@ -79,7 +83,7 @@ class Import:
         }
 
     def sentence(self) -> str:
-        """The sentence about the import for people."""
+        """Returns a sentence that says what was imported."""
         return (
             f"{self.run}: {counted(self.records, 'record')} of "
             f"{counted(len(self.tensors), 'tensor')}, {steps_of(min(self.steps), max(self.steps))},"
@@ -87,7 +91,11 @@ class Import:
         )
 
     def _placed(self, placing: Placing) -> list[tuple[Path, DumpPlace]]:
-        """The files that may be dumps, in the order in which they are to be recorded."""
+        """Returns the files to import, with step, name, … of each, in the order of recording.
+
+        That is by step and pass, values before gradients, then by path. Other files are added to
+        `skipped`.
+        """
         dumps = [
             (file, place) for file in _files(self.root) if (place := self._place(file, placing))
         ]
@@ -186,7 +194,7 @@ class Import:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """All files below `root` except hidden ones; links to folders are not followed."""
+    """Yields all files below `root` except hidden ones; links to folders are not followed."""
     for folder, folders, files in os.walk(root):
         folders[:] = [one for one in folders if not one.startswith(".")]
         yield from (Path(folder, one) for one in sorted(files) if not one.startswith("."))

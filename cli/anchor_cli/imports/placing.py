@@ -1,4 +1,6 @@
-r"""Where a dumped tensor belongs, by its path and the keys inside its file: `anchor import`'s rule.
+r"""Finds step, rank, name and kind of a tensor file: the rules of `anchor import`.
+
+They go by the file's path and the keys inside the file.
 
 A path is read without its suffix, part by part from the outside in. The first of these that a path
 has is the step; a path that has none belongs to step 0:
@@ -47,7 +49,10 @@ _NAMELESS = "tensor"
 
 @dataclass(frozen=True, slots=True)
 class DumpPlace:
-    """The coordinates, name and kind that a path gives; `name` is without the file's keys."""
+    """What a tensor file is a record of, as its path says: step, pass, rank, name and kind.
+
+    name: without the keys inside the file; `of` adds them.
+    """
 
     step: int = 0
     pass_index: int = 0
@@ -56,7 +61,10 @@ class DumpPlace:
     kind: str = "value"
 
     def of(self, keys: Sequence[str]) -> DumpPlace:
-        """The place of the tensor under these keys of the file."""
+        """Returns the place of the tensor that the file has under these keys (of nested dicts).
+
+        The keys are appended to the name, and may also say the kind, as "fc1.grad".
+        """
         inside = replace(self, name=".".join(filter(None, [self.name, *keys])))
         name, kind = split(inside.name)
         if kind is not None:
@@ -67,11 +75,12 @@ class DumpPlace:
 
 
 class Placing:
-    """Places paths by the rule above, or by a pattern of the user's.
+    """Finds step, pass, rank, name and kind by a file's path.
 
-    pattern: a regular expression that is searched in the path without suffix, with groups named
-        step, pass, rank (numbers), name and kind. Without the group `name`, the rest of the path,
-        which the pattern did not match, is the name.
+    pattern: None goes by the rules that this module's docstring lists. Else a regular expression
+        that is searched in the path without suffix, with groups named step, pass, rank (numbers),
+        name and kind. Without the group `name`, the name is the rest of the path, which the pattern
+        did not match.
     Raises OptionError for an invalid pattern, or one without any of these groups.
     """
 
@@ -79,15 +88,16 @@ class Placing:
         self._pattern = None if pattern is None else _compiled(pattern)
 
     def of_path(self, path: str) -> DumpPlace | None:
-        """The place of a path (with "/", without suffix); None where the pattern does not match.
+        """Returns step, name, … for a path; None where the user's pattern does not match it.
 
-        Raises OptionError for an invalid number or kind.
+        path: relative to the folder, with "/", without suffix. Raises OptionError for an invalid
+        number or kind.
         """
         return _by_rule(path) if self._pattern is None else _by_pattern(path, self._pattern)
 
 
 def natural(text: str) -> list[tuple[int, str]]:
-    """A sort key that puts fc2 before fc10."""
+    """Returns a sort key by which numbers in names are compared as numbers: fc2 before fc10."""
     return [
         (int(part), "") if part.isdecimal() else (-1, part)
         for part in re.split(r"([0-9]+)", text)
@@ -125,7 +135,10 @@ def _by_pattern(path: str, pattern: re.Pattern[str]) -> DumpPlace | None:
 
 
 def _number(pattern: re.Pattern[str], path: str) -> tuple[int | None, str]:
-    """The number that a pattern finds, and the path without what it matched."""
+    """Searches a path for a number; returns the number, and the path without what was matched.
+
+    The number is None, and the path unchanged, where the pattern does not match.
+    """
     match = pattern.search(path)
     if match is None:
         return None, path
@@ -134,7 +147,10 @@ def _number(pattern: re.Pattern[str], path: str) -> tuple[int | None, str]:
 
 
 def _joint(path: str, match: re.Match[str]) -> str:
-    """The path behind a number; a dot separates it from text before the number in the same part."""
+    """Returns the path behind a number that was matched, for joining to the path before it.
+
+    It begins with a dot where both join within one part of the path, between two "/".
+    """
     after = path[match.end() :].lstrip("._-")
     before = path[: match.start()].rstrip("._-")
     inside = before and after and not before.endswith("/") and not after.startswith("/")
@@ -155,7 +171,10 @@ def _dotted(path: str) -> str:
 
 
 def _kind_in(name: str) -> tuple[str, str]:
-    """The kind that the words of a name give, and the name without these words."""
+    """Finds in a dotted name the words that mean a gradient, as grad in "fc1.grad".
+
+    Returns the kind ("grad" or "value"), and the name without these words.
+    """
     parts = name.split(".")
     kept = [part for part in parts if part.lower() not in _GRADIENTS]
     bare = [_GRADIENT.sub("", part) for part in kept]

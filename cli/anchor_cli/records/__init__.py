@@ -1,4 +1,7 @@
-"""The records that a command selects, the gaps among them, and the file formats for them."""
+"""The records that a command selects, the gaps among them, and the file formats they go to.
+
+A gap is a number of observations that could not be recorded.
+"""
 
 from anchor_cli.records.extract import Extract
 from anchor_cli.records.following import Following

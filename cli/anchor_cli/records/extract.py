@@ -1,4 +1,4 @@
-"""The records of one tensor that `pull` writes, ready for any file format."""
+"""The records of one tensor that `anchor pull` writes, as arrays for any file format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLACE = ("step", "pass_index", "call", "rank", "phase", "count", "attempt")
 
 @dataclass(frozen=True)
 class Extract:
-    """Records of one tensor and kind, in the order in which they are written."""
+    """The records of one tensor and kind that are to be written to a file, in their order."""
 
     name: str
     kind: str
@@ -32,7 +32,10 @@ class Extract:
 
     @cached_property
     def place(self) -> dict[str, Array]:
-        """The columns of PLACE, an entry for each record: `phase` is text, the others are int64."""
+        """Step, pass, call, … of the records: an array for each column of PLACE.
+
+        `phase` is text, the others are int64.
+        """
         columns = zip(*map(_place, self.records), strict=True)
         # Each column has memory of its own: safetensors refuses tensors that share memory.
         return {
@@ -42,21 +45,25 @@ class Extract:
 
     @property
     def numbers(self) -> dict[str, Array]:
-        """The columns of PLACE but `phase`, for formats that hold only numbers."""
+        """The arrays of `place` without `phase`, for formats that hold only numbers."""
         return {name: values for name, values in self.place.items() if name != "phase"}
 
     @property
     def dtypes(self) -> list[str]:
-        """torch's names of the element types; more than one is rare."""
+        """The element types of the records, by torch's names, each once; mostly one."""
         return list(dict.fromkeys(record.dtype for record in self.records))
 
     @property
     def ragged(self) -> bool:
-        """Whether the records differ in shape or dtype, so that they do not stack."""
+        """Whether the records differ in shape or dtype, so that they cannot be one array."""
         return len({(record.shape, record.dtype) for record in self.records}) > 1
 
     def stacked(self, *, raw: bool = False) -> Array:
-        """All values, shape (record, *shape), decoded or as raw storage. Raises RaggedError."""
+        """Returns all values as one array of shape (record, *tensor shape).
+
+        raw: as they are stored (bfloat16 as uint16), not decoded. Raises RaggedError where the
+        records differ in shape or dtype.
+        """
         if self.ragged:
             raise RaggedError(
                 f"the records of {self.name}@{self.kind} differ in shape or dtype and cannot be "
@@ -66,7 +73,11 @@ class Extract:
         return np.stack(list(self._arrays(raw)))
 
     def named(self, *, raw: bool = False) -> dict[str, Array]:
-        """The values as `value`, or as `value_0`, `value_1` … where they do not stack."""
+        """Returns the values as arrays by name.
+
+        The one name is `value`; where the records differ in shape or dtype, each is an array of its
+        own: `value_0`, `value_1`, …. raw: as they are stored, not decoded.
+        """
         if not self.ragged:
             return {"value": self.stacked(raw=raw)}
         return {f"value_{i}": array for i, array in enumerate(self._arrays(raw))}

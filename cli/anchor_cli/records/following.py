@@ -1,4 +1,4 @@
-"""Follows a run: the records and gaps that were added since the last look, in their order."""
+"""Follows a run while it is recorded, for `anchor tail`: yields its new records and gaps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Array = np.ndarray[Any, Any]
 
 
 class Following:
-    """A run, and how much of it was seen.
+    """A run, and how much of it has been reported so far.
 
-    wanted: whether a name and kind is to be reported.
+    wanted: called with name and kind; says whether records of that tensor are to be reported.
     """
 
     def __init__(self, run: Run, wanted: Wanted) -> None:
@@ -33,14 +33,14 @@ class Following:
         self._lost: dict[tuple[str, ...], int] = {}
 
     def skip(self, but: int) -> None:
-        """Marks present records as seen, except the last `but` records of each rank."""
+        """Marks the present records as reported, except the last `but` records of each rank."""
         for rank in self._run.ranks:
             _, rows = self._run.rows(rank)
             if len(rows) > but:
                 self._seen[rank] = int(np.sort(rows)[len(rows) - but - 1]) + 1
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The records since the last call, each as a mapping, as in `anchor stats --json`."""
+        """Yields the records since the last call, each as a dict as in `anchor stats --json`."""
         for rank in self._run.ranks:
             reader, rows = self._run.rows(rank)
             # Fewer rows than were seen: the run was recorded anew under its name.
@@ -60,7 +60,10 @@ class Following:
         yield from (summaries for _, summaries in sorted(entries, key=lambda pair: pair[0]))
 
     def gaps(self) -> Iterator[tuple[str, str, str, int]]:
-        """Name, kind, reason and number of the observations newly counted as not recorded."""
+        """Yields (name, kind, reason, number) of observations that were lost since the last call.
+
+        Lost are those that were not recorded, or not with their values.
+        """
         for gap in self._run.gaps():
             key = (gap.name, gap.kind, gap.mode, gap.reason)
             known = self._lost.get(key, 0)

@@ -41,9 +41,9 @@ def _write_npy(extract: Extract, file: IO[bytes]) -> None:
 
 
 class _Plain:
-    """A file without a descriptor, so that numpy writes through Python.
+    """A wrapper that hides a file's descriptor, so that numpy writes by the method `write`.
 
-    Python's error says why a write failed (a full disk); numpy's own does not.
+    Python's error says why a write failed (a full disk); numpy's own, for a descriptor, does not.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -51,7 +51,7 @@ class _Plain:
 
 
 def write_csv(extract: Extract, file: IO[bytes]) -> None:
-    """Writes the rows as UTF-8."""
+    """Writes the records as CSV in UTF-8."""
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     write_rows(text, csv_rows(extract))
     text.flush()
@@ -59,7 +59,10 @@ def write_csv(extract: Extract, file: IO[bytes]) -> None:
 
 
 def csv_rows(extract: Extract) -> Iterator[list[str]]:
-    """The head, then a row for each element, in the shortest text that reads back exactly."""
+    """Yields the rows of the CSV: the head, then a row for each element of each record.
+
+    Numbers have the shortest text that reads back exactly.
+    """
     ndim = max((len(record.shape) for record in extract.records), default=0)
     yield [*PLACE, *(f"i{axis}" for axis in range(ndim)), "value"]
     for number, record in enumerate(extract.records):
@@ -91,7 +94,7 @@ def _write_safetensors(extract: Extract, file: IO[bytes]) -> None:
 
 
 def _tensors(extract: Extract) -> dict[str, Any]:
-    """The values and number columns as torch tensors, in the dtypes that were recorded."""
+    """Returns values and coordinates as torch tensors by name; values in the recorded dtypes."""
     # Imported by name: the command line does not depend on torch; only two formats need it.
     torch = import_module("torch")
     values = extract.named(raw=True)
@@ -147,4 +150,4 @@ WRITERS: Mapping[str, Callable[[Extract, IO[bytes]], None]] = {
     ".safetensors": _write_safetensors,
     ".parquet": _write_parquet,
 }
-"""The writer for each suffix."""
+"""For each suffix of the output file the function that writes it."""

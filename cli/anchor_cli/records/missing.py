@@ -1,4 +1,7 @@
-"""What an answer lacks: observations that a run counted as gaps instead of recording them."""
+"""Warns of what a command's answer lacks: observations that the run could not record.
+
+A run counts them as gaps, by tensor, steps and reason.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ _MOST = 5  # tensors that one line names
 
 
 class Gaps:
-    """The gaps of a run, or of one rank of it, by tensor and kind."""
+    """The gaps of a run, or of one rank of it, by tensor and kind.
+
+    A gap counts observations that could not be recorded, or not with their values.
+    """
 
     def __init__(self, run: Run, rank: int | None = None) -> None:
         self._run = run
@@ -34,17 +40,17 @@ class Gaps:
             self._of_pair.setdefault((gap.name, gap.kind), []).append(gap)
 
     def of(self, info: TensorInfo) -> list[Gap]:
-        """The gaps of a tensor; a gap without a known mode counts for each of its modes."""
+        """Returns the gaps of a tensor; a gap without a known mode counts for every mode."""
         those = self._of_pair.get((info.name, info.kind), ())
         return [gap for gap in those if gap.mode in ("", info.mode)]
 
     def count(self, info: TensorInfo) -> int:
-        """How many observations of a tensor were not recorded, or not with their values."""
+        """Returns how many observations of a tensor were not recorded, or not with values."""
         return sum(gap.count for gap in self.of(info))
 
     @property
     def of_unknown(self) -> list[Gap]:
-        """The gaps of records that were lost before their tensor was known."""
+        """The gaps of records that are lost and of which the tensor is not known."""
         pair = (UNKNOWN, "value")
         return [] if pair in _recorded(self._run) else self._of_pair.get(pair, [])
 
@@ -54,7 +60,7 @@ class Gaps:
         return sum(gap.count for those in self._of_pair.values() for gap in those)
 
     def unrecorded(self, selectors: Sequence[str] = ("*",)) -> dict[Pair, list[Gap]]:
-        """The selected tensors that have gaps and no record at all, with their gaps."""
+        """Returns the selected tensors that have gaps and no record at all, with their gaps."""
         recorded = _recorded(self._run) if self._of_pair else ()
         lost_pairs: dict[Pair, list[Gap]] = {}
         for selector in selectors:
@@ -72,10 +78,10 @@ def _recorded(run: Run) -> set[Pair]:
 def lost(
     run: Run, selectors: Sequence[str], chosen: Sequence[Selected], selection: Selection
 ) -> str:
-    """A sentence about the selected tensors and steps that were not recorded; "" for none.
+    """Returns a sentence about selected records that the run could not record; "" for none.
 
-    A gap also counts records of which only the values were left out: these records exist, with
-    their summaries, and are subtracted.
+    chosen: the records that were found. A gap also counts records of which only the values were
+    left out: these records exist, with their summaries, and are subtracted.
     """
     gaps = Gaps(run, selection.rank)
     names = {part.info.name for part in chosen}
@@ -88,7 +94,10 @@ def lost(
 
 
 def answered(problem: str) -> ExitCode:
-    """Notes what an answer lacks ("": nothing), and returns the command's exit code."""
+    """Returns a command's exit code; prints on stderr what its answer lacks.
+
+    problem: that, as a sentence; "" where nothing is lacking.
+    """
     if not problem:
         return ExitCode.DONE
     note(f"incomplete: {problem}")
@@ -96,7 +105,7 @@ def answered(problem: str) -> ExitCode:
 
 
 def _of_tensors(gaps: Gaps, chosen: Iterable[Selected], selection: Selection) -> Iterator[str]:
-    """A clause for each tensor that has records, but not all."""
+    """Yields a clause for each chosen tensor of which some selected records were lost."""
     for part in chosen:
         those = gaps.of(part.info)
         missing = sum(gap.count for gap in those)
@@ -107,8 +116,9 @@ def _of_tensors(gaps: Gaps, chosen: Iterable[Selected], selection: Selection) ->
 
 
 def _of_any(gaps: Gaps, selection: Selection) -> Iterator[str]:
-    """A clause about records that were lost before their tensor was known: any answer may lack
-    them.
+    """Yields a clause about records that were lost before their tensor was known.
+
+    Any answer may lack them.
     """
     those = [gap for gap in gaps.of_unknown if selection.meets(gap.first_step, gap.last_step)]
     if those:
@@ -117,7 +127,10 @@ def _of_any(gaps: Gaps, selection: Selection) -> Iterator[str]:
 
 
 def clauses_of(unrecorded: dict[Pair, list[Gap]]) -> Iterator[str]:
-    """A clause for each tensor without a record; beyond five they are only counted."""
+    """Yields a clause for each tensor without any record; beyond five they are only counted.
+
+    unrecorded: these tensors, with their gaps.
+    """
     for pair in list(unrecorded)[:_MOST]:
         yield f"{escape(join(*pair))} has no record: lost at {_where(unrecorded[pair])}"
     if len(unrecorded) > _MOST:

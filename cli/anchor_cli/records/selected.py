@@ -29,10 +29,11 @@ _SHOWN: Final = 8  # phases, passes or calls that a message names
 def selected(
     run: Run, selectors: Sequence[str], selection: Selection, *, gradients: bool = False
 ) -> list[Selected]:
-    """The selected records of the tensors that the selectors name, in order of execution.
+    """Returns the selected records of the tensors that the selectors name, in execution order.
 
     gradients: a selector without a kind means the gradient (`grad`, else `pass_grad`).
-    Raises UnknownTensorError, AmbiguousTensorError, OptionError; never returns an empty list.
+    Never returns an empty list: raises UnknownTensorError where no tensor or no record is selected;
+    AmbiguousTensorError, OptionError.
     """
     try:
         infos = _infos(run, selectors, gradients=gradients)
@@ -55,7 +56,10 @@ def selected(
 
 
 def _recorded(candidates: Sequence[Selected], selection: Selection) -> str:
-    """The steps of all records of these tensors, and their phases, passes and calls if asked of."""
+    """Says which records some tensors do have, for the error that none is selected.
+
+    Returns their steps, and their phases, passes and calls where the options ask for one.
+    """
     infos = [one.info for one in candidates]
     parts = [steps_of(min(i.first_step for i in infos), max(i.last_step for i in infos))]
     columns = {"phase": selection.phase, "pass_index": selection.pass_index, "call": selection.call}
@@ -73,14 +77,18 @@ def _recorded(candidates: Sequence[Selected], selection: Selection) -> str:
 def named(
     run: Run, selectors: Sequence[str], selection: Selection, *, gradients: bool = False
 ) -> list[TensorInfo]:
-    """The tensors that the selectors name, one mode of each; see `selected`."""
+    """Returns the tensors that the selectors name, each in one mode.
+
+    gradients, and errors: as of `selected`.
+    """
     return _of_mode(_infos(run, selectors, gradients=gradients), selection.mode)
 
 
 def settled(run: Run, selectors: Sequence[str], selection: Selection) -> Selection:
-    """The selection with all steps counted from 0; -1 is the last step of the named tensors.
+    """Returns the selection with negative steps replaced by the steps that they mean.
 
-    Raises OptionError where no step is left.
+    -1 is the last step of the tensors that the selectors name. Raises OptionError where no step is
+    left.
     """
     if not selection.from_the_end:
         return selection
@@ -105,9 +113,10 @@ def _infos(run: Run, selectors: Sequence[str], *, gradients: bool) -> list[Tenso
 
 
 def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
-    """The tensors, each in one mode: records of two modes would repeat the same observations.
+    """Returns the tensors that were recorded in a mode; None takes the only mode of each.
 
-    Raises AmbiguousTensorError where a tensor has several modes and none is given.
+    Records of two modes would repeat observations, so it raises AmbiguousTensorError where a tensor
+    has several modes and none is given, OptionError where no tensor was recorded in the given mode.
     """
     modes: dict[Pair, list[str]] = {}
     for info in infos:
@@ -127,10 +136,10 @@ def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
 
 
 def narrowed(run: Run, infos: Sequence[TensorInfo], selection: Selection) -> list[Selected]:
-    """The selected records of each of these tensors, kinds and modes; there may be none.
+    """Returns the selected records of each of these tensors, in order; some may have none.
 
-    Each rank is gone through once, for all tensors together: to look for one tensor after the other
-    would look at every rank for each.
+    Each rank is read once, for all tensors together: to search for one tensor after the other would
+    read every rank for each of them.
     """
     steps = range(selection.first, sys.maxsize if selection.stop is None else selection.stop)
     kept: dict[Key, list[Series]] = {_key(info): [] for info in infos}

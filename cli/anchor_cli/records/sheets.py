@@ -19,12 +19,12 @@ _FORMULA: Final = re.compile("'*[=+\\-@\t\r\n＝＋－＠]")
 
 
 def write_rows(file: IO[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Writes rows as CSV; each cell is made harmless."""
+    """Writes rows as CSV; no cell is read as a formula by a spreadsheet."""
     sheet(file).writerows([harmless(cell) for cell in row] for row in rows)
 
 
 def sheet(file: IO[str]) -> Any:
-    """A csv.writer that ends each row in a line feed.
+    """Returns a `csv.writer` that ends each row in a line feed.
 
     It does not guard against formulas: pass each text through `harmless` first.
     """
@@ -32,22 +32,23 @@ def sheet(file: IO[str]) -> Any:
 
 
 class _Lines:
-    """A file that ends each row in a line feed, while csv ends rows in carriage return and feed.
+    """A file wrapper that replaces the line end of each row, CR LF, by LF.
 
-    csv quotes a cell only if it holds a character of csv's own line end. With a line feed as that
-    end, a carriage return in a name would begin a row, whose first cell was not made harmless.
+    The csv module is told to end rows in CR LF because it quotes a cell only if the cell has a
+    character of the row's end. With LF alone, a CR in a name would not be quoted, and a spreadsheet
+    would begin a new row there, with a first cell that was not made harmless.
     """
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
 
     def write(self, row: str) -> int:
-        """Writes one row, which csv's writer gives with its line end."""
+        """Writes a row, which `csv.writer` passes with CR LF at its end, with LF instead."""
         return self._file.write(f"{row[:-2]}\n")
 
 
 def harmless(cell: Any) -> Any:
-    """The cell; a text that a spreadsheet would run gets an apostrophe in front."""
+    """Returns the cell, with an apostrophe in front if a spreadsheet would read a formula."""
     if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell):
         return f"'{cell}"
     return cell

@@ -1,4 +1,4 @@
-"""The summary of each record as a mapping: the rows of `stats`, `tail` and `export --csv`."""
+"""The summary of each record as a dict: the rows of `anchor stats`, `tail` and `export --csv`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["summaries", "summarised"]
 
 
 def summarised(series: Series) -> Iterator[dict[str, Any]]:
-    """For each record a mapping with its tensor, and with every column under its name.
+    """Yields for each record a dict with tensor, kind, mode, rank and all of `Series.columns`.
 
     Raises DamagedError where a row does not fit its checksum.
     """
@@ -21,7 +21,10 @@ def summarised(series: Series) -> Iterator[dict[str, Any]]:
 
 
 def summaries(parts: Sequence[Series], over: Over) -> list[dict[str, Any]]:
-    """The summaries of several series, in their order; `over` maps the reading over blocks."""
+    """Returns the summaries of the records of several series, in order; each as of `summarised`.
+
+    over: the map function by which blocks of records are read.
+    """
     from anchorlib.reading import spread  # loads numpy, which help does without
 
     of_parts = zip(parts, spread(_columns, parts, over), strict=True)

@@ -17,8 +17,9 @@ __all__ = ["Selected"]
 class Selected:
     """The selected records of one tensor, kind and mode.
 
-    series: for each rank with selected records, the series of these records.
-    whole: for each rank, the series of all records, of all attempts.
+    series: for each rank with selected records, a series of these records.
+    whole: for each rank, a series of all records, also of those that were recorded again after a
+        resume.
     """
 
     info: TensorInfo
@@ -27,7 +28,7 @@ class Selected:
 
     @property
     def title(self) -> str:
-        """The tensor's selector, escaped for a terminal."""
+        """The tensor's name and kind, as "fc1@grad", escaped for a terminal."""
         return escape(join(self.info.name, self.info.kind))
 
     @property

@@ -1,4 +1,4 @@
-"""The screen that a person sees: tables, trees and sentences, as wide as it is."""
+"""Output to a terminal: tables, trees and sentences that fit its width."""
 
 from anchor_cli.terminal.height import MORE, ReportPart, fitted, listed, titled, wrapped
 from anchor_cli.terminal.name_tree import lines

@@ -1,4 +1,4 @@
-"""A report of limited height: each block of lines shows as many entries as there is room for."""
+"""Lays out a report of limited height: each part shows as many entries as there is room for."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FILLER = "\0"  # a character that no shown text holds
 
 
 class ReportPart(NamedTuple):
-    """One part of a report.
+    """One part of a report, which can show more or fewer entries.
 
-    most: the number of its entries.
-    lines: makes the block's lines, with the first so many of its entries.
-    least: the number of entries that it shows at least, if there is room.
-    kept: the block's priority: where lines are short, blocks with a lower number lose their only
-        entry first.
+    most: how many entries it has.
+    lines: called with a number of entries, returns the lines that show the first so many.
+    least: how many entries it shows at least, if there is room.
+    kept: its priority: where there is too little room, parts with a lower number are the first to
+        show no entry.
     """
 
     most: int
@@ -34,9 +34,10 @@ class ReportPart(NamedTuple):
 
 
 def fitted(blocks: Sequence[ReportPart], height: int) -> list[str]:
-    """The lines of all blocks, at most `height`; each block shows an entry if there is room.
+    """Returns the lines of all parts of a report, at most `height` where that is possible.
 
-    The remaining lines are shared: each block in turn gets one more entry.
+    Each part shows its least number of entries if there is room. The lines that are left are
+    shared: each part in turn gets one more entry.
     """
     shown = [min(block.least, block.most) for block in blocks]
     if len(_all(blocks, shown)) > height:
@@ -63,9 +64,11 @@ def _all(blocks: Sequence[ReportPart], shown: Sequence[int]) -> list[str]:
 def listed(
     head: str, entries: Sequence[Sequence[str]], more: str, *, headed: bool = False
 ) -> ReportPart:
-    """A block of a head and entries of one or more lines; `more` says where the rest is shown.
+    """Returns a part of a report that is a head line and a list of entries.
 
-    headed: whether an entry's first line is understood alone: where a single entry is left over,
+    entries: the lines of each. more: says where entries are shown that do not fit, after "and 3
+    more: ".
+    headed: whether the first line of an entry can stand alone: where a single entry does not fit,
         that line is shown, because "and 1 more" would take a line as well.
     """
 
@@ -80,9 +83,10 @@ def listed(
 
 
 def wrapped(text: str, width: int, most: int | None = 3, indent: str = "  ") -> list[str]:
-    """`text` in at most `most` lines of `width` columns, all but the first indented.
+    """Wraps text into at most `most` lines of `width` columns, and returns the lines.
 
-    most: None for as many lines as the text takes.
+    most: None for as many lines as the text takes; else the last line is cut. indent: what all
+    lines but the first begin with.
     """
     lines = _broken(text, width, indent) or [""]
     if most is not None and len(lines) > most:
@@ -92,7 +96,7 @@ def wrapped(text: str, width: int, most: int | None = 3, indent: str = "  ") -> 
 
 
 def _broken(text: str, width: int, indent: str) -> list[str]:
-    """The lines of a text; characters that take two columns count twice, unlike in textwrap."""
+    """Wraps text into lines; characters that take two columns count twice, unlike in textwrap."""
     if text.isascii():
         return _Wrapper(width, subsequent_indent=indent).wrap(text)
     spread = "".join(char + _FILLER * (width_of(char) - 1) for char in text)
@@ -102,9 +106,9 @@ def _broken(text: str, width: int, indent: str) -> list[str]:
 
 
 class _Wrapper(textwrap.TextWrapper):
-    """Breaks lines as textwrap does, and a chain of names (`one/two`) that is too long at "/".
+    """A TextWrapper that may also break a long chain of names (`one/two/three`) behind a "/".
 
-    Names are short enough for a line; a chain of them may not be, and would be cut within a name.
+    Otherwise a chain that is too long for a line would be cut within a name.
     """
 
     def _split(self, text: str) -> list[str]:
@@ -117,5 +121,5 @@ class _Wrapper(textwrap.TextWrapper):
 
 
 def titled(screen: Screen, title: str, text: str) -> str:
-    """A line that begins with the title of its section, in bold."""
+    """Returns a line that begins with the title of a section, in bold."""
     return f"{screen.style(title, 1)}  {text}".rstrip()

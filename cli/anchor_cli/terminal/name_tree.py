@@ -1,4 +1,6 @@
-"""Names as a tree: each part between dots is a level; a line shows the kinds of its name.
+"""Draws names of tensors as a tree, for `anchor names --tree`.
+
+Each part between dots is a level; a line shows the kinds, dtypes and shapes of its name.
 
 block
 ├─ attention     value grad              float32  8x64
@@ -33,14 +35,17 @@ Entry = Mapping[str, Any]
 
 @dataclass(slots=True)
 class _Node:
-    """One level of a name, with the entries of the name that ends at this level."""
+    """A node of the tree: the part of names up to a dot.
+
+    entries: the tensors whose name ends here. below: the nodes of the next parts, by name.
+    """
 
     entries: list[Entry] = field(default_factory=list)
     below: dict[str, _Node] = field(default_factory=dict)
 
 
 def lines(entries: Sequence[Entry], screen: Screen) -> Iterator[str]:
-    """The entries of `anchor names --json` as a tree, in their order; the lines of a table."""
+    """Yields the lines of the tree, as a table; entries: what `anchor names --json` prints."""
     root = _Node()
     for entry in entries:
         node = root
@@ -52,9 +57,11 @@ def lines(entries: Sequence[Entry], screen: Screen) -> Iterator[str]:
 
 
 def _walked(node: _Node, before: str, screen: Screen, *, top: bool) -> Iterator[tuple[str, _Node]]:
-    """All nodes below `node` with their labels.
+    """Yields all nodes below `node`, depth first, each after its label with the tree's lines.
 
-    A level without records of its own and with a single level below is joined to that, with a dot.
+    before: what the labels begin with. top: whether `node` is the root, whose children have no
+    lines before them. A node without records and with a single child shares one line with the
+    child: "encoder.layers".
     """
     fork, last, along, gone = _LINES if screen.glyphs else _PLAIN
     names = list(node.below)

@@ -1,4 +1,7 @@
-"""What the screen can show, and the two outputs: data to stdout, messages to stderr."""
+"""What the terminal can show, and the two outputs: data to stdout, messages to stderr.
+
+"For people" means on a terminal; "for programs" means in a pipe or a file.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _NEEDED_GLYPHS = "█▏─…"
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the output may use.
+    """What stdout can show.
 
     width: columns of the terminal; None in a pipe or a file, where nothing is cut to fit.
     glyphs: whether block and line characters can be shown (never in a pipe).
@@ -39,18 +42,18 @@ class Screen:
 
     @property
     def human(self) -> bool:
-        """Whether a person reads the output: sizes and times are then rounded."""
+        """Whether stdout is a terminal: sizes and times are then rounded, for a person to read."""
         return self.width is not None
 
     def style(self, text: str, *codes: int) -> str:
-        """`text` in ANSI styles (1 bold, 2 dim, 31 red, 36 cyan), or as it is without colour."""
+        """Returns text in ANSI styles (1 bold, 2 dim, 31 red, …); as it is without `color`."""
         if not self.color or not text:
             return text
         return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
 
 
 def this_screen() -> Screen:
-    """The screen behind stdout, with NO_COLOR, TERM=dumb and COLUMNS respected."""
+    """Returns what stdout can show, as the terminal, NO_COLOR, TERM=dumb and COLUMNS say."""
     if not sys.stdout.isatty():
         return Screen(asked=_asked(os.environ.get("COLUMNS", "")))
     dumb = os.environ.get("TERM") == "dumb"
@@ -74,13 +77,13 @@ def _can_show(text: str) -> bool:
 
 
 def emit(lines: str | Iterable[str]) -> None:
-    """Write text, or lines as they come, to stdout."""
+    """Writes a line, or several lines as the iterable yields them, to stdout."""
     for line in [lines] if isinstance(lines, str) else lines:
         sys.stdout.write(f"{line}\n")
 
 
 def note(message: str) -> None:
-    """Writes one line to stderr, in the form that every message of `anchor` has."""
+    """Writes a message to stderr as one line, `anchor: MESSAGE`."""
     # Names in messages are escaped by their callers; texts of other libraries are escaped here.
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
     sys.stderr.write(f"anchor: {line}\n")
@@ -94,7 +97,7 @@ def document(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """`value` in types that JSON has: numpy's become Python's, NaN and infinities None."""
+    """Converts a value to types that JSON has: numpy's become Python's, NaN and infinities None."""
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if hasattr(value, "tolist"):  # numpy, which this module does not import
@@ -109,14 +112,17 @@ def plain(value: Any) -> Any:
 
 
 def size(count: int, screen: Screen) -> str:
-    """A number of bytes: rounded for people, exact for programs."""
+    """Formats a number of bytes: with a unit on a terminal (1.2 MiB), exact in a pipe or file."""
     if not screen.human:
         return str(count)
     return in_units(count)
 
 
 def moment(time_ns: int | None, screen: Screen) -> str:
-    """A time: local and to the minute for people, ISO 8601 in UTC for programs."""
+    """Formats a time (ns since the epoch); "-" for None.
+
+    On a terminal it is local time to the minute, in a pipe or file ISO 8601 in UTC.
+    """
     if time_ns is None:
         return "-"
     seconds = time_ns / 1e9
@@ -126,7 +132,7 @@ def moment(time_ns: int | None, screen: Screen) -> str:
 
 
 def age(time_ns: int, screen: Screen) -> str:
-    """A past time: as "3 d ago" for people, as in `moment` for programs."""
+    """Formats a past time (ns since the epoch): "3 d ago" on a terminal, else as `moment` does."""
     if not screen.human:
         return moment(time_ns, screen)
     seconds = max(time.time() - time_ns / 1e9, 0.0)

@@ -1,4 +1,4 @@
-"""Tables: columns two spaces apart, which are cut or left out where the terminal is narrow.
+"""Lays out tables: columns are cut or left out where the terminal is too narrow.
 
 A cut name loses its start, because its end says which module and parameter it is; any other text
 loses its middle.
@@ -28,8 +28,8 @@ class Column:
     right: align right, as numbers are.
     cut: the column's texts may be cut where the terminal is narrow.
     main: the column holds names; it is cut last, and so that different names still look different.
-    spare: the column may be left out where cutting is not enough (0: never): those with 1 go before
-        those with 2, the last of them first.
+    spare: the column may be left out where cutting is not enough (0: never): columns with 1 are
+        left out before those with 2, and of equal ones the rightmost first.
     """
 
     title: str
@@ -42,7 +42,10 @@ class Column:
 def written(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], screen: Screen
 ) -> Iterator[str]:
-    """The lines of a table, head first, as wide as the screen where columns can be cut."""
+    """Yields the lines of a table, the head first.
+
+    Where the screen has a width, columns are cut and left out so that the lines fit, if they can.
+    """
     widths = [
         max([width_of(column.title), *(width_of(row[i]) for row in rows)])
         for i, column in enumerate(columns)
@@ -74,7 +77,11 @@ def _fitted(column: Column, texts: Sequence[str], width: int, mark: str) -> list
 def _shrink(
     columns: Sequence[Column], widths: list[int], kept: Sequence[int], limit: int, shortest: int
 ) -> None:
-    """Narrows the widest columns that may be cut, until all fit or all are at `shortest`."""
+    """Narrows the widest columns that may be cut, until the table fits.
+
+    widths: changed in place. kept: indices of the columns that are shown. limit: the width to fit
+    into. shortest: no column becomes narrower than this.
+    """
     while (excess := _total([widths[i] for i in kept]) - limit) > 0:
         wide = [i for i in kept if columns[i].cut and widths[i] > shortest]
         wide = [i for i in wide if not columns[i].main] or wide
@@ -100,7 +107,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _line(cells: Sequence[str], layout: Sequence[tuple[bool, int]]) -> str:
-    """One line of a table; `layout`: for each cell, whether it is aligned right, and its width."""
+    """Returns a line of a table; layout: for each cell (whether it is aligned right, width)."""
     padded = []
     for text, (right, width) in zip(cells, layout, strict=True):
         space = " " * (width - width_of(text))
@@ -109,9 +116,9 @@ def _line(cells: Sequence[str], layout: Sequence[tuple[bool, int]]) -> str:
 
 
 def cut(text: str, width: int, mark: str = "…", left: int | None = None) -> str:
-    """`text` in at most `width` columns: a longer text has its middle replaced by `mark`.
+    """Returns text cut to at most `width` columns: its middle is replaced by `mark`.
 
-    left: the columns of the start that stay; None keeps as much of the start as of the end.
+    left: how many columns of its start stay; None keeps as much of the start as of the end.
     """
     if width_of(text) <= width:
         return text
@@ -121,7 +128,10 @@ def cut(text: str, width: int, mark: str = "…", left: int | None = None) -> st
 
 
 def cut_name(name: str, width: int, mark: str = "…") -> str:
-    """`name` in at most `width` columns: the end of the name, from a dot on where possible."""
+    """Returns a dotted name cut to at most `width` columns: its start is replaced by `mark`.
+
+    What stays begins behind a dot where possible.
+    """
     short = cut(name, width, mark, left=0)
     if short == name:
         return name
@@ -132,10 +142,10 @@ def cut_name(name: str, width: int, mark: str = "…") -> str:
 
 
 def cut_apart(names: Iterable[str], width: int, mark: str = "…") -> dict[str, str]:
-    """Each name in at most `width` columns; different names look different where possible.
+    """Cuts names to at most `width` columns so that different names still look different.
 
-    Names whose ends are equal also show the modules in which they differ, or are cut at another
-    place.
+    Returns the cut form of each name. Names whose ends are equal also show the modules in which
+    they differ, or are cut at another place. In too few columns some may look alike.
     """
     several = list(dict.fromkeys(names))
     ways = [_cut_apart(several, width, mark, first) for first in (_by_parts, _in_the_middle)]
@@ -163,7 +173,10 @@ def _cut_apart(
 
 
 def _by_parts(names: Sequence[str], width: int, mark: str) -> dict[str, str]:
-    """The end of each name; names with equal ends also show the modules in which they differ."""
+    """Cuts each dotted name to its end, and returns the cut forms by name.
+
+    Names with equal ends also show the modules in which they differ.
+    """
     parts = {name: name.split(".") for name in names}
     at: dict[str, set[int]] = {name: set() for name in names}
     short: dict[str, str] = {}
@@ -183,7 +196,7 @@ def _by_parts(names: Sequence[str], width: int, mark: str) -> dict[str, str]:
 
 
 def _parted(parts: Sequence[str], at: Sequence[int], width: int, mark: str) -> str:
-    """The modules at the places `at` of a name, and as much of the name's end as fits."""
+    """Returns the parts with the indices `at` of a dotted name, and as much of its end as fits."""
     whole = ".".join(parts)
     if not at or width_of(whole) <= width:
         return cut_name(whole, width, mark)
@@ -198,19 +211,23 @@ def _parted(parts: Sequence[str], at: Sequence[int], width: int, mark: str) -> s
 
 
 def _same(short: Mapping[str, str]) -> list[str]:
-    """The texts whose cut form is shared with another text."""
+    """Returns the texts whose cut form equals that of another text; short: cut forms by text."""
     seen = Counter(short.values())
     return [text for text, shown in short.items() if seen[shown] > 1]
 
 
 def _apart(tried: Mapping[str, str], taken: Collection[str]) -> dict[str, str]:
-    """The cut forms that are unique among `tried`, and not among `taken`."""
+    """Returns those cut forms, by text, that are unique in `tried` and do not occur in `taken`."""
     same = set(_same(tried))
     return {text: shown for text, shown in tried.items() if text not in same and shown not in taken}
 
 
 def _ways(texts: Sequence[str], width: int, mark: str) -> Iterator[Callable[[str], str]]:
-    """Other ways to cut: at each other place, or around the first place where texts differ."""
+    """Yields functions that cut a text in other ways than in the middle.
+
+    They remove another stretch of the text, or show the text around the position where the given
+    texts differ first.
+    """
     room = width - len(mark)
     for left in sorted(range(room + 1), key=lambda left: abs(2 * left - room)):
         yield partial(cut, width=width, mark=mark, left=left)
@@ -222,7 +239,7 @@ def _ways(texts: Sequence[str], width: int, mark: str) -> Iterator[Callable[[str
 
 
 def _around(text: str, begin: int, width: int, mark: str) -> str:
-    """The part of a text at `begin`, with a little of the text's start and end."""
+    """Returns a text cut to `width` columns: its part from `begin` on, with a bit of both ends."""
     room = width - 2 * len(mark)
     end = room // 4
     inner = room - 2 * end
@@ -232,21 +249,21 @@ def _around(text: str, begin: int, width: int, mark: str) -> str:
 
 
 def _start(text: str, width: int) -> str:
-    """The longest start of `text` in at most `width` columns."""
+    """Returns the longest beginning of a text that takes at most `width` columns."""
     while width_of(text) > width:
         text = text[: min(len(text) - 1, width)] if len(text) > width else text[:-1]
     return text
 
 
 def _end(text: str, width: int) -> str:
-    """The longest end of `text` in at most `width` columns."""
+    """Returns the longest ending of a text that takes at most `width` columns."""
     while width_of(text) > width:
         text = text[max(1, len(text) - width) :]
     return text
 
 
 def width_of(text: str) -> int:
-    """Columns that `text` takes on a terminal: wide characters take two, combining ones none."""
+    """Returns how many columns text takes on a terminal: wide characters two, combining ones 0."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
