@@ -21,6 +21,7 @@ from anchor_cli.comparisons.terminal_report import report
 from anchor_cli.terminal import Screen
 from anchor_cli.terminal.table import width_of
 from anchorlib.diagnosis import Divergence, Growth, Nearness, Origin, Place
+from anchorlib.diagnosis.judgement.clauses import ValueClause
 from anchorlib.diagnosis.judgement.completeness import Completeness
 from anchorlib.operations import OpAlignment, OpDifference
 from tests.cli.comparisons import IDENTICAL, MEASURE, ORIGIN, PLACE, SUSPECT, UNEXPECTED, pair
@@ -448,6 +449,7 @@ def test_an_unexpected_origin_is_looked_at_in_both_runs():
     assert next_commands(UNEXPECTED, ("eager", "x/compiled.zarr"), "/runs") == [
         "anchor stats eager --tensor tanh3@grad --step 0 --store /runs",
         "anchor stats x/compiled.zarr --tensor tanh3@grad --step 0",
+        "# record both with ANCHOR_TRACE=0:1 to see the operation and its line",
     ]
 
 
@@ -505,7 +507,21 @@ def test_what_b_calls_otherwise_or_does_later_is_looked_at_there():
     assert next_commands(found, ("eager", "compiled"), "anchors") == [
         "anchor stats eager --tensor tanh3@grad --step 0",
         "anchor stats compiled --tensor net.tanh3@grad --step 5",
+        "# record both with ANCHOR_TRACE=0:1 (B: 5:6) to see the operation and its line",
     ]
+
+
+def test_to_trace_is_advised_where_nothing_tells_what_to_change():
+    def advised(**changes):
+        origin = replace(UNEXPECTED.origins[0], **changes)
+        lines = next_commands(replace(UNEXPECTED, origins=(origin,)), ("a", "b"), "anchors")
+        return any("ANCHOR_TRACE" in line for line in lines)
+
+    assert advised()
+    assert advised(changed=(ValueClause("B is 2 times A"),))
+    assert not advised(changed=("TanhBackward0 without it | approximate",))
+    traced = replace(UNEXPECTED, ops=OpAlignment(1, 0, 0))
+    assert not any("ANCHOR" in line for line in next_commands(traced, ("a", "b"), "anchors"))
 
 
 def test_a_command_to_run_is_one_line_to_copy():

@@ -14,6 +14,7 @@ reasons       what is said about an origin besides its class
 judge         calls all of these, and makes the list of origins
 verdict       from these classes to identical, expected, suspect, unexpected or incomparable
 losses        from which step on the losses of the two runs differ
+clauses       clauses that name a change, and clauses that only describe values
 series        all records of one tensor in order, and the values of a record in float64
 sparse_sums   what a sparse gradient means: the sum of its values at each index
 completeness  whether each run was closed, lost no record, and is as long as the other

@@ -9,12 +9,12 @@ import numpy as np
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.changes import (
     Changes,
-    ValueClause,
     stated,
     stepped_again,
     turning,
 )
 from anchorlib.diagnosis.judgement.classes import BAD, Classes
+from anchorlib.diagnosis.judgement.clauses import name_a_change
 from anchorlib.diagnosis.judgement.noise import Envelope
 from anchorlib.diagnosis.judgement.origins import Origin, OriginSegment, segments
 from anchorlib.diagnosis.judgement.reasons import reason
@@ -197,7 +197,7 @@ class Judge:
         direct = [] if outside else [link for link in ancestry.parents if not link.saved]
         parents = [join(link.name, link.kind) for link in direct]
         changed = (self.changes.given if outside else self.changes.of)(row, measure)
-        if cls == "not_rounding" and all(isinstance(clause, ValueClause) for clause in changed):
+        if cls == "not_rounding" and not name_a_change(changed):
             changed = (*self.changes.unkept(row), *changed)
         ops = ((), ()) if outside else self.changes.operations(row)
         return Origin(

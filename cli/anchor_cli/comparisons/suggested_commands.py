@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anchorlib.names import escape, join
 
 if TYPE_CHECKING:
-    from anchorlib.diagnosis import Comparison
+    from anchorlib.diagnosis import Comparison, Origin
 
 __all__ = ["next_commands"]
 
@@ -61,9 +62,28 @@ def _looking(comparison: Comparison, runs: tuple[str, str], store: str) -> list[
     names = (at.name, others.get(at.name, at.name))
     steps = (at.step, at.step + comparison.step_offset)
     return [
-        _line("stats", run, store, "--tensor", join(name, at.kind), "--step", str(step))
-        for run, name, step in zip(runs, names, steps, strict=True)
+        *(
+            _line("stats", run, store, "--tensor", join(name, at.kind), "--step", str(step))
+            for run, name, step in zip(runs, names, steps, strict=True)
+        ),
+        *_tracing(comparison, blamed, steps),
     ]
+
+
+def _tracing(
+    comparison: Comparison, blamed: Sequence[Origin], steps: tuple[int, int]
+) -> Iterator[str]:
+    """Yields advice to trace the step that is to blame, where nothing says what B does otherwise.
+
+    Nothing is yielded where both runs were traced, or where no origin is more than rounding.
+    steps: the number of the step in A, and in B.
+    """
+    if comparison.ops is not None or not blamed or blamed[0].cls != "not_rounding":
+        return
+    if not blamed[0].names_change:
+        first, second = (f"{step}:{step + 1}" for step in steps)
+        traced = first if first == second else f"{first} (B: {second})"
+        yield f"# record both with ANCHOR_TRACE={traced} to see the operation and its line"
 
 
 def _outside(comparison: Comparison, runs: tuple[str, str], store: str) -> list[str]:

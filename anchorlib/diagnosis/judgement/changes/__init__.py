@@ -35,7 +35,6 @@ from anchorlib.diagnosis.judgement.changes.changes import Changes
 from anchorlib.diagnosis.judgement.changes.constants import is_constant
 from anchorlib.diagnosis.judgement.changes.detaching import detached
 from anchorlib.diagnosis.judgement.changes.operations import computing
-from anchorlib.diagnosis.judgement.changes.relations import ValueClause
 from anchorlib.diagnosis.judgement.changes.schedules import parted_since, turning
 from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
 from anchorlib.diagnosis.judgement.changes.stated import stated
@@ -44,7 +43,6 @@ from anchorlib.diagnosis.judgement.changes.unreached import unreached
 
 __all__ = [
     "Changes",
-    "ValueClause",
     "computing",
     "detached",
     "is_constant",

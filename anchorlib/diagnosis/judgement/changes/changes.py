@@ -74,7 +74,7 @@ from anchorlib.diagnosis.judgement.changes.optimizer_steps import (
     written_outside,
 )
 from anchorlib.diagnosis.judgement.changes.reduction import reduced_otherwise
-from anchorlib.diagnosis.judgement.changes.relations import ValueClause, relation
+from anchorlib.diagnosis.judgement.changes.relations import relation
 from anchorlib.diagnosis.judgement.changes.rows_read import rows_read
 from anchorlib.diagnosis.judgement.changes.second_steps import stepped_again
 from anchorlib.diagnosis.judgement.changes.sharing import shared_otherwise
@@ -82,6 +82,7 @@ from anchorlib.diagnosis.judgement.changes.squares import squared_targets
 from anchorlib.diagnosis.judgement.changes.step_passes import other_passes, passes_apart
 from anchorlib.diagnosis.judgement.changes.targets import targets
 from anchorlib.diagnosis.judgement.changes.unreached import unreached
+from anchorlib.diagnosis.judgement.clauses import ValueClause
 from anchorlib.diagnosis.pairing import Table, compiled, opaque, with_operations
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape

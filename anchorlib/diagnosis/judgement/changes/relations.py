@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.judgement.clauses import ValueClause
 from anchorlib.diagnosis.judgement.series import values
 from anchorlib.errors import StoreError
 
-__all__ = ["ValueClause", "relation"]
+__all__ = ["relation"]
 
 Array = np.ndarray[Any, Any]
 NEAR = 1e-5  # share of the spread of B by which B may be off
@@ -36,12 +37,6 @@ POWERS: Mapping[str, Callable[[Array], Array]] = {
     "the inverse": np.reciprocal,
 }
 """Powers of each element, by name; the root keeps the sign, since programs take roots of sizes."""
-
-
-class ValueClause(str):
-    """A clause that follows from A's and B's values alone; it does not say what made them so."""
-
-    __slots__ = ()
 
 
 def relation(frontier: Frontier, row: int) -> list[ValueClause]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.judgement.clauses import name_a_change
 from anchorlib.diagnosis.judgement.origins.nearness import Nearness
 from anchorlib.diagnosis.pairing import Place
 from anchorlib.diagnosis.sizes import Measure
@@ -97,3 +98,8 @@ class Origin:
     ops_b: tuple[str, ...] = ()
     differences: tuple[OpDifference, ...] = field(default=(), repr=False, compare=False)
     path: TracedPath | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def names_change(self) -> bool:
+        """Whether `changed` says what B does otherwise, and not only how its values differ."""
+        return name_a_change(self.changed)

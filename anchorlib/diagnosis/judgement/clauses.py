@@ -1,0 +1,18 @@
+"""Clauses about an origin: which of them name a cause, and which only describe its values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["ValueClause", "name_a_change"]
+
+
+class ValueClause(str):
+    """A clause that follows from A's and B's values alone; it does not say what made them so."""
+
+    __slots__ = ()
+
+
+def name_a_change(clauses: Iterable[str]) -> bool:
+    """Whether any clause says what B does otherwise, and not only how its values differ."""
+    return not all(isinstance(clause, ValueClause) for clause in clauses)
