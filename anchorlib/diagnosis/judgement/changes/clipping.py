@@ -11,25 +11,29 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier
-from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.pairing import Alignment, Table, parameters_of
 
 __all__ = ["clipped_otherwise"]
 
 Array = np.ndarray[Any, Any]
+FEW = 3  # gradients: fewer are multiples of one another by chance
 CLEAR = 1e-4  # relative difference from which two norms differ: clipping divides by norm + 1e-6
 
 
 def clipped_otherwise(frontier: Frontier, row: int) -> list[str]:
     """Says to which norm each run clips the gradients of the row's step; [] where both do alike.
 
-    Both runs must have one backward in the step, which gives gradients of equal norms.
+    Either both runs have one backward in the step, which gives gradients of equal norms, or B's
+    gradients are all the same multiple of A's as the optimizer read them.
     """
     alignment = frontier.alignment
+    if alignment.merged:
+        return []
     a, rank = alignment.a, alignment.a.tensors[alignment.a.tensor[row]].rank
     sides = ((a, int(a.step[row])), (alignment.b, int(a.step[row]) + alignment.step_offset))
     first, second = (_norms(table, step, rank) for table, step in sides)
-    if first is None or second is None or alignment.merged:
-        return []
+    if first is None or second is None:
+        return _by_what_was_read(alignment, row)
     (before, after_a), (other, after_b) = first, second
     if abs(before - other) > CLEAR * before or abs(after_a - after_b) <= CLEAR * max(
         after_a, after_b
@@ -45,6 +49,44 @@ def clipped_otherwise(frontier: Frontier, row: int) -> list[str]:
     if limits[0] and limits[1]:
         return [f"A {words} {limits[0]}, B {limits[1]}"]
     return [f"A alone {words} {limits[0]}" if limits[0] else f"B alone {words} {limits[1]}"]
+
+
+def _by_what_was_read(alignment: Alignment, row: int) -> list[str]:
+    """As `clipped_otherwise`, from the gradients alone that the optimizers of both runs read.
+
+    A run clips if the norm of all its gradients is a limit as programs state it, and larger in the
+    other run, unless that run clips too. All gradients must differ by one factor.
+    """
+    a, parameters = alignment.a, parameters_of(alignment.a)
+    own = a.tensors[a.tensor[row]]
+    taken = [
+        tensor.kind == "grad" and tensor.rank == own.rank and tensor.name in parameters
+        for tensor in a.tensors
+    ]
+    pairs = np.flatnonzero(np.array(taken, bool)[a.tensor[alignment.a_row]])
+    pairs = pairs[a.step[alignment.a_row[pairs]] == a.step[row]]
+    tensors = a.tensor[alignment.a_row[pairs]]
+    if len(pairs) < FEW or len(np.unique(tensors)) < len(tensors):
+        return []
+    norms = (
+        a.figures["l2"][alignment.a_row[pairs]],
+        alignment.b.figures["l2"][alignment.b_row[pairs]],
+    )
+    with np.errstate(all="ignore"):
+        ratios = norms[1] / norms[0]
+    if not (np.isfinite(ratios).all() and np.ptp(ratios) <= CLEAR * abs(ratios[0])):
+        return []
+    whole = [float(np.linalg.norm(of_run)) for of_run in norms]
+    limits = [_limit(norm) for norm in whole]
+    if limits[0] and limits[1]:
+        return [f"A clips the gradients' norm {limits[0]}, B {limits[1]}"]
+    clips = int(whole[1] < whole[0])  # 0: A, the run whose gradients are smaller
+    if not limits[clips]:
+        return []
+    run, other = "AB"[clips], "BA"[clips]
+    return [
+        f"{run} clips the gradients' norm {limits[clips]}, in {other} it is {whole[1 - clips]:.4g}"
+    ]
 
 
 def _limit(norm: float) -> str | None:
