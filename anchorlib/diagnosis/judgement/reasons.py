@@ -25,7 +25,7 @@ LARGE = 1000.0  # eps, which no operation of the first steps is likely to make
 STEPPING = re.compile(
     r"^zero_grad\?| has no gradient of |^\d+ backward pass"
     r"|optimizer (of .*)?(stepped|did not)|outside of that step"
-    r"|^opt\.step | at zero$| (averages|sums) it over the ranks|leaves each rank its own"
+    r"|^(A|B)( alone)? clips |^opt\.step | at zero$| (averages|sums) it over the ranks|leaves each rank its own"
 )
 """Finds clauses that say what an optimizer's step was given, or what else moved a parameter."""
 
@@ -85,7 +85,7 @@ def reason(
     )
     if frontier.lacking[row] and not (segment.ops or note or explained):
         parts.append("how it was made was not recorded")
-    parts += _stretch(segment)
+    parts += [] if explained else _stretch(segment)
     if row in frontier.copies:
         parts.append(_copied(frontier, row))
     explanations = [*_in_eval_mode(frontier, row), *detached(frontier, row), *changed]

@@ -85,6 +85,8 @@ def test_the_limit_is_told_of_micro_batches_by_what_the_optimizer_read(tmp_path,
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.verdict == "unexpected"
     assert re.search(said, found.sentence), found.sentence
+    assert "somewhere in" not in found.sentence
+    assert "after backward" not in found.sentence
 
 
 def test_micro_batches_whose_gradients_were_scaled_are_not_said_to_be_clipped(tmp_path):

@@ -71,7 +71,7 @@ def test_a_gradient_that_is_not_the_sum_of_its_passes_is_asked_about(tmp_path):
 def test_clipping_is_no_gradient_that_was_left_over(tmp_path):
     found = compared(tmp_path, clip=0.5)
     assert CLEARED not in found.sentence
-    assert "after backward: clipping, scaling or reduction" in found.sentence
+    assert "B clips the gradients' norm to 0.5" in found.sentence
 
 
 def test_elements_that_were_cut_off_are_said_to_be_clipped_and_at_what(tmp_path):
