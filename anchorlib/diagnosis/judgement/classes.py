@@ -474,6 +474,7 @@ class Classes:
         untracked, seeds = bool(front.ancestry(row).untracked), self._seeds_differ(row)
         parameters = bool(front.parameter_lacking[row])
         data = (untracked or parameters) and not self._recorded_before(row, Role.INPUT)
+        data = data and not self._made_of_equal_data(row)
         unknown = " and ".join(["parameters"] * parameters + ["data"] * data)
         foreign = unknown and (unrelated or (parameters and seeds))
         if foreign and not (unrelated and not seeds and self.changes.other_code(row)):
@@ -481,6 +482,23 @@ class Classes:
         if untracked and seeds:
             return "starts_unequal", "it reads a mask or random numbers, and the seeds differ"
         return "not_rounding", note
+
+    def _made_of_equal_data(self, row: int) -> bool:
+        """Return whether a parameter's gradient reads equal data, though no record holds them.
+
+        What its module made of these data has equal bits in both runs, in each pass of the step.
+        Of other data it would have made something else.
+        """
+        front = self.frontier
+        a = front.alignment.a
+        own = a.tensors[a.tensor[row]]
+        if own.kind not in ("grad", "pass_grad") or front.role[row] != Role.OPTIMIZER:
+            return False
+        module = (own.name.rpartition(".")[0], "value", own.rank)
+        made = [(one.name, one.kind, one.rank) == module for one in a.tensors]
+        same_place = (a.phase == a.phase[row]) & (a.attempt == a.attempt[row])
+        rows = np.flatnonzero(np.array(made, bool)[a.tensor] & same_place & (a.step == a.step[row]))
+        return bool(len(rows)) and bool((front.status[rows] == EQUAL).all())
 
     def _reshaped(self, row: int, pair: int) -> tuple[str, str]:
         """Return the class of a row whose shapes differ, and why.

@@ -25,7 +25,8 @@ LARGE = 1000.0  # eps, which no operation of the first steps is likely to make
 STEPPING = re.compile(
     r"^zero_grad\?| has no gradient of |^\d+ backward pass"
     r"|optimizer (of .*)?(stepped|did not)|outside of that step"
-    r"|^(A|B)( alone)? clips |^opt\.step | at zero$| (averages|sums) it over the ranks|leaves each rank its own"
+    r"|^(A|B)( alone)? clips |^opt\.step | at zero$"
+    r"| (averages|sums) it over the ranks|leaves each rank its own"
 )
 """Finds clauses that say what an optimizer's step was given, or what else moved a parameter."""
 

@@ -127,7 +127,9 @@ def _named(before: str, name: str, after: str, width: int) -> list[str]:
 def _origins(section: Section, width: int, screen: Screen) -> ReportPart:
     fits = len(f"{section.title}  {section.head}") <= width
     head = section.head if fits else section.head.partition(" (")[0]
-    entries = [_origin(one, width, screen) for one in section.entries]
+    # What is to blame comes first: where there is room for one entry, that is the one to read.
+    in_order = sorted(section.entries, key=lambda one: not one.alarming)
+    entries = [_origin(one, width, screen) for one in in_order]
     block = listed(titled(screen, section.title, head), entries, MORE, headed=True)
     return block._replace(kept=1)
 

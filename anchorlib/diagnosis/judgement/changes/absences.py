@@ -188,18 +188,32 @@ def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]
     return [f"in step {last} {escape(module)} is called {calls_a} in A, is called {calls_b} in B"]
 
 
-def called_otherwise(frontier: Frontier, row: int) -> list[str]:
-    """Says that one run calls a value's module more often in the value's pass; else []."""
+def called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
+    """Say that one run calls the module of a value, or of a gradient's parameter, more often.
+
+    [] where both runs call it as often. The calls of a value's pass are counted; for a gradient
+    those of its step's first pass.
+    """
     alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
-    if tensor.kind != "value" or alignment.merged:
+    if alignment.merged:
         return []
     row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
-    counts = [_calls(table, at) for table, at in ((a, row), (alignment.b, row_b))]
+    sides = ((a, row), (alignment.b, row_b))
+    if tensor.kind == "value":
+        module, counts = tensor.name, [_calls(table, at) for table, at in sides]
+    else:
+        module = tensor.name.rpartition(".")[0]
+        counts = [
+            _calls_for_gradient(table, at, name)
+            for (table, at), name in zip(sides, (module, names.get(module, module)), strict=True)
+        ]
+        if tensor.kind not in ("grad", "pass_grad") or 0 in counts:
+            return []
     if counts[0] == counts[1]:
         return []
     calls_a, calls_b = ("once" if count == 1 else f"{count} times" for count in counts)
-    return [f"{escape(tensor.name)} is called {calls_a} in A, {calls_b} in B"]
+    return [f"{escape(module)} is called {calls_a} in A, {calls_b} in B"]
 
 
 def models_called_otherwise(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
@@ -244,6 +258,18 @@ def _calls(table: Table, row: int) -> int:
     for place in (table.step, table.pass_index, table.phase, table.attempt):
         of_pass &= place == place[row]
     return int(of_pass.sum())
+
+
+def _calls_for_gradient(table: Table, row: int, module: str) -> int:
+    """Return how many calls of a module were recorded in the first training pass of a row's step.
+
+    row: the gradient of one of the module's parameters.
+    """
+    phase = table.phase == table.phase[row]
+    calls = _named(table, module, "value", table.tensors[table.tensor[row]].rank)
+    calls &= phase & (table.step == table.step[row]) & (table.attempt == table.attempt[row])
+    passes = table.pass_index[calls]
+    return int((passes == passes.min(initial=np.iinfo(passes.dtype).max)).sum())
 
 
 def _named(table: Table, name: str, kind: str, rank: int | None = None) -> Array:

@@ -150,7 +150,7 @@ class Changes:
         told_otherwise = [clause for clause in stated if about(clause) not in map(about, module)]
         clauses = [*cast, *module, *self._said_by_names(row, a, b, told_otherwise)]
         clauses += filter(None, [written_outside(self.frontier, row)])
-        clauses += called_otherwise(self.frontier, row)
+        clauses += called_otherwise(self.frontier, row, self._names)
         clauses += self._counted(row, a, b) or self._arranged(row)
         clauses += [*self._settings(row), *held_otherwise(self.frontier, row)]
         values = self._in_values(row, measure)

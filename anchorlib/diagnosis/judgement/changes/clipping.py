@@ -17,7 +17,12 @@ __all__ = ["clipped_otherwise"]
 
 Array = np.ndarray[Any, Any]
 FEW = 3  # gradients: fewer are multiples of one another by chance
-CLEAR = 1e-4  # relative difference from which two norms differ: clipping divides by norm + 1e-6
+CLEAR = 1e-4  # relative difference from which two norms differ
+NEAR = 2e-5
+"""The relative difference up to which a norm is a limit, besides that of dividing by norm + ADDED:
+a norm that no limit made is rarely as near to a number of two digits."""
+ADDED = 1e-6
+"""What torch's `clip_grad_norm_` adds to the norm by which it divides."""
 
 
 def clipped_otherwise(frontier: Frontier, row: int) -> list[str]:
@@ -40,7 +45,7 @@ def clipped_otherwise(frontier: Frontier, row: int) -> list[str]:
     ):
         return []
     limits = [
-        "" if abs(after - before) <= CLEAR * before else _limit(after)
+        "" if abs(after - before) <= CLEAR * before else _limit(after, before)
         for after in (after_a, after_b)
     ]
     if None in limits or max(after_a, after_b) > before * (1 + CLEAR):
@@ -77,7 +82,7 @@ def _by_what_was_read(alignment: Alignment, row: int) -> list[str]:
     if not (np.isfinite(ratios).all() and np.ptp(ratios) <= CLEAR * abs(ratios[0])):
         return []
     whole = [float(np.linalg.norm(of_run)) for of_run in norms]
-    limits = [_limit(norm) for norm in whole]
+    limits = [_limit(norm, max(whole)) for norm in whole]
     if limits[0] and limits[1]:
         return [f"A clips the gradients' norm {limits[0]}, B {limits[1]}"]
     clips = int(whole[1] < whole[0])  # 0: A, the run whose gradients are smaller
@@ -89,10 +94,11 @@ def _by_what_was_read(alignment: Alignment, row: int) -> list[str]:
     ]
 
 
-def _limit(norm: float) -> str | None:
+def _limit(norm: float, before: float) -> str | None:
     """A norm as a limit of two digits, as programs state it; None where it is no such number."""
     limit = f"{norm:.2g}"
-    return f"to {float(limit):g}" if abs(float(limit) - norm) <= CLEAR * norm else None
+    near = NEAR + ADDED / before
+    return f"to {float(limit):g}" if abs(float(limit) - norm) <= near * norm else None
 
 
 def _norms(table: Table, step: int, rank: int) -> tuple[float, float] | None:

@@ -205,3 +205,36 @@ def test_an_operand_that_follows_by_no_formula_is_said_to_follow_by_none(change)
     assert follows(described(x), described(change(x))) == ""
     both = ", ".join([described(x), described(x).replace("mat1", "mat2")])
     assert follows(both, both.replace("first", "last")) == ""
+
+
+class Normed(nn.Module):
+    """Two norms, of which a program may call the first one twice: at the start both do the same."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.again = again
+        self.first, self.second, self.out = nn.LayerNorm(8), nn.LayerNorm(8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        h = self.first(x).tanh()
+        return self.out((self.first if self.again else self.second)(h))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_module_that_is_called_in_place_of_another_is_told_at_its_parameters_gradient(
+    tmp_path, parts
+):
+    for run, again in (("a", False), ("b", True)):
+        torch.manual_seed(0)
+        model = Normed(again)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                for _ in range(parts):
+                    model(torch.randn(16, 8)).square().mean().backward()
+                optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected"
+    assert "first is called once in A, 2 times in B" in found.sentence
