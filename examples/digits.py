@@ -12,7 +12,7 @@ from torch import nn
 
 
 def load(mnist: Path | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (n, 784) in 0…1 and labels (n,).
+    """Return images (n, 784) in 0…1 and labels (n,).
 
     mnist: a folder with MNIST's train-images-idx3-ubyte and train-labels-idx1-ubyte (.gz or not).
     """
@@ -27,7 +27,7 @@ def load(mnist: Path | None = None) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _idx(folder: Path, name: str, header: int) -> np.ndarray:
-    """The bytes of one of MNIST's files, its header left out."""
+    """Return the bytes of one of MNIST's files without its header."""
     packed = folder / f"{name}.gz"
     data = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / name).read_bytes()
     return np.frombuffer(data, dtype=np.uint8, offset=header)
@@ -36,6 +36,6 @@ def _idx(folder: Path, name: str, header: int) -> np.ndarray:
 def batches(
     images: torch.Tensor, labels: torch.Tensor, size: int, seed: int
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """One epoch in shuffled batches of `size` images; the last one may be smaller."""
+    """Return one epoch in shuffled batches of `size` images; the last batch may be smaller."""
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     return [(images[part], labels[part]) for part in order.split(size)]

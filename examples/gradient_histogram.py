@@ -39,7 +39,7 @@ class Classifier(nn.Module):
 
 
 def train(model: nn.Module, epochs: int, mnist: Path | None, session: anchorlib.Session) -> None:
-    """Train with SGD, recording what the session watches, and the loss."""
+    """Train with SGD, and record all gradients and the loss."""
     images, labels = load(mnist)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     session.watch(model, tensors=GRADIENTS, optimizer=optimizer)

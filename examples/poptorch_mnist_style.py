@@ -33,7 +33,7 @@ TENSORS = [
 
 
 class BasicLinearModel(nn.Module):
-    """Three fully connected layers, which give their loss themselves while they are trained."""
+    """Three fully connected layers; in training the model also returns its loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class BasicLinearModel(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> object:
-        """Log-probabilities (batch, 10) of images; in training, with the loss."""
+        """Return the log-probabilities (batch, 10) of images; in training also the loss."""
         x = torch.flatten(x, start_dim=1)
         x = self.relu(self.fc1(x))
         x = self.relu(self.fc2(x))
@@ -56,7 +56,7 @@ class BasicLinearModel(nn.Module):
 
 
 def show(histogram: anchorlib.Log2Histogram) -> None:
-    """One line for each power of two."""
+    """Print a line for each power of two."""
     most = max(histogram.bins.values())
     for exponent, count in histogram.bins.items():
         print(f"  2^{exponent:<4} {count:>8,} {'#' * round(50 * count / most)}")

@@ -1,8 +1,8 @@
-"""Two training processes stream into one collector; the run is read back from it.
+"""Two training processes record into one collector; then the run is read from the collector.
 
     python examples/remote_training.py
 
-The same from a shell, on as many machines as you like:
+To do the same from a shell, on as many machines as you like:
 
     anchor serve --store anchors                               # here
     ANCHOR_STORE=grpc://HOST:50051 ANCHOR_RUN=run1 torchrun train.py   # there

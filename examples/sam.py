@@ -1,4 +1,4 @@
-"""Sharpness-Aware Minimization, watched through its wrapper: two passes a step, kept apart.
+"""Record Sharpness-Aware Minimization: two passes a step, kept apart, and a wrapper optimizer.
 
 SAM (Foret et al., 2021) climbs to nearby weights where the loss is worst (`first_step`), takes the
 gradient there, and applies it to the original weights (`second_step`, with the base optimizer).
@@ -36,7 +36,7 @@ class SAM(torch.optim.Optimizer):
 
     @torch.no_grad()
     def first_step(self) -> None:
-        """Climb along the gradient, a distance of rho."""
+        """Move the weights along the gradient, by a distance of rho."""
         length = self._gradient_norm()
         for group in self.param_groups:
             for p in group["params"]:
@@ -47,7 +47,7 @@ class SAM(torch.optim.Optimizer):
 
     @torch.no_grad()
     def second_step(self) -> None:
-        """Go back, and step with the gradient found up there."""
+        """Restore the weights, and step with the gradient of the moved weights."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
@@ -68,7 +68,7 @@ class SAM(torch.optim.Optimizer):
 
 
 def train(optimizer: SAM, model: nn.Module, steps: int, session: anchorlib.Session) -> None:
-    """Train on digits, everything watched."""
+    """Train on digits, and record every tensor."""
     images, labels = load()
     session.watch(model, tensors="*", optimizer=optimizer)
     for x, y in batches(images, labels, size=64, seed=0)[:steps]:
@@ -83,7 +83,7 @@ def check(run: anchorlib.Run, steps: int) -> None:
     """Check that the records of both passes are those that SAM must make."""
     weight, updated = run["2.weight@value"], run["2.weight@updated"]
     for step in range(1, steps):
-        # A step starts from what the step before left: SAM's excursion was undone.
+        # A step starts from the weights that the last step left: SAM's move was undone.
         start = weight.at(step=step, pass_index=0).array
         assert np.array_equal(start, updated.at(step=step - 1).array)
         assert not np.array_equal(start, weight.at(step=step, pass_index=1).array)

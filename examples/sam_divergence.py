@@ -4,19 +4,19 @@ A tanh network learns digits with SAM, two passes a step. The runs differ in how
 tanh is computed, and in nothing else:
 
     kernel        torch's own tanh_backward
-    decomposed    g·(1 − y·y), three operations: what compilers make of tanh_backward
-    buggy         decomposed, with y rounded to bfloat16 before: other mathematics
-    compiled      the kernel's run under torch.compile, which rewrites it as it sees fit
-    float64       the kernel's run in float64, a few steps: nearer to the truth than any of them
+    decomposed    g·(1 − y·y), three operations, into which compilers decompose tanh_backward
+    buggy         like decomposed, but with y rounded to bfloat16: another function
+    compiled      the program of kernel under torch.compile, which rewrites its operations
+    float64       the program of kernel in float64, a few steps: nearest to the truth
 
-The losses of the first two agree for hundreds of steps and then part. This program records all of
-them and lets anchorlib tell the story:
+The losses of the first two agree for hundreds of steps and then part. This program records all
+five runs and asks anchorlib:
 
     where             anchor compare: the gradient of which tensor, at step 0
     which operation   anchor ops: tanh_backward stands in one run, mul, rsub and mul in the other
     which formula     --replay: g*fma(-y, y, 1) against g*(1 - y*y), each to the last bit
     which is better   float64 as a third run: which of the two is nearer to it
-    does it matter    --noise: three perturbed reruns drift as far; those of a bug do not
+    does it matter    --noise: three perturbed reruns drift as far; with a bug they do not
     the picture       both losses over each other (a PNG), and the page of both runs (HTML)
 
     python examples/sam_divergence.py
@@ -139,14 +139,14 @@ def record(run: str, options: argparse.Namespace) -> None:
 
 
 def make_noise(options: argparse.Namespace) -> list[str]:
-    """Three perturbed reruns of `kernel`, as `anchor noise` makes them."""
+    """Make three perturbed reruns of `kernel`, as `anchor noise` makes them."""
     command = [sys.executable, __file__, "--only", "kernel"]
     command += ["--steps", str(options.steps), "--store", options.store]
     return anchorlib.noise(command, "kernel", store=options.store, output=subprocess.DEVNULL)
 
 
 def plot(store: str, file: Path) -> None:
-    """Both loss curves over each other, and below them how far they are apart."""
+    """Draw both loss curves in one picture, and below them how far they are apart."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -179,16 +179,16 @@ def plot(store: str, file: Path) -> None:
 
 
 def say(*words: object, store: str) -> None:
-    """Print a command of anchorlib's, run it, and print its exit code."""
+    """Print an `anchor` command, run it, and print its exit code."""
     shown = [str(word) for word in words]
-    # Three names of noise runs on a line hide what the line is about.
+    # Three names of noise runs would make the command hard to read.
     line = re.sub(r"( --noise \S+)+", " --noise …", f"anchor {' '.join(shown)}")
     print(f"\n$ {line}\n", flush=True)
     print(f"exit code {anchor([*shown, '--store', store])}", flush=True)
 
 
 def tell(options: argparse.Namespace, runs: list[str], noise: list[str]) -> None:
-    """Tell the story by the commands that a user would type."""
+    """Answer the questions by the commands that a user would type."""
     print(f"THE PICTURE  the losses of kernel and decomposed: {options.plot}")
     plot(options.store, options.plot)
 
@@ -205,7 +205,7 @@ def tell(options: argparse.Namespace, runs: list[str], noise: list[str]) -> None
 
 
 def main() -> None:
-    """Record the runs, and tell their story."""
+    """Record the runs, and answer the questions about them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--store", default="anchors", help="where runs live")
     parser.add_argument("--steps", type=int, default=500)

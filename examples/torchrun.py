@@ -25,7 +25,7 @@ import anchorlib
 
 
 def train(options: argparse.Namespace) -> anchorlib.Session:
-    """Train on this rank's share of the digits; the session, closed."""
+    """Train on this rank's share of the digits, and return the closed session."""
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(784, 32), nn.Tanh(), nn.Linear(32, 10))

@@ -21,6 +21,6 @@ def check_apart(store: Path, run: str, shelf: Shelf) -> None:
     same = here.exists() and there.exists() and here.samefile(there)
     if same or store.resolve() == place.resolve():
         raise OptionError(
-            f"{escape(shelf.place)} is where run {run!r} is already, and no archive of it: name "
+            f"{escape(shelf.place)} is the store of run {run!r}, and cannot be its archive: name "
             "another directory"
         )

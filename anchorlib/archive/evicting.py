@@ -88,7 +88,10 @@ def make_room(store: Path, shelf: Shelf, keep: Keep) -> dict[str, int]:
         try:
             note = note_of(store, run)
             if note is None or not _is_confirmed(store, note, shelf):
-                _log.warning("%s stays here: it is not in the archive as it was sent", run)
+                _log.warning(
+                    "%s stays here: the archive does not hold it as it was sent; archive it again",
+                    run,
+                )
                 continue
             freed[run] = evict_run(store, note)
         except CollectorError:

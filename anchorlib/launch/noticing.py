@@ -109,7 +109,7 @@ def _tell_nothing() -> None:
         return
     if _request and _request.process != os.getpid():  # in a forked child
         return
-    say("nothing was recorded: no optimizer of a model's parameters was constructed")
+    say("nothing was recorded: no torch.optim.Optimizer of a model's parameters was constructed")
 
 
 def _is_there(store: str, name: str) -> bool:

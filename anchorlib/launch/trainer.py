@@ -187,8 +187,8 @@ class Trainer:
             return []
         self._searches += 1
         if self._searches > _SEARCHES:
-            say(f"more than {_SEARCHES} optimizers with models of their own: those from here on "
-                "are not observed")  # fmt: skip
+            say(f"more than {_SEARCHES} optimizers with models of their own: models of further "
+                "optimizers are not recorded")  # fmt: skip
             return []
         roots = roots_of(unknown)
         names = callings(roots, frame)

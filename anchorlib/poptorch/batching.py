@@ -88,7 +88,10 @@ class Outputs:
             self._spec = spec
             self._streams = [_Stream(self._mode, self._arithmetic) for _ in leaves]
         elif spec != self._spec:
-            raise Error("the model's outputs are put together differently in each micro-batch")
+            raise Error(
+                "the model's outputs differ in structure from micro-batch to micro-batch: return "
+                "the same lists, tuples and dicts each time"
+            )
         self._others = leaves
         for stream, leaf in zip(self._streams, leaves, strict=True):
             if isinstance(leaf, torch.Tensor):

@@ -119,7 +119,9 @@ class Process:
         except Exception:
             # Without this thread the trainer would wait for ever; the next recorder process gets
             # all unanswered messages again.
-            logging.getLogger("anchorlib").exception("anchorlib: a recorder cannot hear")
+            logging.getLogger("anchorlib").exception(
+                "anchorlib: a recorder process cannot read its trainer's messages, and ends"
+            )
             os._exit(1)
         with self._came:
             self.alone = True

@@ -441,7 +441,7 @@ class RecordQueue:
             ended = "the session closed" if timeout is None else f"{timeout:g} s"
             raise FlushTimeoutError(
                 f"{target - self._ring[Word.RECORDS]} records still wait after {ended}; "
-                "flush again, or give it more time"
+                "call flush again, or with a longer timeout"
             ) from None
         except Exception as fault:  # noqa: BLE001  # a store's fault must not end training
             self._losses.warn_once(f"flush:{type(fault).__name__}", f"flush failed: {fault}")

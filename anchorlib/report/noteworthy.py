@@ -171,7 +171,7 @@ def _unjudged(view: RunView) -> Iterator[Finding]:
     if view.is_pooled:
         yield Finding(
             "info",
-            f"The {len(view.ranks):,} ranks were added up, and none was held against the others: "
+            f"The {len(view.ranks):,} ranks were added up, and not compared with one another: "
             "anchor ranks does that.",
         )
 

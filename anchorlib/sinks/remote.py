@@ -278,7 +278,7 @@ class RemoteSink:
                 trouble = self._sender.trouble
                 raise FlushTimeoutError(
                     f"{self._outbox.waiting} records are not at {self.address} after {timeout:g} s"
-                    f"{f': {trouble}' if trouble else '; give it more time'}"
+                    f"{f': {trouble}' if trouble else '; call flush with a longer timeout'}"
                 )
 
     def revoke(self) -> None:
@@ -450,13 +450,13 @@ class RemoteSink:
                 self._outbox.drop()
                 self._changed.notify_all()
             _log.warning(
-                "anchorlib: %s; nothing is recorded from here on, but counted",
+                "anchorlib: %s; nothing is recorded from here on, and what is lost is counted",
                 self._sender.refusal,
             )
         else:
             _log.warning(
-                "anchorlib: %s; records are kept in the spool: deliver them with `%s` once that is "
-                "settled, to another store, or under another name (--as NAME)",
+                "anchorlib: %s; records are kept in the spool: remove the cause, then deliver them "
+                "with `%s`, or deliver them to another store, or under another name (--as NAME)",
                 self._sender.refusal,
                 self._push_line,
             )
@@ -467,7 +467,7 @@ class RemoteSink:
             try:
                 self._spool.redirect(str(self.address))
             except OSError as fault:
-                sentence += f" (its spool could not be told: {fault.strerror or fault})"
+                sentence += f" (its spool still names the old one: {fault.strerror or fault})"
         _log.warning("anchorlib: %s", sentence)
 
     def _warn(self, sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Three steps of a small network, recorded whole: what a check of every pull request can afford.
+"""Three steps of a small network, of which every tensor is recorded: a check for pull requests.
 
 The store and the run's name come from ANCHOR_STORE and ANCHOR_RUN, which same_bits.py sets.
 """
@@ -24,7 +24,7 @@ class Net(nn.Module):
 
 
 def main() -> None:
-    """Train from one seed, so that nothing but the code can change a bit."""
+    """Train from a fixed seed, so that only a change of the code can change a bit."""
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(mode=True)
     torch.set_num_threads(1)  # how work is shared among threads changes how sums are rounded

@@ -1,4 +1,4 @@
-"""A trainer of one's own: a class, a scheduler, workers, an evaluation after each epoch."""
+"""A hand-written trainer class with a scheduler, workers, and an evaluation after each epoch."""
 
 import hashlib
 

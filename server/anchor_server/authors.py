@@ -114,5 +114,6 @@ def _made(run: Path, name: str) -> bool:
 def _too_many(who: str, most: int) -> Refusal:
     return Refusal(
         Kind.RUNS,
-        f"{who} {most} runs, which is the limit (max_runs): another begins when one is removed",
+        f"{who} {most} runs, which is the limit (max_runs): another run begins when one of them "
+        "is removed (anchor rm)",
     )

@@ -32,7 +32,7 @@ class Patience(NamedTuple):
         """The refusal that ends the stream of a client that has sent nothing for so long."""
         said = f"the stream said nothing for {self.seconds:g} s"
         if self.kind is Kind.IDLE:
-            return Refusal(self.kind, f"{said}: come back when there is something to say")
+            return Refusal(self.kind, f"{said}: connect again when there is something to send")
         return Refusal(self.kind, f"{said} in the middle of a record")
 
 

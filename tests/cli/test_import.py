@@ -238,7 +238,7 @@ def test_ranks_become_ranks_and_a_place_that_comes_twice_is_two_calls(tmp_path):
     shutil.rmtree(folder / "rank1")
     again = anchor("import", folder, "--store", tmp_path, "--overwrite")
     assert again.err == (
-        "anchor: dumps keeps what it had of rank 1: these dumps have nothing of it\n"
+        "anchor: dumps keeps its earlier records of rank 1: these dumps have none of it\n"
     )
 
 

@@ -63,7 +63,7 @@ class Complaints:
             self.warn(
                 "rounding",
                 f"{escape(name)} is {str(dtype).removeprefix('torch.')} in compiled code: "
-                "anchors change how what surrounds them is rounded; they do not with "
+                "an anchor there changes how the code around it is rounded; to prevent that, set "
                 "torch._inductor.config.emulate_precision_casts = True",
             )
 

@@ -68,9 +68,9 @@ class Outside:
             recorder.header(FROM_OUTSIDE, sorted(self._named))
         self._warn(
             FROM_OUTSIDE,
-            f"{escape(plan.name)} is one of several outputs of compiled code: its gradient is "
-            "recorded as far as it comes from outside that code; anchor it inside, and watch "
-            "compiled models as torch.compile returns them",
+            f"{escape(plan.name)} is one of several outputs of compiled code: only the part of its "
+            "gradient that comes from outside that code is recorded; anchor it inside that code, "
+            "and watch a compiled model as torch.compile returns it",
         )
 
 

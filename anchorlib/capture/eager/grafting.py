@@ -175,12 +175,12 @@ class Graft:
         header("grafted.not_handed_over", dict(list(self._missing.items())[:_MOST]))
         count = sum(self.skipped.values())
         if not count:
-            _log.info("anchorlib: %d tensors of %s were handed over", self.handed, self._run.name)
+            _log.info("anchorlib: %d tensors took the values of %s", self.handed, self._run.name)
             return
         named = [f"{escape(one)} ({why})" for one, why in list(self._missing.items())[:_NAMED]]
         more = len(self._missing) - _NAMED
         _log.warning(
-            "anchorlib: %d tensors of %s were handed over, %d could not be: %s%s",
+            "anchorlib: %d tensors took the values of %s, %d could not: %s%s",
             self.handed,
             escape(self._run.name),
             count,

@@ -61,7 +61,11 @@ class Ending:
             settings.perturbs.close()
         missing = self.watches.missing + settings.unmatched
         if missing and not self._left_all_out:
-            _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(quoted, missing)))
+            _log.warning(
+                "anchorlib: nothing ever matched %s; `anchor names %s` lists what was recorded",
+                ", ".join(map(quoted, missing)),
+                settings.run,
+            )
 
     def line(self, store: str, undelivered: int = 0) -> str:
         """Return a line about the session: steps, passes, the optimizers that ended them, records.

@@ -241,11 +241,13 @@ class Session:
         self._must_be_open()
         if self._observer.graft is not None:
             raise SessionError(
-                f"run {self.run!r} is handed the values of another run already; leave that graft "
-                "first"
+                f"run {self.run!r} is grafted with another run's values already: end that `with "
+                "anchorlib.graft(...)` block first"
             )
         if run.name == self.run:
-            raise SessionError(f"run {self.run!r} cannot go on with its own values")
+            raise SessionError(
+                f"run {self.run!r} cannot be grafted with its own values: give graft another run"
+            )
         graft = Graft(run, self.rank, scope(None, steps).steps)
         graft.begin(self._recorder.header)
         self._observer.graft = graft

@@ -112,7 +112,7 @@ def graft(run: str | Run, steps: StepsSpec | None = None) -> Iterator[None]:
 
     session = active_session()
     if session is None:
-        raise SessionError("graft hands values to a session's anchors: call start first")
+        raise SessionError("graft works inside a session, and none is active: call start first")
     opened = open_run(run, session.store) if isinstance(run, str) else run
     with session.grafting(opened, steps):
         yield

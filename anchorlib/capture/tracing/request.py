@@ -27,7 +27,10 @@ def trace_steps(steps: object, upcoming: int) -> range:
             f"trace takes a number of steps, or a range of them as range(0, 2), not {steps!r}"
         )
     if steps.stop <= upcoming:
-        raise OptionError(f"steps {steps.start}:{steps.stop} are over; the next is {upcoming}")
+        raise OptionError(
+            f"steps {steps.start}:{steps.stop} are over, and the next step is {upcoming}: trace "
+            f"steps from {upcoming} on"
+        )
     return steps
 
 

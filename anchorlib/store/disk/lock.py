@@ -142,8 +142,8 @@ def _inherited(descriptor: int) -> bool:
     if not _orphaned(descriptor):
         return False
     _log.warning(
-        "anchorlib: what a trainer that has ended left is still being written; this one begins "
-        "after it, in %g s at most",
+        "anchorlib: the recorder of a trainer that has ended is still writing its records; this "
+        "process waits for that, %g s at most",
         _DRAIN_SECONDS,
     )
     end = time.monotonic() + _DRAIN_SECONDS

@@ -89,5 +89,8 @@ def parse_rate(text: str, option: str) -> int:
     """
     rate = parse_size(text.removesuffix("/s"), option)
     if rate <= 0:
-        raise OptionError(f"{option} {escape(text[:80])!r} would let nothing in; write 50MB")
+        raise OptionError(
+            f"{option} {escape(text[:80])!r} would refuse every record; write a rate above zero, "
+            "as 50MB"
+        )
     return rate

@@ -99,7 +99,8 @@ def _answer(address: Address) -> CheckResult:
     answer = f"{address} answers in {seconds * 1000:.1f} ms and serves {counted(runs, 'run')}"
     if state == "SERVING":
         return CheckResult("ok", "collector", answer)
-    return CheckResult("beware", "collector", f"{address} says {state}", "it starts, or it stops")
+    todo = "it is starting or stopping: ask again"
+    return CheckResult("beware", "collector", f"{address} says {state}", todo)
 
 
 def _archive(store: str) -> Iterator[CheckResult]:

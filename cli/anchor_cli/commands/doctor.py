@@ -98,7 +98,7 @@ def _health(address: str, run: str | None, *, as_json: bool) -> int:
     where = parse_address(f"grpc://{address}" if bare else address)
     state, seconds = ask_health(where)
     if state != "SERVING":
-        raise CollectorError(f"{where} says {state}: it starts, or it stops; ask again")
+        raise CollectorError(f"{where} says {state}: it is starting or stopping; ask again")
     if as_json:
         document({"address": str(where), "state": state, "seconds": seconds})
     else:

@@ -89,7 +89,7 @@ def import_dumps(
     document(work.document()) if as_json else emit(work.sentence())
     if stale := set(open_run(name, place).ranks) - work.ranks:
         ranks = ", ".join(map(str, sorted(stale)))
-        note(f"{name} keeps what it had of rank {ranks}: these dumps have nothing of it")
+        note(f"{name} keeps its earlier records of rank {ranks}: these dumps have none of it")
     if work.left_out:
         note(f"the disk is nearly full: {counted(work.left_out, 'record')} have summaries alone")
     return ExitCode.INCOMPLETE if work.skipped or work.left_out else ExitCode.DONE

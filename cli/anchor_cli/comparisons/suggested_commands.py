@@ -94,7 +94,7 @@ def _outside(comparison: Comparison, runs: tuple[str, str], store: str) -> list[
     unequal = [one for one in comparison.origins if one.cls == "starts_unequal"]
     if any(one.measure.measured == "shape" for one in unequal):
         return [
-            "# what both make of a whole step does not depend on how it was cut:",
+            "# the updates of a whole step do not depend on how a run splits the step:",
             _line("compare", runs[0], store, runs[1], "--tensor", "*@updated", other=runs[1]),
         ]
     if any(not one.measure.error_eps <= _ANOTHER_START for one in unequal) or (

@@ -178,7 +178,7 @@ def test_what_cannot_be_handed_over_is_counted_and_training_goes_on(
         "overlapping@value": "it is no dense array with memory of its own for each element",
         "new@value": "the other run has no record of it there",
     }
-    assert "0 tensors of a were handed over, 4 could not be" in caplog.text
+    assert "0 tensors took the values of a, 4 could not" in caplog.text
 
 
 def test_a_difference_that_was_not_handed_over_explains_what_follows_it(tmp_path: Path) -> None:
