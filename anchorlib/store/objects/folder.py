@@ -82,7 +82,7 @@ class FolderShelf:
         """
         with self._alone():
             there = self.fetch(key)
-            if there is None or tag not in (there[1], _tag(data)):
+            if there is None or there[1] != tag:
                 return there is not None and there[0] == data
             self._write(key, data)
             return True
