@@ -124,9 +124,7 @@ class Run:
         """When the first rank of the run began to record, in nanoseconds since the epoch."""
         if self._figures is not None:
             return self._figures.created_ns
-        self._reader.refresh()
-        readers = map(self._reader.rank, self._reader.ranks)
-        return min((reader.catalogue.created_ns for reader in readers), default=0)
+        return min((one.catalogue.created_ns for one in self._readers_of(None)), default=0)
 
     @property
     def written_ns(self) -> int:
@@ -137,10 +135,11 @@ class Run:
     def header(self, rank: int | None = None) -> Mapping[str, Any]:
         """Returns facts about the process that recorded a rank (versions, host, …), by name.
 
-        rank: None is the lowest. Of a resumed run they are those of the last process; {} for none.
+        rank: None is the lowest. Of a resumed run they are those of the last process; {} for none,
+            and for a run without ranks.
         """
-        index = self._index(self._checked_rank(self._reader.ranks[0] if rank is None else rank))
-        attempts = index.reader.catalogue.attempts
+        reader = next(self._readers_of(rank), None)
+        attempts = reader.catalogue.attempts if reader is not None else []
         return dict(attempts[-1].header) if attempts else {}
 
     def gaps(self, rank: int | None = None) -> list[Gap]:
@@ -150,19 +149,17 @@ class Run:
         """
         if rank is None and self._figures is not None:
             return list(self._figures.gaps)
-        self._reader.refresh()
-        readers = [self._reader.rank(at) for at in self._ranks_of(rank)]
-        return summed_gaps(gap for reader in readers for gap in reader.gaps())
+        return summed_gaps(gap for reader in self._readers_of(rank) for gap in reader.gaps())
 
     def edges(self, rank: int | None = None) -> list[Edges]:
         """Returns the lineage of one rank: from which anchored tensors each value was computed.
 
-        rank: None is the lowest. The edges come in the order in which they were recorded.
+        rank: None is the lowest. The edges come in the order in which they were recorded; [] for
+            a run without ranks.
         `anchorlib.diagnosis.causes.Lineage` finds in them the parents of a record of any kind.
         """
-        ranks = self.ranks
-        index = self._index(self._checked_rank(ranks[0] if rank is None else rank))
-        return list(index.reader.catalogue.edges.values())
+        reader = next(self._readers_of(rank), None)
+        return list(reader.catalogue.edges.values()) if reader is not None else []
 
     def ops(
         self,
@@ -180,13 +177,12 @@ class Run:
 
         Raises OptionError for an unknown stage or rank, DamagedError for a damaged log.
         """
-        ops = [op for at in self._ranks_of(rank) for op in self._traced(at)]
+        ops = [op for reader in self._readers_of(rank) for op in self._traced(reader)]
         return select_ops(ops, stage, module, step)
 
     def op_gaps(self, rank: int | None = None) -> list[OpGap]:
         """Returns what `session.trace` could not trace, and why; raises as `ops`."""
-        entries = [self._index(at).reader.operations() for at in self._ranks_of(rank)]
-        return [gap for some in entries for gap in gaps_of(some)]
+        return [gap for one in self._readers_of(rank) for gap in gaps_of(one.operations())]
 
     def op_of(self, record: Record) -> Op | None:
         """Returns the traced operation whose output a record of this run is, found by its digest.
@@ -210,15 +206,12 @@ class Run:
             pass_index=record.pass_index,
         )
 
-    def _ranks_of(self, rank: int | None) -> list[int]:
-        return self.ranks if rank is None else [self._checked_rank(rank)]
-
-    def _traced(self, rank: int) -> list[Op]:
+    def _traced(self, reader: RankReader) -> list[Op]:
         try:
-            return read_entries(self._index(rank).reader.operations(), rank)
+            return read_entries(reader.operations(), reader.rank)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise DamagedError(
-                f"the log of operations of rank {rank} of {self.name} is damaged: {error!r}"
+                f"the log of operations of rank {reader.rank} of {self.name} is damaged: {error!r}"
             ) from error
 
     def rows(self, rank: int) -> tuple[RankReader, np.ndarray[Any, Any]]:
@@ -227,8 +220,7 @@ class Run:
         Visible are all rows but those that a resumed run recorded again. For work on the columns
         of all series of the rank together.
         """
-        self._reader.refresh()
-        reader = self._reader.rank(self._checked_rank(rank))
+        (reader,) = self._readers_of(rank)
         return reader, visible_rows(reader)
 
     def all_rows(self) -> list[tuple[RankReader, np.ndarray[Any, Any]]]:
@@ -236,9 +228,7 @@ class Run:
 
         The run is searched for new rows once, before the first rank.
         """
-        self._reader.refresh()
-        readers = [self._reader.rank(rank) for rank in self._reader.ranks]
-        return [(reader, visible_rows(reader)) for reader in readers]
+        return [(reader, visible_rows(reader)) for reader in self._readers_of(None)]
 
     def tensors(self, *selectors: str) -> list[TensorInfo]:
         """Returns the tensors of the run in order of execution: all, or those of some selectors.
@@ -284,10 +274,10 @@ class Run:
         attempts: include records that were recorded again after a resume.
         Raises UnknownTensorError, AmbiguousTensorError, ModeError, OptionError (no such rank).
         """
+        self._reader.refresh()
         if rank is not None:
             self._checked_rank(rank)
         wanted = None if mode is None else str(parse_mode(mode))
-        self._reader.refresh()
         candidates = self._find(name, kind, attempts=attempts)
         if not candidates:
             self.tensors(join(name, kind))
@@ -426,11 +416,14 @@ class Run:
     def each_series(self, rank: int | None = None, *, attempts: bool = False) -> Iterator[Series]:
         """Yields all series of one rank or, with None, of each rank, rank by rank.
 
-        The run is searched for new rows once; a rank's rows are read when the iteration comes to
-        it. attempts: include records that were recorded again after a resume. Raises OptionError
+        With None the run is searched for new rows once; a rank that is named is searched for only
+        where it is not known yet, so that a caller may ask for one rank after the other. A rank's
+        rows are read when the iteration comes to it.
+        attempts: include records that were recorded again after a resume. Raises OptionError
         where there is no such rank, RunNotFoundError where one was removed before it was read.
         """
-        for reader in self._reader.each_rank(self._ranks_of(rank)):
+        ranks = self.ranks if rank is None else [self._checked_rank(rank)]
+        for reader in self._reader.each_rank(ranks):
             index = self._index_of(reader, attempts=attempts)
             for entry in index.series:
                 yield Series(index.reader, entry, index.rows(entry))
@@ -496,8 +489,17 @@ class Run:
 
         A rank is read when the iteration comes to it.
         """
+        return map(self._index_of, self._readers_of(None))
+
+    def _readers_of(self, rank: int | None) -> Iterator[RankReader]:
+        """Looks for new records once; yields the reader of a rank or, with None, of every rank.
+
+        Readers come in ascending order of their ranks; one of an archived run is opened when the
+        iteration comes to it. Raises OptionError where there is no such rank.
+        """
         self._reader.refresh()
-        return map(self._index_of, self._reader.each_rank(self._reader.ranks))
+        ranks = self._reader.ranks if rank is None else [self._checked_rank(rank)]
+        return self._reader.each_rank(ranks)
 
     def _index(self, rank: int, *, attempts: bool = False) -> RankIndex:
         return self._index_of(self._reader.rank(rank), attempts=attempts)
@@ -512,7 +514,8 @@ class Run:
         return index
 
     def _checked_rank(self, rank: int) -> int:
-        if rank not in self._reader.ranks:
+        """Returns the rank; raises OptionError where it has recorded nothing up to now."""
+        if rank not in self._reader.ranks and rank not in self.ranks:  # which looks for new ranks
             have = ", ".join(map(str, self._reader.ranks))
             raise OptionError(f"rank {rank} recorded nothing in {self.name}; there are: {have}")
         return rank
