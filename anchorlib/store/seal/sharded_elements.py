@@ -32,7 +32,7 @@ _CHUNKS_BYTES: Final = 32 << 20
 
 
 @dataclass(slots=True)
-class _Last:
+class _LruCache:
     """A least-recently-used cache: up to `limit` bytes, but always at least one value."""
 
     limit: int
@@ -62,8 +62,8 @@ class _Last:
 class Kept:
     """Caches for all arrays of a rank: decoded chunks, bytes of shards, and indexes of shards."""
 
-    chunks: _Last = field(default_factory=lambda: _Last(_CHUNKS_BYTES))
-    parts: _Last = field(default_factory=lambda: _Last(SHARD_BYTES))
+    chunks: _LruCache = field(default_factory=lambda: _LruCache(_CHUNKS_BYTES))
+    parts: _LruCache = field(default_factory=lambda: _LruCache(SHARD_BYTES))
     indexes: dict[str, Array] = field(default_factory=dict)
 
 
