@@ -1,9 +1,8 @@
 """The format of a store on disk: where each file lies, and what documents and lines in it say."""
 
-from anchorlib.store.format.catalog import (
+from anchorlib.store.format.catalog import Catalogue, GapKey
+from anchorlib.store.format.catalog_lines import (
     Attempt,
-    Catalogue,
-    GapKey,
     SeriesEntry,
     attempt_line,
     encode,
