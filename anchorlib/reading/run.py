@@ -14,9 +14,10 @@ from anchorlib.names import join, quoted, select
 from anchorlib.operations import Joined, Op, OpGap, gaps_of, read_entries, select_ops
 from anchorlib.reading.dataframes import run_dataset, run_frame
 from anchorlib.reading.histogram import TensorHistogram, gradients_first
+from anchorlib.reading.rank_indexes import RankIndex, RankIndexes
 from anchorlib.reading.series import Series, tensor_tree
-from anchorlib.reading.series_rows import RankIndex, listed_figures, listing
 from anchorlib.reading.showing import run_html, run_line
+from anchorlib.reading.tensor_listing import listed_figures, listing
 from anchorlib.record import Edges, Gap, Record, TensorInfo, summed_gaps
 from anchorlib.store import (
     MergedSeries,
@@ -61,7 +62,7 @@ class Run:
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
-        self._indexes: dict[tuple[int, bool], _Kept] = {}
+        self._indexes = RankIndexes()
         self._joined: dict[int, tuple[tuple[int, int], Joined]] = {}
         self._listed: tuple[list[Any], list[TensorInfo]] | None = None
         self._reader.refresh()
@@ -424,7 +425,7 @@ class Run:
         """
         ranks = self.ranks if rank is None else [self._checked_rank(rank)]
         for reader in self._reader.each_rank(ranks):
-            index = self._index_of(reader, attempts=attempts)
+            index = self._indexes.of(reader, attempts=attempts)
             for entry in index.series:
                 yield Series(index.reader, entry, index.rows(entry))
 
@@ -489,7 +490,7 @@ class Run:
 
         A rank is read when the iteration comes to it.
         """
-        return map(self._index_of, self._readers_of(None))
+        return map(self._indexes.of, self._readers_of(None))
 
     def _readers_of(self, rank: int | None) -> Iterator[RankReader]:
         """Looks for new records once; yields the reader of a rank or, with None, of every rank.
@@ -502,16 +503,7 @@ class Run:
         return self._reader.each_rank(ranks)
 
     def _index(self, rank: int, *, attempts: bool = False) -> RankIndex:
-        return self._index_of(self._reader.rank(rank), attempts=attempts)
-
-    def _index_of(self, reader: RankReader, *, attempts: bool = False) -> RankIndex:
-        known = self._indexes.get((reader.rank, attempts))
-        index = None if known is None else known.index
-        if index is None or index.reader is not reader or index.version != reader.version:
-            index = RankIndex(reader, attempts=attempts)
-            kept = self._indexes[reader.rank, attempts] = _Kept(index)
-            self._reader.room.take(kept, index.nbytes)
-        return index
+        return self._indexes.of(self._reader.rank(rank), attempts=attempts)
 
     def _checked_rank(self, rank: int) -> int:
         """Returns the rank; raises OptionError where it has recorded nothing up to now."""
@@ -525,16 +517,3 @@ class Run:
 
     def _repr_html_(self) -> str:
         return run_html(self)
-
-
-class _Kept:
-    """A cache entry: a rank's index, until the reader's cache needs the memory and calls `let_go`.
-
-    Code that is using the index then keeps its own reference, and may finish with it.
-    """
-
-    def __init__(self, index: RankIndex) -> None:
-        self.index: RankIndex | None = index
-
-    def let_go(self) -> None:
-        self.index = None
