@@ -13,10 +13,15 @@ from anchorlib.modes import Mode, parse_mode
 from anchorlib.names import join, quoted, select
 from anchorlib.operations import Joined, Op, OpGap, gaps_of, read_entries, select_ops
 from anchorlib.reading.dataframes import run_dataset, run_frame
-from anchorlib.reading.histogram import TensorHistogram, gradients_first
 from anchorlib.reading.rank_indexes import RankIndex, RankIndexes
 from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.showing import run_html, run_line
+from anchorlib.reading.tensor_histograms import (
+    TensorHistogram,
+    histogram_of_figures,
+    histogram_of_series,
+    pairs_meant,
+)
 from anchorlib.reading.tensor_listing import listed_figures, listing
 from anchorlib.record import Edges, Gap, Record, TensorInfo, summed_gaps
 from anchorlib.store import (
@@ -329,13 +334,10 @@ class Run:
         Arguments and errors are those of `histogram`.
         """
         known = list(dict.fromkeys((info.name, info.kind) for info in self.tensors()))
-        pairs = select([selector], known, where=f" in {self.name}")
-        names = {name for name, _ in pairs}
-        if len(pairs) == sum(name in names for name, _ in known):
-            pairs = gradients_first(pairs)  # it named all kinds of its names: it chose no kind
+        pairs = pairs_meant(selector, known, self.name)
         wanted = None if mode is None else str(parse_mode(mode))
         if self._figures is not None and rank is None and wanted is None and not where:
-            return [self._whole(pair, self._figures) for pair in pairs]
+            return [histogram_of_figures(self.name, pair, self._figures) for pair in pairs]
         histograms = []
         for pair in pairs:
             series = [
@@ -343,45 +345,8 @@ class Run:
                 for one in self._find(*pair)
                 if (rank is None or one.rank == rank) and (wanted is None or one.mode == wanted)
             ]
-            histograms.append(self._histogram(pair, series, where))
+            histograms.append(histogram_of_series(self.name, pair, series, where))
         return [part for part in histograms if part is not None]
-
-    def _whole(self, pair: tuple[str, str], figures: RunFigures) -> TensorHistogram:
-        """Returns the histogram of all records of one tensor, from the index of an archived run.
-
-        pair: its name and kind. Raises AmbiguousTensorError where it has several modes.
-        """
-        parts = [one for one in figures.series if (one.name, one.kind) == pair]
-        self._check_modes(pair, [one.mode for one in parts])
-        one = parts[0]
-        return TensorHistogram(*pair, one.first_step, one.last_step, one.records, one.histogram)
-
-    def _check_modes(self, pair: tuple[str, str], modes: list[str]) -> None:
-        """Raises AmbiguousTensorError where a tensor was recorded in several modes.
-
-        pair: its name and kind. Pooled histograms would count its elements twice.
-        """
-        if len(modes) > 1:
-            raise AmbiguousTensorError(
-                f"{quoted(join(*pair))} in {self.name} was recorded in {len(modes)} modes; choose "
-                f"one with mode=: {', '.join(map(quoted, sorted(modes)))}"
-            )
-
-    def _histogram(
-        self, pair: tuple[str, str], series: list[Series], where: Mapping[str, Any]
-    ) -> TensorHistogram | None:
-        parts = [part for one in series if len(part := one.where(**where))]
-        if not parts:
-            return None
-        self._check_modes(pair, [*{one.mode for one in parts}])
-        steps = np.concatenate([one.columns["step"] for one in parts])
-        return TensorHistogram(
-            *pair,
-            first_step=int(steps.min()),
-            last_step=int(steps.max()),
-            records=len(steps),
-            histogram=Log2Histogram.pooled(one.histogram() for one in parts),
-        )
 
     def to_pandas(self, *selectors: str) -> pd.DataFrame:
         """Returns a DataFrame of tensors, with a row for each of `tensors(*selectors)`.
