@@ -76,15 +76,15 @@ class RankIndexes:
         """Returns the index of a rank, as of what its reader has read.
 
         attempts: include records that were recorded again after a resume. The index counts towards
-        the memory of `reader.room`, as cached columns do.
+        the memory of `reader.column_memory`, as cached columns do.
         """
         known = self._kept.get((reader.rank, attempts))
         index = None if known is None else known.index
         if index is None or index.reader is not reader or index.version != reader.version:
             index = RankIndex(reader, attempts=attempts)
             kept = self._kept[reader.rank, attempts] = _Kept(index)
-            if reader.room is not None:
-                reader.room.take(kept, index.nbytes)
+            if reader.column_memory is not None:
+                reader.column_memory.take(kept, index.nbytes)
         return index
 
 

@@ -40,7 +40,7 @@ class RankTable(ABC):
     part: int
     catalogue: Catalogue
     committed: int
-    room: ColumnMemory | None = None
+    column_memory: ColumnMemory | None = None
     """The limit that the bytes of cached columns count towards; None caches all that was read."""
     _columns: dict[str, Array]
 
@@ -78,9 +78,9 @@ class RankTable(ABC):
             self._check_bound(name, fresh)
             known = fresh if known is None else np.concatenate([known, fresh])
             self._columns[name] = known
-            if self.room is not None:
+            if self.column_memory is not None:
                 kept = list(self._columns.values())
-                self.room.take(self, sum(column.nbytes for column in kept))
+                self.column_memory.take(self, sum(column.nbytes for column in kept))
         return known[: self.committed]
 
     def let_go(self) -> None:

@@ -20,7 +20,7 @@ from anchorlib.names import escape
 from anchorlib.store.locations import Location
 from anchorlib.store.seal.arrays import SealedArray
 from anchorlib.store.seal.chunk_grid import SHARD_BYTES
-from anchorlib.store.seal.codecs import INDEX_ENTRY, expanded, parsed_index
+from anchorlib.store.seal.codecs import INDEX_ENTRY, expanded, parsed_shard_index
 
 __all__ = ["Kept", "ShardedElements"]
 
@@ -163,7 +163,7 @@ class ShardedElements:
         start = 0 if size <= _WHOLE else size - self._index_bytes
         part = self._read(key, start, size)
         try:
-            index = parsed_index(part.data[size - self._index_bytes - start :])
+            index = parsed_shard_index(part.data[size - self._index_bytes - start :])
         except ValueError as error:
             raise self._damage(key, f"its index {error}") from error
         if not start:
