@@ -8,6 +8,7 @@ from anchorlib.store.format.catalog_lines import (
     encode,
     gap_line,
     header_line,
+    read_gap,
     whole_lines,
 )
 from anchorlib.store.format.checks import flat_seed, is_sound, row_check
@@ -124,6 +125,7 @@ __all__ = [
     "part_of",
     "rank_name",
     "rank_of",
+    "read_gap",
     "row_check",
     "rows_per_chunk",
     "run_directory",

@@ -18,10 +18,10 @@ import numpy as np
 from anchorlib.claims import stored_claim
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.record import Edges, Gap
-from anchorlib.store.format.catalog_lines import Attempt, SeriesEntry
+from anchorlib.store.format.catalog_lines import Attempt, SeriesEntry, read_gap
 from anchorlib.store.format.checks import is_sound
 from anchorlib.store.format.edges import EdgesKey, edges_key, read_edges
-from anchorlib.store.format.fields import check_depth, mapping, step, text, whole
+from anchorlib.store.format.fields import check_depth, mapping, text, whole
 from anchorlib.store.format.form import MOST_DIMS, Form, new_form, shape_of
 from anchorlib.store.format.format1 import Format1
 from anchorlib.store.format.layout import VERSION, is_safe_key
@@ -208,16 +208,7 @@ def _read_phase(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 def _read_gap(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     if not catalogue.keeps_statements:
         return
-    fields = mapping(entry["gap"])
-    gap = Gap(
-        text(fields["name"]),
-        text(fields["kind"]),
-        text(fields["mode"]),
-        text(fields["reason"]),
-        count=whole(fields["count"]),
-        first_step=step(fields["first_step"]),
-        last_step=step(fields["last_step"]),
-    )
+    gap = read_gap(mapping(entry["gap"]))
     catalogue.gaps[whole(entry["attempt"]), gap.name, gap.kind, gap.mode, gap.reason] = gap
 
 

@@ -33,6 +33,7 @@ from typing import Any
 
 from anchorlib.record import Gap
 from anchorlib.store.format.checks import seal_line, seed_of
+from anchorlib.store.format.fields import step, text, whole
 from anchorlib.store.format.parts import Begins
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "encode",
     "gap_line",
     "header_line",
+    "read_gap",
     "whole_lines",
 ]
 
@@ -127,6 +129,22 @@ def gap_line(attempt: int, gap: Gap) -> dict[str, Any]:
     Its count is a total, so the newest line of an attempt's gap replaces the earlier ones.
     """
     return {"gap": asdict(gap), "attempt": attempt}
+
+
+def read_gap(fields: Mapping[str, Any]) -> Gap:
+    """Returns the gap whose fields a catalogue line or an index states, as `asdict` gives them.
+
+    Raises ValueError, KeyError or TypeError for fields that no writer made.
+    """
+    return Gap(
+        text(fields["name"]),
+        text(fields["kind"]),
+        text(fields["mode"]),
+        text(fields["reason"]),
+        count=whole(fields["count"]),
+        first_step=step(fields["first_step"]),
+        last_step=step(fields["last_step"]),
+    )
 
 
 def whole_lines(raw: bytes) -> tuple[list[bytes], int]:
