@@ -70,7 +70,7 @@ class RankIndexes:
     """The indexes of one run's ranks; an index is made again once more records were committed."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, bool], _Kept] = {}
+        self._entries: dict[tuple[int, bool], _CacheEntry] = {}
 
     def of(self, reader: RankReader, *, attempts: bool = False) -> RankIndex:
         """Returns the index of a rank, as of what its reader has read.
@@ -78,17 +78,17 @@ class RankIndexes:
         attempts: include records that were recorded again after a resume. The index counts towards
         the memory of `reader.column_memory`, as cached columns do.
         """
-        known = self._kept.get((reader.rank, attempts))
+        known = self._entries.get((reader.rank, attempts))
         index = None if known is None else known.index
         if index is None or index.reader is not reader or index.version != reader.version:
             index = RankIndex(reader, attempts=attempts)
-            kept = self._kept[reader.rank, attempts] = _Kept(index)
+            entry = self._entries[reader.rank, attempts] = _CacheEntry(index)
             if reader.column_memory is not None:
-                reader.column_memory.take(kept, index.nbytes)
+                reader.column_memory.take(entry, index.nbytes)
         return index
 
 
-class _Kept:
+class _CacheEntry:
     """A cache entry: a rank's index, until the reader's cache needs the memory and calls `let_go`.
 
     Code that is using the index then keeps its own reference, and may finish with it.
