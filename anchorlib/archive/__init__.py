@@ -5,23 +5,23 @@
 
 A shelf is a place for archived objects: a prefix of a bucket, or a directory.
 
-probing    whether a store honours conditions of writes
-claiming   which archiver may put a rank's objects
-endings    whether a rank has ended, of which other collectors may hold parts
-rank       one rank: sealed here, put into the archive, compared, marked as whole
-run        a run: all of its ranks, its index, and the note that it is archived
-index      the run's index, over all of its ranks
-moved      the note of a run changed to the place where its archive is now
-evicting   which archived runs keep their files on this machine
+probing        whether a store honours conditions of writes
+claiming       which archiver may put a rank's objects
+endings        whether a rank has ended, of which other collectors may hold parts
+rank           one rank: sealed here, put into the archive, compared, marked as whole
+run            a run: all of its ranks, its index, and the note that it is archived
+index          the run's index, over all of its ranks
+archive_place  the note of a run changed to the place where its archive is now
+evicting       which archived runs keep their files on this machine
 
 A rank is archived when its `sealed.json` is in the archive: it is put last, never over another one,
 and names the size and SHA-256 of every other object. An archiver may be killed at any moment: the
 next one finds the objects that are there, and does not send them again.
 """
 
+from anchorlib.archive.archive_place import update_archive_place
 from anchorlib.archive.endings import NotEndedError, is_spread, open_ranks
 from anchorlib.archive.evicting import Keep, leaving, make_room
-from anchorlib.archive.moved import lead_elsewhere
 from anchorlib.archive.probing import HASTY, checked_shelf
 from anchorlib.archive.run import (
     Archived,
@@ -44,11 +44,11 @@ __all__ = [
     "archive_served",
     "checked_shelf",
     "is_spread",
-    "lead_elsewhere",
     "leaving",
     "make_room",
     "open_ranks",
     "plan_archive",
     "plan_served",
     "shelf_at",
+    "update_archive_place",
 ]

@@ -22,13 +22,13 @@ from anchorlib.store.format import claim_key
 from anchorlib.store.objects import Shelf
 from anchorlib.store.seal import Sealed
 
-__all__ = ["claimed"]
+__all__ = ["claim_rank"]
 
 STALE_SECONDS: Final = 86_400.0
 """An older claim is ignored: its archiver must have died, as no rank takes a day to be sent."""
 
 
-def claimed(shelf: Shelf, sealed: Sealed) -> None:
+def claim_rank(shelf: Shelf, sealed: Sealed) -> None:
     """Claims a rank in the archive, so that no archiver with other bytes sends it meanwhile.
 
     sealed: the objects that this process sends. Raises RunBusyError where an archiver of other
@@ -38,14 +38,14 @@ def claimed(shelf: Shelf, sealed: Sealed) -> None:
     claim = json.dumps({"sealed": mine, "since_ns": time.time_ns(), "host": os.uname().nodename})
     if shelf.create(key, claim.encode()):
         return None
-    there = shelf.fetch(key)
-    if there is None:  # the other archiver has finished and removed its claim
-        return claimed(shelf, sealed)
-    theirs, since_ns, host = _read(there[0])
+    stored = shelf.fetch(key)
+    if stored is None:  # the other archiver has finished and removed its claim
+        return claim_rank(shelf, sealed)
+    theirs, since_ns, host = _read(stored[0])
     if theirs == mine:
         return None
     age = (time.time_ns() - since_ns) / 1e9
-    if age > STALE_SECONDS and shelf.swap(key, claim.encode(), there[1]):
+    if age > STALE_SECONDS and shelf.swap(key, claim.encode(), stored[1]):
         return None
     raise RunBusyError(
         f"rank {sealed.rank} is being archived to {escape(shelf.place)} as other bytes, from other "

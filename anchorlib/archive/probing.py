@@ -83,15 +83,15 @@ class _Unconditional:
         self._shelf.put(key, data)
 
     def create(self, key: str, data: bytes) -> bool:
-        there = self._shelf.fetch(key)
-        if there is None:
+        stored = self._shelf.fetch(key)
+        if stored is None:
             self._shelf.put(key, data)
-        return there is None or there[0] == data
+        return stored is None or stored[0] == data
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
-        there = self._shelf.fetch(key)
-        if there is None or there[1] != tag:
-            return there is not None and there[0] == data
+        stored = self._shelf.fetch(key)
+        if stored is None or stored[1] != tag:
+            return stored is not None and stored[0] == data
         self._shelf.put(key, data)
         return True
 

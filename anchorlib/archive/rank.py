@@ -8,7 +8,7 @@ from pathlib import Path
 
 import xxhash
 
-from anchorlib.archive.claiming import claimed
+from anchorlib.archive.claiming import claim_rank
 from anchorlib.errors import DamagedError, OptionError, RunBusyError, RunExistsError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import Location, PartKey, RankReader
@@ -53,7 +53,7 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
     if marked is not None and marked.document != sealed.document:
         return _other(marked, sealed, reader, shelf)
     if marked is None:
-        claimed(shelf, sealed)
+        claim_rank(shelf, sealed)
         # The archiver that had the claim until a moment ago may have marked other bytes as whole.
         late = read_sealed(shelf.location, reader.rank, reader.part)
         if late is not None and late.document != sealed.document:

@@ -55,7 +55,7 @@ class Cluster:
     def map(self, function: Callable[[Part], Answer], parts: Iterable[Part]) -> Iterator[Answer]:
         """The answers of `map(function, parts)`, computed by the workers.
 
-        parts: each has the methods of `Near`, as a `reading.TaskBlock` has.
+        parts: each has the methods of `NearPart`, as a `reading.TaskBlock` has.
         function: pure, because a task whose worker died is computed again, and importable by the
             workers.
         Raises the errors of `function` (of several the first in order), and ClusterError where the

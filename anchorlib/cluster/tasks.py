@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from anchorlib.errors import AnchorError, ClusterError
 
-__all__ = ["Far", "Near", "answered", "packed", "versions"]
+__all__ = ["FarPart", "NearPart", "answered", "packed", "versions"]
 
 Answer = TypeVar("Answer")
 TASK_BYTES: Final = 256 << 20
@@ -19,7 +19,7 @@ GROWTH: Final = 10_000
 PACKAGES: Final = ("numpy", "distributed")
 
 
-class Far(Protocol):
+class FarPart(Protocol):
     """A part of a query as it is sent to a worker: small, pickled, openable by any process."""
 
     @property
@@ -27,12 +27,12 @@ class Far(Protocol):
         """The ranks that the part reads."""
         ...
 
-    def near(self) -> Near:
+    def near(self) -> NearPart:
         """Open the part in this process."""
         ...
 
 
-class Near(Protocol):
+class NearPart(Protocol):
     """A part of a query, opened in the process that asks or in the worker that answers.
 
     weight: about how much work it is, in bytes to read.
@@ -41,7 +41,7 @@ class Near(Protocol):
     @property
     def weight(self) -> int: ...
 
-    def far(self) -> Far:
+    def far(self) -> FarPart:
         """The part in the form that is sent to another process, which opens it again."""
         ...
 
@@ -54,12 +54,12 @@ class OpenedRank(Hashable, Protocol):
         ...
 
 
-def packed(parts: Iterable[Any]) -> Iterator[list[Far]]:
-    """Pack parts, each a Near, into tasks, and yield the tasks in order.
+def packed(parts: Iterable[Any]) -> Iterator[list[FarPart]]:
+    """Pack parts, each a NearPart, into tasks, and yield the tasks in order.
 
     A part's `far` is called only when its task is made, so few of them are in memory at a time.
     """
-    task: list[Far] = []
+    task: list[FarPart] = []
     weight = made = 0
     for part in parts:
         task.append(part.far())
@@ -72,7 +72,7 @@ def packed(parts: Iterable[Any]) -> Iterator[list[Far]]:
 
 
 def answered(
-    function: Callable[[Any], Answer], parts: Sequence[Far], ours: str
+    function: Callable[[Any], Answer], parts: Sequence[FarPart], ours: str
 ) -> tuple[list[Answer], dict[str, str]]:
     """Run on a worker: the answer of `function` for each part, and the versions of packages there.
 

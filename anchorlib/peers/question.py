@@ -10,7 +10,7 @@ from anchorlib.peers.nonfinite import departures_of_nan
 from anchorlib.peers.norms import departures_of_norms
 from anchorlib.peers.outlier import Departure, Outlier, RankAnswer, folded
 from anchorlib.peers.presence import ended_early, missing_ranks
-from anchorlib.peers.replicas import classes, departures, settled
+from anchorlib.peers.replicas import classes, departures, with_constants_classified
 from anchorlib.reading import Run, open_run
 
 __all__ = ["outliers"]
@@ -38,7 +38,7 @@ def outliers(
     asked = () if tensors == "*" else (tensors,) if isinstance(tensors, str) else tuple(tensors)
     named = {(info.name, info.kind) for info in opened.tensors(*asked)} if asked else None
     grid = grid_of(opened, named)
-    digest_classes = settled(classes(grid))
+    digest_classes = with_constants_classified(classes(grid))
     alike = [one.typical > 1 for one in digest_classes]
     left = [one for series in digest_classes for one in departures(series)]
     left += departures_of_nan(grid)

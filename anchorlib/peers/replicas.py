@@ -16,7 +16,7 @@ import numpy as np
 from anchorlib.peers.grid import Array, RankGrid
 from anchorlib.peers.outlier import Departure
 
-__all__ = ["DigestClasses", "classes", "departures", "settled"]
+__all__ = ["DigestClasses", "classes", "departures", "with_constants_classified"]
 
 MOST_RETURNING = 4  # if more than one rank in four leaves and comes back, the cause is the data
 CHANGES = 3  # common changes after which a tensor that is one number counts as replicated
@@ -58,7 +58,7 @@ def _classes(grid: RankGrid, kind: str, places: slice) -> DigestClasses:
     return DigestClasses(kind, places.start, digest, sizes, typical, plain)
 
 
-def settled(every: list[DigestClasses]) -> list[DigestClasses]:
+def with_constants_classified(every: list[DigestClasses]) -> list[DigestClasses]:
     """The classes, with constant series counted as replicated if others of their kind are.
 
     A bias of zeros, or a scale that never moves, is held alike where nearly all series of its kind

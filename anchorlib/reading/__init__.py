@@ -8,10 +8,10 @@ Values are numpy arrays; torch is imported by `Series.to_torch` alone.
 """
 
 from anchorlib.reading.blocks import Over, spread
-from anchorlib.reading.histogram import gradients_first
 from anchorlib.reading.run import Run, open_run
 from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.tables import as_frame, html_table, html_text
+from anchorlib.reading.tensor_histograms import gradients_first
 from anchorlib.reading.tensors import as_tensor
 
 __all__ = [

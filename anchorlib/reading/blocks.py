@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from anchorlib.reading.series import Series, series_at
-from anchorlib.store import Pin, packed_rows, pin_of, told_rows
+from anchorlib.store import Pin, packed_rows, pin_of, unpacked_rows
 
 __all__ = ["FarBlock", "Over", "TaskBlock", "plan", "spread"]
 
@@ -70,7 +70,7 @@ class FarBlock:
         Raises as `Pin.reader` where the run cannot be found or read.
         """
         return TaskBlock(
-            series_at(self.pin.reader(), self.number, told_rows(self.rows)), self.weight
+            series_at(self.pin.reader(), self.number, unpacked_rows(self.rows)), self.weight
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from anchorlib.record import Flag
 from anchorlib.store import RankReader
 
-__all__ = ["COLUMN_NAMES", "Columns"]
+__all__ = ["Columns"]
 
 COLUMN_NAMES = (
     "step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count", "digest",

@@ -11,7 +11,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.errors import MissingExtraError, OptionError
-from anchorlib.store import Pin, RankReader, packed_rows, pin_of, rows_together, told_rows
+from anchorlib.store import Pin, RankReader, packed_rows, pin_of, rows_together, unpacked_rows
 
 __all__ = ["Chunks", "LazyValues", "lazy_values"]
 
@@ -49,7 +49,7 @@ class LazyValues:
         Raises as `Series.values`, and as `Pin.reader` where the run is not found.
         """
         first, *rest = where
-        rows = told_rows(self.rows)[first]
+        rows = unpacked_rows(self.rows)[first]
         if not rows.size:
             return np.empty((0, *self.shape[1:]), self.dtype)[(slice(None), *rest)]
         raw = self.pin.reader().stack(np.atleast_1d(rows))

@@ -13,10 +13,16 @@ from anchorlib.modes import Mode, parse_mode
 from anchorlib.names import join, quoted, select
 from anchorlib.operations import Joined, Op, OpGap, gaps_of, read_entries, select_ops
 from anchorlib.reading.dataframes import run_dataset, run_frame
-from anchorlib.reading.histogram import TensorHistogram, gradients_first
+from anchorlib.reading.rank_indexes import RankIndex, RankIndexes
 from anchorlib.reading.series import Series, tensor_tree
-from anchorlib.reading.series_rows import RankIndex, listed_figures, listing
 from anchorlib.reading.showing import run_html, run_line
+from anchorlib.reading.tensor_histograms import (
+    TensorHistogram,
+    histogram_of_figures,
+    histogram_of_series,
+    pairs_meant,
+)
+from anchorlib.reading.tensor_listing import listed_figures, listing
 from anchorlib.record import Edges, Gap, Record, TensorInfo, summed_gaps
 from anchorlib.store import (
     MergedSeries,
@@ -61,7 +67,7 @@ class Run:
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
-        self._indexes: dict[tuple[int, bool], _Kept] = {}
+        self._indexes = RankIndexes()
         self._joined: dict[int, tuple[tuple[int, int], Joined]] = {}
         self._listed: tuple[list[Any], list[TensorInfo]] | None = None
         self._reader.refresh()
@@ -124,9 +130,7 @@ class Run:
         """When the first rank of the run began to record, in nanoseconds since the epoch."""
         if self._figures is not None:
             return self._figures.created_ns
-        self._reader.refresh()
-        readers = map(self._reader.rank, self._reader.ranks)
-        return min((reader.catalogue.created_ns for reader in readers), default=0)
+        return min((one.catalogue.created_ns for one in self._readers_of(None)), default=0)
 
     @property
     def written_ns(self) -> int:
@@ -137,10 +141,11 @@ class Run:
     def header(self, rank: int | None = None) -> Mapping[str, Any]:
         """Returns facts about the process that recorded a rank (versions, host, …), by name.
 
-        rank: None is the lowest. Of a resumed run they are those of the last process; {} for none.
+        rank: None is the lowest. Of a resumed run they are those of the last process; {} for none,
+            and for a run without ranks.
         """
-        index = self._index(self._checked_rank(self._reader.ranks[0] if rank is None else rank))
-        attempts = index.reader.catalogue.attempts
+        reader = next(self._readers_of(rank), None)
+        attempts = reader.catalogue.attempts if reader is not None else []
         return dict(attempts[-1].header) if attempts else {}
 
     def gaps(self, rank: int | None = None) -> list[Gap]:
@@ -150,19 +155,17 @@ class Run:
         """
         if rank is None and self._figures is not None:
             return list(self._figures.gaps)
-        self._reader.refresh()
-        readers = [self._reader.rank(at) for at in self._ranks_of(rank)]
-        return summed_gaps(gap for reader in readers for gap in reader.gaps())
+        return summed_gaps(gap for reader in self._readers_of(rank) for gap in reader.gaps())
 
     def edges(self, rank: int | None = None) -> list[Edges]:
         """Returns the lineage of one rank: from which anchored tensors each value was computed.
 
-        rank: None is the lowest. The edges come in the order in which they were recorded.
+        rank: None is the lowest. The edges come in the order in which they were recorded; [] for
+            a run without ranks.
         `anchorlib.diagnosis.causes.Lineage` finds in them the parents of a record of any kind.
         """
-        ranks = self.ranks
-        index = self._index(self._checked_rank(ranks[0] if rank is None else rank))
-        return list(index.reader.catalogue.edges.values())
+        reader = next(self._readers_of(rank), None)
+        return list(reader.catalogue.edges.values()) if reader is not None else []
 
     def ops(
         self,
@@ -180,13 +183,12 @@ class Run:
 
         Raises OptionError for an unknown stage or rank, DamagedError for a damaged log.
         """
-        ops = [op for at in self._ranks_of(rank) for op in self._traced(at)]
+        ops = [op for reader in self._readers_of(rank) for op in self._traced(reader)]
         return select_ops(ops, stage, module, step)
 
     def op_gaps(self, rank: int | None = None) -> list[OpGap]:
         """Returns what `session.trace` could not trace, and why; raises as `ops`."""
-        entries = [self._index(at).reader.operations() for at in self._ranks_of(rank)]
-        return [gap for some in entries for gap in gaps_of(some)]
+        return [gap for one in self._readers_of(rank) for gap in gaps_of(one.operations())]
 
     def op_of(self, record: Record) -> Op | None:
         """Returns the traced operation whose output a record of this run is, found by its digest.
@@ -210,15 +212,12 @@ class Run:
             pass_index=record.pass_index,
         )
 
-    def _ranks_of(self, rank: int | None) -> list[int]:
-        return self.ranks if rank is None else [self._checked_rank(rank)]
-
-    def _traced(self, rank: int) -> list[Op]:
+    def _traced(self, reader: RankReader) -> list[Op]:
         try:
-            return read_entries(self._index(rank).reader.operations(), rank)
+            return read_entries(reader.operations(), reader.rank)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise DamagedError(
-                f"the log of operations of rank {rank} of {self.name} is damaged: {error!r}"
+                f"the log of operations of rank {reader.rank} of {self.name} is damaged: {error!r}"
             ) from error
 
     def rows(self, rank: int) -> tuple[RankReader, np.ndarray[Any, Any]]:
@@ -227,8 +226,7 @@ class Run:
         Visible are all rows but those that a resumed run recorded again. For work on the columns
         of all series of the rank together.
         """
-        self._reader.refresh()
-        reader = self._reader.rank(self._checked_rank(rank))
+        (reader,) = self._readers_of(rank)
         return reader, visible_rows(reader)
 
     def all_rows(self) -> list[tuple[RankReader, np.ndarray[Any, Any]]]:
@@ -236,9 +234,7 @@ class Run:
 
         The run is searched for new rows once, before the first rank.
         """
-        self._reader.refresh()
-        readers = [self._reader.rank(rank) for rank in self._reader.ranks]
-        return [(reader, visible_rows(reader)) for reader in readers]
+        return [(reader, visible_rows(reader)) for reader in self._readers_of(None)]
 
     def tensors(self, *selectors: str) -> list[TensorInfo]:
         """Returns the tensors of the run in order of execution: all, or those of some selectors.
@@ -284,10 +280,10 @@ class Run:
         attempts: include records that were recorded again after a resume.
         Raises UnknownTensorError, AmbiguousTensorError, ModeError, OptionError (no such rank).
         """
+        self._reader.refresh()
         if rank is not None:
             self._checked_rank(rank)
         wanted = None if mode is None else str(parse_mode(mode))
-        self._reader.refresh()
         candidates = self._find(name, kind, attempts=attempts)
         if not candidates:
             self.tensors(join(name, kind))
@@ -338,13 +334,10 @@ class Run:
         Arguments and errors are those of `histogram`.
         """
         known = list(dict.fromkeys((info.name, info.kind) for info in self.tensors()))
-        pairs = select([selector], known, where=f" in {self.name}")
-        names = {name for name, _ in pairs}
-        if len(pairs) == sum(name in names for name, _ in known):
-            pairs = gradients_first(pairs)  # it named all kinds of its names: it chose no kind
+        pairs = pairs_meant(selector, known, self.name)
         wanted = None if mode is None else str(parse_mode(mode))
         if self._figures is not None and rank is None and wanted is None and not where:
-            return [self._whole(pair, self._figures) for pair in pairs]
+            return [histogram_of_figures(self.name, pair, self._figures) for pair in pairs]
         histograms = []
         for pair in pairs:
             series = [
@@ -352,45 +345,8 @@ class Run:
                 for one in self._find(*pair)
                 if (rank is None or one.rank == rank) and (wanted is None or one.mode == wanted)
             ]
-            histograms.append(self._histogram(pair, series, where))
+            histograms.append(histogram_of_series(self.name, pair, series, where))
         return [part for part in histograms if part is not None]
-
-    def _whole(self, pair: tuple[str, str], figures: RunFigures) -> TensorHistogram:
-        """Returns the histogram of all records of one tensor, from the index of an archived run.
-
-        pair: its name and kind. Raises AmbiguousTensorError where it has several modes.
-        """
-        parts = [one for one in figures.series if (one.name, one.kind) == pair]
-        self._check_modes(pair, [one.mode for one in parts])
-        one = parts[0]
-        return TensorHistogram(*pair, one.first_step, one.last_step, one.records, one.histogram)
-
-    def _check_modes(self, pair: tuple[str, str], modes: list[str]) -> None:
-        """Raises AmbiguousTensorError where a tensor was recorded in several modes.
-
-        pair: its name and kind. Pooled histograms would count its elements twice.
-        """
-        if len(modes) > 1:
-            raise AmbiguousTensorError(
-                f"{quoted(join(*pair))} in {self.name} was recorded in {len(modes)} modes; choose "
-                f"one with mode=: {', '.join(map(quoted, sorted(modes)))}"
-            )
-
-    def _histogram(
-        self, pair: tuple[str, str], series: list[Series], where: Mapping[str, Any]
-    ) -> TensorHistogram | None:
-        parts = [part for one in series if len(part := one.where(**where))]
-        if not parts:
-            return None
-        self._check_modes(pair, [*{one.mode for one in parts}])
-        steps = np.concatenate([one.columns["step"] for one in parts])
-        return TensorHistogram(
-            *pair,
-            first_step=int(steps.min()),
-            last_step=int(steps.max()),
-            records=len(steps),
-            histogram=Log2Histogram.pooled(one.histogram() for one in parts),
-        )
 
     def to_pandas(self, *selectors: str) -> pd.DataFrame:
         """Returns a DataFrame of tensors, with a row for each of `tensors(*selectors)`.
@@ -426,12 +382,15 @@ class Run:
     def each_series(self, rank: int | None = None, *, attempts: bool = False) -> Iterator[Series]:
         """Yields all series of one rank or, with None, of each rank, rank by rank.
 
-        The run is searched for new rows once; a rank's rows are read when the iteration comes to
-        it. attempts: include records that were recorded again after a resume. Raises OptionError
+        With None the run is searched for new rows once; a rank that is named is searched for only
+        where it is not known yet, so that a caller may ask for one rank after the other. A rank's
+        rows are read when the iteration comes to it.
+        attempts: include records that were recorded again after a resume. Raises OptionError
         where there is no such rank, RunNotFoundError where one was removed before it was read.
         """
-        for reader in self._reader.each_rank(self._ranks_of(rank)):
-            index = self._index_of(reader, attempts=attempts)
+        ranks = self.ranks if rank is None else [self._checked_rank(rank)]
+        for reader in self._reader.each_rank(ranks):
+            index = self._indexes.of(reader, attempts=attempts)
             for entry in index.series:
                 yield Series(index.reader, entry, index.rows(entry))
 
@@ -496,23 +455,24 @@ class Run:
 
         A rank is read when the iteration comes to it.
         """
+        return map(self._indexes.of, self._readers_of(None))
+
+    def _readers_of(self, rank: int | None) -> Iterator[RankReader]:
+        """Looks for new records once; yields the reader of a rank or, with None, of every rank.
+
+        Readers come in ascending order of their ranks; one of an archived run is opened when the
+        iteration comes to it. Raises OptionError where there is no such rank.
+        """
         self._reader.refresh()
-        return map(self._index_of, self._reader.each_rank(self._reader.ranks))
+        ranks = self._reader.ranks if rank is None else [self._checked_rank(rank)]
+        return self._reader.each_rank(ranks)
 
     def _index(self, rank: int, *, attempts: bool = False) -> RankIndex:
-        return self._index_of(self._reader.rank(rank), attempts=attempts)
-
-    def _index_of(self, reader: RankReader, *, attempts: bool = False) -> RankIndex:
-        known = self._indexes.get((reader.rank, attempts))
-        index = None if known is None else known.index
-        if index is None or index.reader is not reader or index.version != reader.version:
-            index = RankIndex(reader, attempts=attempts)
-            kept = self._indexes[reader.rank, attempts] = _Kept(index)
-            self._reader.room.take(kept, index.nbytes)
-        return index
+        return self._indexes.of(self._reader.rank(rank), attempts=attempts)
 
     def _checked_rank(self, rank: int) -> int:
-        if rank not in self._reader.ranks:
+        """Returns the rank; raises OptionError where it has recorded nothing up to now."""
+        if rank not in self._reader.ranks and rank not in self.ranks:  # which looks for new ranks
             have = ", ".join(map(str, self._reader.ranks))
             raise OptionError(f"rank {rank} recorded nothing in {self.name}; there are: {have}")
         return rank
@@ -522,16 +482,3 @@ class Run:
 
     def _repr_html_(self) -> str:
         return run_html(self)
-
-
-class _Kept:
-    """A cache entry: a rank's index, until the reader's cache needs the memory and calls `let_go`.
-
-    Code that is using the index then keeps its own reference, and may finish with it.
-    """
-
-    def __init__(self, index: RankIndex) -> None:
-        self.index: RankIndex | None = index
-
-    def let_go(self) -> None:
-        self.index = None

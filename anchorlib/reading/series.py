@@ -17,8 +17,8 @@ from anchorlib.errors import (
 from anchorlib.names import escape, join
 from anchorlib.reading.columns import Columns
 from anchorlib.reading.dataframes import series_array, series_frame
-from anchorlib.reading.histogram import pooled
 from anchorlib.reading.lazy import Chunks
+from anchorlib.reading.row_histogram import pooled
 from anchorlib.reading.showing import series_html, series_line
 from anchorlib.reading.sizes import stored_sizes
 from anchorlib.record import Coordinates, Flag, Record

@@ -15,7 +15,7 @@ import numpy as np
 from anchorlib.report.run_view import Bins, Finding, RunView
 from anchorlib.summary import FORMATS, Log2Histogram, shares_as
 
-__all__ = ["attention", "gradient_lines", "line_histogram"]
+__all__ = ["attention", "line_histogram"]
 
 FEWEST_RECORDS = 4
 EXPLODED = 1000.0

@@ -32,8 +32,9 @@ def parameters_of(run: Run) -> set[str]:
     was computed from it and it is not the result of a call.
     """
     own = {info.name for info in run.tensors() if _is_of_a_parameter(info.kind)}
-    edges = run.edges() if run.ranks else []
-    return own | {parent.name for one in edges for parent in one.parents if parent.call is None}
+    return own | {
+        parent.name for one in run.edges() for parent in one.parents if parent.call is None
+    }
 
 
 def _is_of_a_parameter(kind: str) -> bool:
@@ -41,10 +42,9 @@ def _is_of_a_parameter(kind: str) -> bool:
 
 
 def header_of(run: Run) -> dict[str, str]:
-    header = run.header() if run.ranks else {}
     return {
         escape(str(name)): escape(_text(value))
-        for name, value in sorted(header.items())
+        for name, value in sorted(run.header().items())
         if not name.startswith((MODULE, HISTORY))
         and name != STARTS  # a comparison shows how these differ
     }

@@ -23,7 +23,6 @@ __all__ = [
     "PageBudget",
     "RunView",
     "Section",
-    "section_of",
 ]
 
 Array = np.ndarray[Any, Any]

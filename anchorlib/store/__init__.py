@@ -68,7 +68,7 @@ from anchorlib.store.read import (
 )
 from anchorlib.store.runs import (
     DEFAULT_STORE,
-    Elsewhere,
+    ArchivedRuns,
     FoundRun,
     Pin,
     TensorTree,
@@ -91,7 +91,7 @@ from anchorlib.store.runs import (
     remove_run,
     rename_run,
     rows_together,
-    told_rows,
+    unpacked_rows,
     written_ns,
 )
 from anchorlib.store.seal import (
@@ -116,8 +116,8 @@ __all__ = [
     "RUN_INDEX",
     "SPAN",
     "ArchiveNote",
+    "ArchivedRuns",
     "CollectorLocation",
-    "Elsewhere",
     "FolderTarget",
     "FoundRun",
     "HeldRank",
@@ -198,8 +198,8 @@ __all__ = [
     "seal",
     "stored_fingerprint",
     "stored_records",
-    "told_rows",
     "unmade_store",
+    "unpacked_rows",
     "unpublished",
     "visible_rows",
     "waiting_removals",

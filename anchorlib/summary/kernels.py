@@ -1,8 +1,8 @@
 """The scan of float32 and float64 as machine code; run as a script, this prints an object file.
 
 A process that records never imports numba and never compiles: both hold the interpreter's lock for
-up to a quarter of a second at a time. `compiling` runs this file in another process, and `compiled`
-links the object file that it prints.
+up to a quarter of a second at a time. `object_file` runs this file in another process, and links
+the object file that it prints, for `compiled` to call.
 
 Every figure equals that of the numpy path, bit for bit. So sums are made in numpy's order (pairwise
 summation, `loops_utils.h.src`: eight accumulators for up to 128 elements, halves above), and no
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import sys
-from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,6 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-MARK = b"\nanchorlib.summary.kernels\n"
 LANES = 8
 LEAF = 128
 
@@ -351,9 +349,8 @@ def main() -> None:
     )
     # A file that LLVM cannot link, or an unknown instruction, ends this process, not the recording.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
-    compared = import_module("anchorlib.summary.compiled").compared
-    compared(code)
-    sys.stdout.buffer.write(MARK + sha256(code).digest() + code)
+    import_module("anchorlib.summary.compiled").compared(code)
+    sys.stdout.buffer.write(import_module("anchorlib.summary.object_file").sealed(code))
 
 
 if __name__ == "__main__":

@@ -11,17 +11,16 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
-__all__ = ["Compiling", "Function", "linked"]
+__all__ = ["Compiling", "Function", "linked", "sealed"]
 
 Function = Callable[..., int]
 
 SCRIPT = Path(__file__).with_name("kernels.py")
 
-MARK = b"\nanchorlib.summary.kernels\n"
-"""`kernels` prints this mark, then a SHA-256 of SEAL bytes, then the object file."""
-
-SEAL = 32
+_MARK: Final = b"\nanchorlib.summary.kernels\n"
+_SEAL_BYTES: Final = 32
 
 
 class Compiling:
@@ -55,10 +54,8 @@ class Compiling:
             return None
         printed, errors = self._process.communicate()
         atexit.unregister(self._stop)
-        # A site's start-up files may print, too: the object file follows the last mark.
-        sealed = printed.rpartition(MARK)[2]
-        seal, code = sealed[:SEAL], sealed[SEAL:]
-        if self._process.returncode or sha256(code).digest() != seal:
+        code = _unsealed(printed)
+        if self._process.returncode or code is None:
             last_line = errors.decode(errors="replace").strip().rpartition("\n")[2]
             raise ChildProcessError(last_line or "nothing was compiled")
         return code
@@ -67,6 +64,19 @@ class Compiling:
         if self._owner == os.getpid():
             self._process.kill()
             self._process.communicate()
+
+
+def sealed(code: bytes) -> bytes:
+    """Return what `kernels` prints: a mark, the SHA-256 of its object file, then the file."""
+    return _MARK + sha256(code).digest() + code
+
+
+def _unsealed(printed: bytes) -> bytes | None:
+    """Return the object file in what a process printed; None where it is not there as a whole."""
+    # A site's start-up files may print, too: the object file follows the last mark.
+    last = printed.rpartition(_MARK)[2]
+    seal, code = last[:_SEAL_BYTES], last[_SEAL_BYTES:]
+    return code if sha256(code).digest() == seal else None
 
 
 def linked(code: bytes, arguments: Mapping[str, int]) -> dict[str, Function]:

@@ -19,7 +19,7 @@ from anchor_server.tally import Tally
 from anchor_server.tokens import Grant, Right
 from anchorlib.errors import InvalidNameError, StoreError
 from anchorlib.names import escape
-from anchorlib.store import Elsewhere, names_beneath, open_beneath
+from anchorlib.store import ArchivedRuns, names_beneath, open_beneath
 from anchorlib.wire import (
     LISTED_BYTES,
     READ_BYTES,
@@ -57,7 +57,7 @@ class ReaderService:
     ) -> None:
         self._gate = gate
         self._root = store.resolve()
-        self._archive = Elsewhere(self._root)
+        self._archive = ArchivedRuns(self._root)
         self._tally = tally
         self._refusal_counts = refusal_counts
 

@@ -16,7 +16,7 @@ import numpy as np
 from anchorlib.block import block_of
 from anchorlib.record import Edges, Gap, Parent
 from anchorlib.store import Writer
-from anchorlib.store.format.catalog import encode
+from anchorlib.store.format import encode
 from tests.cli.made import Outcome, make_run, record
 from tests.security.limited import Limited
 

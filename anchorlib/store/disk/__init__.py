@@ -23,7 +23,7 @@ from anchorlib.store.disk.holding import (
     whole_run,
 )
 from anchorlib.store.disk.lock import RankLock, holder, is_locked, lock_path
-from anchorlib.store.disk.moved_rank import Ground
+from anchorlib.store.disk.moved_rank import RankDirectoryWatch
 from anchorlib.store.disk.removal import (
     delete_aside,
     disk_bytes,
@@ -40,9 +40,9 @@ __all__ = [
     "REASONS",
     "ArchiveNote",
     "Budget",
-    "Ground",
     "HeldRank",
     "LeftOut",
+    "RankDirectoryWatch",
     "RankLock",
     "RankNote",
     "Room",

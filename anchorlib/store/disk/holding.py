@@ -13,7 +13,7 @@ from typing import Final
 
 from anchorlib.errors import RunBusyError, StoreError
 from anchorlib.names import escape
-from anchorlib.store.disk.latch import shut
+from anchorlib.store.disk.latch import exclusive_latch
 from anchorlib.store.disk.lock import acquire, holder, is_locked, signed
 from anchorlib.store.format import hidden, part_of, rank_of, run_directory
 
@@ -64,7 +64,7 @@ def whole_run(store: Path, *runs: str) -> Iterator[None]:
     well. Raises RunBusyError where a living process writes one of the runs, StoreError where a lock
     file cannot be opened.
     """
-    with shut(store), ExitStack() as held:
+    with exclusive_latch(store), ExitStack() as held:
         for name in dict.fromkeys(one for run in runs for one in _names(store, run)):
             for rank, path in _locks(store, name):
                 descriptor = _opened(path)

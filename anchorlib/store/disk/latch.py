@@ -20,7 +20,7 @@ from anchorlib.errors import RunBusyError
 from anchorlib.names import escape
 from anchorlib.store.format import hidden
 
-__all__ = ["lifted", "shut"]
+__all__ = ["exclusive_latch", "shared_latch"]
 
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _PATIENCE: Final = 10.0  # seconds; a rename and the taking of a lock each take milliseconds
@@ -28,7 +28,7 @@ _PAUSE: Final = 0.002
 
 
 @contextmanager
-def lifted(store: Path) -> Iterator[None]:
+def shared_latch(store: Path) -> Iterator[None]:
     """Holds the store's latch (its lock for taking ranks) shared, while a writer takes a rank.
 
     Raises RunBusyError where a process that removes runs holds the latch for too long.
@@ -38,7 +38,7 @@ def lifted(store: Path) -> Iterator[None]:
 
 
 @contextmanager
-def shut(store: Path) -> Iterator[None]:
+def exclusive_latch(store: Path) -> Iterator[None]:
     """Holds the store's latch (its lock for taking ranks) alone, to remove or rename a run.
 
     No process can take a rank of this store meanwhile. Raises RunBusyError where others hold the

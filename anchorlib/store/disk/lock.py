@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 from anchorlib.errors import RunBusyError
 from anchorlib.names import escape
-from anchorlib.store.disk.latch import lifted
+from anchorlib.store.disk.latch import shared_latch
 from anchorlib.store.format import hidden, rank_name
 
 __all__ = ["RankLock", "acquire", "holder", "is_locked", "lock_path", "signed"]
@@ -59,7 +59,7 @@ class RankLock:
         None where its file was removed with the run while this process waited.
         """
         path = lock_path(store, run, rank, part)
-        with lifted(store):
+        with shared_latch(store):
             lock = cls(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
             own = acquire(lock.descriptor)
         try:

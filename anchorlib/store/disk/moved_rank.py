@@ -16,12 +16,12 @@ from typing import Final
 from anchorlib.errors import StoreError
 from anchorlib.names import escape
 
-__all__ = ["Ground"]
+__all__ = ["RankDirectoryWatch"]
 
 _GONE: Final = " (deleted)"
 
 
-class Ground:
+class RankDirectoryWatch:
     """Recognises the directory of one rank, which it holds open, to notice when it is moved."""
 
     def __init__(self, path: Path, run: str, rank: int) -> None:

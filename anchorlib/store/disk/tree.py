@@ -30,12 +30,12 @@ NOTHING: Mapping[str, bytes] = MappingProxyType({})
 class Tree:
     """Creates, replaces and removes zarr nodes (groups and arrays) below one store directory.
 
-    owner: the thread that writes there, which may be told to stop. fsync: wait for the disk each
-        time.
+    owner: the thread that writes there, which may be told to stop.
+    fsync: wait for the disk each time.
     """
 
-    def __init__(self, store: Path, owner: Owner | None = None, *, fsync: bool = False) -> None:
-        self.owner = owner or Owner()
+    def __init__(self, store: Path, *, fsync: bool = False) -> None:
+        self.owner = Owner()
         self.fsync = fsync
         tmp = hidden(store) / "tmp"
         tmp.mkdir(parents=True, exist_ok=True)

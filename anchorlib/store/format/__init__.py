@@ -1,14 +1,14 @@
 """The format of a store on disk: where each file lies, and what documents and lines in it say."""
 
-from anchorlib.store.format.catalog import (
+from anchorlib.store.format.catalog import Catalogue, GapKey
+from anchorlib.store.format.catalog_lines import (
     Attempt,
-    Catalogue,
-    GapKey,
     SeriesEntry,
     attempt_line,
     encode,
     gap_line,
     header_line,
+    read_gap,
     whole_lines,
 )
 from anchorlib.store.format.checks import flat_seed, is_sound, row_check
@@ -125,6 +125,7 @@ __all__ = [
     "part_of",
     "rank_name",
     "rank_of",
+    "read_gap",
     "row_check",
     "rows_per_chunk",
     "run_directory",

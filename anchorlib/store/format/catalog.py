@@ -1,28 +1,6 @@
-"""The catalogue of one rank: JSON lines that say what the numbers in its table of records mean.
+"""The catalogue of one rank, put together from its lines: what the numbers in its table mean.
 
-    {"rank": 0, "version": 2, "uid": "9f…", "created_ns": …, "checked": 0}   the first line
-    {"attempt": 0, "writer_id": "…", "first_row": 0, "order_base": 0, "started_ns": …, "header": {}}
-    {"series": 0, "name": "fc1", "kind": "grad", "mode": "all"}
-    {"form": 0, "dtype": "float32", "shape": [10]}                  flat: {"width": 8} for a shape
-    {"array": 0, "rows": 26214}                                     form 0 keeps values now
-    {"phase": 0, "name": "train"}
-    {"gap": {…}, "attempt": 0}   {"edges": {…}, "attempt": 0}
-    {"header_of": 0, "entries": {"torch.backend": "inductor"}}      added to attempt 0's header
-    {"state": "closed"}   {"published": 120}
-
-A form is what records of one dtype and shape have in common (`form`); a flat form holds records of
-many shapes. An attempt is what one writer recorded of the rank.
-
-Lines are only ever appended, and later lines win. A line is complete when its line end is there:
-bytes
-behind the last line end were cut off by a crash. Keys that this version does not know are ignored.
-Each line ends with its own checksum, `"check": "<hex>"`; catalogues without a `checked` entry were
-made by an older writer, whose lines have none. Rows have checksums from row `checked` on.
-
-`writer_id` is the claim of the attempt's writer, that is, a hash of the writer's secret: whoever
-reads
-the hash still cannot continue the attempt in that writer's place. `format1` says what differs in
-format 1.
+`catalog_lines` says what the lines are. A line that no writer of this format made is damage.
 """
 
 from __future__ import annotations
@@ -31,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, cast, get_args
 
@@ -40,15 +18,16 @@ import numpy as np
 from anchorlib.claims import stored_claim
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.record import Edges, Gap
-from anchorlib.store.format.checks import is_sound, seal_line, seed_of
+from anchorlib.store.format.catalog_lines import Attempt, SeriesEntry, read_gap
+from anchorlib.store.format.checks import is_sound
 from anchorlib.store.format.edges import EdgesKey, edges_key, read_edges
-from anchorlib.store.format.fields import check_depth, mapping, step, text, whole
+from anchorlib.store.format.fields import check_depth, mapping, text, whole
 from anchorlib.store.format.form import MOST_DIMS, Form, new_form, shape_of
 from anchorlib.store.format.format1 import Format1
 from anchorlib.store.format.layout import VERSION, is_safe_key
 from anchorlib.store.format.parts import Begins
 
-__all__ = ["Attempt", "Catalogue", "SeriesEntry", "encode", "whole_lines"]
+__all__ = ["Catalogue", "GapKey"]
 
 Array = np.ndarray[Any, Any]
 GapKey = tuple[int, str, str, str, str]  # attempt, name, kind, mode, reason
@@ -58,50 +37,6 @@ _SHARED: Final = 1 << 9  # lines up to this long are remembered, for ranks with 
 _SERIES_KEYS: Final = {"series", "name", "kind", "mode", "check"}
 _WORD: Final = re.compile(r"[a-z0-9_]{1,64}")
 _ARRAY: Final = re.compile(r"[a-z]+(_[0-9]+)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """What one writer recorded of a rank; each resume of the rank adds an attempt.
-
-    claim: the hash of the writer's secret (`anchorlib.claims`), by which the writer may continue
-        this attempt; empty where nobody may.
-    header: facts about the attempt, such as versions, with the entries that were added since it
-        began.
-    first_row: the attempt's first row in the rank's table. order_base: what is added to the `order`
-        of its records, so that `order` keeps growing over attempts.
-    first: the number, in the writer's stream, of the record in `first_row`; where several
-        collectors share the rank, another collector has the records before.
-    begins, restart: how the attempt began where several collectors share the rank, see `parts`.
-    """
-
-    number: int
-    claim: bytes
-    started_ns: int
-    header: Mapping[str, Any]
-    first_row: int
-    order_base: int
-    first: int = 0
-    begins: Begins = ""
-    restart: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SeriesEntry:
-    """A series (all records of one tensor, kind and mode), and its number in a rank's catalogue."""
-
-    id: int
-    name: str
-    kind: str
-    mode: str
-
-    @property
-    def seed(self) -> int:
-        """The series' part of the seed of its rows' checksums.
-
-        It is XORed with the part of the row's form (dtype and shape).
-        """
-        return seed_of(self.name, self.kind, self.mode)
 
 
 @dataclass(slots=True)
@@ -215,55 +150,6 @@ def _series_entry(entry: Mapping[str, Any]) -> SeriesEntry:
     return SeriesEntry(whole(entry["series"]), name, kind, mode)
 
 
-def encode(entry: Mapping[str, Any]) -> bytes:
-    """Returns an entry as one line of the catalogue: ASCII JSON with a checksum and a line end."""
-    line = json.dumps(entry, allow_nan=False, separators=(",", ":"))
-    return seal_line(line.encode()) + b"\n"
-
-
-def attempt_line(attempt: Attempt) -> dict[str, Any]:
-    """Returns the catalogue entry of an attempt, that is, of what one writer recorded of the rank.
-
-    The zarr.json of the rank lists equal entries.
-    """
-    part = {"first": attempt.first, "begins": attempt.begins, "restart": attempt.restart}
-    return {
-        "attempt": attempt.number,
-        "writer_id": attempt.claim.hex(),
-        "started_ns": attempt.started_ns,
-        "first_row": attempt.first_row,
-        "order_base": attempt.order_base,
-        "header": attempt.header,
-        **({"part": part} if attempt.begins else {}),
-    }
-
-
-def header_line(attempt: int, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the catalogue entry that adds entries to the header of attempt number `attempt`.
-
-    Where the header has an entry of that name already, the newer value wins.
-    """
-    return {"header_of": attempt, "entries": entries}
-
-
-def gap_line(attempt: int, gap: Gap) -> dict[str, Any]:
-    """Returns the catalogue entry of a gap (observations of a tensor that were not recorded).
-
-    Its count is a total, so the newest line of an attempt's gap replaces the earlier ones.
-    """
-    return {"gap": asdict(gap), "attempt": attempt}
-
-
-def whole_lines(raw: bytes) -> tuple[list[bytes], int]:
-    """Splits `raw` into its complete lines; returns them, and the offset behind the last one.
-
-    What follows that offset is a line that is not written to its end yet, or zeros.
-    """
-    end = raw.find(b"\0")
-    end = raw.rfind(b"\n", 0, len(raw) if end < 0 else end) + 1
-    return raw[:end].splitlines(), end
-
-
 def _check_version(entry: dict[str, Any]) -> None:
     # Checked before the checksum: a later format may have other checksums too.
     if "rank" in entry and whole(entry["version"]) > VERSION:
@@ -322,16 +208,7 @@ def _read_phase(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 def _read_gap(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     if not catalogue.keeps_statements:
         return
-    fields = mapping(entry["gap"])
-    gap = Gap(
-        text(fields["name"]),
-        text(fields["kind"]),
-        text(fields["mode"]),
-        text(fields["reason"]),
-        count=whole(fields["count"]),
-        first_step=step(fields["first_step"]),
-        last_step=step(fields["last_step"]),
-    )
+    gap = read_gap(mapping(entry["gap"]))
     catalogue.gaps[whole(entry["attempt"]), gap.name, gap.kind, gap.mode, gap.reason] = gap
 
 

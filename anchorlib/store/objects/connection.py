@@ -24,7 +24,12 @@ from anchorlib.store.objects.address import ObjectAddress
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["RequestLimits", "connected", "faults_named", "is_gone", "no_bucket"]
+__all__ = [
+    "RequestLimits",
+    "connected",
+    "faults_named",
+    "is_gone",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,6 @@ _CREDENTIALS: Final = {
 def connected(
     address: ObjectAddress,
     limits: RequestLimits | None = None,
-    environment: Mapping[str, str] = os.environ,
     *,
     config: Mapping[str, Any] = MappingProxyType({}),
 ) -> ObjectStore:
@@ -77,7 +81,7 @@ def connected(
             f"{address.scheme}:// needs obstore: pip install 'anchorlib[s3]'"
         ) from None
     limits = limits or DEFAULT
-    endpoint = _endpoint(address.scheme, environment)
+    endpoint = _endpoint(address.scheme)
     if address.scheme == "s3" and endpoint:
         config = {"endpoint": endpoint, **config}
     kinds: dict[str, Any] = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
@@ -99,7 +103,7 @@ def connected(
     return client
 
 
-def _endpoint(scheme: str, environment: Mapping[str, str]) -> str:
+def _endpoint(scheme: str) -> str:
     """Returns the endpoint that the environment sets, "" for the cloud's own.
 
     Raises OptionError for an endpoint without TLS that is not on this machine: answers could be
@@ -107,7 +111,7 @@ def _endpoint(scheme: str, environment: Mapping[str, str]) -> str:
     """
     chosen = ""
     for variable in _ENDPOINTS[scheme]:
-        text = environment.get(variable, "")
+        text = os.environ.get(variable, "")
         if text:
             _check_endpoint(variable, text)
             chosen = chosen or text

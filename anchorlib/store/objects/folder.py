@@ -70,10 +70,10 @@ class FolderShelf:
         Returns False where there is an object with other bytes.
         """
         with self._alone():
-            there = self.fetch(key)
-            if there is None:
+            stored = self.fetch(key)
+            if stored is None:
                 self._write(key, data)
-            return there is None or there[0] == data
+            return stored is None or stored[0] == data
 
     def swap(self, key: str, data: bytes, tag: str) -> bool:
         """Replaces the object if it still has this tag; returns False where it has another.
@@ -81,9 +81,9 @@ class FolderShelf:
         Returns True where the object already has these bytes.
         """
         with self._alone():
-            there = self.fetch(key)
-            if there is None or tag not in (there[1], _tag(data)):
-                return there is not None and there[0] == data
+            stored = self.fetch(key)
+            if stored is None or stored[1] != tag:
+                return stored is not None and stored[0] == data
             self._write(key, data)
             return True
 

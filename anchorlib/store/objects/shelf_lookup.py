@@ -16,9 +16,9 @@ from anchorlib.store.objects.shelf import Shelf
 __all__ = ["object_location", "shelf_at"]
 
 
-def object_location(address: ObjectAddress, limits: RequestLimits | None = None) -> ObjectLocation:
+def object_location(address: ObjectAddress) -> ObjectLocation:
     """Returns the location of an address, for reading. Raises MissingExtraError, OptionError."""
-    return ObjectLocation(connected(address, limits), address)
+    return ObjectLocation(connected(address), address)
 
 
 def shelf_at(text: str, limits: RequestLimits | None = None) -> Shelf:

@@ -10,7 +10,7 @@ from weakref import ref
 
 from anchorlib.store.read.usable_memory import memory_here
 
-__all__ = ["ROOM", "ColumnMemory", "Holder"]
+__all__ = ["COLUMN_MEMORY", "ColumnMemory", "Holder"]
 
 
 class Holder(Protocol):
@@ -73,7 +73,7 @@ class ColumnMemory:
         self._lock = threading.Lock()
 
 
-ROOM = ColumnMemory()
+COLUMN_MEMORY = ColumnMemory()
 """The limit of this process, which all runs that it reads share."""
 
-os.register_at_fork(after_in_child=ROOM.unlock)
+os.register_at_fork(after_in_child=COLUMN_MEMORY.unlock)

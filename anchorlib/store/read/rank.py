@@ -1,29 +1,24 @@
-"""Reads one rank of a run: its committed rows, values, and the catalogue that says what they mean.
+"""Reads one rank of a run from its place: committed rows, and the catalogue that explains them.
 
 A reader never repairs and never locks. It trusts `seq` and complete catalogue lines, because a
-writer writes them only after everything they refer to. Values are compared with their digests as
-they are read.
+writer writes them only after everything they refer to. What it answers of the rows is in
+`rank_table`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import prod
 from typing import Any, Final
 from weakref import proxy
 
 import numpy as np
 
-from anchorlib import dtypes
 from anchorlib.errors import DamagedError, RunNotFoundError
 from anchorlib.operations import Entry
-from anchorlib.record import Gap
 from anchorlib.store.format import (
     CATALOG_CHUNK,
     COLUMNS,
     HIST_COLUMNS,
     MOST_BINS,
-    NOT_KEPT,
     ROW_1,
     ROWS_PER_CHUNK,
     Catalogue,
@@ -32,10 +27,9 @@ from anchorlib.store.format import (
     whole_lines,
 )
 from anchorlib.store.locations import Location
-from anchorlib.store.read.column_memory import ColumnMemory
+from anchorlib.store.read.rank_table import RankTable
 from anchorlib.store.seal import SealedRank, rank_location
 from anchorlib.store.stored import (
-    UNFIT,
     RowChecks,
     StoredForm,
     StoredRows,
@@ -43,30 +37,23 @@ from anchorlib.store.stored import (
     damage,
     operation_entries,
     removed_meanwhile,
-    unfit,
 )
-from anchorlib.summary import Log2Histogram, log2_histogram
 
 __all__ = ["RankReader"]
 
 Array = np.ndarray[Any, Any]
-BLOCK_BYTES = 16 << 20
-_MOST: Final = (1 << 63) - 1
-CATALOG_PART = 1 << 20  # bytes of a catalogue that are parsed at a time
+CATALOG_PART: Final = 1 << 20  # bytes of a catalogue that are parsed at a time
 
 
-class RankReader:
+class RankReader(RankTable):
     """Columns, values and catalogue of one rank, as of the last `refresh`.
 
     name: what errors call the run. part: the number of the part of the rank, see `format.parts`.
     asked: the run and store that `find_run` was given, by which another process can find the rank
         (`pin_of`); None where the run was not found by name.
-    Most methods take an array of row numbers of the rank's table, and return results in its order.
     """
 
     asked: tuple[str, str | None] | None = None
-    room: ColumnMemory | None = None
-    """The limit that the bytes of cached columns count towards; None caches all that was read."""
 
     def __init__(self, run: Location, rank: int, name: str = "", part: int = 0) -> None:
         self.run = name
@@ -155,35 +142,6 @@ class RankReader:
         """The offset in bytes behind the last complete line of the catalogue."""
         return self._catalogue_end
 
-    def column(self, name: str) -> Array:
-        """Returns one column over all committed rows, in the order in which they were written."""
-        known = self._columns.get(name)
-        have = 0 if known is None else len(known)
-        if known is None or have < self.committed:
-            fresh = self.span(name, have, self.committed)
-            self._check_bound(name, fresh)
-            known = fresh if known is None else np.concatenate([known, fresh])
-            self._columns[name] = known
-            if self.room is not None:
-                kept = list(self._columns.values())
-                self.room.take(self, sum(column.nbytes for column in kept))
-        return known[: self.committed]
-
-    def let_go(self) -> None:
-        """Drops the cached columns; they are read again when they are needed."""
-        self._columns = {}
-
-    def _check_bound(self, name: str, values: Array) -> None:
-        """Raises DamagedError where a column's values are larger than any that a writer stores."""
-        if values.dtype.kind != "u" or name.startswith("digest"):
-            return
-        bound = len(self.catalogue.phases) - 1 if name == "phase" else _MOST
-        if len(values) and int(values.max()) > bound:
-            raise DamagedError(
-                f"rank {self.rank} says {values.max()} in column {name}, which is {bound} at most: "
-                "the store was damaged from outside"
-            )
-
     def span(self, name: str, start: int, stop: int) -> Array:
         """Returns entries start … stop - 1 of a column, without caching them."""
         if self.catalogue.version == 1 and name in ("series", "form"):
@@ -198,166 +156,6 @@ class RankReader:
                 raise
             raise removed_meanwhile(self) from None
 
-    def cell(self, name: str, row: int) -> Any:
-        """Returns the entry of column `name` in row `row`."""
-        return self.column(name)[row]
-
-    @property
-    def series_ids(self) -> Array:
-        """The series number of each committed row."""
-        return self.column("series")
-
-    def kept(self, rows: Array) -> Array:
-        """Returns a mask of these rows: whether the values of each row are stored."""
-        kept: Array = (self.column("flags")[rows] & NOT_KEPT) == 0
-        return kept
-
-    def dtype_set(self, rows: Array) -> list[str]:
-        """Returns the different dtypes of these rows, in the order in which they came up first."""
-        return list(dict.fromkeys(stored.entry.dtype for stored, _ in self._by_form(rows)))
-
-    def dtypes(self, rows: Array) -> list[str]:
-        """Returns the dtype of each of these rows."""
-        forms = self.catalogue.forms
-        return [forms[number].dtype for number in self.column("form")[rows]]
-
-    def shapes(self, rows: Array) -> list[tuple[int, ...]]:
-        """Returns the tensor shape of each of these rows."""
-        shapes: list[tuple[int, ...]] = [()] * len(rows)
-        for stored, places in self._by_form(rows):
-            of_form = stored.shape_list(self.column("row")[rows[places]])
-            for place, shape in zip(places.tolist(), of_form, strict=True):
-                shapes[place] = shape
-        return shapes
-
-    def shapes_between(self, start: int, stop: int) -> list[tuple[int, ...]]:
-        """Returns the tensor shape of each of rows start … stop - 1, without caching any column."""
-        numbers, rows = self.span("form", start, stop), self.span("row", start, stop)
-        shapes: list[tuple[int, ...]] = [()] * len(rows)
-        for number in np.unique(numbers).tolist():
-            places = np.flatnonzero(numbers == number)
-            stored = self._stored(self.catalogue.forms[number])
-            of_form = stored.shape_list(rows[places])
-            for place, shape in zip(places.tolist(), of_form, strict=True):
-                shapes[place] = shape
-        return shapes
-
-    def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
-        """Returns the set of the different tensor shapes of these rows."""
-        parts = self._by_form(rows)
-        sets = (stored.shape_set(self.column("row")[rows[places]]) for stored, places in parts)
-        return set().union(*sets)
-
-    def forms(self, rows: Array) -> set[tuple[str, tuple[int, ...]]]:
-        """Returns the different (dtype, shape) pairs of these rows."""
-        return {
-            (stored.entry.dtype, shape)
-            for stored, places in self._by_form(rows)
-            for shape in stored.shape_set(self.column("row")[rows[places]])
-        }
-
-    def shape_codes(self, rows: Array) -> tuple[list[tuple[int, ...]], Array]:
-        """Returns the different shapes of these rows, and each row's index in that list."""
-        codes_of_shapes: dict[tuple[int, ...], int] = {}
-        codes = np.empty(len(rows), np.int64)
-        for stored, places in self._by_form(rows):
-            if stored.entry.shape is not None:
-                codes[places] = codes_of_shapes.setdefault(stored.entry.shape, len(codes_of_shapes))
-                continue
-            own = stored.shape_list(self.column("row")[rows[places]])
-            codes[places] = [
-                codes_of_shapes.setdefault(shape, len(codes_of_shapes)) for shape in own
-            ]
-        return list(codes_of_shapes), codes
-
-    def stored_bytes(self, rows: Array) -> int:
-        """Returns how many bytes the stored values of these rows have together."""
-        rows = rows[self.kept(rows)]
-        parts = self._by_form(rows)
-        return sum(stored.nbytes(self.column("row")[rows[places]]) for stored, places in parts)
-
-    def stack(self, rows: Array) -> Array:
-        """Returns the raw stored values of rows of one dtype and shape: (len(rows), *shape).
-
-        The values of all these rows must be stored (`kept`). Raises DamagedError for values that do
-        not fit their digests or can no longer be read.
-        """
-        try:
-            values = self.unchecked_stack(rows)
-        except DamagedError:
-            for row in rows.tolist():
-                self.raw(row)  # raises an error that names the damaged record
-            raise
-        return self._checked(rows, values)
-
-    def unchecked_stack(self, rows: Array) -> Array:
-        """Returns the raw stored values of rows of one dtype and shape, not compared with digests.
-
-        For a caller that compares them itself; otherwise use `stack`.
-        """
-        (first, places), *others = self._by_form(rows)
-        if not others and first.entry.shape is not None:
-            return first.values.pick(self.column("row")[rows])
-        storage = dtypes.dtype(first.entry.dtype).storage
-        shape = first.shape_list(self.column("row")[rows[places[:1]]])[0]
-        values = np.empty((len(rows), prod(shape)), storage)
-        self.flat_stack(rows, values)
-        return values.reshape(len(rows), *shape)
-
-    def flat_stack(self, rows: Array, out: Array) -> None:
-        """Fills `out`, (len(rows), size), with the raw stored values of rows of one dtype and size.
-
-        The rows may be of any series. Values are not compared with their digests: the caller does
-        that.
-        """
-        for stored, places in self._by_form(rows):
-            own = self.column("row")[rows[places]]
-            if not stored.entry.flat:
-                out[places] = stored.values.pick(own).reshape(len(own), -1)
-                continue
-            starts = stored.offsets(own).tolist()
-            for place, start in zip(places.tolist(), starts, strict=True):
-                out[place] = stored.values.span(start, start + out.shape[1])
-
-    def raw(self, row: int) -> Array:
-        """Returns the raw stored values of one row, whose values must be stored (`kept`).
-
-        Raises DamagedError for values that do not fit their digest or can no longer be read.
-        """
-        try:
-            value = self.unchecked(row)
-        # With a damaged place or shape numpy is asked for an array that cannot exist.
-        except (DamagedError, ValueError, OverflowError) as error:
-            raise damage(self, row, str(error)) from error
-        self._checked(np.array([row]), value[None])
-        return value
-
-    def unchecked(self, row: int) -> Array:
-        """Returns the raw stored values of one row.
-
-        Unlike `raw`, does not compare them with their digest.
-        """
-        return self._stored(self._form(row)).value(int(self.column("row")[row]))
-
-    def raw_blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """Yields the raw stored values of one row as flat blocks of at most `nbytes`, in C order.
-
-        They are not compared with their digest.
-        """
-        stored = self._stored(self._form(row))
-        return stored.blocks(int(self.column("row")[row]), nbytes)
-
-    def unfit(self, rows: Array, values: Array) -> list[int]:
-        """Returns the indices into `rows` of those rows whose `values` do not fit their digests."""
-        digests = np.empty((len(rows), 2), COLUMNS["digest_high"])
-        digests[:, 0], digests[:, 1] = (self.column(f"digest_{n}")[rows] for n in ("high", "low"))
-        return unfit(values, digests.tobytes())
-
-    def _checked(self, rows: Array, values: Array) -> Array:
-        for place in self.unfit(rows, values):
-            raise damage(self, int(rows[place]), UNFIT)
-        return values
-
     def check_rows(self, rows: Array) -> None:
         """Raises DamagedError where one of these rows does not fit its checksum.
 
@@ -365,95 +163,6 @@ class RankReader:
         """
         for row in self._row_checks.fresh_unfit(rows)[:1]:
             raise damage(self, row, "they do not fit their checksum", "the figures")
-
-    def flat_elements(self, form: Form, rows: int) -> int:
-        """Returns how many elements the first `rows` records of a flat form have together.
-
-        A flat form holds records of many shapes, their elements end to end.
-        """
-        return self._stored(form).elements(rows)
-
-    def histograms(self, rows: Array) -> list[Log2Histogram]:
-        """Returns the log2 histogram of each of these rows, stored or computed from the values.
-
-        Raises DamagedError where rows or values do not fit their checksums.
-        """
-        self.check_rows(rows)
-        lengths = self.column("hist_length")[rows]
-        ends = np.cumsum(np.maximum(lengths, 0))
-        exponents, counts = self._pairs(self.column("hist_offset")[rows], lengths)
-        figures = [self.column(name)[rows].tolist() for name in ("zero", "nan", "inf", "subnormal")]
-        histograms = []
-        for place, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
-            if length < 0:
-                row = int(rows[place])
-                histograms.append(log2_histogram(self.raw(row), self._form(row).dtype))
-                continue
-            zero, nan, inf, subnormal = (figure[place] for figure in figures)
-            bins = (exponents[end - length : end], counts[end - length : end])
-            one = Log2Histogram.from_pairs(*bins, zero=zero, nan=nan, inf=inf, subnormal=subnormal)
-            histograms.append(one)
-        return histograms
-
-    def bins(self, rows: Array) -> tuple[Array, Array, Array]:
-        """Returns three parallel arrays over every bin of the histograms of these rows.
-
-        They hold the row's index in `rows`, the exponent and the count. Raises DamagedError where
-        rows or values do not fit their checksums.
-        """
-        self.check_rows(rows)
-        lengths = self.column("hist_length")[rows]
-        own = lengths >= 0
-        exponents, counts = self._pairs(self.column("hist_offset")[rows[own]], lengths[own])
-        parts: list[tuple[Array, Array, Array]] = [
-            (np.repeat(np.flatnonzero(own), lengths[own]), exponents, counts)
-        ]
-        for place in np.flatnonzero(~own).tolist():  # a few values, from which it is counted
-            count_of_exponent = self.histograms(rows[place : place + 1])[0].bins
-            own_bins = np.array([*count_of_exponent.items()], np.int64).reshape(-1, 2)
-            parts.append((np.full(len(count_of_exponent), place), own_bins[:, 0], own_bins[:, 1]))
-        places, exponents, counts = (
-            np.concatenate([part[at].astype(np.int64) for part in parts]) for at in range(3)
-        )
-        return places, exponents, counts
-
-    def pooled_pairs(self, rows: Array) -> Log2Histogram:
-        """Returns one histogram of all elements of these rows, which all have a stored histogram.
-
-        Raises DamagedError where rows do not fit their checksums.
-        """
-        self.check_rows(rows)
-        lengths = self.column("hist_length")[rows]
-        exponents, counts = self._pairs(self.column("hist_offset")[rows], lengths)
-        bins, places = np.unique(exponents, return_inverse=True)
-        totals = np.zeros(len(bins), np.uint64)
-        np.add.at(totals, places, counts)
-        zero, nan, inf, subnormal = (
-            int(self.column(name)[rows].sum()) for name in ("zero", "nan", "inf", "subnormal")
-        )
-        return Log2Histogram.from_pairs(
-            bins, totals, zero=zero, nan=nan, inf=inf, subnormal=subnormal
-        )
-
-    def blocks(self, rows: Array, nbytes: int = BLOCK_BYTES) -> Iterator[tuple[Array, str]]:
-        """Yields (raw stored values, dtype) of these rows, in stacks of about `nbytes` bytes.
-
-        The values of all these rows must be stored (`kept`). Rows of one dtype and shape come
-        together; rows whose form is flat (records of many shapes) come one by one, each without a
-        row axis.
-        """
-        for stored, places in self._by_form(rows):
-            dtype, own = stored.entry.dtype, rows[places]
-            if stored.entry.flat:
-                yield from ((self.raw(row), dtype) for row in own.tolist())
-                continue
-            size = max(nbytes // max(stored.values.nbytes, 1), 1)
-            for start in range(0, len(own), size):
-                yield self.stack(own[start : start + size]), dtype
-
-    def gaps(self) -> list[Gap]:
-        """Returns the gaps of all attempts: what was observed and not recorded."""
-        return list(self.catalogue.gaps.values())
 
     def operations(self, attempt: int | None = None) -> list[Entry]:
         """Returns the log of traced operations.
@@ -490,22 +199,6 @@ class RankReader:
         )
         self._check_bound("hist_count", counts)
         return exponents, counts
-
-    def _by_form(self, rows: Array) -> list[tuple[StoredForm, Array]]:
-        """Groups these rows by form (records of one dtype and shape).
-
-        Returns, for each form, its stored arrays and the indices into `rows` of its rows.
-        """
-        numbers = self.column("form")[rows]
-        if len(numbers) and (numbers == numbers[0]).all():  # as nearly always
-            return [(self._stored(self._form(int(rows[0]))), np.arange(len(rows)))]
-        order = np.argsort(numbers, kind="stable")
-        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
-        parts = np.split(order, cuts) if len(order) else []
-        return [(self._stored(self._form(int(rows[part[0]]))), part) for part in parts]
-
-    def _form(self, row: int) -> Form:
-        return self.catalogue.forms[int(self.column("form")[row])]
 
     def _stored(self, form: Form) -> StoredForm:
         return StoredForm(self._location, form)

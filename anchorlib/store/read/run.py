@@ -10,7 +10,7 @@ from anchorlib.names import escape
 from anchorlib.store.disk import is_locked, lock_path
 from anchorlib.store.format import claim_key
 from anchorlib.store.locations import LocalLocation, Location, PartKey, listed_parts
-from anchorlib.store.read.column_memory import ROOM
+from anchorlib.store.read.column_memory import COLUMN_MEMORY
 from anchorlib.store.read.copied_tail import whole_rows
 from anchorlib.store.read.joined import joined_rank
 from anchorlib.store.read.rank import RankReader
@@ -36,7 +36,7 @@ class RunReader:
         self.location = location
         self.name = name
         self.asked = asked
-        self.room = ROOM
+        self.column_memory = COLUMN_MEMORY
         self.figures: RunFigures | None = None
         self._looked_for_figures = False
         self._digests: dict[int, RankDigests] | None = None
@@ -105,7 +105,7 @@ class RunReader:
         known = [(id(part), part.version) for part in parts]
         if self._joined.get(rank) != known or rank not in self._ranks or len(parts) == 1:
             joined = joined_rank(parts, self.name)
-            joined.asked, joined.room = self.asked, self.room
+            joined.asked, joined.column_memory = self.asked, self.column_memory
             self._joined[rank] = known
             return joined
         return self._ranks[rank]
@@ -125,7 +125,7 @@ class RunReader:
 
     def _opened(self, key: PartKey) -> RankReader:
         reader = RankReader(self.location, key[0], self.name, key[1])
-        reader.asked, reader.room = self.asked, self.room
+        reader.asked, reader.column_memory = self.asked, self.column_memory
         return reader
 
     @property

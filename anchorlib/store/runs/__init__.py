@@ -1,7 +1,7 @@
 """Runs as a whole: found by a name or URL, removed, renamed, handed to other processes."""
 
-from anchorlib.store.runs.archived_files import Elsewhere
-from anchorlib.store.runs.rank_handle import Pin, asked, packed_rows, pin_of, told_rows
+from anchorlib.store.runs.archived_files import ArchivedRuns
+from anchorlib.store.runs.rank_handle import Pin, asked, packed_rows, pin_of, unpacked_rows
 from anchorlib.store.runs.removing import (
     evict_run,
     forget_run,
@@ -27,7 +27,7 @@ from anchorlib.store.runs.tensor_tree import TensorTree, rows_together
 
 __all__ = [
     "DEFAULT_STORE",
-    "Elsewhere",
+    "ArchivedRuns",
     "FoundRun",
     "Pin",
     "TensorTree",
@@ -50,6 +50,6 @@ __all__ = [
     "remove_run",
     "rename_run",
     "rows_together",
-    "told_rows",
+    "unpacked_rows",
     "written_ns",
 ]

@@ -14,7 +14,7 @@ from anchorlib.store.locations import Location, listed_parts
 from anchorlib.store.runs.store_lookup import has_ranks, locate_store, run_within
 from anchorlib.store.seal import rank_location
 
-__all__ = ["Elsewhere", "archived_run"]
+__all__ = ["ArchivedRuns", "archived_run"]
 
 _SUFFIX: Final = ".zarr"
 _MOST: Final = 64  # opened archives that are kept
@@ -36,7 +36,7 @@ def archived_run(note: ArchiveNote) -> Location:
     )
 
 
-class Elsewhere:
+class ArchivedRuns:
     """Reads runs that were archived and removed here from their archives, by keys of the store.
 
     A store has a note of each archived run, which says where its archive is.

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from anchorlib.store.locations import LocalLocation
-from anchorlib.store.runs.archived_files import Elsewhere
+from anchorlib.store.runs.archived_files import ArchivedRuns
 
-__all__ = ["LastingRun"]
+__all__ = ["EvictableRun"]
 
 
-class LastingRun(LocalLocation):
+class EvictableRun(LocalLocation):
     """A run's folder, read from the run's archive as soon as the folder is gone.
 
     A run that is evicted (removed here, because it is archived) leaves by one rename, and its files
     are deleted after that. A reader that opened it before reads the same rows from the archive, as
-    `Elsewhere` gives them out; a run that was removed for good has no note of an archive, and is
+    `ArchivedRuns` gives them out; a run that was removed for good has no note of an archive, and is
     not found any more.
     """
 
@@ -24,7 +24,7 @@ class LastingRun(LocalLocation):
         # The folder may be a link to another run, whose note is under its own name.
         real = self.root.resolve()
         self._folder = real
-        self._archive = Elsewhere(real.parent)
+        self._archive = ArchivedRuns(real.parent)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """Returns up to `length` bytes of the file at `key` from `start` on; None for no file."""
@@ -52,9 +52,9 @@ class LastingRun(LocalLocation):
         # Names that were listed while the folder was deleted may be a part of the run's.
         return self._archive.list(self._key(prefix)) or names if self._is_gone else names
 
-    def __reduce__(self) -> tuple[type[LastingRun], tuple[Path]]:
+    def __reduce__(self) -> tuple[type[EvictableRun], tuple[Path]]:
         """Pickles the path alone: in another process the run opens its archive by itself."""
-        return LastingRun, (self.root,)
+        return EvictableRun, (self.root,)
 
     @property
     def _is_gone(self) -> bool:

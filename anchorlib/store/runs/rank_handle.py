@@ -21,7 +21,7 @@ from anchorlib.store.read import RankReader, RunReader
 from anchorlib.store.runs.run_lookup import find_run, names_path
 from anchorlib.store.runs.store_lookup import store_text
 
-__all__ = ["Pin", "asked", "packed_rows", "pin_of", "told_rows"]
+__all__ = ["Pin", "asked", "packed_rows", "pin_of", "unpacked_rows"]
 
 Array = np.ndarray[Any, Any]
 
@@ -111,7 +111,7 @@ def packed_rows(rows: Array) -> bytes:
     return zlib.compress(np.diff(rows, prepend=0).astype("<i8").tobytes(), 1)
 
 
-def told_rows(packed: bytes) -> Array:
+def unpacked_rows(packed: bytes) -> Array:
     """Returns the row numbers that `packed_rows` compressed."""
     rows: Array = np.cumsum(np.frombuffer(zlib.decompress(packed), "<i8"), dtype=np.int64)
     return rows

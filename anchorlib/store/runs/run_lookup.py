@@ -25,7 +25,7 @@ from anchorlib.store.format import INDEX
 from anchorlib.store.locations import LocalLocation, Location
 from anchorlib.store.objects import ObjectLocation, is_object_url
 from anchorlib.store.runs.archived_files import archived_run
-from anchorlib.store.runs.evictable_run import LastingRun
+from anchorlib.store.runs.evictable_run import EvictableRun
 from anchorlib.store.runs.store_lookup import (
     collector_store,
     has_ranks,
@@ -129,7 +129,7 @@ def names_path(run: str) -> bool:
 def _at_path(path: Path) -> FoundRun:
     for candidate in (path, Path(f"{path}{SUFFIX}")):
         if has_ranks(LocalLocation(candidate)):
-            return FoundRun(candidate.resolve().name.removesuffix(SUFFIX), LastingRun(candidate))
+            return FoundRun(candidate.resolve().name.removesuffix(SUFFIX), EvictableRun(candidate))
     what = "holds no run" if path.exists() else "is not there"
     raise RunNotFoundError(
         f"{escape(str(path))} {what}; the path of a run looks like anchors/run1.zarr"
@@ -146,7 +146,7 @@ def _in_store(name: str, store: Location, where: str) -> FoundRun:
     is_indexed = isinstance(store, ObjectLocation) and location.get(INDEX, 0, 1) is not None
     if is_indexed or has_ranks(location):
         if isinstance(location, LocalLocation):
-            location = LastingRun(location.root)
+            location = EvictableRun(location.root)
         return FoundRun(name, location)
     if isinstance(store, LocalLocation) and (note := note_of(store.root, name)) is not None:
         return FoundRun(name, archived_run(note), note.place)

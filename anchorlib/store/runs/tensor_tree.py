@@ -32,7 +32,7 @@ from anchorlib.store.format import (
     stamp,
 )
 from anchorlib.store.read import RankReader
-from anchorlib.store.runs.rank_handle import Pin, packed_rows, pin_of, told_rows
+from anchorlib.store.runs.rank_handle import Pin, packed_rows, pin_of, unpacked_rows
 from anchorlib.store.write import rank_json
 
 __all__ = ["TensorTree", "rows_together"]
@@ -119,7 +119,7 @@ def _opened(run: str, pickled: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
     parts = []
     for pin, number, rows in pickled:
         reader = pin.reader()
-        parts.append((reader, reader.catalogue.series[number], told_rows(rows)))
+        parts.append((reader, reader.catalogue.series[number], unpacked_rows(rows)))
     return TensorTree(run, parts)
 
 

@@ -15,7 +15,7 @@ from anchorlib.store.seal.codecs import (
     NO_CHUNK,
     codec_chain,
     compressed,
-    index_bytes,
+    shard_index_bytes,
     sharding,
 )
 from anchorlib.store.seal.object_target import Buffer
@@ -132,7 +132,7 @@ class Written:
             index[grid.place(chunk)[1]] = size, nbytes
             size += nbytes
             parts += made
-        return [*parts, index_bytes(index)]
+        return [*parts, shard_index_bytes(index)]
 
 
 def _full(data: Array, grid: Grid) -> Array:

@@ -25,9 +25,9 @@ __all__ = [
     "compressed",
     "deflated",
     "expanded",
-    "index_bytes",
     "inflated",
-    "parsed_index",
+    "parsed_shard_index",
+    "shard_index_bytes",
     "sharding",
 ]
 
@@ -101,7 +101,7 @@ def expanded(stored: Buffer, out: Array) -> None:
         raise ValueError(f"cannot be decompressed: {error}") from error
 
 
-def index_bytes(entries: Array) -> bytes:
+def shard_index_bytes(entries: Array) -> bytes:
     """Returns the bytes of a shard's index, with their checksum.
 
     entries: offset and size of each chunk, (chunks, 2).
@@ -110,7 +110,7 @@ def index_bytes(entries: Array) -> bytes:
     return index + _check(index)
 
 
-def parsed_index(stored: Buffer) -> Array:
+def parsed_shard_index(stored: Buffer) -> Array:
     """Parses a shard's index to offsets and sizes, (chunks, 2); raises ValueError if damaged."""
     index, check = memoryview(stored)[:-CHECK], bytes(memoryview(stored)[-CHECK:])
     if _check(index) != check:

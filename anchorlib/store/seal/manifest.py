@@ -36,7 +36,6 @@ from anchorlib.store.format import (
 from anchorlib.store.locations import Location
 
 __all__ = [
-    "SEALED",
     "Sealed",
     "SealedObject",
     "is_unfinished",

@@ -20,6 +20,7 @@ from anchorlib.store.format import (
     items,
     mapping,
     rank_name,
+    read_gap,
     step,
     text,
     texts,
@@ -226,7 +227,7 @@ def _read_rank(document: Mapping[str, Any], part: int) -> RankFigures:
         written_ns=whole(document["written_ns"]),
         steps=numbers_of(document["steps"], min(whole(document["records"]), MOST_STEPS)),
         series=tuple(_read_series(mapping(one)) for one in items(document["series"])),
-        gaps=tuple(_read_gap(mapping(one)) for one in items(document["gaps"])),
+        gaps=tuple(read_gap(mapping(one)) for one in items(document["gaps"])),
         parts=(part,),
         is_part=document.get("is_part", False) is True,
         digests=read_digests(document["digests"]) if "digests" in document else None,
@@ -262,15 +263,3 @@ def _extreme(value: Any) -> float | None:
     if not isinstance(value, float):
         raise ValueError("an extreme is no number")
     return value
-
-
-def _read_gap(fields: Mapping[str, Any]) -> Gap:
-    return Gap(
-        text(fields["name"]),
-        text(fields["kind"]),
-        text(fields["mode"]),
-        text(fields["reason"]),
-        count=whole(fields["count"]),
-        first_step=step(fields["first_step"]),
-        last_step=step(fields["last_step"]),
-    )

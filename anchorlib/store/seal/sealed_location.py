@@ -20,7 +20,7 @@ from anchorlib.store.seal.arrays import SealedArray
 from anchorlib.store.seal.faults import sealed_faults
 from anchorlib.store.seal.live_rows import FlatRows, SealedRows, inverse_of
 from anchorlib.store.seal.manifest import Sealed, read_sealed
-from anchorlib.store.seal.sharded_elements import Kept, ShardedElements
+from anchorlib.store.seal.sharded_elements import ShardCaches, ShardedElements
 
 __all__ = ["SealedRank", "rank_location"]
 
@@ -37,7 +37,7 @@ class SealedRank(RowLocation):
         self.sealed = sealed
         self._name = sealed.folder
         self._rank = Within(run, self._name)
-        self._kept = Kept()
+        self._caches = ShardCaches()
         self._sources: dict[str, RowSource] = {}
         begin = len(self._name) + 1
         self._sizes = {one.key[begin:]: one.size for one in sealed.objects}
@@ -120,7 +120,7 @@ class SealedRank(RowLocation):
         return rows.span(0, rows.count)
 
     def _elements(self, array: SealedArray) -> ShardedElements:
-        return ShardedElements(self._rank, self._name, array, self._sizes, self._kept)
+        return ShardedElements(self._rank, self._name, array, self._sizes, self._caches)
 
     def _array(self, key: str) -> SealedArray:
         if key not in self._arrays:

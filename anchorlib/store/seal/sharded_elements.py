@@ -20,9 +20,9 @@ from anchorlib.names import escape
 from anchorlib.store.locations import Location
 from anchorlib.store.seal.arrays import SealedArray
 from anchorlib.store.seal.chunk_grid import SHARD_BYTES
-from anchorlib.store.seal.codecs import INDEX_ENTRY, expanded, parsed_index
+from anchorlib.store.seal.codecs import INDEX_ENTRY, expanded, parsed_shard_index
 
-__all__ = ["Kept", "ShardedElements"]
+__all__ = ["ShardCaches", "ShardedElements"]
 
 Array = np.ndarray[Any, Any]
 _INDEX_CHECK: Final = 4
@@ -32,7 +32,7 @@ _CHUNKS_BYTES: Final = 32 << 20
 
 
 @dataclass(slots=True)
-class _Last:
+class _LruCache:
     """A least-recently-used cache: up to `limit` bytes, but always at least one value."""
 
     limit: int
@@ -59,11 +59,11 @@ class _Last:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ShardCaches:
     """Caches for all arrays of a rank: decoded chunks, bytes of shards, and indexes of shards."""
 
-    chunks: _Last = field(default_factory=lambda: _Last(_CHUNKS_BYTES))
-    parts: _Last = field(default_factory=lambda: _Last(SHARD_BYTES))
+    chunks: _LruCache = field(default_factory=lambda: _LruCache(_CHUNKS_BYTES))
+    parts: _LruCache = field(default_factory=lambda: _LruCache(SHARD_BYTES))
     indexes: dict[str, Array] = field(default_factory=dict)
 
 
@@ -85,14 +85,14 @@ class ShardedElements:
 
     rank: the location of the rank's objects. name: the rank's folder, for errors.
     sizes: the size of each object, by its key in the rank, from `sealed.json`.
-    kept: the caches that all arrays of the rank share.
+    caches: those that all arrays of the rank share.
     """
 
     rank: Location
     name: str
     array: SealedArray
     sizes: Mapping[str, int]
-    kept: Kept
+    caches: ShardCaches
 
     def spans(self, spans: Sequence[tuple[int, int]]) -> Iterator[Array]:
         """Yields the elements of each span (start, stop).
@@ -116,7 +116,7 @@ class ShardedElements:
     def _chunk(self, number: int, wanted: Mapping[str, list[int]]) -> Array:
         name, place = self.array.grid.place(number)
         key = f"{self.array.key}/{name}"
-        known: Array | None = self.kept.chunks.get(key, place)
+        known: Array | None = self.caches.chunks.get(key, place)
         if known is not None:
             return known
         elements = np.empty(self.array.grid.chunk_elements, self.array.dtype)
@@ -124,7 +124,7 @@ class ShardedElements:
             expanded(self._stored(key, place, wanted[name]), elements.view(np.uint8))
         except ValueError as error:
             raise self._damage(key, f"its chunk {place} {error}") from error
-        self.kept.chunks.put(elements, elements.nbytes, key, place)
+        self.caches.chunks.put(elements, elements.nbytes, key, place)
         return elements
 
     def _stored(self, key: str, place: int, wanted: list[int]) -> memoryview:
@@ -134,10 +134,10 @@ class ShardedElements:
         """
         index = self._index(key)
         start, stop = self._extent(key, index, place)
-        part = self.kept.parts.get(key)
+        part = self.caches.parts.get(key)
         if part is None or not part.start <= start <= stop <= part.stop:
             part = self._read(key, start, self._end(key, index, place, wanted, part))
-            self.kept.parts.put(part, len(part.data), key)
+            self.caches.parts.put(part, len(part.data), key)
         return memoryview(part.data)[start - part.start : stop - part.start]
 
     def _end(
@@ -156,19 +156,19 @@ class ShardedElements:
         return stop
 
     def _index(self, key: str) -> Array:
-        index = self.kept.indexes.get(key)
+        index = self.caches.indexes.get(key)
         if index is not None:
             return index
         size = self._size(key)
         start = 0 if size <= _WHOLE else size - self._index_bytes
         part = self._read(key, start, size)
         try:
-            index = parsed_index(part.data[size - self._index_bytes - start :])
+            index = parsed_shard_index(part.data[size - self._index_bytes - start :])
         except ValueError as error:
             raise self._damage(key, f"its index {error}") from error
         if not start:
-            self.kept.parts.put(part, len(part.data), key)
-        self.kept.indexes[key] = index
+            self.caches.parts.put(part, len(part.data), key)
+        self.caches.indexes[key] = index
         return index
 
     @property

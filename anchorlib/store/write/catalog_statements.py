@@ -24,12 +24,12 @@ from anchorlib.store.format import (
     gap_line,
     header_line,
 )
-from anchorlib.store.write.ledgers import GAP_LINE_BYTES, BesideLedger, GapLedger
+from anchorlib.store.write.ledgers import GAP_LINE_BYTES, GapLedger, LineageLedger
 from anchorlib.store.write.table import CatalogFile
 
 __all__ = ["Statements"]
 
-_BESIDE = ("edges", "header_of", "attempt")  # first keys of the lines that BesideLedger counts
+_LINEAGE = ("edges", "header_of", "attempt")  # first keys of the lines that LineageLedger counts
 
 
 class Statements:
@@ -46,7 +46,7 @@ class Statements:
         self._budget = budget
         self._gap_bytes = catalogue.stated_bytes["gap"]
         self._gaps = GapLedger((), self._gap_bytes)
-        self._beside = BesideLedger(sum(catalogue.stated_bytes[key] for key in _BESIDE), {})
+        self._lineage = LineageLedger(sum(catalogue.stated_bytes[key] for key in _LINEAGE), {})
         self._edges = {hash(key) for key in catalogue.edges}
         self._header: dict[str, Any] = {}
         self._attempt = 0
@@ -59,7 +59,7 @@ class Statements:
         self._attempt = attempt.number
         self._header = dict(attempt.header)
         self._gaps = GapLedger(stated, self._gap_bytes)
-        self._beside = BesideLedger(self._beside.nbytes, attempt.header)
+        self._lineage = LineageLedger(self._lineage.nbytes, attempt.header)
 
     def begin(self, attempt: Attempt) -> None:
         """Writes the line of a new attempt, which becomes the attempt to write about from now on.
@@ -68,7 +68,7 @@ class Statements:
         """
         line = encode(attempt_line(attempt))
         self._budget.claim(len(line))
-        if not self._beside.fitting(line):
+        if not self._lineage.fitting(line):
             attempt = replace(attempt, header={})
             line = encode(attempt_line(attempt))
         self.append(line)
@@ -96,11 +96,11 @@ class Statements:
         # `max_bytes` leaves out values alone: lineage is still written beyond it.
         refused = self._budget.refusal(sum(map(len, lines.values()))) not in (None, "max_bytes")
         kept = {
-            key: one for key, one in lines.items() if self._beside.fitting(one, refused=refused)
+            key: one for key, one in lines.items() if self._lineage.fitting(one, refused=refused)
         }
         self.append(b"".join(kept.values()))
         self._edges |= kept.keys()
-        self._count_beside(growth=2)
+        self._count_left_out(growth=2)
 
     def header(self, entries: Mapping[str, Any]) -> None:
         """Writes those header entries that are new or have another value than before."""
@@ -110,15 +110,15 @@ class Statements:
             return
         line = encode(header_line(self._attempt, fresh))
         self._budget.claim(len(line))
-        if self._beside.fitting(line):
+        if self._lineage.fitting(line):
             self.append(line)
             self._header |= fresh
-        self._count_beside(growth=2)
+        self._count_left_out(growth=2)
 
     def rest(self) -> None:
         """Writes all gaps not written yet, and the count of lineage and header entries left out."""
         self.append_gaps(self._gaps.rest())
-        self._count_beside(growth=1)
+        self._count_left_out(growth=1)
 
     def append_gaps(self, gaps: Iterable[Gap]) -> None:
         """Writes gaps with these counts, without asking the gap ledger whether they are due."""
@@ -130,6 +130,6 @@ class Statements:
             self._file.append(lines)
             self._budget.spend(len(lines))
 
-    def _count_beside(self, *, growth: int) -> None:
-        if entry := self._beside.due(growth=growth):
+    def _count_left_out(self, *, growth: int) -> None:
+        if entry := self._lineage.due(growth=growth):
             self.append(encode(header_line(self._attempt, entry)))

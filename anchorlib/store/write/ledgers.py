@@ -19,7 +19,7 @@ import xxhash
 
 from anchorlib.record import UNKNOWN, Gap
 
-__all__ = ["FOLDED", "GAP_LINE_BYTES", "LEFT_OUT", "BesideLedger", "GapLedger"]
+__all__ = ["FOLDED", "GAP_LINE_BYTES", "LEFT_OUT", "GapLedger", "LineageLedger"]
 
 FOLDED: Final = "too many gaps to name"
 """The reason of the one gap that counts all gaps beyond the limits together."""
@@ -28,7 +28,7 @@ LEFT_OUT: Final = "statements_left_out"
 """The name of the header entry that counts lineage and header entries beyond the limits."""
 
 GAP_BYTES: Final = 32 << 20  # most bytes of gap lines in one rank
-BESIDE_BYTES: Final = 64 << 20  # most bytes of lineage and header lines in one rank
+LINEAGE_BYTES: Final = 64 << 20  # most bytes of lineage and header lines in one rank
 NAMED: Final = 1 << 16  # gaps of one attempt written by name; of as many more totals are remembered
 GAP_LINE_BYTES: Final = 200  # bytes of a gap's line beside the texts in it
 _STATE_SECONDS: Final = 1.0
@@ -151,7 +151,7 @@ def _size(gap: Gap) -> int:
     return GAP_LINE_BYTES + len(gap.name) + len(gap.kind) + len(gap.mode) + len(gap.reason)
 
 
-class BesideLedger:
+class LineageLedger:
     """Counts the bytes of lineage and header entries that were written, and how many were left out.
 
     nbytes: bytes of such lines in the catalogue. header: the header of the attempt that writes
@@ -170,7 +170,7 @@ class BesideLedger:
 
         A line that does not fit the limit, or is `refused` by the caller, is counted as left out.
         """
-        if refused or self.nbytes + len(line) > BESIDE_BYTES:
+        if refused or self.nbytes + len(line) > LINEAGE_BYTES:
             self._left_out += 1
             return False
         self.nbytes += len(line)

@@ -32,7 +32,7 @@ from anchorlib.store.write.forms import OpenForm
 from anchorlib.store.write.open_files import ChunkFiles
 from anchorlib.store.write.table import CatalogFile
 
-__all__ = ["REFUSED", "Register", "Workshop", "check_series"]
+__all__ = ["REFUSED", "FormResources", "Register", "check_series"]
 
 Array = np.ndarray[Any, Any]
 MAX_MODE_BYTES: Final = 256
@@ -44,7 +44,7 @@ REFUSED: Final = -2
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class FormResources:
     """What making arrays for a new dtype and shape needs: a tree, open files, and a disk budget."""
 
     tree: Tree
@@ -87,11 +87,11 @@ class Register:
     """
 
     def __init__(
-        self, rank: Path, catalogue: Catalogue, file: CatalogFile, workshop: Workshop
+        self, rank: Path, catalogue: Catalogue, file: CatalogFile, resources: FormResources
     ) -> None:
         self._rank = str(rank)
         self._file = file
-        self._workshop = workshop
+        self._resources = resources
         self._lines: list[bytes] = []
         self.forms: list[OpenForm] = []
         self.refusals: dict[Any, str] = {}
@@ -103,7 +103,7 @@ class Register:
         self._counts: dict[Layout, int] = {}  # records of shapes that share a flat form
         self._tables: Tables | None = None
         for entry in catalogue.forms:
-            form = OpenForm(entry, self._rank, workshop.files)
+            form = OpenForm(entry, self._rank, resources.files)
             if entry.array is not None:
                 form.open(entry)
             self._remember(form)
@@ -209,7 +209,7 @@ class Register:
         return self._new(dtype, width) if number is None else number
 
     def _new(self, dtype: str, shape: tuple[int, ...] | int) -> int:
-        form = OpenForm(new_form(len(self.forms), dtype, shape), self._rank, self._workshop.files)
+        form = OpenForm(new_form(len(self.forms), dtype, shape), self._rank, self._resources.files)
         entry = form.entry
         line: dict[str, object] = {"form": entry.id, "dtype": dtype}
         line |= {"width": shape} if entry.flat else {"shape": shape}
@@ -221,10 +221,10 @@ class Register:
 
     def _begin(self, form: OpenForm) -> None:
         before = form.entry
-        self._workshop.budget.made_files(FORM_FILES, LABEL_FILES)
+        self._resources.budget.made_files(FORM_FILES, LABEL_FILES)
         form.open(form.entry.begun())
         try:
-            form.make(self._workshop.tree)
+            form.make(self._resources.tree)
         except BaseException:
             form.entry = before
             raise

@@ -29,8 +29,8 @@ from anchorlib.store.disk import (
     MISFIT,
     NO_ROOM,
     Budget,
-    Ground,
     LeftOut,
+    RankDirectoryWatch,
     RankLock,
     Room,
     RunRoom,
@@ -44,7 +44,7 @@ from anchorlib.store.write.op_log import OperationFile
 from anchorlib.store.write.open_files import MOST_OPEN, ChunkFiles
 from anchorlib.store.write.publishing import Publisher
 from anchorlib.store.write.rank_opening import RankPlace, resume_counters, store_errors, take_up
-from anchorlib.store.write.register import Register, Workshop
+from anchorlib.store.write.register import FormResources, Register
 from anchorlib.store.write.row_packing import Packer, without_values
 from anchorlib.store.write.table import RowTable
 
@@ -145,7 +145,7 @@ class Writer:
         catalogue = reader.catalogue
         self._budget = budget
         self._register = Register(
-            place.path, catalogue, self._catalog, Workshop(place.tree, self._files, budget)
+            place.path, catalogue, self._catalog, FormResources(place.tree, self._files, budget)
         )
         self._resumed = resume_counters(reader, self._register.forms)
         self._budget.take_up(reader.catalogue_end + self._resumed.nbytes)
@@ -159,7 +159,7 @@ class Writer:
         self._statements = Statements(self._catalog, self._budget, catalogue)
         self._operations = OperationFile(place.path, place.tree, budget)
         self._first_row = self._first = 0
-        self._ground = Ground(place.path, place.run, place.rank)
+        self._directory_watch = RankDirectoryWatch(place.path, place.run, place.rank)
 
     def _begin(self, claim: bytes, header: Mapping[str, Any], begins: Begins) -> None:
         attempts = self._reader.catalogue.attempts
@@ -323,7 +323,7 @@ class Writer:
             if self._published == (self._table.rows, self._catalog.end):
                 return
             self._reader.refresh()
-            self._ground.check()  # the rank that was just read is still this writer's
+            self._directory_watch.check()  # the rank that was just read is still this writer's
             self._publisher.publish_values(self._reader, self._register.forms, self._published[0])
             self._statements.append(encode({"published": self._table.rows}))
             self._publisher.publish_table(self._table.rows, self._table.pairs, self._catalog.end)
@@ -370,7 +370,7 @@ class Writer:
         self._table.close()
         self._catalog.close()
         self._operations.close()
-        self._ground.close()
+        self._directory_watch.close()
         return self._lock
 
     def __enter__(self) -> Writer:
@@ -391,7 +391,7 @@ class Writer:
 
     def _check_ready(self) -> None:
         self._check_open()
-        self._ground.check()
+        self._directory_watch.check()
 
     def _stands(self) -> bool:
         """Whether the rank's directory is still there, so that statements can be written.
@@ -400,9 +400,9 @@ class Writer:
         lineage and header entries are dropped without a further error.
         """
         self._check_open()
-        if self._ground.is_known_gone():
+        if self._directory_watch.is_known_gone():
             return False
-        self._ground.check()
+        self._directory_watch.check()
         return True
 
 

@@ -144,8 +144,6 @@ def _precision(run: Run) -> Iterator[CheckResult]:
     Code compiled in fp16, bf16 or fp8 may compute other bits when it is observed, unless Inductor
     emulates the precision casts of eager code.
     """
-    if not run.ranks:
-        return
     header = run.header()
     torch = str(header.get("torch", ""))
     if torch and not torch.startswith(f"{TESTED_TORCH}."):

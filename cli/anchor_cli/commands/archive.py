@@ -88,7 +88,7 @@ def archive(  # noqa: PLR0913  # one parameter for each option
     shelf = shelf_at(to)
     alone = archived_alone(without_slash(run), store)
     if alone is not None and alone[1].place != shelf.place:
-        return _lead_elsewhere(*alone, shelf, dry_run=dry_run, as_json=as_json)
+        return _update_archive_place(*alone, shelf, dry_run=dry_run, as_json=as_json)
     stored_run = find_run(run, store)
     if stored_run.archive == shelf.place:
         return _say_done(stored_run.name, stored_run.archive, as_json=as_json)
@@ -182,7 +182,7 @@ class _ServedRun:
             return archive_served(self.stored_run.location, self.stored_run.name, shelf, tick), {}
 
 
-def _lead_elsewhere(
+def _update_archive_place(
     store: Path, note: ArchiveNote, shelf: Shelf, *, dry_run: bool, as_json: bool
 ) -> ExitCode:
     """Makes the store find an archived run in an archive that has moved, and prints that.
@@ -190,7 +190,7 @@ def _lead_elsewhere(
     note: the store's note of where the run is. shelf: the archive at its new place. Raises
     OptionError with `dry_run`.
     """
-    from anchorlib.archive import lead_elsewhere
+    from anchorlib.archive import update_archive_place
     from anchorlib.errors import OptionError
     from anchorlib.names import escape
 
@@ -199,7 +199,7 @@ def _lead_elsewhere(
             f"{note.run} is in {escape(note.place)} alone, and nothing would be sent: without "
             "--dry-run all of it is read in the other place, and the store then finds it there"
         )
-    lead_elsewhere(store, note, shelf)
+    update_archive_place(store, note, shelf)
     if as_json:
         outcome = {"run": note.run, "to": shelf.place, "objects": 0, "sent": 0, "removed": []}
         document({**outcome, "freed": 0})

@@ -102,7 +102,7 @@ def _ender(run: Run, screen: Screen) -> list[str]:
     """
     from anchorlib.names import escape
 
-    ender = run.header().get("steps.ended_by") if run.ranks else None
+    ender = run.header().get("steps.ended_by")
     return [screen.style(f"steps ended by {escape(ender)}", 2)] if isinstance(ender, str) else []
 
 

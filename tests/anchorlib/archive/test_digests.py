@@ -17,7 +17,7 @@ from anchorlib.store.format import INDEX, digests_key
 from anchorlib.store.locations import LocalLocation
 from anchorlib.store.objects import FolderShelf
 from anchorlib.store.read import digests_bytes, index_bytes, object_name, parsed_index
-from anchorlib.store.runs.archived_files import Elsewhere
+from anchorlib.store.runs.archived_files import ArchivedRuns
 from anchorlib.store.seal import RankDigests, deflated
 from anchorlib.store.seal.rank_index import index_document, read_index
 from tests.anchorlib.peers.jobs import as_drawn, of_rank
@@ -211,7 +211,7 @@ def test_digests_of_others_ranks_are_not_given_out(
     """Another collector adds a rank to the same folder after the run left this store."""
     store = tmp_path / "store"
     assert make_room(store, archive, Keep(most=0)).keys() == {"run1"}
-    served = Elsewhere(store)
+    served = ArchivedRuns(store)
     for is_whole in (True, False):
         if not is_whole:
             record(tmp_path / "other", 5)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from anchor_server import serve
-from anchorlib.archive import Keep, archive_run, lead_elsewhere, make_room, plan_archive
+from anchorlib.archive import Keep, archive_run, make_room, plan_archive, update_archive_place
 from anchorlib.errors import AnchorError, OptionError, RunBusyError, RunExistsError
 from anchorlib.reading import open_run
 from anchorlib.store import (
@@ -199,6 +199,6 @@ def test_a_note_that_no_longer_fits_is_not_led_elsewhere(tmp_path: Path, happens
             one_rank(store, 0, scale=4.0, overwrite=True)
 
     with pytest.raises(RunBusyError, match="a moment ago"):
-        lead_elsewhere(store, note, Meddled(tmp_path / "new", meddle))
+        update_archive_place(store, note, Meddled(tmp_path / "new", meddle))
     assert note_of(store, "run1") is None
     assert list_runs(locate_store(store)) == ([] if happens == "forgotten" else ["run1"])

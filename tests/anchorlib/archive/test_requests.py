@@ -16,7 +16,7 @@ from anchorlib.diagnosis import beforehand
 from anchorlib.errors import DamagedError
 from anchorlib.reading import open_run
 from anchorlib.store import LocalLocation, Writer
-from anchorlib.store.format.catalog import encode
+from anchorlib.store.format import encode
 from anchorlib.store.format.layout import INDEX, digests_key
 from anchorlib.store.objects import ShelfWithin
 from anchorlib.store.read import digests_bytes, object_name, run_index

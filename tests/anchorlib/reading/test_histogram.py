@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorlib.errors import UnknownTensorError
-from anchorlib.reading import open_run
-from anchorlib.reading.histogram import gradients_first
+from anchorlib.reading import gradients_first, open_run
 from anchorlib.store import Writer
 from anchorlib.summary import log2_histogram
 from tests.anchorlib.reading.runs import make_run, training

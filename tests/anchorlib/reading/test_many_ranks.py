@@ -12,7 +12,7 @@ import pytest
 from anchorlib.errors import RunNotFoundError
 from anchorlib.reading import open_run
 from anchorlib.store import RunReader, Writer
-from anchorlib.store.read.column_memory import ROOM, ColumnMemory
+from anchorlib.store.read.column_memory import COLUMN_MEMORY, ColumnMemory
 from anchorlib.store.read.usable_memory import memory_here
 from tests.anchorlib.reading.runs import make_run, told, training
 from tests.cli.made import anchor
@@ -39,7 +39,7 @@ def test_what_is_kept_of_the_ranks_is_bounded_and_the_answers_are_the_same(
 ) -> None:
     here = told(open_run("run1", store))
     answers = [anchor(*words, "--store", store, "--json").out for words in COMMANDS]
-    monkeypatch.setattr(ROOM, "most", 1)
+    monkeypatch.setattr(COLUMN_MEMORY, "most", 1)
     run = open_run("run1", store)
     assert told(run) == here
     reader = RunReader(run._reader.location, "run1")
@@ -47,7 +47,7 @@ def test_what_is_kept_of_the_ranks_is_bounded_and_the_answers_are_the_same(
     for rank in reader.ranks:
         for name in ("step", "order"):
             reader.rank(rank).column(name)
-        assert ROOM.taken == 2 * reader.rank(rank).column("step").nbytes
+        assert COLUMN_MEMORY.taken == 2 * reader.rank(rank).column("step").nbytes
     assert [anchor(*words, "--store", store, "--json").out for words in COMMANDS] == answers
 
 
@@ -55,17 +55,17 @@ def test_all_runs_of_a_process_share_what_may_be_kept(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [open_run("run1", store) for _ in range(3)]
-    monkeypatch.setattr(ROOM, "most", 1)
+    monkeypatch.setattr(COLUMN_MEMORY, "most", 1)
     for run in runs:
         reader, _ = run.rows(0)
-        assert ROOM.taken == sum(reader.column(name).nbytes for name in reader._columns)
+        assert COLUMN_MEMORY.taken == sum(reader.column(name).nbytes for name in reader._columns)
 
 
 def test_what_a_live_run_is_counted_with_is_what_it_keeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = ColumnMemory(1 << 30)
-    monkeypatch.setattr("anchorlib.store.read.run.ROOM", own)
+    monkeypatch.setattr("anchorlib.store.read.run.COLUMN_MEMORY", own)
     with Writer.open(tmp_path, "run1", 0) as writer:
         run = open_run("run1", tmp_path)
         for step in range(30):

@@ -17,9 +17,9 @@ from anchorlib.errors import (
     RunNotFoundError,
     UnknownTensorError,
 )
-from anchorlib.reading import open_run
+from anchorlib.reading import Run, open_run
 from anchorlib.record import Gap
-from anchorlib.store import LocalLocation, Writer
+from anchorlib.store import LocalLocation, RunReader, Writer
 from tests.anchorlib.reading.runs import STEPS, make_run, training
 from tests.anchorlib.store.records import floats, record, written
 from tests.writing import put
@@ -154,6 +154,38 @@ def test_an_open_run_is_read_while_it_grows(tmp_path: Path) -> None:
         assert series.values().tolist() == [[0], [1], [2]]
         assert run.live is True
     assert (run.state, run.live) == ("closed", False)
+
+
+def test_a_rank_that_began_later_is_found_by_every_question(tmp_path: Path) -> None:
+    questions = [
+        lambda run: run.header(1) == {"rank": 1},
+        lambda run: run.gaps(1) == [],
+        lambda run: run.edges(1) == [],
+        lambda run: run.ops(rank=1) == [],
+        lambda run: run.op_gaps(1) == [],
+        lambda run: len(run.rows(1)[1]) == 1,
+        lambda run: len(run.series("y", "grad", rank=1)) == 1,
+        lambda run: len([*run.each_series(1)]) == 1,
+    ]
+    with Writer.open(tmp_path, "run1", 0):
+        runs = [open_run("run1", tmp_path) for _ in questions]
+        with Writer.open(tmp_path, "run1", 1, header={"rank": 1}) as other:
+            put(other, [record("y", 0, floats(1))])
+        assert all(answers(run) for answers, run in zip(questions, runs, strict=True))
+
+
+def test_the_header_is_that_of_the_process_that_resumed_meanwhile(tmp_path: Path) -> None:
+    Writer.open(tmp_path, "run1", 0, header={"host": "one"}).abandon()
+    run = open_run("run1", tmp_path)
+    with Writer.open(tmp_path, "run1", 0, resume=True, header={"host": "two"}):
+        assert run.header() == {"host": "two"}
+
+
+def test_a_run_without_ranks_knows_nothing(tmp_path: Path) -> None:
+    run = Run(RunReader(LocalLocation(tmp_path / "run1.zarr"), "run1"))
+    assert (run.ranks, run.header(), run.edges(), run.gaps(), run.ops()) == ([], {}, [], [], [])
+    with pytest.raises(OptionError, match="rank 0 recorded nothing in run1"):
+        run.header(0)
 
 
 def test_a_run_whose_writer_died_is_open_and_not_live(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from anchorlib.errors import (
     UnknownTensorError,
 )
 from anchorlib.reading import html_table
-from anchorlib.reading.series_rows import listing
+from anchorlib.reading.tensor_listing import listing
 from anchorlib.record import Gap
 from anchorlib.store import Writer
 from tests.anchorlib.reading.runs import STEPS, make_run, training

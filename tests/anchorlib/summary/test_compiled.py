@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorlib.dtypes import DTYPES
-from anchorlib.summary import compiled, float_bits, log2_histogram, summarise
-from anchorlib.summary import object_file as compiling
+from anchorlib.summary import compiled, float_bits, log2_histogram, object_file, summarise
 from anchorlib.summary.float_bits import BLOCK, CHUNK, SINGLE
 from tests import oracle
 from tests.anchorlib.summary.conftest import path
@@ -178,17 +177,17 @@ def fault_with(target, name, value):
 def test_a_compiler_that_fails_leaves_numpy(script, said, tmp_path):
     bad = tmp_path / "kernels.py"
     bad.write_text(script)
-    assert said in fault_with(compiling, "SCRIPT", bad)
+    assert said in fault_with(object_file, "SCRIPT", bad)
 
 
 def test_without_numba_there_is_numpy():
-    assert fault_with(compiling, "find_spec", lambda _: None) == (
+    assert fault_with(object_file, "find_spec", lambda _: None) == (
         "ModuleNotFoundError: numba is not installed"
     )
 
 
 def test_no_process_to_be_had_leaves_numpy():
-    assert "Error" in fault_with(compiling.sys, "executable", "/no/such/python")
+    assert "Error" in fault_with(object_file.sys, "executable", "/no/such/python")
 
 
 @pytest.mark.long
@@ -206,10 +205,10 @@ def test_no_process_to_be_had_leaves_numpy():
 )
 def test_a_wrong_kernel_is_not_used(right, wrong, said, tmp_path):
     script = tmp_path / "kernels.py"
-    source = compiling.SCRIPT.read_text()
+    source = object_file.SCRIPT.read_text()
     assert right in source
     script.write_text(source.replace(right, wrong))
-    assert said in fault_with(compiling, "SCRIPT", script)
+    assert said in fault_with(object_file, "SCRIPT", script)
 
 
 @pytest.mark.long

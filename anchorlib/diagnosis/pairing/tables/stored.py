@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.pairing.tables.table import Table
-from anchorlib.store import Pin, RankReader, packed_rows, pin_of, told_rows
+from anchorlib.store import Pin, RankReader, packed_rows, pin_of, unpacked_rows
 
 __all__ = ["FarValues", "StoredValues", "stored_values"]
 
@@ -68,7 +68,7 @@ class FarValues:
     def near(self) -> StoredValues:
         """Open the values in this process. Raises what `Pin.reader` raises."""
         readers = [pin.reader() for pin in self.pins]
-        return StoredValues(readers, told_rows(self.owner), told_rows(self.rows))
+        return StoredValues(readers, unpacked_rows(self.owner), unpacked_rows(self.rows))
 
 
 def stored_values(table: Table) -> StoredValues | None:

@@ -279,6 +279,14 @@ class ShelfPromises:
         assert shelf.fetch("index") is None
         assert not shelf.swap("index", b"four", found[1])
 
+    def test_what_was_read_is_not_put_back_over_what_came_meanwhile(self, shelf: Shelf) -> None:
+        shelf.put("index", b"one")
+        found = shelf.fetch("index")
+        assert found is not None
+        shelf.put("index", b"two")
+        assert not shelf.swap("index", b"one", found[1])
+        assert shelf.location.get("index") == b"two"
+
 
 class TestFolderShelf(ShelfPromises):
     @pytest.fixture

@@ -120,7 +120,7 @@ def test_a_million_names_end_in_one_statement(tmp_path, monkeypatch):
 
 
 def test_lineage_and_headers_beyond_the_bound_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledgers, "BESIDE_BYTES", 2000)
+    monkeypatch.setattr(ledgers, "LINEAGE_BYTES", 2000)
     with Writer.open(tmp_path, "run1", 0, writer_id=b"one", header={"seed": 1}) as writer:
         writer.edges([edges(number) for number in range(50)])
         writer.header({"note": "x" * 3000})

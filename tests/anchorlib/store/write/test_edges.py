@@ -9,7 +9,7 @@ import pytest
 from anchorlib.errors import StoreError
 from anchorlib.record import Edges, Parent
 from anchorlib.store import LocalLocation, RankReader, Writer
-from anchorlib.store.format.catalog import Catalogue, encode
+from anchorlib.store.format import Catalogue, encode
 from anchorlib.store.format.edges import edges_line, read_edges
 
 EDGES = Edges(

@@ -13,10 +13,10 @@ from anchorlib.store.disk import ArchiveNote, RankNote
 from anchorlib.store.objects import Shelf
 from anchorlib.store.seal import sealed_faults
 
-__all__ = ["lead_elsewhere"]
+__all__ = ["update_archive_place"]
 
 
-def lead_elsewhere(store: Path, note: ArchiveNote, shelf: Shelf) -> ArchiveNote:
+def update_archive_place(store: Path, note: ArchiveNote, shelf: Shelf) -> ArchiveNote:
     """Notes that an archived run is at another place, after reading each of its objects there.
 
     note: the present note of a run whose files are in its archive alone; the place that it names is

@@ -1,0 +1,101 @@
+"""Which rows of a rank's table belong to which series; indexes of a run's ranks, kept in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib.store import RankReader, SeriesEntry, visible_rows
+
+__all__ = ["RankIndex", "RankIndexes"]
+
+Array = np.ndarray[Any, Any]
+
+
+class RankIndex:
+    """The visible row numbers of one rank, grouped by series.
+
+    Visible are all rows but those that a resumed run recorded again; `attempts` takes all rows. An
+    index does not grow: `Run` makes a new one when more records were committed.
+    series: the catalogue entries of the series that have records, in order of their first records.
+    """
+
+    def __init__(self, reader: RankReader, *, attempts: bool = False) -> None:
+        self.reader = reader
+        self.version = reader.version
+        rows = visible_rows(reader, attempts=attempts)
+        owner = reader.series_ids[rows]
+        order = np.argsort(owner, kind="stable")
+        self._rows = rows[order]
+        # The catalogue of a live run grows ahead of its rows: series added to it later are not
+        # indexed here.
+        self._entries = list(reader.catalogue.series)
+        self._starts = np.searchsorted(owner[order], np.arange(len(self._entries) + 1))
+        held = np.flatnonzero(np.diff(self._starts))
+        first = reader.column("order")[self._rows[self._starts[held]]]
+        numbers = held[np.argsort(first, kind="stable")].tolist()
+        self.series = [self._entries[number] for number in numbers]
+        self._of_tensor: dict[tuple[str, str], list[SeriesEntry]] = {}
+        for entry in self.series:
+            self._of_tensor.setdefault((entry.name, entry.kind), []).append(entry)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the row numbers of this index take."""
+        return self._rows.nbytes
+
+    def of_tensor(self, name: str, kind: str) -> list[SeriesEntry]:
+        """Returns the series of one tensor and kind, one for each mode; [] for none."""
+        return self._of_tensor.get((name, kind), [])
+
+    def rows(self, entry: SeriesEntry) -> Array:
+        """Returns the row numbers of a series in order of execution."""
+        if entry.id >= len(self._entries):
+            return self._rows[:0]
+        rows: Array = self._rows[self._starts[entry.id] : self._starts[entry.id + 1]]
+        return rows
+
+    def laid_out(self) -> tuple[Array, Array]:
+        """Returns the row numbers of all series concatenated, and where in them each begins."""
+        parts = [self.rows(entry) for entry in self.series]
+        return np.concatenate(parts), np.cumsum([0, *map(len, parts[:-1])])
+
+    def first_order(self, entry: SeriesEntry) -> int:
+        """Returns the execution order (`Record.order`) of a series' first record."""
+        return int(self.reader.column("order")[self.rows(entry)[0]])
+
+
+class RankIndexes:
+    """The indexes of one run's ranks; an index is made again once more records were committed."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[int, bool], _CacheEntry] = {}
+
+    def of(self, reader: RankReader, *, attempts: bool = False) -> RankIndex:
+        """Returns the index of a rank, as of what its reader has read.
+
+        attempts: include records that were recorded again after a resume. The index counts towards
+        the memory of `reader.column_memory`, as cached columns do.
+        """
+        known = self._entries.get((reader.rank, attempts))
+        index = None if known is None else known.index
+        if index is None or index.reader is not reader or index.version != reader.version:
+            index = RankIndex(reader, attempts=attempts)
+            entry = self._entries[reader.rank, attempts] = _CacheEntry(index)
+            if reader.column_memory is not None:
+                reader.column_memory.take(entry, index.nbytes)
+        return index
+
+
+class _CacheEntry:
+    """A cache entry: a rank's index, until the reader's cache needs the memory and calls `let_go`.
+
+    Code that is using the index then keeps its own reference, and may finish with it.
+    """
+
+    def __init__(self, index: RankIndex) -> None:
+        self.index: RankIndex | None = index
+
+    def let_go(self) -> None:
+        self.index = None

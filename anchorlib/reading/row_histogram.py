@@ -1,0 +1,20 @@
+"""The log2 histogram of stored records: read from the record's row, else counted from values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib.store import RankReader
+from anchorlib.summary import Log2Histogram, log2_histogram
+
+__all__ = ["pooled"]
+
+
+def pooled(reader: RankReader, rows: np.ndarray[Any, Any]) -> Log2Histogram:
+    """Returns one log2 histogram of all elements of the records in these rows of a rank's table."""
+    stored = reader.column("hist_length")[rows] >= 0
+    parts = [reader.pooled_pairs(rows[stored])] if stored.any() else []
+    counted = (log2_histogram(raw, dtype) for raw, dtype in reader.blocks(rows[~stored]))
+    return Log2Histogram.pooled([*parts, *counted])

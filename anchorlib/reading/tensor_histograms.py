@@ -1,0 +1,117 @@
+"""Log2 histograms of the tensors that a selector names, each over all ranks, for `Run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.errors import AmbiguousTensorError
+from anchorlib.names import join, quoted, select
+from anchorlib.reading.series import Series
+from anchorlib.store import RunFigures
+from anchorlib.summary import Log2Histogram
+
+__all__ = [
+    "TensorHistogram",
+    "gradients_first",
+    "histogram_of_figures",
+    "histogram_of_series",
+    "pairs_meant",
+]
+
+GRADIENTS = ("grad", "pass_grad")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHistogram:
+    """The log2 histogram of one tensor and kind over some steps, all ranks together.
+
+    records: how many records were counted.
+    """
+
+    name: str
+    kind: str
+    first_step: int
+    last_step: int
+    records: int
+    histogram: Log2Histogram
+
+
+def gradients_first(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Chooses one kind for each name, for a selector that gives no kind: gradients, if any.
+
+    pairs: all (name, kind) pairs that the selector matches. Returns the pairs it means: for each
+    name `grad`, else `pass_grad`; names without a gradient are left out. Where no name has a
+    gradient, each name has its first kind. So a gradient and a value never share a histogram.
+    """
+    for kinds in (GRADIENTS, tuple(dict.fromkeys(kind for _, kind in pairs))):
+        gradients = [_first_kind(name, kinds, pairs) for name in dict.fromkeys(n for n, _ in pairs)]
+        if chosen := [pair for pair in gradients if pair is not None]:
+            return chosen
+    return []
+
+
+def _first_kind(
+    name: str, kinds: Iterable[str], pairs: Sequence[tuple[str, str]]
+) -> tuple[str, str] | None:
+    return next(((name, kind) for kind in kinds if (name, kind) in pairs), None)
+
+
+def pairs_meant(selector: str, known: Sequence[tuple[str, str]], run: str) -> list[tuple[str, str]]:
+    """Returns the (name, kind) pairs that a selector means, of those that are known in a run.
+
+    A selector without a kind means those of `gradients_first`. Raises UnknownTensorError.
+    """
+    pairs = select([selector], known, where=f" in {run}")
+    names = {name for name, _ in pairs}
+    if len(pairs) == sum(name in names for name, _ in known):
+        return gradients_first(pairs)  # it named all kinds of its names: it chose no kind
+    return pairs
+
+
+def histogram_of_figures(run: str, pair: tuple[str, str], figures: RunFigures) -> TensorHistogram:
+    """Returns the histogram of all records of one tensor, from the index of an archived run.
+
+    pair: its name and kind. Raises AmbiguousTensorError where it has several modes.
+    """
+    parts = [one for one in figures.series if (one.name, one.kind) == pair]
+    _check_modes(run, pair, [one.mode for one in parts])
+    one = parts[0]
+    return TensorHistogram(*pair, one.first_step, one.last_step, one.records, one.histogram)
+
+
+def histogram_of_series(
+    run: str, pair: tuple[str, str], series: Sequence[Series], where: Mapping[str, Any]
+) -> TensorHistogram | None:
+    """Returns the histogram of the records of some series, which are of one tensor; None for none.
+
+    pair: the tensor's name and kind. where: arguments of `Series.where`, which choose the records.
+    Raises AmbiguousTensorError where they are of several modes.
+    """
+    parts = [part for one in series if len(part := one.where(**where))]
+    if not parts:
+        return None
+    _check_modes(run, pair, [*{one.mode for one in parts}])
+    steps = np.concatenate([one.columns["step"] for one in parts])
+    return TensorHistogram(
+        *pair,
+        first_step=int(steps.min()),
+        last_step=int(steps.max()),
+        records=len(steps),
+        histogram=Log2Histogram.pooled(one.histogram() for one in parts),
+    )
+
+
+def _check_modes(run: str, pair: tuple[str, str], modes: list[str]) -> None:
+    """Raises AmbiguousTensorError where a tensor was recorded in several modes.
+
+    pair: its name and kind. Pooled histograms would count its elements twice.
+    """
+    if len(modes) > 1:
+        raise AmbiguousTensorError(
+            f"{quoted(join(*pair))} in {run} was recorded in {len(modes)} modes; choose "
+            f"one with mode=: {', '.join(map(quoted, sorted(modes)))}"
+        )
