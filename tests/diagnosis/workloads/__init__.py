@@ -6,6 +6,7 @@ from tests.diagnosis.workloads import (
     actor,
     coder,
     contrast,
+    detector,
     diffusion,
     experts,
     flow,
@@ -53,4 +54,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "experts": (experts.Experts(), experts.CASES),
     "flow": (flow.Flow(), flow.CASES),
     "forecast": (forecast.Forecast(), forecast.CASES),
+    "detector": (detector.Detector(), detector.CASES),
 }
