@@ -20,6 +20,7 @@ from tests.diagnosis.workloads import (
     recurrent,
     resnet,
     sam,
+    scanner,
     speech,
     tagger,
     translator,
@@ -55,4 +56,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "flow": (flow.Flow(), flow.CASES),
     "forecast": (forecast.Forecast(), forecast.CASES),
     "detector": (detector.Detector(), detector.CASES),
+    "scanner": (scanner.Scanner(), scanner.CASES),
 }
