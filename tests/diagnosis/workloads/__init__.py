@@ -22,6 +22,7 @@ from tests.diagnosis.workloads import (
     sam,
     scanner,
     speech,
+    student,
     tagger,
     translator,
     unet,
@@ -57,4 +58,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "forecast": (forecast.Forecast(), forecast.CASES),
     "detector": (detector.Detector(), detector.CASES),
     "scanner": (scanner.Scanner(), scanner.CASES),
+    "student": (student.Distillation(), student.CASES),
 }
