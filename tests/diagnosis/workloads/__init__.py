@@ -8,6 +8,7 @@ from tests.diagnosis.workloads import (
     contrast,
     detector,
     diffusion,
+    dreamer,
     experts,
     flow,
     forecast,
@@ -59,4 +60,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "detector": (detector.Detector(), detector.CASES),
     "scanner": (scanner.Scanner(), scanner.CASES),
     "student": (student.Distillation(), student.CASES),
+    "dreamer": (dreamer.Dreamer(), dreamer.CASES),
 }

@@ -355,7 +355,6 @@ CASES = [
         {"momentum": 0.01},
         ("*running*@value",),
         rf"momentum|running|{_TIMES}",
-        step=1,
     ),
     Case("fall of the momentum", "bug", {"fall": 0.4}, UPDATES, r"momentum_decay"),
     Case(
