@@ -17,6 +17,7 @@ from tests.diagnosis.workloads import (
     gpt,
     graph,
     policy,
+    radiance,
     recommender,
     recurrent,
     resnet,
@@ -61,4 +62,5 @@ WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
     "scanner": (scanner.Scanner(), scanner.CASES),
     "student": (student.Distillation(), student.CASES),
     "dreamer": (dreamer.Dreamer(), dreamer.CASES),
+    "radiance": (radiance.Radiance(), radiance.CASES),
 }
