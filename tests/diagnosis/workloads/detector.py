@@ -39,7 +39,7 @@ class Detector(Workload):
         or each "value". all_decay: whether biases and norms decay too.
     low: whether the net runs under autocast to bfloat16.
     hull, focal, chosen, sums, grouping, norming, lateral, convolution, layout, backward, scale,
-        decode: how it is written, of one mathematics.
+        decode: other ways to write the same mathematics.
     """
 
     steps: int = 4
@@ -96,7 +96,8 @@ class Detector(Workload):
         with start() as session:
             self.draw(seed)
             model = Net(self).to(memory_format=self.layout)
-            model.train(not self.rests)
+            for module in model.modules():
+                module.train(not (self.rests and isinstance(module, nn.BatchNorm2d)))
             optimizer = self.sgd(self._groups(model))
             schedule = torch.optim.lr_scheduler.LambdaLR(
                 optimizer, lambda step: warmed(step, self.warmup, 8)
@@ -271,131 +272,140 @@ _NAMES = ("class_loss@*", "output@grad")
 _BOXES = ("box_loss@*", "output:1@grad")
 _SUM = ("smooth@value", "lateral1@value")
 _TIMES = r"is -?[\d.]+ times A"
+_GIVEN = r"Backward\d? (self|other|mat1|mat2|input|weight|target) |targets? differ"
+"""Words that name other numbers which an operation or a loss was given."""
+_ORDER = r"another order|arranged otherwise|places? on along"
+"""Words that name elements or operands which change places."""
+_DETACHED = r"detach|gradients come back"
 CASES = [
     Case(
         "widths of matching plus one",
         "bug",
         {"plus_one": True},
         _LOSS,
-        r"\bAdd(Backward|\b)|\badd\b|target|[Ii]ndex|\bmask\b|one_hot|other tensor",
+        rf"\bIndex|indices|\bDiv|{_GIVEN}",
     ),
     Case(
         "near misses count as background",
         "bug",
         {"ignores": False},
         _NAMES,
-        r"[Ii]ndex|\bmask|\brows?\b|[Ww]here|shape|elements",
+        r"\bIndex|indices|\bmask",
     ),
     Case(
         "digits without an anchor",
         "bug",
         {"forces": False},
         _LOSS,
-        r"[Ii]ndex|\bmask|\brows?\b|[Ww]here|target|\bDiv|\bdiv\b|shape|elements",
+        rf"\bIndex|indices|\bmask|\bDiv|{_GIVEN}",
     ),
     Case(
         "anchors at the cells' corners",
         "bug",
         {"centre": 0.0},
         _LOSS,
-        r"\bAdd(Backward|\b)|\badd\b|target|[Ii]ndex|\bmask|other tensor|\bother\b",
+        rf"\bIndex|indices|\bDiv|\bAdd(Backward|\b)|{_GIVEN}",
     ),
     Case(
-        "alpha the other way", "bug", {"alpha": 0.75}, _NAMES, r"\b0\.[27]5\b|alpha|\bMul|\bmul\b"
+        "alpha the other way",
+        "bug",
+        {"alpha": 0.75},
+        _NAMES,
+        rf"\| 0\.[27]5\b|alpha|\bMul|{_GIVEN}|{_TIMES}",
     ),
-    Case("gamma of one", "bug", {"gamma": 1.0}, _NAMES, r"\b[Pp]ow|exponent|gamma"),
+    Case("gamma of one", "bug", {"gamma": 1.0}, _NAMES, r"\bPow|exponent|gamma"),
     Case(
         "classes one further",
         "bug",
         {"named": 1},
         _NAMES,
-        r"target|shift|moved by|\broll|other tensor|one_hot|permut",
+        rf"{_GIVEN}|{_ORDER}",
     ),
-    Case("loss over scenes", "bug", {"over": "scenes"}, _LOSS, rf"\bDiv|\bdiv\b|{_TIMES}"),
+    Case("loss over scenes", "bug", {"over": "scenes"}, _LOSS, rf"\bDiv|{_TIMES}"),
     Case("sizes without exp", "bug", {"sizes": "linear"}, _BOXES, r"\b[Ee]xp(Backward|\b)"),
     Case(
         "offsets not made smaller",
         "bug",
         {"spread": (1.0, 1.0)},
         _BOXES,
-        rf"\bMul|\bmul\b|\b0\.[12]\b|{_TIMES}",
+        rf"\bMul|{_TIMES}",
     ),
     Case(
         "centre taken for a corner",
         "bug",
         {"corner": True},
         _BOXES,
-        r"\bSub|\bsub\b|\bDiv|\bdiv\b|\bAdd(Backward|\b)|\b0\.5\b",
+        r"\bSub|\bDiv|\bAdd(Backward|\b)",
     ),
     Case(
         "hull left out",
         "bug",
         {"giou": False},
         _BOXES,
-        r"\bSub|\bsub\b|\bDiv|\bdiv\b|\bProd|\bMaximum|\bMinimum|[Mm]aximum|[Mm]inimum",
+        r"\bSub|\bDiv|\bProd|\bMaximum|\bMinimum",
     ),
     Case(
         "boxes of all anchors",
         "bug",
         {"surrounds": "all"},
         _BOXES,
-        r"[Ii]ndex|\bmask|\brows?\b|shape|elements",
+        r"\bIndex|indices|\bmask",
     ),
     Case(
         "boxes not mirrored",
         "bug",
         {"flips": "image"},
         _LOSS,
-        r"target|other tensor|[Mm]inimum|[Mm]aximum|[Ii]ndex|\bmask|\bSub|\bother\b",
+        rf"{_GIVEN}|\bMinimum|\bMaximum|\bIndex|indices",
     ),
     Case(
         "levels not added",
         "bug",
         {"adds": "nothing"},
         _SUM,
-        r"\bAdd(Backward|\b)|\badd\b|[Uu]psample|[Ii]nterpolate",
+        r"\bAdd(Backward|\b)|upsample|interpolate",
     ),
     Case(
         "upper level detached",
         "bug",
         {"adds": "detached"},
         ("lateral2@grad", "lateral2.*@*grad", "backbone:1@grad", "backbone.acts.2@grad"),
-        r"detach|[Uu]psample\w*.{0,80}(only|alone)|(only|alone).{0,80}[Uu]psample",
+        rf"{_DETACHED}|upsample\w* .{{0,60}}(lacks|alone)|(lacks|alone).{{0,60}}upsample",
     ),
     Case(
         "bilinear for nearest",
         "bug",
         {"upsample": "bilinear"},
         _SUM,
-        r"[Bb]ilinear|[Nn]earest|mode",
+        r"bilinear|nearest",
     ),
     Case(
         "channels not moved to the end",
         "bug",
         {"lies": False},
         ("output@value", "output:1@value"),
-        r"[Pp]ermute|[Tt]ranspose|permut|other order|[Vv]iew|[Rr]eshape",
+        rf"permute|transpose|{_ORDER}|\bView|reshape",
     ),
     Case(
         "scale of one level alone",
         "bug",
         {"scaled": 1},
         ("output:1@value",),
-        rf"\bMul|\bmul\b|[Ss]elect|scales|{_TIMES}",
+        rf"\bMul|\bselect|{_TIMES}",
     ),
     Case(
         "groups of the norm",
         "bug",
         {"groups": 8},
         ("heads.norm@value",),
-        r"group|\b8\b",
+        r"num_groups|\bgroups?\b.{0,20}\b8\b",
     ),
     Case(
         "batch norms at rest",
         "bug",
         {"rests": True},
         ("backbone.norms.0@value", "backbone.norms.0.running*@value"),
-        r"eval mode|train(ing)? mode|training|running|batch_norm",
+        r"eval mode|train(ing)? mode|training (True|False)|\beval\b",
     ),
     Case("eps of batch norms", "bug", {"bn_eps": 1e-3}, ("backbone.norms.0@value",), r"\beps\b"),
     Case("backbone as fast as the rest", "bug", {"slow": 1.0}, UPDATES, r"\blr\b"),
@@ -405,7 +415,7 @@ CASES = [
         "bug",
         {"clips": "value"},
         ("*@grad",),
-        rf"clip|[Cc]lamp|{_TIMES}|cut off|bound",
+        r"\bclips?\b|clamp",
     ),
     Case("norms and biases decay", "bug", {"all_decay": True}, UPDATES, r"weight_decay"),
     Case("hull as a ratio", "benign", {"hull": "ratios"}),

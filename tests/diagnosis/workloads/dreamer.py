@@ -40,7 +40,7 @@ class Dreamer(Workload):
     critic_lr, world_eps: of the optimizers. clips: gradients "apart" or "together".
     low: whether the models run under autocast to bfloat16.
     gating, moving, encoding, decoding, softmax, norm, silu, divergence, symlog, bins, returns,
-        backward, scale: how it is written, of one mathematics.
+        backward, scale: other ways to write the same mathematics.
     """
 
     steps: int = 4
@@ -127,8 +127,6 @@ class Dreamer(Workload):
         rows = images.transpose(0, 1)
         times = torch.arange(len(rows))[:, None]
         actions = functional.one_hot((labels + times) % ACTIONS, ACTIONS).to(rows.dtype)
-        if self.acted == "before":
-            actions = torch.cat((torch.zeros_like(actions[:1]), actions[:-1]))
         firsts = (times == 0) | ((times == 4) & (labels % 2 == 0))
         noise = torch.rand(*rows.shape[:2], GROUPS, KINDS).clamp(1e-6, 1 - 1e-6)
         noise = noise.flip(1) if self.turned else noise
@@ -254,48 +252,53 @@ _CRITIC = ("critic_loss@*", "critic.output@grad")
 _SOFT = {"low": True, "latents": "soft", "free": 0.0}
 """No draws and no thresholds, which rounding to bfloat16 would flip."""
 _TIMES = r"is -?[\d.]+ times A"
+_GIVEN = r"Backward\d? (self|other|mat1|mat2|input|weight|target) |targets? differ"
+"""Words that name other numbers which an operation or a loss was given."""
+_ORDER = r"another order|arranged otherwise|places? on along"
+"""Words that name elements or operands which change places."""
+_DETACHED = r"detach|gradients come back"
 CASES = [
     Case(
         "action of the same time",
         "bug",
         {"acted": "same"},
-        ("world.input:1@value", "world.cell.enter*@value"),
-        r"input|shift|moved by|places?\b",
+        ("world.cell.enter*@value",),
+        rf"{_ORDER}|{_GIVEN}|shift|\bCat|\bslice",
     ),
     Case(
         "states not emptied",
         "bug",
         {"begins": "nothing"},
         ("world.cell*@value",),
-        r"\bMul|\bmul\b|\bmask|zeros?\b",
+        rf"\bMul|\bmask|{_GIVEN}",
     ),
     Case(
         "latents not emptied",
         "bug",
         {"begins": "state"},
         ("world.cell.enter*@value",),
-        r"\bMul|\bmul\b|\bmask|zeros?\b",
+        rf"\bMul|\bmask|{_GIVEN}",
     ),
     Case(
         "update gate not slow",
         "bug",
         {"slow": 0.0},
         _STATE,
-        r"\bSub|\bsub\b|\bAdd(Backward|\b)|\b-?1(\.0)?\b",
+        r"\bSub|\bAdd(Backward|\b)",
     ),
     Case(
         "update gate the other way",
         "bug",
         {"updates": "kept"},
         _STATE,
-        r"\brsub|\bSub|\bsub\b|exchang|swap|\bMul",
+        rf"\bRsub|\bSub|\bMul|{_ORDER}",
     ),
     Case(
         "reset outside of tanh",
         "bug",
         {"resets": "outside"},
         _STATE,
-        r"[Tt]anh|\bMul|\bmul\b|order",
+        rf"tanh|\bMul|{_ORDER}",
     ),
     Case("epsilon of norms", "bug", {"norm_eps": 1e-5}, ("world.encoder*@value",), r"\beps\b"),
     Case(
@@ -303,52 +306,52 @@ CASES = [
         "bug",
         {"uniform": 0.0},
         (*_POSTERIOR, "world.cell.enter*@value"),
-        r"\bAdd(Backward|\b)|\badd\b|\bMul|\bmul\b|\b0\.99\b|\b0\.0025\b",
+        r"\bAdd(Backward|\b)|\bMul",
     ),
     Case(
         "draws without a gradient",
         "bug",
         {"through": "not"},
         ("world.posterior*@grad", "world.posterior*@*grad", "world.cell*@*grad"),
-        r"detach|posterior.{0,80}(only|alone)|(only|alone).{0,80}posterior|\bAdd(Backward|\b)|\badd\b|\bSub",
+        rf"{_DETACHED}|\bAdd(Backward|\b)|\bSub|\bExp(Backward|\b)",
     ),
     Case(
         "balance exchanged",
         "bug",
         {"balance": (0.1, 1.0)},
         _LATENTS,
-        rf"{_TIMES}|\b0\.1\b|\bMul|\bmul\b|exchang|swap",
+        rf"{_TIMES}|\bMul|{_ORDER}",
     ),
-    Case("nothing held fixed", "bug", {"stops": "none"}, _LATENTS, r"detach"),
-    Case("free bits of the mean", "bug", {"frees": "mean"}, _LATENTS, r"[Cc]lamp|\b[Mm]ean|order"),
-    Case("no free bits", "bug", {"free": 0.0}, _LATENTS, r"[Cc]lamp|\bmin\b"),
+    Case("nothing held fixed", "bug", {"stops": "none"}, _LATENTS, rf"{_DETACHED}"),
+    Case("free bits of the mean", "bug", {"frees": "mean"}, _LATENTS, rf"clamp|\bMean|{_ORDER}"),
+    Case("no free bits", "bug", {"free": 0.0}, _LATENTS, r"clamp|\bmin\b"),
     Case(
         "divergence from the prior",
         "bug",
         {"diverges": "prior"},
         _LATENTS,
-        r"exchang|swap|\bSub|\bsub\b|\b[Ee]xp(Backward|\b)|order|\bsigns?\b|operands",
+        rf"{_ORDER}|\bSub|\bExp(Backward|\b)|other sign",
     ),
     Case(
         "rows as they are",
         "bug",
         {"squeezes": False},
         ("row_loss@*", "world.output@grad"),
-        r"[Ll]og1p|\bLog|\b[Ss]ign\b|target|\bSub|\bsub\b|\bother\b",
+        rf"{_GIVEN}|log1p|\bSub",
     ),
     Case(
         "mean over pixels",
         "bug",
         {"rows": "mean"},
         ("row_loss@*", "world.output@grad"),
-        rf"\b[Mm]ean(Backward|\b)|\b[Ss]um(Backward|\b)|{_TIMES}",
+        rf"\bMean|\bSum(Backward|\b)|{_TIMES}",
     ),
     Case(
         "nearest bin",
         "bug",
         {"nearest": True},
         ("reward_loss@*", "critic_loss@*", "world.output:1@grad"),
-        r"[Rr]ound|target|\bMul|\bmul\b|\bother\b",
+        rf"{_GIVEN}|round|\bMul",
     ),
     Case(
         "reward detached",
@@ -361,31 +364,29 @@ CASES = [
             "world.output:5@grad",
             "world.cell*@*grad",
         ),
-        r"detach|reward.{0,80}(only|alone)|(only|alone).{0,80}reward",
+        rf"{_DETACHED}|reward.{{0,80}}alone|alone.{{0,80}}reward",
     ),
     Case(
         "end for going on",
         "bug",
         {"ends": True},
         ("end_loss@*", "world.output:2@grad"),
-        r"target|\brsub|\bSub|\bsub\b|\bother\b|binary_cross",
+        rf"{_GIVEN}|\bRsub|binary_?cross",
     ),
-    Case(
-        "gamma", "bug", {"gamma": 0.99}, _CRITIC, r"gamma|\b0\.99?\b|\bMul|\bmul\b|target|\bother\b"
-    ),
+    Case("gamma", "bug", {"gamma": 0.99}, _CRITIC, rf"gamma|{_GIVEN}|\bMul"),
     Case(
         "nothing behind the last state",
         "bug",
         {"follows": "nothing"},
         _CRITIC,
-        r"zeros?\b|target|last|\brows?\b|\bother\b|\bMul|\bmul\b|copy",
+        rf"{_GIVEN}|\bMul",
     ),
     Case(
         "fast critic judges",
         "bug",
         {"judges": "fast"},
         (*_CRITIC, "slow.*@value"),
-        r"slow|target|\bother\b|\bMul|\bmul\b|critic",
+        rf"{_GIVEN}|\bMul",
     ),
     Case(
         "critic teaches the world",
@@ -398,18 +399,18 @@ CASES = [
             "world.posterior*@*grad",
             "world.cell*@*grad",
         ),
-        r"detach|critic",
+        rf"{_DETACHED}",
     ),
     Case(
         "slow critic faster",
         "bug",
         {"rate": 0.5},
         ("slow.*@value",),
-        rf"{_TIMES}|lerp|\b0\.5\b|moves? 0?\.\d+|rate",
+        rf"{_TIMES}|lerp|moves? 0?\.\d+",
     ),
     Case("critic's learning rate", "bug", {"critic_lr": 4e-3}, UPDATES, r"\blr\b"),
     Case("epsilon of Adam", "bug", {"world_eps": 1e-5}, UPDATES, r"\beps\b"),
-    Case("clipped together", "bug", {"clips": "together"}, ("*@grad",), rf"clip|{_TIMES}"),
+    Case("clipped together", "bug", {"clips": "together"}, ("*@grad",), rf"\bclips?\b|{_TIMES}"),
     Case("gates in two products", "benign", {"gating": "apart"}),
     Case("state moved by a difference", "benign", {"moving": "difference"}),
     Case("rows encoded one by one", "benign", {"encoding": "each"}),

@@ -104,18 +104,20 @@ class Renderer(nn.Module):
         self.codes = nn.Embedding(LABELS, CODE)
         self.coarse, self.fine = Field(how), Field(how)
 
-    def forward(self, rays, labels, jitter):
-        """Both colours of rays (ray, 6), the spread of what was met, and the objects' codes.
+    def forward(self, pixels, labels, jitter):
+        """Both colours of rays, the spread of what was met, and the objects' codes.
 
-        jitter: numbers in 0 to 1 (ray, 2, place), by which places on a ray are moved.
+        pixels: the row and column that each ray passes (ray, 2). jitter: numbers in 0 to 1
+        (ray, 2, place), by which places on a ray are moved.
         """
         how = self.how
-        origins, directions = rays.split(3, -1)
+        origins, directions = self._rays(pixels, labels)
         codes = self.codes(labels)
         moved = jitter[:, 0]
-        moved = {"each": moved, "alike": moved[:1].expand_as(moved)}.get(
-            how.moves, torch.full_like(moved, 0.5)
-        )
+        if how.moves == "alike":
+            moved = moved[:1].expand_as(moved)
+        elif how.moves == "not":
+            moved = torch.full_like(moved, 0.5)
         places = NEAR + (FAR - NEAR) * (torch.arange(PLACES) + moved) / PLACES
         found, told = self._rendered(self.coarse, origins, directions, codes, places)
         weights = found if how.guides == "attached" else found.detach()
@@ -124,6 +126,15 @@ class Renderer(nn.Module):
         places = places.sort(1).values if how.sorts else places
         weights, fine = self._rendered(self.fine, origins, directions, codes, places)
         return told, fine, self._spread(places, weights), codes
+
+    def _rays(self, pixels, labels):
+        """Where rays begin and their directions, as the camera is tilted by label."""
+        how = self.how
+        y, x = pixels.flip(1).unbind(1) if how.exchanged else pixels.unbind(1)
+        x, y = ((at + how.centre) / 4 - 1 for at in (x, y))
+        tilt, ones = 0.1 * (labels - 4.5), torch.ones_like(x)
+        origins = torch.stack((x - 1.5 * tilt, y, -1.5 * ones), -1)
+        return origins, torch.stack((tilt, 0.2 * ones, ones), -1)
 
     def _rendered(self, field, origins, directions, codes, places):
         """How much each place of a ray counts, and the ray's colour."""

@@ -94,11 +94,8 @@ class Block(nn.Module):
     def __init__(self, how) -> None:
         super().__init__()
         self.how = how
-        self.wider, self.norm1, self.act1 = (
-            Conv(_CHANNELS, _INNER, 1, bias=False),
-            Norm(_INNER, momentum=how.momentum),
-            Act(how),
-        )
+        self.wider = Conv(_CHANNELS, _INNER, 1, bias=False)
+        self.norm1, self.act1 = Norm(_INNER, momentum=how.momentum), Act(how)
         self.deep = Conv(_INNER, _INNER, 3, 1, 1, groups=_INNER, bias=False, padding_mode=how.pads)
         self.norm2, self.act2 = Norm(_INNER, momentum=how.momentum), Act(how)
         self.squeeze = Squeeze(how)

@@ -46,10 +46,8 @@ class Cell(nn.Module):
     def __init__(self, how) -> None:
         super().__init__()
         self.how = how
-        self.enter, self.gates = (
-            layer(LATENT + ACTIONS, STATE, how.norm_eps),
-            nn.Linear(2 * STATE, 3 * STATE, bias=False),
-        )
+        self.enter = layer(LATENT + ACTIONS, STATE, how.norm_eps)
+        self.gates = nn.Linear(2 * STATE, 3 * STATE, bias=False)
         self.norm = Norm(3 * STATE, eps=how.norm_eps)
 
     def forward(self, state, given):
@@ -99,6 +97,8 @@ class World(nn.Module):
             seen = self.encoder(rows)
         else:
             seen = torch.stack([self.encoder(row) for row in rows])
+        if how.acted == "before":
+            actions = torch.cat((torch.zeros_like(actions[:1]), actions[:-1]))
         state, latent = seen.new_zeros(rows.shape[1], STATE), seen.new_zeros(rows.shape[1], LATENT)
         found = []
         for at in range(len(rows)):
