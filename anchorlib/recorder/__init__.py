@@ -6,7 +6,7 @@ session_queue     makes the queue of a session, and chooses where its drain runs
 queue             the trainer's side, bounded by bytes: it places records in a ring
 ring              the ring's memory, and its producer; `layout` says what each byte means
 copies            records whose values a device (a GPU) writes after their slot was published
-teller            places definitions and `statements` in the ring; `statement_json`: their encoding
+statement_placer  places definitions and `statements` in the ring; `statement_json`: their encoding
 definitions       what the numbers of streams and layouts in slots mean, as the drain looks it up
 drain             the other end of the ring: makes columns and hands them to the sink
 lost_records      counts the records that did not reach the sink whole

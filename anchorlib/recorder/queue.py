@@ -25,8 +25,8 @@ from anchorlib.recorder.copies import Copier, Copies, Later
 from anchorlib.recorder.layout import SLOT_BYTES, SlotKind, Word
 from anchorlib.recorder.lost_records import LATE, LostRecords
 from anchorlib.recorder.ring import Producer, Ring, aligned, move
+from anchorlib.recorder.statement_placer import STATEMENT_BYTES, StatementPlacer
 from anchorlib.recorder.statements import PendingStatements
-from anchorlib.recorder.teller import TOLD_BYTES, Teller
 from anchorlib.recorder.worker import Worker
 from anchorlib.sinks import OnFull, check_edges, statable
 
@@ -66,7 +66,7 @@ def ring_size(limit_bytes: int) -> int:
 
     Definitions and statements have room of their own, beside that of values.
     """
-    return aligned(limit_bytes) + TOLD_BYTES
+    return aligned(limit_bytes) + STATEMENT_BYTES
 
 
 class _Put(NamedTuple):
@@ -118,11 +118,11 @@ class RecordQueue:
         self._full_error: str | None = None
         self._statements = PendingStatements()
         self._losses = LostRecords(self._statements, worker.warn)
-        self._copies = Copies(ring, self._tell_not_copied)
+        self._copies = Copies(ring, self._warn_not_copied)
         self._copier: Copier | None = None
         self._stuck = 0  # records lost behind an operation of the store that never ended
         self.blocked_seconds = 0.0
-        self._teller = Teller(
+        self._placer = StatementPlacer(
             ring,
             self._producer,
             worker,
@@ -156,7 +156,7 @@ class RecordQueue:
         """
         self._copies.fill()
 
-    def _tell_not_copied(self, fault: Exception) -> None:
+    def _warn_not_copied(self, fault: Exception) -> None:
         self._losses.warn_once(
             f"device:{type(fault).__name__}",
             f"values on a device were not copied: {type(fault).__name__}: {str(fault)[:200]}; "
@@ -172,7 +172,7 @@ class RecordQueue:
         keeps: whether the series' mode keeps values.
         """
         with self.lock:
-            return self._teller.stream((name, kind, mode, phase), keeps=keeps)
+            return self._placer.stream((name, kind, mode, phase), keeps=keeps)
 
     def layout(self, dtype: str, shape: tuple[int, ...]) -> int:
         """Return the number by which `put` names a dtype and shape; it is defined if new.
@@ -180,7 +180,7 @@ class RecordQueue:
         Returns -1 if the ring has no room for the definition now.
         """
         with self.lock:
-            return self._teller.layout(dtype, shape)
+            return self._placer.layout(dtype, shape)
 
     # -- records
 
@@ -257,7 +257,7 @@ class RecordQueue:
         elif self._on_full == "block":
             self.put(*put)
         else:
-            self._tell_full(put)
+            self._warn_full(put)
             self._put_bare(put)
 
     def _is_outside(self, put: _Put) -> bool:
@@ -364,10 +364,10 @@ class RecordQueue:
         self._losses.lose(*self._named(put.stream, put.nbytes, put.at[0]), reason)
 
     def _named(self, stream: int, nbytes: int, step: int) -> tuple[tuple[str, str, str], int, int]:
-        series, keeps = self._teller.kept[stream] if stream >= 0 else (_UNKNOWN, True)
+        series, keeps = self._placer.kept[stream] if stream >= 0 else (_UNKNOWN, True)
         return series, step, nbytes if keeps else 0
 
-    def _tell_full(self, put: _Put) -> None:
+    def _warn_full(self, put: _Put) -> None:
         (name, kind, _), step, _ = self._named(put.stream, 0, put.at[0])
         message = (
             f"the queue of {self._limit / 2**20:.0f} MiB was full at {escape(join(name, kind))}"
@@ -391,7 +391,7 @@ class RecordQueue:
         """Count observations that never became records, and state them as a gap."""
         with self.lock:
             self._statements.gap(statable(gap))
-            self._teller.say_sometimes()
+            self._placer.place_statements_if_due()
 
     def edges(self, edges: Edges) -> None:
         """Send the drain lineage: which tensors and operations a value was computed from."""
@@ -402,19 +402,19 @@ class RecordQueue:
             return
         with self.lock:
             self._statements.edges(edges)
-            self._teller.say_sometimes()
+            self._placer.place_statements_if_due()
 
     def header(self, entries: Mapping[str, object]) -> None:
         """Send the drain entries of the run's header."""
         with self.lock:
             self._statements.header(entries)
-            self._teller.say_sometimes()
+            self._placer.place_statements_if_due()
 
     def operations(self, entries: Sequence[Entry]) -> None:
         """Send the drain entries of the log of traced operations."""
         with self.lock:
             self._statements.operations(entries)
-            self._teller.say_sometimes()
+            self._placer.place_statements_if_due()
 
     # -- waiting for the drain
 
@@ -427,7 +427,7 @@ class RecordQueue:
         with self.lock:
             if self._closing:
                 return
-            self._teller.say(timeout)
+            self._placer.place_statements(timeout)
             target = self._taken
             asked = self._worker.ask("flush", self._ring[Word.PUBLISHED], timeout)
         self._copies.watch(asked, timeout)
@@ -457,7 +457,7 @@ class RecordQueue:
             self._closing = True
             self._room, self.putter = -1, None
             self._changed.notify_all()
-            self._teller.say(timeout)
+            self._placer.place_statements(timeout)
             asked = self._worker.ask("close", self._ring[Word.PUBLISHED], timeout)
         deadline = time.monotonic() + timeout + _BATCH_SECONDS
         self._copies.watch(asked, timeout + _BATCH_SECONDS)

@@ -434,11 +434,11 @@ def test_a_session_closes_while_another_thread_waits_for_a_flush():
         put(queue, item(step))
     assert sink.taken.wait(10)
     n = 0
-    while not queue._teller._unsaid:  # statements fill the room that is left
+    while not queue._placer._unplaced:  # statements fill the room that is left
         n += 1
         queue.header({f"key{n}": "x" * 5000})
         with queue.lock:
-            queue._teller.say(0.0)
+            queue._placer.place_statements(0.0)
 
     def flush():
         with suppress(FlushTimeoutError):  # the session closed before it was done
