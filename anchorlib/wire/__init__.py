@@ -55,7 +55,13 @@ if TYPE_CHECKING:
         reader_handler,
     )
     from anchorlib.wire.credentials import Credentials, check_credentials
-    from anchorlib.wire.holding import OTHERS, HeldRows, StoredStretch, doubts, held_frame
+    from anchorlib.wire.holding import (
+        OTHER_RECORDS,
+        HeldRows,
+        StoredStretch,
+        held_frame,
+        unconfirmed_ranges,
+    )
     from anchorlib.wire.limits import (
         AHEAD_BYTES,
         AHEAD_SHARE,
@@ -84,10 +90,9 @@ if TYPE_CHECKING:
         Framed,
         FrameError,
         GarbledError,
-        Row,
+        TableSizes,
         check_of,
         check_seal,
-        defined,
         first_of,
         frame_weights,
         parse_request,
@@ -97,6 +102,7 @@ if TYPE_CHECKING:
         read_operations,
         renumbered,
         sealed,
+        table_sizes,
     )
     from anchorlib.wire.outbox import MemoryFrames, Outbox, close_request, gap_requests
     from anchorlib.wire.rendezvous import Route, by_hash, failover_seconds
@@ -150,7 +156,7 @@ __all__ = [
     "KIND_KEY",
     "LISTED_BYTES",
     "MESSAGE_BYTES",
-    "OTHERS",
+    "OTHER_RECORDS",
     "PING_SECONDS",
     "PROTOCOL",
     "PROTOCOLS",
@@ -201,10 +207,10 @@ __all__ = [
     "RenameRequest",
     "Resume",
     "Route",
-    "Row",
     "StatusReply",
     "StatusRequest",
     "StoredStretch",
+    "TableSizes",
     "Writing",
     "ask_health",
     "by_hash",
@@ -214,8 +220,6 @@ __all__ = [
     "check_seal",
     "close_request",
     "code_of",
-    "defined",
-    "doubts",
     "failover_seconds",
     "failure",
     "first_of",
@@ -239,6 +243,8 @@ __all__ = [
     "reader_handler",
     "renumbered",
     "sealed",
+    "table_sizes",
+    "unconfirmed_ranges",
     "why_not_delivered",
     "why_not_taken",
     "writer_name",
@@ -252,16 +258,16 @@ _MODULES = {
         "kind_of open_channel push_handler reader_handler"
     ),
     "credentials": "Credentials check_credentials",
-    "holding": "HeldRows StoredStretch OTHERS doubts held_frame",
+    "holding": "HeldRows StoredStretch OTHER_RECORDS unconfirmed_ranges held_frame",
     "limits": (
         "AHEAD_BYTES AHEAD_SHARE CONFIRMED_RECORDS DEFINED_BYTES FRAME_BYTES HANDSHAKE_SECONDS "
         "HEADER_BYTES HELLO_SECONDS IDLE_SECONDS LISTED_BYTES MESSAGE_BYTES PROTOCOL READ_BYTES "
         "RECORD_BYTES REST_SECONDS STALL_SECONDS STREAMS UNFINISHED_SHARE"
     ),
     "messages": (
-        "Buffer GarbledError Decoder Encoded Encoder FrameError Framed Row check_of check_seal "
-        "defined first_of frame_weights parse_request read_gaps read_header read_lineage "
-        "read_operations renumbered sealed"
+        "Buffer GarbledError Decoder Encoded Encoder FrameError Framed TableSizes check_of "
+        "check_seal first_of frame_weights parse_request read_gaps read_header read_lineage "
+        "read_operations renumbered sealed table_sizes"
     ),
     "outbox": "MemoryFrames Outbox close_request gap_requests",
     "rendezvous": "Route by_hash failover_seconds",

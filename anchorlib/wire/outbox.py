@@ -18,7 +18,13 @@ from typing import Any, Protocol
 from anchorlib.block import RowBlock
 from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
-from anchorlib.wire.holding import HeldRows, Questions, StoredStretch, doubts, held_frame
+from anchorlib.wire.holding import (
+    HeldRows,
+    Questions,
+    StoredStretch,
+    held_frame,
+    unconfirmed_ranges,
+)
 from anchorlib.wire.limits import WINDOW
 from anchorlib.wire.messages import (
     Encoded,
@@ -413,7 +419,7 @@ class Outbox:
             )
         links = (*self._earlier, StoredStretch(resume.attempt, resume.first, resume.committed))
         start = min([self.committed, *(link.first for link in self._earlier)])
-        self._questions = Questions(doubts(self._frames.held(start), links))
+        self._questions = Questions(unconfirmed_ranges(self._frames.held(start), links))
         self._resume_at = resume.committed
         self._asks_backlog = resume.asks_backlog
         self._go_on()

@@ -130,7 +130,7 @@ class Collector:
         self._archiver = _archiver(self.store, archiving, self.tally)
         door = TurnedAway(self.tally)
         self._handshakes = Handshakes(door.refuse_handshake)
-        self._certificates = None if tls is None else Certificates(tls, self._handshakes.knock)
+        self._certificates = None if tls is None else Certificates(tls, self._handshakes.watch_new)
         self._refusal_counts = RefusalCounts(self.tally)
         self._gate = Gate(known, door, self._refusal_counts, read_only=read_only)
         self._push = PushService(

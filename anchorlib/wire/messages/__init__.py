@@ -28,7 +28,7 @@ from anchorlib.wire.messages.lineage import (
     read_operations,
 )
 from anchorlib.wire.messages.malformed import FrameError
-from anchorlib.wire.messages.numbering import Row, defined, first_of, renumbered
+from anchorlib.wire.messages.numbering import TableSizes, first_of, renumbered, table_sizes
 from anchorlib.wire.messages.row_columns import entries
 
 __all__ = [
@@ -39,10 +39,9 @@ __all__ = [
     "FrameError",
     "Framed",
     "GarbledError",
-    "Row",
+    "TableSizes",
     "check_of",
     "check_seal",
-    "defined",
     "entries",
     "first_of",
     "frame_weights",
@@ -57,4 +56,5 @@ __all__ = [
     "read_operations",
     "renumbered",
     "sealed",
+    "table_sizes",
 ]

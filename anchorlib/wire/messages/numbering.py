@@ -13,10 +13,10 @@ from anchorlib.wire.messages.framing import join
 from anchorlib.wire.messages.malformed import FrameError
 from anchorlib.wire.v1.collector_pb2 import Columns
 
-__all__ = ["Row", "defined", "first_of", "renumbered"]
+__all__ = ["TableSizes", "first_of", "renumbered", "table_sizes"]
 
 
-class Row(NamedTuple):
+class TableSizes(NamedTuple):
     """How many series, layouts and phases are defined, or must be defined to read a frame."""
 
     series: int
@@ -24,7 +24,7 @@ class Row(NamedTuple):
     phases: int
 
 
-def first_of(message: bytes) -> tuple[int, int, Row, int]:
+def first_of(message: bytes) -> tuple[int, int, TableSizes, int]:
     """Return (number of the first record, offset, definitions needed, step) of a frame.
 
     The offset is that of the frame's payload in the record: above 0 for later fragments of a large
@@ -33,15 +33,17 @@ def first_of(message: bytes) -> tuple[int, int, Row, int]:
     """
     head = _frame(message).head
     columns = head.columns
-    needs = Row(*(max(column, default=0) + 1 for column in _numbers(columns)))
     offset = head.fragment.offset if head.HasField("fragment") else 0
-    return head.first, offset, needs if not offset else Row(0, 0, 0), min(columns.step, default=0)
+    needs = TableSizes(0, 0, 0)
+    if not offset:
+        needs = TableSizes(*(max(column, default=0) + 1 for column in _numbers(columns)))
+    return head.first, offset, needs, min(columns.step, default=0)
 
 
-def defined(definitions: Iterable[bytes]) -> Row:
+def table_sizes(definitions: Iterable[bytes]) -> TableSizes:
     """Return how many series, layouts and phases the definition messages define together."""
     requests = [parse_request(message).define for message in definitions]  # type: ignore[union-attr]
-    return Row(
+    return TableSizes(
         sum(len(one.series) for one in requests),
         sum(len(one.layouts) for one in requests),
         sum(len(one.phases) for one in requests),
