@@ -8,6 +8,7 @@ rendezvous    which of several collectors takes a rank
 credentials   certificates, keys and tokens; `secret_files`: who may read the files that hold them
 messages      frames (messages with records), statements and checksums as bytes
 outbox        the writer's side of the call Push: messages that wait until the collector has them
+frame_queue   what an outbox needs of the queue in which frames wait, and such a queue in memory
 holding       records that a writer still holds, compared with those that the collector has
 connection    gRPC: channels, services, kinds of failure
 clients       the clients of the three services: Collector (Push), Reader and Keeper
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         reader_handler,
     )
     from anchorlib.wire.credentials import Credentials, check_credentials
+    from anchorlib.wire.frame_queue import MemoryFrames
     from anchorlib.wire.holding import (
         OTHER_RECORDS,
         HeldRows,
@@ -104,7 +106,7 @@ if TYPE_CHECKING:
         sealed,
         table_sizes,
     )
-    from anchorlib.wire.outbox import MemoryFrames, Outbox, close_request, gap_requests
+    from anchorlib.wire.outbox import Outbox, close_request, gap_requests
     from anchorlib.wire.rendezvous import Route, by_hash, failover_seconds
     from anchorlib.wire.secret_files import check_private
     from anchorlib.wire.v1.collector_pb2 import (
@@ -258,6 +260,7 @@ _MODULES = {
         "kind_of open_channel push_handler reader_handler"
     ),
     "credentials": "Credentials check_credentials",
+    "frame_queue": "MemoryFrames",
     "holding": "HeldRows StoredStretch OTHER_RECORDS unconfirmed_ranges held_frame",
     "limits": (
         "AHEAD_BYTES AHEAD_SHARE CONFIRMED_RECORDS DEFINED_BYTES FRAME_BYTES HANDSHAKE_SECONDS "
@@ -269,7 +272,7 @@ _MODULES = {
         "check_seal first_of frame_weights parse_request read_gaps read_header read_lineage "
         "read_operations renumbered sealed table_sizes"
     ),
-    "outbox": "MemoryFrames Outbox close_request gap_requests",
+    "outbox": "Outbox close_request gap_requests",
     "rendezvous": "Route by_hash failover_seconds",
     "secret_files": "check_private",
     "v1.collector_pb2": (
