@@ -6,7 +6,8 @@
 
 A stream is one Push call, by which a trainer sends the records of one rank of one run.
 
-collector          the gRPC server: its start, its stop, and the parts that it connects
+collector          a collector: its start, its stop, and the parts that it connects
+grpc_server        its gRPC server: what bounds the clients, and the port
 push_service       the Push service: which streams are accepted, and when they are answered
 stream             serves the requests of one stream after Hello, its first message
 stalled_clients    ends streams whose client does not read the answers
