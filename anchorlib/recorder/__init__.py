@@ -3,7 +3,8 @@
     training threads ──▶ queue ──▶ ring (shared memory) ──▶ drain ──▶ sink
 
 session_queue     makes the queue of a session, and chooses where its drain runs
-queue             the trainer's side, bounded by bytes: it places records in a ring
+queue             the trainer's side, bounded by bytes: takes records and statements, flushes
+record_placer     places records in the ring; what becomes of them where the ring is full
 ring              the ring's memory, and its producer; `layout` says what each byte means
 copies            records whose values a device (a GPU) writes after their slot was published
 statement_placer  places definitions and `statements` in the ring; `statement_json`: their encoding
@@ -20,7 +21,8 @@ main              the program of the recorder process
 from __future__ import annotations
 
 from anchorlib.recorder.copies import Later
-from anchorlib.recorder.queue import RecordQueue, Source
+from anchorlib.recorder.queue import RecordQueue
+from anchorlib.recorder.record_placer import Source
 from anchorlib.recorder.ring import Ring
 from anchorlib.recorder.session_queue import DrainPlace, default_place, process_queue, thread_queue
 

@@ -91,7 +91,7 @@ def test_an_interruption_between_ring_and_books_keeps_no_large_record_waiting(mo
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(queue, "placed", interrupted)
+        patch.setattr(queue.records, "placed", interrupted)
         with pytest.raises(Interrupted):
             put(queue, item(0))
     queue.flush(5)
