@@ -23,6 +23,8 @@ from anchorlib.wire import (
     FrameError,
     Hello,
     StoredStretch,
+    kept_definition,
+    kept_frame,
     parse_request,
     read_header,
     read_lineage,
@@ -105,10 +107,7 @@ def _write(content: SpoolContent, writer: Writer, progress: Progress) -> None:
     next_record = writer.committed
     while (frame := frames.first()) is not None:
         while defined < frame.definitions:
-            request = parse_request(frames.definitions[defined])
-            if isinstance(request, Framed):
-                raise FrameError("a frame stands where definitions are")
-            decoder.define(request.define)
+            decoder.define(kept_definition(frames.definitions[defined]))
             defined += 1
         next_record = _write_frame(frame, next_record, decoder, writer)
         frames.advance()
@@ -116,9 +115,7 @@ def _write(content: SpoolContent, writer: Writer, progress: Progress) -> None:
 
 
 def _write_frame(frame: Encoded, due: int, decoder: Decoder, writer: Writer) -> int:
-    framed = parse_request(frame.message)
-    if not isinstance(framed, Framed):
-        raise FrameError("a message that was kept as a frame is no frame")
+    framed = kept_frame(frame.message)
     block = decoder.block(framed)
     if block is None:  # further fragments of the record follow
         return due

@@ -97,6 +97,8 @@ if TYPE_CHECKING:
         check_seal,
         first_of,
         frame_weights,
+        kept_definition,
+        kept_frame,
         parse_request,
         read_gaps,
         read_header,
@@ -232,6 +234,8 @@ __all__ = [
     "is_address",
     "is_loopback",
     "keeper_handler",
+    "kept_definition",
+    "kept_frame",
     "kind_of",
     "open_channel",
     "parse_address",
@@ -269,8 +273,8 @@ _MODULES = {
     ),
     "messages": (
         "Buffer GarbledError Decoder Encoded Encoder FrameError Framed TableSizes check_of "
-        "check_seal first_of frame_weights parse_request read_gaps read_header read_lineage "
-        "read_operations renumbered sealed table_sizes"
+        "check_seal first_of frame_weights kept_definition kept_frame parse_request read_gaps "
+        "read_header read_lineage read_operations renumbered sealed table_sizes"
     ),
     "outbox": "Outbox close_request gap_requests",
     "rendezvous": "Route by_hash failover_seconds",

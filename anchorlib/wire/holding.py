@@ -21,7 +21,7 @@ import numpy as np
 from anchorlib.errors import RunExistsError
 from anchorlib.fingerprints import RECORD, fingerprint_of, tensor_code
 from anchorlib.wire.limits import WINDOW
-from anchorlib.wire.messages import Framed, FrameError, entries, parse_request, sealed
+from anchorlib.wire.messages import FrameError, entries, kept_definition, kept_frame, sealed
 from anchorlib.wire.v1.collector_pb2 import Columns, Confirm, Confirmed, PushRequest
 
 __all__ = [
@@ -92,10 +92,7 @@ def held_frame(message: bytes, definitions: Sequence[bytes]) -> HeldRows | None:
     fragment of a record, as the record's row is in its first fragment. Raises FrameError if
     `message` is no frame.
     """
-    frame = parse_request(message)
-    if not isinstance(frame, Framed):
-        raise FrameError("a message that was kept as a frame is no frame")
-    head = frame.head
+    head = kept_frame(message).head
     if head.HasField("fragment") and head.fragment.offset:
         return None
     return HeldRows(head.first, head.columns, definitions)
@@ -197,10 +194,7 @@ class _Tables:
 
     def _learn(self, definitions: Sequence[bytes]) -> None:
         for message in definitions[self._read :]:
-            request = parse_request(message)
-            if isinstance(request, Framed):
-                raise FrameError("a frame stands where definitions are")
-            definition = request.define
+            definition = kept_definition(message)
             self._series += [(one.name, one.kind, one.mode) for one in definition.series]
             self._layouts += [(one.dtype, tuple(one.shape)) for one in definition.layouts]
             self._phases += definition.phases

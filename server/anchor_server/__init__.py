@@ -49,7 +49,7 @@ from anchor_server.archiving import Archiver, Archiving
 from anchor_server.certificates import Identity, own_identity
 from anchor_server.collector import Collector, serve
 from anchor_server.descriptor_limit import allow_files
-from anchor_server.logs import LogFormat, log_to_stderr
+from anchor_server.logs import log_to_stderr
 from anchor_server.metrics import MetricsPort
 from anchor_server.new_tokens import issue_token
 from anchor_server.startable import Intended, problems
@@ -61,7 +61,6 @@ __all__ = [
     "Collector",
     "Identity",
     "Intended",
-    "LogFormat",
     "MetricsPort",
     "ServerTLS",
     "allow_files",

@@ -28,7 +28,14 @@ from anchorlib.wire.messages.lineage import (
     read_operations,
 )
 from anchorlib.wire.messages.malformed import FrameError
-from anchorlib.wire.messages.numbering import TableSizes, first_of, renumbered, table_sizes
+from anchorlib.wire.messages.numbering import (
+    TableSizes,
+    first_of,
+    kept_definition,
+    kept_frame,
+    renumbered,
+    table_sizes,
+)
 from anchorlib.wire.messages.row_columns import entries
 
 __all__ = [
@@ -47,6 +54,8 @@ __all__ = [
     "frame_weights",
     "gaps_message",
     "header_message",
+    "kept_definition",
+    "kept_frame",
     "lineage_messages",
     "operations_messages",
     "parse_request",

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from anchorlib.wire.messages.decoder import Framed, parse_request
 from anchorlib.wire.messages.framing import join
 from anchorlib.wire.messages.malformed import FrameError
-from anchorlib.wire.v1.collector_pb2 import Columns
+from anchorlib.wire.v1.collector_pb2 import Columns, Define
 
-__all__ = ["TableSizes", "first_of", "renumbered", "table_sizes"]
+__all__ = ["TableSizes", "first_of", "kept_definition", "kept_frame", "renumbered", "table_sizes"]
 
 
 class TableSizes(NamedTuple):
@@ -31,7 +31,7 @@ def first_of(message: bytes) -> tuple[int, int, TableSizes, int]:
     record, which need no definitions of their own. The step is the lowest of all rows. Raises
     FrameError if `message` is no frame.
     """
-    head = _frame(message).head
+    head = kept_frame(message).head
     columns = head.columns
     offset = head.fragment.offset if head.HasField("fragment") else 0
     needs = TableSizes(0, 0, 0)
@@ -42,11 +42,11 @@ def first_of(message: bytes) -> tuple[int, int, TableSizes, int]:
 
 def table_sizes(definitions: Iterable[bytes]) -> TableSizes:
     """Return how many series, layouts and phases the definition messages define together."""
-    requests = [parse_request(message).define for message in definitions]  # type: ignore[union-attr]
+    tables = [kept_definition(message) for message in definitions]
     return TableSizes(
-        sum(len(one.series) for one in requests),
-        sum(len(one.layouts) for one in requests),
-        sum(len(one.phases) for one in requests),
+        sum(len(one.series) for one in tables),
+        sum(len(one.layouts) for one in tables),
+        sum(len(one.phases) for one in tables),
     )
 
 
@@ -54,7 +54,7 @@ def renumbered(message: bytes, back: int) -> bytes:
     """Return a frame's message with the numbers of its records lowered by `back`."""
     if not back:
         return message
-    head, payload = _frame(message)
+    head, payload = kept_frame(message)
     head.first -= back
     head.payload = b""
     return b"".join(join(head.SerializeToString(), [payload]))
@@ -64,8 +64,17 @@ def _numbers(columns: Columns) -> tuple[Iterable[int], Iterable[int], Iterable[i
     return columns.series, columns.layout, columns.phase
 
 
-def _frame(message: bytes) -> Framed:
+def kept_frame(message: bytes) -> Framed:
+    """Return the frame in a serialised message. Raises FrameError if `message` is no frame."""
     frame = parse_request(message)
     if not isinstance(frame, Framed):
         raise FrameError("a message that was kept as a frame is no frame")
     return frame
+
+
+def kept_definition(message: bytes) -> Define:
+    """Return the definitions in a serialised message. Raises FrameError if `message` is a frame."""
+    request = parse_request(message)
+    if isinstance(request, Framed):
+        raise FrameError("a frame stands where definitions are")
+    return request.define
