@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from anchorlib.block import Buffer, RowBlock, payloads_of
+from anchorlib.block import Buffer, RowBlock
 from anchorlib.recorder.asks import Ask, Asks, Host
 from anchorlib.recorder.definitions import Definitions
 from anchorlib.recorder.layout import KIND_SHIFT, VOID, SlotKind, Word
 from anchorlib.recorder.lost_records import LATE, NEVER, LostRecords
 from anchorlib.recorder.ring import Ring, aligned
+from anchorlib.recorder.slot_records import SlotRecords
 from anchorlib.recorder.statement_json import edges_of, gaps_of, operations_of
 from anchorlib.recorder.statements import PendingStatements
 from anchorlib.sinks import Admission, Sink
-from anchorlib.summary import figures_of
 
 __all__ = ["Drain", "PredecessorState"]
 
@@ -35,7 +34,6 @@ _BATCH_SLOTS: Final = 2048
 _BATCH_BYTES: Final = 8 << 20
 _POLL_SECONDS: Final = 0.01
 _SOON_SECONDS: Final = 0.005
-_FLAGS: Final = (1 << KIND_SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +69,7 @@ class Drain:
         predecessor = predecessor or PredecessorState()
         self._ring, self._sink, self._host = ring, sink, host
         self._definitions = predecessor.definitions
+        self._slots = SlotRecords(ring, host, self._definitions)
         self.done, self._freed, self._records, self._stored, *_ = ring.mark()
         self._ahead, self._number, self._own = predecessor.ahead, predecessor.drains, 0
         self._admission = Admission()
@@ -150,7 +149,7 @@ class Drain:
         if not len(heads):
             return False
         kinds = heads["flags"] >> KIND_SHIFT
-        for text in self._values(heads[kinds == SlotKind.STATEMENT]):
+        for text in self._slots.values(heads[kinds == SlotKind.STATEMENT]):
             try:
                 self._read_statement(text)
             except Exception as fault:  # noqa: BLE001  # it would end every following drain too
@@ -208,17 +207,6 @@ class Drain:
         heads["seq"] = np.where(there, expected, np.uint64(VOID))
         return heads
 
-    def _values(self, heads: Array) -> list[Buffer]:
-        payload, size = self._ring.payload, np.uint64(self._ring.payload_bytes)
-        starts = heads["pos"] % size
-        ends = (starts + heads["nbytes"]).tolist()
-        values: list[Buffer] = [
-            payload[start:end] for start, end in zip(starts.tolist(), ends, strict=True)
-        ]
-        for at in np.flatnonzero(heads["flags"] >> KIND_SHIFT == SlotKind.OUTSIDE).tolist():
-            values[at] = self._host.outside(int(heads["pos"][at]))
-        return values
-
     def _read_statement(self, text: Buffer) -> None:
         statement = json.loads(bytes(text))
         if self._definitions.define(statement):
@@ -235,10 +223,10 @@ class Drain:
             self._lose_late(heads)
             return
         try:
-            block = self._admission.admit(self._block(heads))
+            block = self._admission.admit(self._slots.block(heads))
         except Exception as fault:  # noqa: BLE001  # records are tried singly: one fails alone
             if len(heads) == 1:
-                self._losses.lose_by(self._named(heads), fault)
+                self._losses.lose_by(self._slots.named(heads), fault)
                 return
             for at in range(len(heads)):
                 self._deliver(heads[at : at + 1])
@@ -247,49 +235,19 @@ class Drain:
 
     def _lose_late(self, heads: Array) -> None:
         self._late += len(heads)
-        for series, step, nbytes in self._named(heads):
+        for series, step, nbytes in self._slots.named(heads):
             self._losses.lose(series, step, nbytes, LATE)
 
     def _lose_void(self, heads: Array) -> None:
         if self._is_late():
             self._lose_late(heads)
             return
-        for series, step, nbytes in self._named(heads):
+        for series, step, nbytes in self._slots.named(heads):
             self._losses.lose(series, step, nbytes, NEVER)
 
     def _is_late(self) -> bool:
         closing = self.asks.closing
         return closing is not None and closing.left == 0.0
-
-    def _block(self, heads: Array) -> RowBlock:
-        definitions = self._definitions
-        values = self._values(heads)
-        layout, stream = heads["layout"].astype(np.int64), heads["stream"]
-        figures = figures_of(values, layout, definitions.counted)
-        kept = definitions.keeps[stream]
-        kept &= heads["flags"] >> KIND_SHIFT != SlotKind.BARE
-        return RowBlock(
-            definitions.tables,
-            {
-                "series": definitions.series[stream],
-                "layout": layout,
-                "phase": definitions.phase[stream],
-                "step": heads["step"],
-                "pass_index": heads["pass_index"].astype(np.int64),
-                "call": heads["call"].astype(np.int64),
-                "order": heads["order"].astype(np.int64),
-                "time_ns": heads["time_ns"],
-                "count": heads["count"].astype(np.uint64),
-                "flags": heads["flags"] & _FLAGS,
-                "scale": heads["scale"],
-                **figures.columns,
-            },
-            figures.digest,
-            kept,
-            *payloads_of([one if keep else None for one, keep in zip(values, kept, strict=True)]),
-            figures.exponents,
-            figures.elements,
-        )
 
     def _put(self, block: RowBlock, heads: Array) -> None:
         """Hand a block to the sink, without the records that the sink has already.
@@ -307,22 +265,14 @@ class Drain:
             if self._revoked:
                 self._lose_late(heads)
             else:
-                self._losses.lose_by(self._named(heads), fault)
+                self._losses.lose_by(self._slots.named(heads), fault)
             return
         self._stored += len(block)
         self._own += len(block) - skipped
         bare = heads["flags"] >> KIND_SHIFT == SlotKind.BARE
-        for series, step, nbytes in self._named(heads[bare]):
+        for series, step, nbytes in self._slots.named(heads[bare]):
             if nbytes:
                 self._losses.lose_values(series, step, nbytes)
-
-    def _named(self, heads: Array) -> Iterator[tuple[tuple[str, str, str], int, int]]:
-        """Yield (series, step, bytes of values that its mode keeps) of the record in each slot."""
-        definitions = self._definitions
-        for head in heads:
-            series = definitions.tables.series[definitions.series[head["stream"]]]
-            keeps = bool(definitions.keeps[head["stream"]])
-            yield series, int(head["step"]), int(head["nbytes"]) if keeps else 0
 
     # -- statements for the sink, and answers to the trainer
 

@@ -147,7 +147,7 @@ def test_values_that_find_no_room_are_summarised_on_the_drain_thread(monkeypatch
         made_by.add(threading.current_thread().name)
         return figures_of(*values)
 
-    monkeypatch.setattr("anchorlib.recorder.drain.figures_of", noted)
+    monkeypatch.setattr("anchorlib.recorder.slot_records.figures_of", noted)
     sink = GatedSink(open_gate=False)
     queue = knowing(queue_to(sink, limit_bytes=8 * ROW, on_full="drop"))
     for n in range(20):
@@ -192,7 +192,7 @@ def test_one_record_that_cannot_be_made_does_not_cost_the_others(monkeypatch):
             raise ValueError("bad")
         return figures_of(values, *rest)
 
-    monkeypatch.setattr("anchorlib.recorder.drain.figures_of", picky)
+    monkeypatch.setattr("anchorlib.recorder.slot_records.figures_of", picky)
     sink = MemorySink()
     queue = queue_to(sink)
     for n in range(3):
