@@ -175,7 +175,7 @@ def _steps(size: Size, store: str) -> Iterator[Figure]:
         yield figure("GPU memory, peak, `*@grad` / unobserved", Ratio.of(
             [_peak(size, watched) / peak]))  # fmt: skip
         session.flush()
-        blocked = session._queue.blocked_seconds  # noqa: SLF001
+        blocked = session._queue.records.blocked_seconds  # noqa: SLF001
     yield figure("step with `*@grad` / unobserved", Ratio.of(times["all"]), at_most=1.03)
     yield figure("step with parameters' gradients / unobserved", Ratio.of(times["weights"]))
     yield figure("step with `*@grad`, each copy waited for", Ratio.of(times["waiting"]))

@@ -13,7 +13,7 @@ def put(queue: RecordQueue, record: Record, *, keeps: bool = True) -> None:
     raw = np.ascontiguousarray(record.raw)
     at = record.coordinates
     with queue.lock:
-        queue.put(
+        queue.records.put(
             raw.ctypes.data,
             raw.nbytes,
             queue.stream(record.name, record.kind, record.mode, at.phase, keeps=keeps),

@@ -13,7 +13,7 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.block import Tables, layout_bytes
 
-__all__ = ["Known"]
+__all__ = ["Definitions"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 K = TypeVar("K", bound=Hashable)
@@ -37,7 +37,7 @@ class KeyNumbers(Generic[K]):
         return number
 
 
-class Known:
+class Definitions:
     """The definitions of streams and layouts so far, as arrays indexed by their numbers.
 
     A stream is one series in one phase, a layout a dtype and a shape. With arrays, a whole batch of

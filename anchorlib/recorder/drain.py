@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from anchorlib.block import Buffer, RowBlock, payloads_of
+from anchorlib.block import Buffer, RowBlock
 from anchorlib.recorder.asks import Ask, Asks, Host
-from anchorlib.recorder.definitions import Known
+from anchorlib.recorder.definitions import Definitions
 from anchorlib.recorder.layout import KIND_SHIFT, VOID, SlotKind, Word
 from anchorlib.recorder.lost_records import LATE, NEVER, LostRecords
 from anchorlib.recorder.ring import Ring, aligned
+from anchorlib.recorder.slot_records import SlotRecords
 from anchorlib.recorder.statement_json import edges_of, gaps_of, operations_of
 from anchorlib.recorder.statements import PendingStatements
 from anchorlib.sinks import Admission, Sink
-from anchorlib.summary import figures_of
 
-__all__ = ["Before", "Drain"]
+__all__ = ["Drain", "PredecessorState"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -35,21 +34,20 @@ _BATCH_SLOTS: Final = 2048
 _BATCH_BYTES: Final = 8 << 20
 _POLL_SECONDS: Final = 0.01
 _SOON_SECONDS: Final = 0.005
-_FLAGS: Final = (1 << KIND_SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class PredecessorState:
     """The state in which drains that have died have left their ring, for the drain that follows.
 
-    known: the definitions in slots that were consumed.
+    definitions: the definitions in slots that were consumed.
     drains: how many drains of this ring there were before.
     ahead: how many records, from the first slot on that is not consumed, a sink has nevertheless:
         these must not be put again.
     lost: how many records were lost with the earlier drains.
     """
 
-    known: Known = field(default_factory=Known)
+    definitions: Definitions = field(default_factory=Definitions)
     drains: int = 0
     ahead: int = 0
     lost: int = 0
@@ -59,18 +57,21 @@ class Drain:
     """Empties `ring` into `sink`.
 
     host: answers the trainer, logs, and gives access to memory outside the ring.
-    before: the state that earlier drains left; None for the first drain.
+    predecessor: the state that earlier drains left; None for the first drain.
 
     done: how many slots are consumed. asks: the requests of the trainer that are to be carried out.
     closed: whether the sink is closed.
     """
 
-    def __init__(self, ring: Ring, sink: Sink, host: Host, before: Before | None = None) -> None:
-        before = before or Before()
+    def __init__(
+        self, ring: Ring, sink: Sink, host: Host, predecessor: PredecessorState | None = None
+    ) -> None:
+        predecessor = predecessor or PredecessorState()
         self._ring, self._sink, self._host = ring, sink, host
-        self._known = before.known
+        self._definitions = predecessor.definitions
+        self._slots = SlotRecords(ring, host, self._definitions)
         self.done, self._freed, self._records, self._stored, *_ = ring.mark()
-        self._ahead, self._number, self._own = before.ahead, before.drains, 0
+        self._ahead, self._number, self._own = predecessor.ahead, predecessor.drains, 0
         self._admission = Admission()
         self._statements = PendingStatements()
         self._losses = LostRecords(self._statements, host.warn)
@@ -80,8 +81,8 @@ class Drain:
         self._forsaken = False  # the trainer has died, so missing values never come
         self._awaits = False  # the next slot has no values yet
         self._late = 0  # records lost because the session closed before they were stored
-        if before.drains:
-            self._count_on(before.lost)
+        if predecessor.drains:
+            self._count_on(predecessor.lost)
         self._mark()
 
     def _count_on(self, lost: int) -> None:
@@ -109,8 +110,8 @@ class Drain:
             busy = self._turn()
             ask = self.asks.due(self.done)
             if busy or ask is not None:
-                self._tell(again=ask is not None)
-            self._show()
+                self._hand_over_statements(again=ask is not None)
+            self._show_counters()
             if ask is not None:
                 self._answer(ask)
                 busy = True  # another ask may be due
@@ -148,12 +149,12 @@ class Drain:
         if not len(heads):
             return False
         kinds = heads["flags"] >> KIND_SHIFT
-        for text in self._values(heads[kinds == SlotKind.TOLD]):
+        for text in self._slots.values(heads[kinds == SlotKind.STATEMENT]):
             try:
-                self._hear(text)
+                self._read_statement(text)
             except Exception as fault:  # noqa: BLE001  # it would end every following drain too
                 self._losses.warn_once("told", f"a statement could not be read: {fault}")
-        records = heads[kinds != SlotKind.TOLD]
+        records = heads[kinds != SlotKind.STATEMENT]
         void = records["seq"] >= VOID
         if void.any():
             self._lose_void(records[void])
@@ -206,20 +207,9 @@ class Drain:
         heads["seq"] = np.where(there, expected, np.uint64(VOID))
         return heads
 
-    def _values(self, heads: Array) -> list[Buffer]:
-        payload, size = self._ring.payload, np.uint64(self._ring.payload_bytes)
-        starts = heads["pos"] % size
-        ends = (starts + heads["nbytes"]).tolist()
-        values: list[Buffer] = [
-            payload[start:end] for start, end in zip(starts.tolist(), ends, strict=True)
-        ]
-        for at in np.flatnonzero(heads["flags"] >> KIND_SHIFT == SlotKind.OUTSIDE).tolist():
-            values[at] = self._host.outside(int(heads["pos"][at]))
-        return values
-
-    def _hear(self, text: Buffer) -> None:
+    def _read_statement(self, text: Buffer) -> None:
         statement = json.loads(bytes(text))
-        if self._known.define(statement):
+        if self._definitions.define(statement):
             return
         for gap in gaps_of(statement):
             self._statements.total(gap)
@@ -233,10 +223,10 @@ class Drain:
             self._lose_late(heads)
             return
         try:
-            block = self._admission.admit(self._block(heads))
+            block = self._admission.admit(self._slots.block(heads))
         except Exception as fault:  # noqa: BLE001  # records are tried singly: one fails alone
             if len(heads) == 1:
-                self._losses.lose_by(self._named(heads), fault)
+                self._losses.lose_by(self._slots.named(heads), fault)
                 return
             for at in range(len(heads)):
                 self._deliver(heads[at : at + 1])
@@ -245,49 +235,19 @@ class Drain:
 
     def _lose_late(self, heads: Array) -> None:
         self._late += len(heads)
-        for series, step, nbytes in self._named(heads):
+        for series, step, nbytes in self._slots.named(heads):
             self._losses.lose(series, step, nbytes, LATE)
 
     def _lose_void(self, heads: Array) -> None:
         if self._is_late():
             self._lose_late(heads)
             return
-        for series, step, nbytes in self._named(heads):
+        for series, step, nbytes in self._slots.named(heads):
             self._losses.lose(series, step, nbytes, NEVER)
 
     def _is_late(self) -> bool:
         closing = self.asks.closing
         return closing is not None and closing.left == 0.0
-
-    def _block(self, heads: Array) -> RowBlock:
-        known = self._known
-        values = self._values(heads)
-        layout, stream = heads["layout"].astype(np.int64), heads["stream"]
-        figures = figures_of(values, layout, known.counted)
-        kept = known.keeps[stream]
-        kept &= heads["flags"] >> KIND_SHIFT != SlotKind.BARE
-        return RowBlock(
-            known.tables,
-            {
-                "series": known.series[stream],
-                "layout": layout,
-                "phase": known.phase[stream],
-                "step": heads["step"],
-                "pass_index": heads["pass_index"].astype(np.int64),
-                "call": heads["call"].astype(np.int64),
-                "order": heads["order"].astype(np.int64),
-                "time_ns": heads["time_ns"],
-                "count": heads["count"].astype(np.uint64),
-                "flags": heads["flags"] & _FLAGS,
-                "scale": heads["scale"],
-                **figures.columns,
-            },
-            figures.digest,
-            kept,
-            *payloads_of([one if keep else None for one, keep in zip(values, kept, strict=True)]),
-            figures.exponents,
-            figures.elements,
-        )
 
     def _put(self, block: RowBlock, heads: Array) -> None:
         """Hand a block to the sink, without the records that the sink has already.
@@ -305,29 +265,21 @@ class Drain:
             if self._revoked:
                 self._lose_late(heads)
             else:
-                self._losses.lose_by(self._named(heads), fault)
+                self._losses.lose_by(self._slots.named(heads), fault)
             return
         self._stored += len(block)
         self._own += len(block) - skipped
         bare = heads["flags"] >> KIND_SHIFT == SlotKind.BARE
-        for series, step, nbytes in self._named(heads[bare]):
+        for series, step, nbytes in self._slots.named(heads[bare]):
             if nbytes:
                 self._losses.lose_values(series, step, nbytes)
 
-    def _named(self, heads: Array) -> Iterator[tuple[tuple[str, str, str], int, int]]:
-        """Yield (series, step, bytes of values that its mode keeps) of the record in each slot."""
-        known = self._known
-        for head in heads:
-            series = known.tables.series[known.series[head["stream"]]]
-            keeps = bool(known.keeps[head["stream"]])
-            yield series, int(head["step"]), int(head["nbytes"]) if keeps else 0
-
     # -- statements for the sink, and answers to the trainer
 
-    def _tell(self, *, again: bool) -> None:
-        telling = self._statements.take(again=again)
-        if not telling.tell(self._sink, self._not_kept):
-            self._statements.again(telling)
+    def _hand_over_statements(self, *, again: bool) -> None:
+        batch = self._statements.take(again=again)
+        if not batch.hand_to(self._sink, self._not_kept):
+            self._statements.restore_gaps(batch)
 
     def _not_kept(self, lost: str, fault: Exception) -> None:
         if not self._revoked:  # after `revoke`, the count that `close` returns tells of the loss
@@ -342,7 +294,7 @@ class Drain:
         except Exception as fault:  # noqa: BLE001  # raised or logged in the trainer's `flush`
             self._host.answer(ask, fault)
         else:
-            self._host.flushing(ask, flushing, self._show)
+            self._host.flushing(ask, flushing, self._show_counters)
 
     def _close(self, ask: Ask) -> None:
         undelivered = 0
@@ -352,10 +304,10 @@ class Drain:
             self._losses.warn_once("close", f"the store could not be closed: {fault}")
         self.closed = True
         self._losses.records += undelivered
-        self._show()
+        self._show_counters()
         self._host.answer(ask, undelivered + self._late)
 
-    def _show(self) -> None:
+    def _show_counters(self) -> None:
         """Update the counters in the ring, which the trainer reads."""
         ring, sink, losses = self._ring, self._sink, self._losses
         ring[Word.LOST] = losses.records + sink.lost

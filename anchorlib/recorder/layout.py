@@ -102,7 +102,7 @@ class SlotKind(IntEnum):
     VALUES = 0  # a record
     BARE = 1  # a record whose values are dropped once they are summarised
     OUTSIDE = 2  # a record whose values lie in memory outside the ring
-    TOLD = 3  # no record: a definition or a statement, as JSON
+    STATEMENT = 3  # no record: a definition or a statement, as JSON
 
 
 # Little-endian, as all machines with a compiled put are. `seq` stands last, to be written last.

@@ -24,7 +24,7 @@ from typing import Any, Final
 from anchorlib.errors import StoreError
 from anchorlib.recorder.asks import Ask
 from anchorlib.recorder.drain import Drain
-from anchorlib.recorder.process_messages import MOST_TEXT, Talk, encoded_fault
+from anchorlib.recorder.process_messages import MOST_TEXT, MessageSocket, encoded_fault
 from anchorlib.recorder.recorder_plan import RecorderPlan, open_plan
 from anchorlib.recorder.ring import WARM_BYTES, Ring
 from anchorlib.recorder.thread import LINGER
@@ -35,14 +35,14 @@ _NICER: Final = 5
 _ALIVE_SECONDS: Final = 30.0  # within which a dead trainer's records have to reach a collector
 
 
-class Process:
+class DrainHost:
     """What connects the drain of this recorder process with the trainer, which is another process.
 
     bell: an eventfd that wakes the drain. alone: whether the trainer has ended.
     """
 
-    def __init__(self, ring: Ring, talk: Talk, bell: int) -> None:
-        self._talk, self._bell = talk, bell
+    def __init__(self, ring: Ring, messages: MessageSocket, bell: int) -> None:
+        self._messages, self._bell = messages, bell
         self._lent: dict[int, mmap.mmap] = {}
         self._came = threading.Condition()
         self._ring = ring
@@ -55,9 +55,9 @@ class Process:
         """Send the trainer the answer to its request `ask`: a result, or an exception."""
         message: dict[str, Any] = {"answer": ask.number}
         if isinstance(answer, Exception):
-            self._talk.send(message | {"fault": encoded_fault(answer)})
+            self._messages.send(message | {"fault": encoded_fault(answer)})
         else:
-            self._talk.send(message | {"value": answer})
+            self._messages.send(message | {"value": answer})
 
     def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:
         """Answer the request `ask` once `flushing` is done.
@@ -106,15 +106,15 @@ class Process:
     def warm(self) -> None:
         """Allocate the first pages of the ring, and tell the trainer, which then only maps them."""
         self._ring.warm(WARM_BYTES)
-        self._talk.send({"warm": WARM_BYTES})
+        self._messages.send({"warm": WARM_BYTES})
 
     # -- the listening thread
 
     def listen(self) -> None:
         """Handle the trainer's messages, on a thread of its own, until the trainer has ended."""
         try:
-            while (heard := self._talk.receive()) is not None:
-                self._hear(*heard)
+            while (heard := self._messages.receive()) is not None:
+                self._handle(*heard)
                 self.ring_bell()
         except Exception:
             # Without this thread the trainer would wait for ever; the next recorder process gets
@@ -128,7 +128,7 @@ class Process:
             self._came.notify_all()
         self.ring_bell()
 
-    def _hear(self, message: dict[str, Any], descriptors: list[int]) -> None:
+    def _handle(self, message: dict[str, Any], descriptors: list[int]) -> None:
         drain = self.drain
         assert drain is not None
         if "ask" in message:
@@ -175,9 +175,9 @@ class Process:
 class Forwarding(logging.Handler):
     """Sends this process's log lines to the trainer's log, or to stderr once the trainer ended."""
 
-    def __init__(self, talk: Talk, host: Process) -> None:
+    def __init__(self, messages: MessageSocket, host: DrainHost) -> None:
         super().__init__()
-        self._talk, self._host = talk, host
+        self._messages, self._host = messages, host
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one log line to the trainer; write it to stderr if the trainer has ended."""
@@ -185,7 +185,7 @@ class Forwarding(logging.Handler):
         if self._host.alone:
             sys.stderr.write(f"{text}\n")
         else:
-            self._talk.send({"log": [record.levelno, text]})
+            self._messages.send({"log": [record.levelno, text]})
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -201,13 +201,13 @@ def main(arguments: Sequence[str]) -> None:
     _call(name)
     plan = RecorderPlan.read(plan_file)
     ring = Ring(memory, plan.payload, new=False)
-    talk = Talk(socket.socket(fileno=end))
-    host = Process(ring, talk, bell)
+    messages = MessageSocket(socket.socket(fileno=end))
+    host = DrainHost(ring, messages, bell)
     log = logging.getLogger("anchorlib")
-    log.addHandler(Forwarding(talk, host))
+    log.addHandler(Forwarding(messages, host))
     log.setLevel(logging.INFO)
-    sink, before = open_plan(plan, ring, RankLock(*lock) if lock else None)
-    host.drain = Drain(ring, sink, host, before)
+    sink, predecessor = open_plan(plan, ring, RankLock(*lock) if lock else None)
+    host.drain = Drain(ring, sink, host, predecessor)
     threading.Thread(target=host.listen, name="anchorlib-listener", daemon=True).start()
     threading.Thread(target=host.warm, name="anchorlib-warm", daemon=True).start()
     host.run(trainer)

@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 
 from anchorlib.recorder.asks import OpenAsks
 from anchorlib.recorder.layout import Mark
-from anchorlib.recorder.process_messages import Talk, fault_of
+from anchorlib.recorder.process_messages import MessageSocket, fault_of
 from anchorlib.recorder.recorder_plan import RecorderPlan, in_memory, open_plan
 from anchorlib.recorder.ring import SLOTS, Ring, ring_bytes, shared_memory
 from anchorlib.recorder.thread import RecorderThread
@@ -79,14 +79,14 @@ class RecorderProcess:
             self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             undone.callback(os.close, self._bell)
             self.ring = Ring(self._memory, plan.payload, new=True)
-            self._child, self._talk = self._start()
+            self._child, self._messages = self._start()
             undone.pop_all()
         self._listener = threading.Thread(
             target=self._listen, name="anchorlib-recorder", daemon=True
         )
         self._listener.start()
 
-    def _start(self) -> tuple[subprocess.Popen[bytes], Talk]:
+    def _start(self) -> tuple[subprocess.Popen[bytes], MessageSocket]:
         """Start a recorder process, which goes on where the ring says that the last one was.
 
         Returns the process and the trainer's end of the connection to it. Raises OSError.
@@ -98,9 +98,9 @@ class RecorderProcess:
         with ExitStack() as ours_no_more:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours_no_more.callback(theirs.close)
-            talk = Talk(ours)
+            messages = MessageSocket(ours)
             given_up = ours_no_more.enter_context(ExitStack())
-            given_up.callback(talk.close)
+            given_up.callback(messages.close)
             plan = in_memory(document)
             ours_no_more.callback(os.close, plan)
             trainer = os.pidfd_open(os.getpid())
@@ -118,20 +118,20 @@ class RecorderProcess:
             )
             given_up.pop_all()
         for number, (descriptor, _) in self._lent.items():
-            talk.send({"lent": number}, [descriptor])
+            messages.send({"lent": number}, [descriptor])
         for ask in self._asked.pending:
-            talk.send({"ask": asdict(ask)})
-        return child, talk
+            messages.send({"ask": asdict(ask)})
+        return child, messages
 
     def _successor(self) -> RecorderPlan:
         """Return the plan for the next recorder process, which goes on after those that died."""
         plan = self._plan
         consumed = self.ring.mark()[Mark.CONSUMED]
-        known = tuple(text for slot, text in self._definitions if slot < consumed)
+        definitions = tuple(text for slot, text in self._definitions if slot < consumed)
         writers = plan.writers
         if self._lock is None:  # each has a spool of its own
             writers += (os.urandom(16).hex(),)
-        return replace(plan, drains=self._deaths, definitions=known, writers=writers)
+        return replace(plan, drains=self._deaths, definitions=definitions, writers=writers)
 
     # -- as the queue's worker
 
@@ -157,7 +157,7 @@ class RecorderProcess:
                 self._last = ask.number
             if self._is_over:
                 self._asked.cancel()
-            self._talk.send({"ask": asdict(ask)})
+            self._messages.send({"ask": asdict(ask)})
         self.wake()
         return future
 
@@ -166,7 +166,7 @@ class RecorderProcess:
         with self._guard:
             if self._instead is not None:
                 self._instead.revoke()
-            self._talk.send({"revoke": True})
+            self._messages.send({"revoke": True})
 
     def cancel(self) -> None:
         """Kill the recorder, and cancel the futures of all requests to it."""
@@ -184,7 +184,7 @@ class RecorderProcess:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
-        self._talk.close()
+        self._messages.close()
         self._listener.join(_END_SECONDS)
         self._asked.cancel()  # a flush that the recorder had not answered when it was closed
         self._forget_lent()
@@ -210,7 +210,7 @@ class RecorderProcess:
             memory = mmap.mmap(descriptor, max(1, nbytes))
             self._lendings = number = self._lendings + 1
             self._lent[number] = descriptor, memory
-            self._talk.send({"lent": number}, [descriptor])
+            self._messages.send({"lent": number}, [descriptor])
         return number, addressof(c_char.from_buffer(memory)), memory
 
     @property
@@ -231,13 +231,13 @@ class RecorderProcess:
 
     def _listen(self) -> None:
         while True:
-            heard = self._talk.receive()
+            heard = self._messages.receive()
             if heard is not None:
-                self._hear(heard[0])
+                self._handle(heard[0])
             elif not self._outlived():
                 return
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         if "warm" in message:
             self.ready.set()
             self.ring.warm(message["warm"])
@@ -256,7 +256,7 @@ class RecorderProcess:
         Where none was, a thread of this process goes on instead.
         """
         with self._guard:
-            self._talk.close()
+            self._messages.close()
             code = self._child.wait()
             if self._ending:
                 return False
@@ -274,7 +274,7 @@ class RecorderProcess:
 
     def _started_again(self) -> bool:
         try:
-            self._child, self._talk = self._start()
+            self._child, self._messages = self._start()
         except OSError:
             return False
         return True
@@ -284,10 +284,15 @@ class RecorderProcess:
         self.ready.set()
         try:
             self._plan = self._successor()
-            sink, before = open_plan(self._plan, self.ring, self._lock)
+            sink, predecessor = open_plan(self._plan, self.ring, self._lock)
             lent = {number: memoryview(memory) for number, (_, memory) in self._lent.items()}
             self._instead = RecorderThread(
-                self.ring, sink, self._on_start, asked=self._asked, before=before, lent=lent
+                self.ring,
+                sink,
+                self._on_start,
+                asked=self._asked,
+                predecessor=predecessor,
+                lent=lent,
             )
         except Exception as fault:  # noqa: BLE001  # no memory, no thread: nobody must wait for it
             _log.warning("anchorlib: nothing more is recorded: %s", fault)

@@ -17,13 +17,13 @@ from typing import Any, Final
 from anchorlib import errors
 from anchorlib.errors import AnchorError, CollectorError, StoreError
 
-__all__ = ["MOST_TEXT", "Talk", "encoded_fault", "fault_of"]
+__all__ = ["MOST_TEXT", "MessageSocket", "encoded_fault", "fault_of"]
 
 _MOST_BYTES: Final = 1 << 16
 MOST_TEXT: Final = 4096
 
 
-class Talk:
+class MessageSocket:
     """One end of the socket between trainer and recorder. Any thread may send; one receives."""
 
     def __init__(self, end: socket.socket) -> None:

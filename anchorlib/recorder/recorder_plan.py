@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from anchorlib.block import RowBlock
-from anchorlib.recorder.definitions import Known
-from anchorlib.recorder.drain import Before
+from anchorlib.recorder.definitions import Definitions
+from anchorlib.recorder.drain import PredecessorState
 from anchorlib.recorder.layout import Mark, Word
 from anchorlib.recorder.ring import Ring
 from anchorlib.sinks import EmbeddedSink, MemorySink, RunOptions, Sink, open_writer
@@ -68,7 +68,9 @@ class Unopened(MemorySink):
         raise self._fault
 
 
-def open_plan(plan: RecorderPlan, ring: Ring, lock: RankLock | None) -> tuple[Sink, Before]:
+def open_plan(
+    plan: RecorderPlan, ring: Ring, lock: RankLock | None
+) -> tuple[Sink, PredecessorState]:
     """Open the sink of a plan; return it and the state that earlier drains of the ring left.
 
     Nothing is raised: in place of a sink that cannot be opened, the result is an `Unopened`, so
@@ -76,34 +78,36 @@ def open_plan(plan: RecorderPlan, ring: Ring, lock: RankLock | None) -> tuple[Si
 
     lock: the lock of the rank's files, which is held; None where the store is a collector.
     """
-    known = Known()
+    definitions = Definitions()
     for text in plan.definitions:
-        known.define(json.loads(text))
-    before = Before(known, plan.drains)
+        definitions.define(json.loads(text))
+    predecessor = PredecessorState(definitions, plan.drains)
     try:
         if lock is None:
-            return _open_remote(plan, ring, before)
-        return _open_embedded(plan, ring, before, lock)
+            return _open_remote(plan, ring, predecessor)
+        return _open_embedded(plan, ring, predecessor, lock)
     except Exception as fault:  # noqa: BLE001  # the reason of each record's gap
-        return Unopened(fault), before
+        return Unopened(fault), predecessor
 
 
 def _open_embedded(
-    plan: RecorderPlan, ring: Ring, before: Before, lock: RankLock
-) -> tuple[Sink, Before]:
+    plan: RecorderPlan, ring: Ring, predecessor: PredecessorState, lock: RankLock
+) -> tuple[Sink, PredecessorState]:
     secret = bytes.fromhex(plan.writers[-1])
     writer = open_writer(Path(plan.store), plan.options, secret, lock)
     # A drain may have died after the sink's commit and before it wrote the ring's mark.
     ahead = max(0, writer.committed - ring.mark()[Mark.STORED])
-    return EmbeddedSink(writer), replace(before, ahead=ahead)
+    return EmbeddedSink(writer), replace(predecessor, ahead=ahead)
 
 
-def _open_remote(plan: RecorderPlan, ring: Ring, before: Before) -> tuple[Sink, Before]:
+def _open_remote(
+    plan: RecorderPlan, ring: Ring, predecessor: PredecessorState
+) -> tuple[Sink, PredecessorState]:
     from anchorlib.sinks.remote import RemoteSink  # gRPC is loaded where it is used
     from anchorlib.spool import spooled_by
 
     options, place = plan.options, spool_place()
-    if before.drains:  # the spools of the earlier recorders are delivered first
+    if predecessor.drains:  # the spools of the earlier recorders are delivered first
         options = replace(options, resume=True, overwrite=False)
         mark = ring.mark()
         last = plan.writers[mark[Mark.DRAIN]]
@@ -111,9 +115,9 @@ def _open_remote(plan: RecorderPlan, ring: Ring, before: Before) -> tuple[Sink, 
         doubt = 0 if spooled is None else max(0, spooled - mark[Mark.OWN])
         # Without a spool, records that waited in the memory of the dead process are lost.
         lost = ring[Word.WAITING] if spooled is None else 0
-        before = replace(before, ahead=mark[Mark.AHEAD] + doubt, lost=lost)
+        predecessor = replace(predecessor, ahead=mark[Mark.AHEAD] + doubt, lost=lost)
     secret = bytes.fromhex(plan.writers[-1])
-    return RemoteSink(plan.store, options, spool=place, writer_id=secret), before
+    return RemoteSink(plan.store, options, spool=place, writer_id=secret), predecessor
 
 
 def in_memory(document: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Definitions and statements as JSON, in which slots of kind `TOLD` bring them to the drain.
+"""Definitions and statements as JSON, in which slots of kind `STATEMENT` bring them to the drain.
 
 A definition says what the number of a stream (a series in one phase) or of a layout (a dtype and
 shape) stands for, before its first use. Statements are gaps, lineage, entries of the header, and

@@ -7,6 +7,7 @@ the gaps that it states itself, and hands all to the sink.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from anchorlib.operations import Entry
@@ -23,7 +24,7 @@ class PendingStatements:
 
     def __init__(self) -> None:
         self._totals: dict[Key, Gap] = {}
-        self._untold: dict[Key, None] = {}
+        self._pending_gaps: dict[Key, None] = {}
         self._edges: list[Edges] = []
         self._header: dict[str, Any] = {}
         self._operations: list[Entry] = []
@@ -38,13 +39,13 @@ class PendingStatements:
             last = max(old.last_step, gap.last_step)
             gap = Gap(*key, old.count + gap.count, first, last)
         self._totals[key] = gap
-        self._untold[key] = None
+        self._pending_gaps[key] = None
 
     def total(self, gap: Gap) -> None:
         """Replace the total of a series and reason by `gap`, which is a total already."""
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         self._totals[key] = gap
-        self._untold[key] = None
+        self._pending_gaps[key] = None
 
     def edges(self, edges: Edges) -> None:
         """Add lineage: which tensors and operations a value was computed from."""
@@ -63,42 +64,36 @@ class PendingStatements:
         """How many gaps there are: one for each series and reason."""
         return len(self._totals)
 
-    def take(self, *, again: bool) -> Telling:
+    def take(self, *, again: bool) -> StatementBatch:
         """Return the statements that were not handed on yet, and forget them here.
 
         again: whether to return the totals of all gaps, also of those that were handed on: a store
             that was away may have lost them.
         """
-        gaps = [self._totals[key] for key in (self._totals if again else self._untold)]
-        telling = Telling(gaps, self._edges, self._header, self._operations)
-        self._untold, self._edges, self._header, self._operations = {}, [], {}, []
-        return telling
+        gaps = [self._totals[key] for key in (self._totals if again else self._pending_gaps)]
+        batch = StatementBatch(gaps, self._edges, self._header, self._operations)
+        self._pending_gaps, self._edges, self._header, self._operations = {}, [], {}, []
+        return batch
 
-    def again(self, telling: Telling) -> None:
-        """Make the gaps in `telling`, which did not reach the sink, part of the next `take`."""
-        for gap in telling.gaps:
-            self._untold[gap.name, gap.kind, gap.mode, gap.reason] = None
+    def restore_gaps(self, batch: StatementBatch) -> None:
+        """Make the gaps in `batch`, which did not reach the sink, part of the next `take`."""
+        for gap in batch.gaps:
+            self._pending_gaps[gap.name, gap.kind, gap.mode, gap.reason] = None
 
 
-class Telling:
+@dataclass(frozen=True, slots=True)
+class StatementBatch:
     """Some statements that are handed to the sink together: gaps, lineage, header, operations."""
 
-    def __init__(
-        self,
-        gaps: list[Gap],
-        edges: list[Edges],
-        header: dict[str, Any],
-        operations: list[Entry],
-    ) -> None:
-        self.gaps = gaps
-        self.edges = edges
-        self.header = header
-        self.operations = operations
+    gaps: list[Gap]
+    edges: list[Edges]
+    header: dict[str, Any]
+    operations: list[Entry]
 
     def __bool__(self) -> bool:
         return bool(self.gaps or self.edges or self.header or self.operations)
 
-    def tell(self, sink: Sink, failed: Callable[[str, Exception], None]) -> bool:
+    def hand_to(self, sink: Sink, failed: Callable[[str, Exception], None]) -> bool:
         """Hand the statements to `sink`; return whether the sink has accepted the gaps.
 
         Gaps must not be lost: the caller hands them on again if the result is False.
@@ -106,20 +101,23 @@ class Telling:
         failed: called with a sentence and the exception for each kind of statement that the sink
             did not accept.
         """
-        taken = _said(sink.gap, self.gaps, "what was not recorded could not be noted", failed)
-        _said(sink.edges, self.edges, "what values were computed from was not kept", failed)
-        _said(sink.header, self.header, "what the run's header gained was not kept", failed)
-        _said(sink.operations, self.operations, "what was traced was not kept", failed)
+        taken = _hand_over(sink.gap, self.gaps, "what was not recorded could not be noted", failed)
+        _hand_over(sink.edges, self.edges, "what values were computed from was not kept", failed)
+        _hand_over(sink.header, self.header, "what the run's header gained was not kept", failed)
+        _hand_over(sink.operations, self.operations, "what was traced was not kept", failed)
         return taken
 
 
-def _said(
-    say: Callable[[Any], None], what: Any, lost: str, failed: Callable[[str, Exception], None]
+def _hand_over(
+    accept: Callable[[Any], None],
+    statements: Any,
+    lost: str,
+    failed: Callable[[str, Exception], None],
 ) -> bool:
-    if not what:
+    if not statements:
         return True
     try:
-        say(what)
+        accept(statements)
     except Exception as fault:  # noqa: BLE001  # the sink boundary: told once, no further
         failed(lost, fault)
         return False

@@ -12,7 +12,7 @@ import numpy as np
 
 from anchorlib.block import Buffer
 from anchorlib.recorder.asks import Answer, Ask, OpenAsks
-from anchorlib.recorder.drain import Before, Drain
+from anchorlib.recorder.drain import Drain, PredecessorState
 from anchorlib.recorder.ring import Ring
 from anchorlib.sinks import Flushing, Sink
 
@@ -31,8 +31,9 @@ class RecorderThread:
     It is the `Worker` of the queue and the `Host` of the drain.
 
     on_start: called first in the thread.
-    asked, before, lent: what a recorder process that died has left: unanswered requests, the state
-        of its drain, and memory with records too large for the ring; None where there was none.
+    asked, predecessor, lent: what a recorder process that died has left: unanswered requests, the
+        state of its drain, and memory with records too large for the ring; None where there was
+        none.
     """
 
     given_up = "the run stays locked until it does"
@@ -44,7 +45,7 @@ class RecorderThread:
         on_start: Callable[[], None] = lambda: None,
         *,
         asked: OpenAsks | None = None,
-        before: Before | None = None,
+        predecessor: PredecessorState | None = None,
         lent: Mapping[int, Buffer] | None = None,
     ) -> None:
         self._bell = threading.Event()
@@ -54,7 +55,7 @@ class RecorderThread:
         self._lent: dict[int, Buffer] = dict(lent or {})
         self._ended = False
         self._on_start = on_start
-        self._drain = Drain(ring, sink, self, before)
+        self._drain = Drain(ring, sink, self, predecessor)
         for ask in self._asked.pending:
             self._drain.asks.add(ask)
         self._thread = threading.Thread(target=self._run, name="anchorlib-drain", daemon=True)

@@ -3,7 +3,8 @@
 base       the interface of a sink
 admission  leaves out records that no store can hold
 embedded   the sink that writes a store in this process
-remote     the sink that sends to a collector over gRPC, by way of a spool
+remote     the sink that sends to a collector over gRPC, by way of a spool; `line_room`: what it
+           drops where too much waits; `delivery_warnings`: what it logs
 memory     the sink that keeps records in a list, for tests
 options    the rank that a sink records, and how its records are kept
 opening    makes the sink for a store's address: a directory, or a collector's URL

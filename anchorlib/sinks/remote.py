@@ -12,26 +12,23 @@ under on_full="block" wait for the network.
 from __future__ import annotations
 
 import json
-import logging
 import os
-import shlex
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from anchorlib.amounts import counted
 from anchorlib.block import RowBlock
 from anchorlib.errors import FlushTimeoutError
-from anchorlib.names import escape
 from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
 from anchorlib.sinks.base import DONE, Flushing
+from anchorlib.sinks.delivery_warnings import DeliveryWarnings, warn_no_spool
+from anchorlib.sinks.line_room import LineRoom
 from anchorlib.sinks.options import RunOptions
 from anchorlib.spool import Earlier, Sender, WrittenSpool, make_spool
 from anchorlib.wire import (
@@ -52,15 +49,10 @@ from anchorlib.wire import (
 
 __all__ = ["RemoteSink"]
 
-_log = logging.getLogger("anchorlib")
-
 _JOIN_SECONDS: Final = 10.0
 _SILENT_SECONDS: Final = 1.0  # that a close waits before it says so
-_VALUES_SHARE: Final = 7 / 8  # of the room is for values; the rest is kept for summaries
 
-# Reasons of gaps.
-_VALUES_DROPPED: Final = "line full: values dropped"
-_DROPPED: Final = "line full"
+# Reasons of gaps, beside those of a full line.
 _REFUSED: Final = "refused by the collector"
 _CLOSED: Final = "closed"
 
@@ -92,11 +84,8 @@ class RemoteSink:
     ) -> None:
         among = parse_addresses(address) if isinstance(address, str) else (address,)
         self._route = Route(among, options.run, options.rank)
-        self._dropped = self._lost = 0
-        self.dropped_bytes = 0
         self._credentials = credentials or Credentials.from_environment()
         self._on_full = options.on_full
-        self._limit = options.queue_bytes
         self._hello = Hello(
             protocol=PROTOCOL,
             run=options.run,
@@ -110,34 +99,31 @@ class RemoteSink:
             part=Part(first=first, restart=options.restart) if self._route.is_spread else None,
         )
         self._changed = threading.Condition()
-        self._gaps: dict[tuple[str, str, str, str], Gap] = {}
         self._process = os.getpid()
         self._undelivered: int | None = None
         self._wanted = -1  # the number of the last flush that was asked for; -1 before the first
         self._revoked = False
         self._place = spool
         self._power = options.power
-        self._spool = None if spool is None else self._make_spool(spool)
+        self._spool = None if spool is None else self._make_spool(spool, options)
         self._outbox = self._make_outbox(first)
-        shared = (self._changed, self._credentials, self._warn)
+        self._room = LineRoom(self._outbox, self._spool, options.queue_bytes, self._state)
+        self._warnings = DeliveryWarnings(
+            options.run, self._route, self._spool, options.queue_bytes
+        )
+        shared = (self._changed, self._credentials, self._warnings.away)
         self._sender = Sender(self._route, self._hello, self._outbox, *shared)
         self._sender.on_move = self._moved
         self._earlier = Earlier(self._route, self._hello, self._sender, *shared)
         self._thread = threading.Thread(target=self._run, name="anchorlib-sender", daemon=True)
         self._thread.start()
 
-    def _make_spool(self, place: Path) -> WrittenSpool | None:
+    def _make_spool(self, place: Path, options: RunOptions) -> WrittenSpool | None:
         try:
             to, among = str(self.address), self._route.among
-            return make_spool(place, self._hello, to, among=among, power=self._power)
+            return make_spool(place, self._hello, to, among=among, power=options.power)
         except OSError as fault:
-            _log.warning(
-                "anchorlib: no spool can be made in %s (%s); records wait in memory (%d MiB at "
-                "most), and are lost with this process; set ANCHOR_SPOOL to another directory",
-                escape(str(place)),
-                fault.strerror or fault,
-                self._limit >> 20,
-            )
+            warn_no_spool(place, fault, options.queue_bytes)
             return None
 
     def _make_outbox(self, first: int) -> Outbox:
@@ -161,12 +147,17 @@ class RemoteSink:
     @property
     def dropped(self) -> int:
         """How many records were lost, or kept without their values."""
-        return self._dropped + (0 if self._spool is None else self._spool.frames.lost)
+        return self._room.dropped + (0 if self._spool is None else self._spool.frames.lost)
 
     @property
     def lost(self) -> int:
         """How many of the dropped records are lost altogether: not even a summary is kept."""
-        return self._lost + (0 if self._spool is None else self._spool.frames.lost)
+        return self._room.lost + (0 if self._spool is None else self._spool.frames.lost)
+
+    @property
+    def dropped_bytes(self) -> int:
+        """Bytes of the values that the dropped records had."""
+        return self._room.dropped_bytes
 
     @property
     def retries(self) -> int:
@@ -176,7 +167,7 @@ class RemoteSink:
     @property
     def own_gaps(self) -> int:
         """How many gap statements this sink makes: one for each series and reason of a loss."""
-        return len(self._gaps)
+        return len(self._room.gaps)
 
     @property
     def waiting(self) -> int:
@@ -197,16 +188,12 @@ class RemoteSink:
                 if frame is not None:
                     self._keep(frame, more=following is not None and following.end == frame.end)
         if self._spool is not None:
-            if self._gaps:
+            if self._room.gaps:
                 self._spool.tell()
             self._spool.settle()
         if self._power and self._outbox.may_lose_power:
             self._power = False  # the warning comes once
-            _log.warning(
-                "anchorlib: the collector at %s acknowledges records that its disk may not have "
-                "yet, though durability='power' was asked for; start it with --durability power",
-                self.address,
-            )
+            self._warnings.may_lose_power()
 
     def _keep(self, frame: Encoded, *, more: bool) -> None:
         if self._spool is None:
@@ -313,7 +300,7 @@ class RemoteSink:
             self._changed.notify_all()
             silent = min(timeout, _SILENT_SECONDS)
             if not self._changed.wait_for(over, silent) and timeout > silent:
-                self._say_waiting(timeout)
+                self._warnings.closing(self._outbox.waiting, timeout)
                 self._changed.wait_for(over, timeout - silent)
             self._sender.finished = True
             self._changed.notify_all()
@@ -332,35 +319,13 @@ class RemoteSink:
             return 0
         lost = spool.leave()
         if not self._sender.refusal:
-            _log.warning(
-                "anchorlib: %s of run %s did not reach %s in time; they are kept: deliver "
-                "them with `%s`",
-                counted(self._outbox.waiting - lost, "record"),
-                self._hello.run,
-                self.address,
-                self._push_line,
-            )
+            self._warnings.undelivered(self._outbox.waiting - lost)
         return lost
 
     @property
     def _is_delivered(self) -> bool:
         """Whether the collector has published all records, as a finished flush has confirmed."""
         return not self._outbox.waiting and 0 <= self._wanted <= self._outbox.flushed
-
-    @property
-    def _push_line(self) -> str:
-        return f"anchor push {shlex.quote(str(self.spool))} --to {self.address}"
-
-    def _say_waiting(self, timeout: float) -> None:
-        if sys.stderr is not None and not sys.stderr.isatty():  # a terminal has a progress bar
-            left = self._outbox.waiting
-            _log.warning(
-                "anchorlib: closing run %s waits up to %g s for %s to %s",
-                self._hello.run,
-                round(timeout, 1),
-                counted(left, "record") if left else self.address,
-                f"reach {self.address}" if left else "close it",
-            )
 
     @property
     def _forked(self) -> bool:
@@ -374,65 +339,18 @@ class RemoteSink:
         """
         weight = int(frame_weights(batch).sum())
         if self._on_full != "drop":
-            self._changed.wait_for(lambda: self._has_room(weight) or self._deaf)
+            self._changed.wait_for(lambda: self._room.has(weight) or self._deaf)
         if self._sender.closing or (self._deaf and self._spool is None):
-            self._lose(batch, _REFUSED if self._sender.refusal else _CLOSED)
+            self._room.lose(batch, _REFUSED if self._sender.refusal else _CLOSED)
             return batch.nothing()
         # Waiting for room is in vain once the collector has refused the run: nothing is sent.
         if self._on_full != "drop" and not self._deaf:
             return batch
-        return batch if self._has_room(weight, _VALUES_SHARE) else self._summaries(batch)
-
-    def _summaries(self, batch: RowBlock) -> RowBlock:
-        """Return the batch without values, or an empty block if summaries have no room either."""
-        bare = batch.without_values(np.ones(len(batch), bool))
-        if not self._has_room(int(frame_weights(bare).sum())):
-            self._lose(batch, _DROPPED)
-            return batch.nothing()
-        kept = batch.only(batch.kept)
-        self.dropped_bytes += int(kept.sizes.sum())
-        self._count(kept.names, kept.columns["step"].tolist(), _VALUES_DROPPED)
-        return bare
-
-    def _lose(self, batch: RowBlock, reason: str) -> None:
-        self._lost += len(batch)
-        self.dropped_bytes += int(batch.sizes.sum())
-        self._count(batch.names, batch.columns["step"].tolist(), reason)
-
-    def _has_room(self, weight: int, share: float = 1.0) -> bool:
-        # A record larger than the limit is taken alone, or it could never be sent.
-        if not self._outbox.waiting:
-            return True
-        spool = self._spool
-        if spool is None:
-            return self._outbox.nbytes + weight <= self._limit * share
-        if spool.frames.spilling:
-            return spool.frames.kept_bytes + weight <= self._limit * share
-        return spool.nbytes + weight <= spool.limit * share
+        return self._room.fitting(batch, weight)
 
     @property
     def _deaf(self) -> bool:
         return self._sender.finished or self._sender.closing
-
-    def _count(
-        self, names: Sequence[tuple[str, str, str]], steps: Sequence[int], reason: str
-    ) -> None:
-        """Add dropped records to the gap statements of this sink, and queue these to be sent.
-
-        names, steps: (name, kind, mode) and step of each record.
-        """
-        self._dropped += len(names)
-        counted: dict[tuple[str, str, str, str], Gap] = {}
-        for series, step in zip(names, steps, strict=True):
-            key = (*series, reason)
-            old = self._gaps.get(key) or Gap(*key, 0, step, step)
-            self._gaps[key] = counted[key] = replace(
-                old,
-                count=old.count + 1,
-                first_step=min(old.first_step, step),
-                last_step=max(old.last_step, step),
-            )
-        self._state(list(counted.values()))
 
     # -- called by the sender thread
 
@@ -442,24 +360,11 @@ class RemoteSink:
         if not self._sender.finished:
             self._sender.run()
         if self._sender.refusal:
-            self._say_refused()
-
-    def _say_refused(self) -> None:
-        if self._spool is None:
-            with self._changed:
-                self._outbox.drop()
-                self._changed.notify_all()
-            _log.warning(
-                "anchorlib: %s; nothing is recorded from here on, and what is lost is counted",
-                self._sender.refusal,
-            )
-        else:
-            _log.warning(
-                "anchorlib: %s; records are kept in the spool: remove the cause, then deliver them "
-                "with `%s`, or deliver them to another store, or under another name (--as NAME)",
-                self._sender.refusal,
-                self._push_line,
-            )
+            if self._spool is None:
+                with self._changed:
+                    self._outbox.drop()
+                    self._changed.notify_all()
+            self._warnings.refused(self._sender.refusal)
 
     def _moved(self, sentence: str) -> None:
         """Write the new collector's address into the spool's label, and log `sentence`."""
@@ -468,16 +373,7 @@ class RemoteSink:
                 self._spool.redirect(str(self.address))
             except OSError as fault:
                 sentence += f" (its spool still names the old one: {fault.strerror or fault})"
-        _log.warning("anchorlib: %s", sentence)
-
-    def _warn(self, sentence: str) -> None:
-        spool = self._spool
-        _log.warning(
-            "anchorlib: %s; records wait %s (%d MiB at most) and are sent when it answers",
-            sentence,
-            "in memory" if spool is None else f"in {escape(str(spool.folder))}",
-            (self._limit if spool is None else spool.limit) >> 20,
-        )
+        self._warnings.moved(sentence)
 
 
 @dataclass(frozen=True, slots=True)

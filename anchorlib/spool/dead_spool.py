@@ -25,7 +25,7 @@ from anchorlib.wire import (
     writer_name,
 )
 
-__all__ = ["Delivered", "Load"]
+__all__ = ["Delivered", "SpoolContent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Delivered:
     set_aside: int
 
 
-class Load:
+class SpoolContent:
     """The content of the spool `work`, ready to be sent to `target`.
 
     notes: what the spool holds beside records. frames: the messages with the records.

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from anchorlib.errors import CollectorError, RunBusyError, StoreError
 from anchorlib.names import escape
-from anchorlib.spool.dead_spool import Delivered, Load
+from anchorlib.spool.dead_spool import Delivered, SpoolContent
 from anchorlib.spool.destination import Destination
 from anchorlib.spool.directory import to_directory
 from anchorlib.spool.sending import AWAY, Sender
@@ -53,20 +53,20 @@ class _Draining(Outbox):
     stream ends once the last flush is answered, and the run stays open.
     """
 
-    def __init__(self, load: Load) -> None:
-        frames = load.frames
+    def __init__(self, content: SpoolContent) -> None:
+        frames = content.frames
         super().__init__(
             frames=frames,
             definitions=frames.definitions,
             may_lag=True,
-            earlier=load.links,
-            attempt=load.attempt,
+            earlier=content.links,
+            attempt=content.attempt,
         )
-        self._load: Load | None = load
-        self.gap(load.notes.gaps)
-        self.say_lineage(load.notes.lineage)
+        self._content: SpoolContent | None = content
+        self.gap(content.notes.gaps)
+        self.say_lineage(content.notes.lineage)
         self._last_flush = self.flush()
-        self._close = load.notes.closed
+        self._close = content.notes.closed
         if self._close:
             self.close()
 
@@ -75,10 +75,10 @@ class _Draining(Outbox):
 
         The gaps of damaged records follow the last frame.
         """
-        load = self._load
-        if self.resumed and load is not None and load.frames.first() is None:
-            self._load = None
-            self.gap(load.damage())
+        content = self._content
+        if self.resumed and content is not None and content.frames.first() is None:
+            self._content = None
+            self.gap(content.damage())
         return super().next()
 
     def take(self, reply: PushReply) -> None:
@@ -112,11 +112,11 @@ class Delivery:
         on_trouble: Callable[[str], None],
         seconds: float = math.inf,
     ) -> None:
-        self._load = load = Load(work, target, changed)
-        hello = load.hello(past_attempts(load.run, load.rank, target.to, load.part))
-        self.outbox = _Draining(load)
+        self._content = content = SpoolContent(work, target, changed)
+        hello = content.hello(past_attempts(content.run, content.rank, target.to, content.part))
+        self.outbox = _Draining(content)
         self._changed = changed
-        route = Route([parse_address(target.to)], load.run, load.rank, seconds)
+        route = Route([parse_address(target.to)], content.run, content.rank, seconds)
         self.sender = Sender(route, hello, self.outbox, changed, credentials, on_trouble)
 
     @property
@@ -129,7 +129,7 @@ class Delivery:
         try:
             self.sender.run()
         finally:
-            self._load.frames.close()
+            self._content.frames.close()
 
     def cancel(self) -> None:
         """Make `run` stop; any thread may call this. Delivered records stay at the collector."""
@@ -140,7 +140,7 @@ class Delivery:
 
     def finish(self) -> Delivered:
         """Remove the spool, all of which is delivered, and return the counts of the delivery."""
-        return self._load.finish()
+        return self._content.finish()
 
 
 def left_spools(place: Path, hello: Hello, route: Route) -> Iterator[OwnedSpool]:

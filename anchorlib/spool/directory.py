@@ -10,24 +10,26 @@ from pathlib import Path
 
 from anchorlib.errors import RunExistsError, StoreError
 from anchorlib.names import escape
-from anchorlib.spool.dead_spool import Delivered, Load
+from anchorlib.spool.dead_spool import Delivered, SpoolContent
 from anchorlib.spool.destination import Destination
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.stored_attempts import past_attempts
 from anchorlib.store import Writer
 from anchorlib.wire import (
-    OTHERS,
+    OTHER_RECORDS,
     Decoder,
     Encoded,
     Framed,
     FrameError,
     Hello,
     StoredStretch,
-    doubts,
+    kept_definition,
+    kept_frame,
     parse_request,
     read_header,
     read_lineage,
     read_operations,
+    unconfirmed_ranges,
 )
 
 __all__ = ["to_directory"]
@@ -44,8 +46,8 @@ def to_directory(work: OwnedSpool, target: Destination, progress: Progress) -> D
     rank, StoreError.
     """
     store = Path(target.to)
-    load = Load(work, target, threading.Condition())
-    hello = load.hello(past_attempts(load.run, load.rank, target.to))
+    content = SpoolContent(work, target, threading.Condition())
+    hello = content.hello(past_attempts(content.run, content.rank, target.to))
     writer = Writer.open(
         store,
         hello.run,
@@ -58,16 +60,16 @@ def to_directory(work: OwnedSpool, target: Destination, progress: Progress) -> D
         acknowledged=hello.acknowledged,
     )
     try:
-        _confirm(load, writer, store)
-        _write(load, writer, progress)
-        writer.gap([*load.notes.gaps, *load.damage()])
-        for message in load.notes.lineage:
+        _confirm(content, writer, store)
+        _write(content, writer, progress)
+        writer.gap([*content.notes.gaps, *content.damage()])
+        for message in content.notes.lineage:
             request = parse_request(message)
             if not isinstance(request, Framed):
                 writer.edges(read_lineage(request.lineage))
                 writer.header(read_header(request.lineage))
                 writer.operations(read_operations(request.lineage))
-        if load.notes.closed:
+        if content.notes.closed:
             writer.close()
         else:
             writer.publish()
@@ -75,29 +77,29 @@ def to_directory(work: OwnedSpool, target: Destination, progress: Progress) -> D
         writer.abandon()
     if work.label is None or work.label.power:
         os.sync()  # the spool is removed now, so its records must not be in memory alone
-    return load.finish()
+    return content.finish()
 
 
-def _confirm(load: Load, writer: Writer, store: Path) -> None:
+def _confirm(content: SpoolContent, writer: Writer, store: Path) -> None:
     """Raise RunExistsError if records that the store has of this writer differ from the spool's.
 
     Without this check the spool would be removed as delivered, and its records be lost.
     """
-    if load.attempt not in (None, writer.attempt):
+    if content.attempt not in (None, writer.attempt):
         raise StoreError(
-            f"rank {load.rank} of run {load.run!r} in {escape(str(store))} was changed while the "
-            "spool was opened: try once more"
+            f"rank {content.rank} of run {content.run!r} in {escape(str(store))} was changed while "
+            "the spool was opened: try once more"
         )
-    links = (*load.links, StoredStretch(writer.attempt, 0, writer.committed))
+    links = (*content.links, StoredStretch(writer.attempt, 0, writer.committed))
     start = min(link.first for link in links)
-    for doubt in doubts(load.frames.held(start), links):
-        if writer.fingerprint(doubt.attempt, doubt.first, doubt.end) != doubt.fingerprint:
-            where = f"rank {load.rank} of run {load.run!r} in {escape(str(store))}"
-            raise RunExistsError(f"{where}: {OTHERS.format(doubt=doubt)}")
+    for held in unconfirmed_ranges(content.frames.held(start), links):
+        if writer.fingerprint(held.attempt, held.first, held.end) != held.fingerprint:
+            where = f"rank {content.rank} of run {content.run!r} in {escape(str(store))}"
+            raise RunExistsError(f"{where}: {OTHER_RECORDS.format(records=held)}")
 
 
-def _write(load: Load, writer: Writer, progress: Progress) -> None:
-    frames, decoder = load.frames, Decoder()
+def _write(content: SpoolContent, writer: Writer, progress: Progress) -> None:
+    frames, decoder = content.frames, Decoder()
     frames.rewind()
     frames.commit(writer.committed)
     frames.tidy()
@@ -105,10 +107,7 @@ def _write(load: Load, writer: Writer, progress: Progress) -> None:
     next_record = writer.committed
     while (frame := frames.first()) is not None:
         while defined < frame.definitions:
-            request = parse_request(frames.definitions[defined])
-            if isinstance(request, Framed):
-                raise FrameError("a frame stands where definitions are")
-            decoder.define(request.define)
+            decoder.define(kept_definition(frames.definitions[defined]))
             defined += 1
         next_record = _write_frame(frame, next_record, decoder, writer)
         frames.advance()
@@ -116,9 +115,7 @@ def _write(load: Load, writer: Writer, progress: Progress) -> None:
 
 
 def _write_frame(frame: Encoded, due: int, decoder: Decoder, writer: Writer) -> int:
-    framed = parse_request(frame.message)
-    if not isinstance(framed, Framed):
-        raise FrameError("a message that was kept as a frame is no frame")
+    framed = kept_frame(frame.message)
     block = decoder.block(framed)
     if block is None:  # further fragments of the record follow
         return due

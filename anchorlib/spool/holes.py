@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Holes", "Overlooked"]
+__all__ = ["Holes", "IgnoredHoles"]
 
 LOST = "lost"
 
@@ -23,11 +23,11 @@ _UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  
 class Holes:
     """The ranges of records that one spool lacks (holes), for one destination.
 
-    A record has a `number` in the spool, and a `place`: the number under which it is sent, for
-    which records in holes are not counted.
+    A record has a number in the spool, and another one on the wire, under which it is sent: there
+    records in holes are not counted. `to_wire` and `to_spool` make the one from the other.
 
     base: how many records of this spool the destination has in attempts that earlier deliveries
-        made; places are counted from there on.
+        made; numbers on the wire are counted from there on.
     """
 
     def __init__(self, folder: Path, to: str = "") -> None:
@@ -42,14 +42,14 @@ class Holes:
         """How many records were lost by damage, not counting those delivered elsewhere."""
         return sum(end - first for first, end in self._holes if (first, end) not in self._elsewhere)
 
-    def place(self, number: int) -> int:
+    def to_wire(self, number: int) -> int:
         """Return the number under which record `number` of the spool is sent."""
         before = sum(min(end, number) - first for first, end in self._holes if first < number)
         return number - before - self.base
 
-    def number(self, place: int) -> int:
-        """Return the number in the spool of the record that is sent under the number `place`."""
-        number = place + self.base
+    def to_spool(self, sent_as: int) -> int:
+        """Return the number in the spool of the record that is sent under the number `sent_as`."""
+        number = sent_as + self.base
         for first, end in self._holes:
             if number >= first:
                 number += end - first
@@ -89,7 +89,7 @@ class Holes:
                     yield hole
 
 
-class Overlooked:
+class IgnoredHoles:
     """Takes the place of `Holes` where a spool is read a second time: it counts no damage again."""
 
     def add(self, first: int, end: int) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from anchorlib.record import Gap
 from anchorlib.spool.format import OPEN, Damaged, Stored, kind_of
-from anchorlib.spool.holes import Holes, Overlooked
+from anchorlib.spool.holes import Holes, IgnoredHoles
 from anchorlib.spool.segments import Segment, SegmentReader, Segments
 from anchorlib.wire import (
     Encoded,
@@ -15,11 +15,11 @@ from anchorlib.wire import (
     FrameError,
     Hello,
     PushRequest,
-    Row,
-    defined,
+    TableSizes,
     first_of,
     parse_request,
     read_gaps,
+    table_sizes,
 )
 
 __all__ = ["FrameReader", "SpoolNotes", "read_notes"]
@@ -37,7 +37,7 @@ class FrameReader:
     def __init__(
         self,
         segments: Segments,
-        holes: Holes | Overlooked,
+        holes: Holes | IgnoredHoles,
         definitions: list[bytes] | None = None,
         *,
         live: bool = False,
@@ -59,7 +59,7 @@ class FrameReader:
     def apart(self) -> FrameReader:
         """Return a second reader, at the spool's beginning; it does not note damage in `holes`."""
         known = self.definitions if self._known else None
-        return FrameReader(self._segments, Overlooked(), known, live=self._live)
+        return FrameReader(self._segments, IgnoredHoles(), known, live=self._live)
 
     def rewind(self) -> None:
         """Start again at the beginning of the oldest segment."""
@@ -202,8 +202,8 @@ class FrameReader:
             self._expected = first
         return True
 
-    def _are_defined(self, needs: Row) -> bool:
-        have = defined(self.definitions)
+    def _are_defined(self, needs: TableSizes) -> bool:
+        have = table_sizes(self.definitions)
         return all(wanted <= there for wanted, there in zip(needs, have, strict=True))
 
     def _is_whole(self, entry: Stored) -> bool:

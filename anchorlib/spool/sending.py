@@ -124,7 +124,7 @@ class Sender:
             moved, mark = self._outbox.committed > mark, self._outbox.committed
             if moved:
                 failures, warned = 0, False
-                self._route.get_on()
+                self._route.note_progress()
             failures += 1
             stuck = 0 if moved or fault.kind.passing or fault.kind.permanent else stuck + 1
             self.retries += 1

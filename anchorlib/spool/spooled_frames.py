@@ -92,7 +92,7 @@ class SpoolFrames:
     @property
     def end(self) -> int:
         """The number after that of the last record, counted as records are sent (see the class)."""
-        return self._holes.place(self._end)
+        return self._holes.to_wire(self._end)
 
     def append(self, frame: Encoded) -> None:
         """Make `frame`, which `store` has written to disk or kept, available for sending."""
@@ -113,7 +113,7 @@ class SpoolFrames:
         is done when frames are read to be sent.
         """
         reader = self._reader.apart()
-        reader.start(self._holes.number(start))
+        reader.start(self._holes.to_spool(start))
         try:
             while (frame := reader.first()) is not None:
                 yield from self._held(frame, reader.definitions)
@@ -127,7 +127,7 @@ class SpoolFrames:
     def _held(self, frame: Encoded, definitions: list[bytes]) -> Iterator[HeldRows]:
         held = held_frame(frame.message, definitions)
         if held is not None and not self._holes.has(held.first):
-            yield held._replace(first=self._holes.place(held.first))
+            yield held._replace(first=self._holes.to_wire(held.first))
 
     def first(self) -> Encoded | None:
         """Return the first frame that was not sent, with numbers of the wire; None if all were."""
@@ -136,7 +136,7 @@ class SpoolFrames:
             frame = self._kept[self._sent_kept].frame
         if frame is None:
             return None
-        place = self._holes.place(frame.end)
+        place = self._holes.to_wire(frame.end)
         back = frame.end - place
         if not back:
             return frame
@@ -157,7 +157,7 @@ class SpoolFrames:
         The collector has these. The first call on a stream also sets where sending goes on. Raises
         FrameError if the collector lacks records that are not in the spool any more.
         """
-        number = self._holes.number(committed)
+        number = self._holes.to_spool(committed)
         if not self._placed:
             self._placed = True
             if self.already is None:

@@ -8,6 +8,7 @@ rendezvous    which of several collectors takes a rank
 credentials   certificates, keys and tokens; `secret_files`: who may read the files that hold them
 messages      frames (messages with records), statements and checksums as bytes
 outbox        the writer's side of the call Push: messages that wait until the collector has them
+frame_queue   what an outbox needs of the queue in which frames wait, and such a queue in memory
 holding       records that a writer still holds, compared with those that the collector has
 connection    gRPC: channels, services, kinds of failure
 clients       the clients of the three services: Collector (Push), Reader and Keeper
@@ -55,7 +56,14 @@ if TYPE_CHECKING:
         reader_handler,
     )
     from anchorlib.wire.credentials import Credentials, check_credentials
-    from anchorlib.wire.holding import OTHERS, HeldRows, StoredStretch, doubts, held_frame
+    from anchorlib.wire.frame_queue import MemoryFrames
+    from anchorlib.wire.holding import (
+        OTHER_RECORDS,
+        HeldRows,
+        StoredStretch,
+        held_frame,
+        unconfirmed_ranges,
+    )
     from anchorlib.wire.limits import (
         AHEAD_BYTES,
         AHEAD_SHARE,
@@ -84,12 +92,13 @@ if TYPE_CHECKING:
         Framed,
         FrameError,
         GarbledError,
-        Row,
+        TableSizes,
         check_of,
         check_seal,
-        defined,
         first_of,
         frame_weights,
+        kept_definition,
+        kept_frame,
         parse_request,
         read_gaps,
         read_header,
@@ -97,8 +106,9 @@ if TYPE_CHECKING:
         read_operations,
         renumbered,
         sealed,
+        table_sizes,
     )
-    from anchorlib.wire.outbox import MemoryFrames, Outbox, close_request, gap_requests
+    from anchorlib.wire.outbox import Outbox, close_request, gap_requests
     from anchorlib.wire.rendezvous import Route, by_hash, failover_seconds
     from anchorlib.wire.secret_files import check_private
     from anchorlib.wire.v1.collector_pb2 import (
@@ -150,7 +160,7 @@ __all__ = [
     "KIND_KEY",
     "LISTED_BYTES",
     "MESSAGE_BYTES",
-    "OTHERS",
+    "OTHER_RECORDS",
     "PING_SECONDS",
     "PROTOCOL",
     "PROTOCOLS",
@@ -201,10 +211,10 @@ __all__ = [
     "RenameRequest",
     "Resume",
     "Route",
-    "Row",
     "StatusReply",
     "StatusRequest",
     "StoredStretch",
+    "TableSizes",
     "Writing",
     "ask_health",
     "by_hash",
@@ -214,8 +224,6 @@ __all__ = [
     "check_seal",
     "close_request",
     "code_of",
-    "defined",
-    "doubts",
     "failover_seconds",
     "failure",
     "first_of",
@@ -226,6 +234,8 @@ __all__ = [
     "is_address",
     "is_loopback",
     "keeper_handler",
+    "kept_definition",
+    "kept_frame",
     "kind_of",
     "open_channel",
     "parse_address",
@@ -239,6 +249,8 @@ __all__ = [
     "reader_handler",
     "renumbered",
     "sealed",
+    "table_sizes",
+    "unconfirmed_ranges",
     "why_not_delivered",
     "why_not_taken",
     "writer_name",
@@ -252,18 +264,19 @@ _MODULES = {
         "kind_of open_channel push_handler reader_handler"
     ),
     "credentials": "Credentials check_credentials",
-    "holding": "HeldRows StoredStretch OTHERS doubts held_frame",
+    "frame_queue": "MemoryFrames",
+    "holding": "HeldRows StoredStretch OTHER_RECORDS unconfirmed_ranges held_frame",
     "limits": (
         "AHEAD_BYTES AHEAD_SHARE CONFIRMED_RECORDS DEFINED_BYTES FRAME_BYTES HANDSHAKE_SECONDS "
         "HEADER_BYTES HELLO_SECONDS IDLE_SECONDS LISTED_BYTES MESSAGE_BYTES PROTOCOL READ_BYTES "
         "RECORD_BYTES REST_SECONDS STALL_SECONDS STREAMS UNFINISHED_SHARE"
     ),
     "messages": (
-        "Buffer GarbledError Decoder Encoded Encoder FrameError Framed Row check_of check_seal "
-        "defined first_of frame_weights parse_request read_gaps read_header read_lineage "
-        "read_operations renumbered sealed"
+        "Buffer GarbledError Decoder Encoded Encoder FrameError Framed TableSizes check_of "
+        "check_seal first_of frame_weights kept_definition kept_frame parse_request read_gaps "
+        "read_header read_lineage read_operations renumbered sealed table_sizes"
     ),
-    "outbox": "MemoryFrames Outbox close_request gap_requests",
+    "outbox": "Outbox close_request gap_requests",
     "rendezvous": "Route by_hash failover_seconds",
     "secret_files": "check_private",
     "v1.collector_pb2": (

@@ -1,13 +1,13 @@
 """Records that a writer still holds, compared with the collector's before the writer removes them.
 
-    frames held ─▶ Doubt ──Confirm──▶ collector
-                equal or refused ◀──Confirmed──┘
+    frames held ─▶ UnconfirmedRange ──Confirm──▶ collector
+                           equal or refused ◀──Confirmed──┘
 
 A collector that has as many records as a writer sent need not have the same records: somebody may
-have restored, replaced or forged the run. A `Doubt` is a range of records that both have, with the
-fingerprint (a hash) of the writer's. The messages Confirm and Confirmed ask for the fingerprint of
-the collector's records and answer with it. Records that are not confirmed to be equal are not
-removed.
+have restored, replaced or forged the run. An `UnconfirmedRange` is a range of records that both
+have, with the fingerprint (a hash) of the writer's. The messages Confirm and Confirmed ask for the
+fingerprint of the collector's records and answer with it. Records that are not confirmed to be
+equal are not removed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,23 @@ import numpy as np
 from anchorlib.errors import RunExistsError
 from anchorlib.fingerprints import RECORD, fingerprint_of, tensor_code
 from anchorlib.wire.limits import WINDOW
-from anchorlib.wire.messages import Framed, FrameError, entries, parse_request, sealed
+from anchorlib.wire.messages import FrameError, entries, kept_definition, kept_frame, sealed
 from anchorlib.wire.v1.collector_pb2 import Columns, Confirm, Confirmed, PushRequest
 
-__all__ = ["OTHERS", "Doubt", "HeldRows", "Questions", "StoredStretch", "doubts", "held_frame"]
+__all__ = [
+    "OTHER_RECORDS",
+    "HeldRows",
+    "Questions",
+    "StoredStretch",
+    "UnconfirmedRange",
+    "held_frame",
+    "unconfirmed_ranges",
+]
 
-OTHERS: Final = (
-    "records {doubt.first} to {doubt.last} of attempt {doubt.attempt} there are not those that are "
-    "held here; nothing was removed: deliver them under another name (anchor push … --as NAME)"
+OTHER_RECORDS: Final = (
+    "records {records.first} to {records.last} of attempt {records.attempt} there are not those "
+    "that are held here; nothing was removed: deliver them under another name (anchor push … --as "
+    "NAME)"
 )
 _DIGEST_BYTES: Final = 16
 _PLAIN: Final = {"step": 0, "pass_index": 0, "call": 0, "order": 0, "time_ns": 0, "count": 1}
@@ -57,7 +66,7 @@ class StoredStretch(NamedTuple):
     end: int
 
 
-class Doubt(NamedTuple):
+class UnconfirmedRange(NamedTuple):
     """Records that writer and store both have, and that are not known to be equal yet.
 
     attempt: the number of the attempt in the store that has them.
@@ -83,17 +92,16 @@ def held_frame(message: bytes, definitions: Sequence[bytes]) -> HeldRows | None:
     fragment of a record, as the record's row is in its first fragment. Raises FrameError if
     `message` is no frame.
     """
-    frame = parse_request(message)
-    if not isinstance(frame, Framed):
-        raise FrameError("a message that was kept as a frame is no frame")
-    head = frame.head
+    head = kept_frame(message).head
     if head.HasField("fragment") and head.fragment.offset:
         return None
     return HeldRows(head.first, head.columns, definitions)
 
 
-def doubts(held: Iterable[HeldRows], links: Sequence[StoredStretch]) -> Iterator[Doubt]:
-    """Yield, as doubts to be confirmed, the records of the `held` frames that the store has too.
+def unconfirmed_ranges(
+    held: Iterable[HeldRows], links: Sequence[StoredStretch]
+) -> Iterator[UnconfirmedRange]:
+    """Yield the ranges of records in the `held` frames that the store has too.
 
     links: which of the writer's records the store has, in which attempt.
     """
@@ -108,7 +116,7 @@ def doubts(held: Iterable[HeldRows], links: Sequence[StoredStretch]) -> Iterator
             stop = min(link.end, one.first + len(records))
             if start < stop:
                 part = records[start - one.first : stop - one.first]
-                yield Doubt(
+                yield UnconfirmedRange(
                     link.attempt, start - link.first, stop - link.first, fingerprint_of(part)
                 )
 
@@ -116,16 +124,16 @@ def doubts(held: Iterable[HeldRows], links: Sequence[StoredStretch]) -> Iterator
 class Questions:
     """Asks a collector to confirm, one after the other, that its records equal the writer's.
 
-    doubts: the ranges of records to ask about. The iterator is advanced only as questions are sent,
-        because the records may have to be read from a disk.
+    ranges: the records to ask about. The iterator is advanced only as questions are sent, because
+        the records may have to be read from a disk.
 
-    answered: how many doubts the collector has confirmed.
+    answered: how many ranges the collector has confirmed.
     """
 
-    def __init__(self, doubts: Iterator[Doubt]) -> None:
-        self._doubts = doubts
-        self._ahead = next(doubts, None)
-        self._asked: deque[Doubt] = deque()
+    def __init__(self, ranges: Iterator[UnconfirmedRange]) -> None:
+        self._ranges = ranges
+        self._ahead = next(ranges, None)
+        self._asked: deque[UnconfirmedRange] = deque()
         self.answered = 0
 
     @property
@@ -140,9 +148,9 @@ class Questions:
         """
         if self._ahead is None or len(self._asked) >= WINDOW:
             return None
-        doubt, self._ahead = self._ahead, next(self._doubts, None)
-        self._asked.append(doubt)
-        question = Confirm(attempt=doubt.attempt, first=doubt.first, end=doubt.end)
+        asked, self._ahead = self._ahead, next(self._ranges, None)
+        self._asked.append(asked)
+        question = Confirm(attempt=asked.attempt, first=asked.first, end=asked.end)
         return sealed(PushRequest(confirm=question))
 
     def take(self, answer: Confirmed) -> None:
@@ -152,9 +160,9 @@ class Questions:
         """
         if not self._asked:
             raise FrameError("it sent an answer that no question asked for")
-        doubt = self._asked.popleft()
-        if answer.fingerprint != doubt.fingerprint:
-            raise RunExistsError(OTHERS.format(doubt=doubt))
+        asked = self._asked.popleft()
+        if answer.fingerprint != asked.fingerprint:
+            raise RunExistsError(OTHER_RECORDS.format(records=asked))
         self.answered += 1
 
 
@@ -186,10 +194,7 @@ class _Tables:
 
     def _learn(self, definitions: Sequence[bytes]) -> None:
         for message in definitions[self._read :]:
-            request = parse_request(message)
-            if isinstance(request, Framed):
-                raise FrameError("a frame stands where definitions are")
-            definition = request.define
+            definition = kept_definition(message)
             self._series += [(one.name, one.kind, one.mode) for one in definition.series]
             self._layouts += [(one.dtype, tuple(one.shape)) for one in definition.layouts]
             self._phases += definition.phases

@@ -4,21 +4,22 @@
                   ▲            │
                   └──restart───┘   records that the collector has are confirmed equal, then removed
 
-Frames, the messages with records, wait in memory (`MemoryFrames`) or on disk (`anchorlib.spool`).
-An outbox starts no thread and opens no connection: its owner guards it with a lock, and sends the
-bytes.
+Frames, the messages with records, wait in a `frame_queue`: in memory, or on disk
+(`anchorlib.spool`). An outbox starts no thread and opens no connection: its owner guards it with a
+lock, and sends the bytes.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from anchorlib.block import RowBlock
 from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
-from anchorlib.wire.holding import HeldRows, Questions, StoredStretch, doubts, held_frame
+from anchorlib.wire.frame_queue import Frames, MemoryFrames
+from anchorlib.wire.holding import Questions, StoredStretch, unconfirmed_ranges
 from anchorlib.wire.limits import WINDOW
 from anchorlib.wire.messages import (
     Encoded,
@@ -41,106 +42,10 @@ from anchorlib.wire.v1.collector_pb2 import (
     Resume,
 )
 
-__all__ = ["Frames", "MemoryFrames", "Outbox", "close_request", "gap_requests"]
+__all__ = ["Outbox", "close_request", "gap_requests"]
 
 _GAPS_A_MESSAGE = 512
 _FRAMES_A_BACKLOG = 8  # frames sent between two Backlog messages
-
-
-class Frames(Protocol):
-    """The interface of a queue of frames (messages with records), kept until they are delivered."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the frames that are kept."""
-
-    @property
-    def end(self) -> int:
-        """The number after that of the last record in any frame so far."""
-
-    @property
-    def damage(self) -> Sequence[Gap]:
-        """Gaps of the records that were lost while their frames waited; empty if none were."""
-
-    def append(self, frame: Encoded) -> None:
-        """Add the next frame, in the order of its records."""
-
-    def rewind(self) -> None:
-        """Forget which frames were sent, as a new stream begins."""
-
-    def held(self, start: int) -> Iterable[HeldRows]:
-        """Return the rows of the kept frames from record `start` on, of sent frames too."""
-
-    def first(self) -> Encoded | None:
-        """Return the first frame that was not sent; None if all were sent."""
-
-    def advance(self) -> None:
-        """Note that the frame that `first` returns was sent."""
-
-    def commit(self, committed: int) -> None:
-        """Forget frames whose records are all among the first `committed`: they are delivered."""
-
-    def tidy(self) -> None:
-        """Finish the slow work of `commit`, as removing files; called without the outbox's lock."""
-
-    def drop(self) -> None:
-        """Forget all frames; `end` stays as it is."""
-
-
-class MemoryFrames:
-    """The `Frames` of a writer without a spool: they wait in this process's memory."""
-
-    damage: Sequence[Gap] = ()
-
-    def __init__(self, end: int = 0, definitions: Sequence[bytes] = ()) -> None:
-        self._definitions = definitions
-        self.nbytes = 0
-        self.end = end
-        self._unsent: deque[Encoded] = deque()
-        self._sent: deque[Encoded] = deque()
-
-    def append(self, frame: Encoded) -> None:
-        """Add a copy of the next frame, in the order of its records."""
-        self._unsent.append(frame.joined())
-        self.nbytes += frame.nbytes
-        self.end = frame.end
-
-    def rewind(self) -> None:
-        """Forget which frames were sent, as a new stream begins."""
-        self._unsent.extendleft(reversed(self._sent))
-        self._sent.clear()
-
-    def held(self, start: int) -> Iterator[HeldRows]:
-        """Yield the rows of the kept frames from record `start` on, of sent frames too."""
-        for frame in (*self._sent, *self._unsent):
-            if frame.end > start:
-                known = self._definitions[: frame.definitions]
-                held = held_frame(frame.message, known)
-                if held is not None:
-                    yield held
-
-    def first(self) -> Encoded | None:
-        """Return the first frame that was not sent; None if all were sent."""
-        return self._unsent[0] if self._unsent else None
-
-    def advance(self) -> None:
-        """Note that the frame that `first` returns was sent."""
-        self._sent.append(self._unsent.popleft())
-
-    def commit(self, committed: int) -> None:
-        """Forget frames whose records are all among the first `committed`: they are delivered."""
-        for frames in (self._sent, self._unsent):
-            while frames and frames[0].end <= committed:
-                self.nbytes -= frames.popleft().nbytes
-
-    def tidy(self) -> None:
-        """Do nothing: `commit` has no slow work to do in memory."""
-
-    def drop(self) -> None:
-        """Forget all frames; `end` stays as it is."""
-        self._unsent.clear()
-        self._sent.clear()
-        self.nbytes = 0
 
 
 class Outbox:
@@ -413,7 +318,7 @@ class Outbox:
             )
         links = (*self._earlier, StoredStretch(resume.attempt, resume.first, resume.committed))
         start = min([self.committed, *(link.first for link in self._earlier)])
-        self._questions = Questions(doubts(self._frames.held(start), links))
+        self._questions = Questions(unconfirmed_ranges(self._frames.held(start), links))
         self._resume_at = resume.committed
         self._asks_backlog = resume.asks_backlog
         self._go_on()

@@ -115,6 +115,6 @@ class Route:
         self._vain += 1
         self.has_moved = True
 
-    def get_on(self) -> None:
+    def note_progress(self) -> None:
         """Note that the present collector has acknowledged records, which resets `seconds`."""
         self._vain = 0

@@ -6,7 +6,8 @@
 
 A stream is one Push call, by which a trainer sends the records of one rank of one run.
 
-collector          the gRPC server: its start, its stop, and the parts that it connects
+collector          a collector: its start, its stop, and the parts that it connects
+grpc_server        its gRPC server: what bounds the clients, and the port
 push_service       the Push service: which streams are accepted, and when they are answered
 stream             serves the requests of one stream after Hello, its first message
 stalled_clients    ends streams whose client does not read the answers
@@ -48,7 +49,7 @@ from anchor_server.archiving import Archiver, Archiving
 from anchor_server.certificates import Identity, own_identity
 from anchor_server.collector import Collector, serve
 from anchor_server.descriptor_limit import allow_files
-from anchor_server.logs import LogFormat, log_to_stderr
+from anchor_server.logs import log_to_stderr
 from anchor_server.metrics import MetricsPort
 from anchor_server.new_tokens import issue_token
 from anchor_server.startable import Intended, problems
@@ -60,7 +61,6 @@ __all__ = [
     "Collector",
     "Identity",
     "Intended",
-    "LogFormat",
     "MetricsPort",
     "ServerTLS",
     "allow_files",

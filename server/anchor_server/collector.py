@@ -20,9 +20,10 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from anchor_server.access_file import AccessFile
-from anchor_server.address_and_store import checked_host, end_removals, port_taken, take_store
+from anchor_server.address_and_store import checked_host, end_removals, take_store
 from anchor_server.archiving import Archiver, Archiving
 from anchor_server.gate import Gate
+from anchor_server.grpc_server import bind_port, make_server
 from anchor_server.handshakes import Calls, Handshakes
 from anchor_server.health import WATCHERS, HealthService
 from anchor_server.keeper_service import KeeperService
@@ -36,25 +37,14 @@ from anchor_server.tally import ArchiveTally, Tally
 from anchor_server.tls import Certificates, ServerTLS
 from anchor_server.tokens import Access
 from anchor_server.turned_away import TurnedAway
-from anchorlib.errors import CollectorError, OptionError
-from anchorlib.wire import (
-    HANDSHAKE_SECONDS,
-    IDLE_SECONDS,
-    KEEPALIVE_SECONDS,
-    MESSAGE_BYTES,
-    PING_SECONDS,
-    RECORD_BYTES,
-    REST_SECONDS,
-    STREAMS,
-    push_handler,
-)
+from anchorlib.errors import OptionError
+from anchorlib.wire import RECORD_BYTES, REST_SECONDS, STREAMS, push_handler
 
 __all__ = ["DEFAULT_BIND", "Collector", "serve"]
 
 DEFAULT_BIND: Final = "127.0.0.1:50051"
 
 _SPARE_THREADS = 16 + WATCHERS  # for all calls but streams
-_WAITING_CALLS = 256
 _LAST_WORDS = 0.5  # seconds that open calls get at least, however little grace is left
 _ARCHIVING = 5.0  # seconds that a stop waits at most for the rank that is being archived
 _PATIENCE = 2.0  # seconds that an ended stream may take to give its rank back
@@ -130,7 +120,7 @@ class Collector:
         self._archiver = _archiver(self.store, archiving, self.tally)
         door = TurnedAway(self.tally)
         self._handshakes = Handshakes(door.refuse_handshake)
-        self._certificates = None if tls is None else Certificates(tls, self._handshakes.knock)
+        self._certificates = None if tls is None else Certificates(tls, self._handshakes.watch_new)
         self._refusal_counts = RefusalCounts(self.tally)
         self._gate = Gate(known, door, self._refusal_counts, read_only=read_only)
         self._push = PushService(
@@ -146,7 +136,7 @@ class Collector:
         self._threads = ThreadPoolExecutor(max_streams + _SPARE_THREADS, self._prefix)
         self._has_ended = False
         self._server = self._make_server(max_streams)
-        self._handshakes.port = self._bind(bind)
+        self._handshakes.port = bind_port(self._server, bind, self._certificates)
         self.address = f"{host}:{self._handshakes.port}"
         self._stopped = threading.Event()
         self._stop_lock = threading.Lock()
@@ -281,45 +271,15 @@ class Collector:
 
     def _make_server(self, max_streams: int) -> grpc.Server:
         watched = [] if self._certificates is None else [Calls(self._handshakes.called)]
-        server = grpc.server(
-            self._threads,
-            handlers=[
-                push_handler(self._push.push),
-                KeeperService(self.store, self.tally, self._refusal_counts, self._gate).handler,
-                ReaderService(self.store, self.tally, self._refusal_counts, self._gate).handler,
-            ],
-            interceptors=[*watched, self._gate],
-            options=[*_OPTIONS, ("grpc.max_concurrent_streams", max_streams + _SPARE_THREADS)],
-            maximum_concurrent_rpcs=max_streams + _SPARE_THREADS + _WAITING_CALLS,
-        )
+        handlers = [
+            push_handler(self._push.push),
+            KeeperService(self.store, self.tally, self._refusal_counts, self._gate).handler,
+            ReaderService(self.store, self.tally, self._refusal_counts, self._gate).handler,
+        ]
+        interceptors = [*watched, self._gate]
+        server = make_server(self._threads, handlers, interceptors, max_streams + _SPARE_THREADS)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         return server
-
-    def _bind(self, bind: str) -> int:
-        try:
-            if self._certificates is None:
-                return self._server.add_insecure_port(bind)
-            return self._server.add_secure_port(bind, self._certificates.credentials())
-        except RuntimeError:
-            raise CollectorError(port_taken(bind)) from None
-
-
-# so_reuseport is off: with it two servers on one port would silently share the port's clients.
-_OPTIONS: Final[list[tuple[str, Any]]] = [
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 500),  # for unacknowledged TCP bytes
-    ("grpc.http2.ping_timeout_ms", PING_SECONDS * 1000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    # Without this option gRPC stops pinging a connection that carries no data.
-    ("grpc.http2.max_pings_without_data", 0),
-    # A connection without a finished handshake or without calls is closed after these times.
-    ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
-    ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
-    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
-]
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class Handshakes:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def knock(self) -> None:
+    def watch_new(self) -> None:
         """Begins to watch the port's new connections; called when a handshake is about to begin."""
         with self._changed, suppress(OSError):
             self._forget_gone()

@@ -129,9 +129,9 @@ class KeeperService:
         """Answers Status: who writes now and how archiving goes, of runs the caller may read."""
         StatusRequest.FromString(message)
         grant = self._gate.grant(asked.context)
-        seats = self._tally.roster.seats()
+        states = self._tally.roster.states()
         return StatusReply(
-            writings=[_writing(one) for one in seats if grant.may(Right.READ, one.run)],
+            writings=[_writing(one) for one in states if grant.may(Right.READ, one.run)],
             archive=_archiving(self._store, self._tally.archive, grant),
         )
 

@@ -77,13 +77,13 @@ class _Families:
         yield _counter("refusals", "calls refused", "reason", dict(tally.refused))
         yield _counter("dropped", "observations left out", "reason", dict(tally.dropped))
         yield _gauge("streams", "streams being written", {(): tally.streams}, ())
-        seats = tally.roster.seats()
-        acked = {(one.run, str(one.rank)): one.committed for one in seats}
+        states = tally.roster.states()
+        acked = {(one.run, str(one.rank)): one.committed for one in states}
         yield _gauge("acked_seq", "records in the store", acked, ("run", "rank"))
         # One value for all streams: a label for each run would grow without end.
-        lag = max((one.lag or 0.0 for one in seats), default=0.0)
+        lag = max((one.lag or 0.0 for one in states), default=0.0)
         yield _gauge("lag_seconds", "longest from a record to its commit", {(): lag}, ())
-        backlog = sum(one.backlog or 0 for one in seats)
+        backlog = sum(one.backlog or 0 for one in states)
         yield _gauge("backlog_records", "records that wait with their writers", {(): backlog}, ())
         yield from _archive(tally.archive)
         with suppress(OSError):

@@ -3,7 +3,7 @@
 The second stream then finds the run with the name of its maker's token in it, and is checked
 against that name.
 
-with founding.of("run1", maker, check):
+with creation.of("run1", maker, check):
     Writer.open(…)      other runs are made meanwhile
 """
 
@@ -16,10 +16,10 @@ from pathlib import Path
 
 from anchorlib.store import run_directory
 
-__all__ = ["Founding"]
+__all__ = ["RunCreation"]
 
 
-class Founding:
+class RunCreation:
     """Knows which runs streams are creating at this moment, and for which token each."""
 
     def __init__(self, store: Path) -> None:

@@ -80,7 +80,7 @@ class StreamLimits:
 
 
 @dataclass(slots=True)
-class Guest:
+class StreamClient:
     """The client of one stream.
 
     context: its gRPC call. caller: who it is, for the log. hello: its first message, None before
@@ -117,7 +117,7 @@ class PushService:
         self._ahead = limits.ahead
         self._durability = DURABILITY_POWER if fsync else DURABILITY_PROCESS
         self._changed = threading.Condition()
-        self._guests: dict[Inbox, Guest] = {}
+        self._clients: dict[Inbox, StreamClient] = {}
         self._stopping = False
 
     def push(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[PushReply]:
@@ -126,13 +126,13 @@ class PushService:
         requests: the unparsed messages of the client.
         """
         caller = Caller(context.peer(), identity=self._gate.name(context))
-        guest = Guest(context, caller)
+        client = StreamClient(context, caller)
         try:
-            inbox = self._admit(requests, guest)
+            inbox = self._admit(requests, client)
         except Refusal as refusal:
             self._refusal_counts.refuse(context, refusal, caller)
         try:
-            with closing(self._serve(inbox, guest)) as replies:
+            with closing(self._serve(inbox, client)) as replies:
                 for reply in replies:
                     with self._watch.answering(context.cancel):
                         yield reply
@@ -145,7 +145,7 @@ class PushService:
         """Refuses new streams, and ends each open stream once its arrived requests are written."""
         with self._changed:
             self._stopping = True
-            for inbox in self._guests:
+            for inbox in self._clients:
                 inbox.end(Refusal(Kind.STOPPING, _STOPPING))
 
     def look_again(self) -> None:
@@ -154,23 +154,23 @@ class PushService:
         It is called when the access file has changed.
         """
         with self._changed:
-            guests = list(self._guests.items())
-        for inbox, guest in guests:
+            clients = list(self._clients.items())
+        for inbox, client in clients:
             try:
-                self._grant(guest)
+                self._grant(client)
             except (Refusal, AnchorError) as error:
                 inbox.end(refusal_of(error))
 
-    def _grant(self, guest: Guest) -> Grant:
+    def _grant(self, client: StreamClient) -> Grant:
         """Returns the rights that the client of a stream has now.
 
         Raises a Refusal where its token is unknown, or may not write to the run that its Hello has
         named.
         """
-        hello = guest.hello
+        hello = client.hello
         if hello is None:
-            return self._gate.grant(guest.context)
-        grant = self._gate.check(guest.context, Right.WRITE, hello.run)
+            return self._gate.grant(client.context)
+        grant = self._gate.check(client.context, Right.WRITE, hello.run)
         self._ranks.check_author(grant, hello)
         return grant
 
@@ -181,11 +181,11 @@ class PushService:
     def wait_idle(self, timeout: float) -> bool:
         """Waits at most `timeout` seconds until no stream is open; returns whether none is."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._guests, timeout)
+            return self._changed.wait_for(lambda: not self._clients, timeout)
 
-    def _admit(self, requests: Iterator[bytes], guest: Guest) -> Inbox:
-        most = self._gate.grant(guest.context).limits.streams
-        name = guest.caller.identity
+    def _admit(self, requests: Iterator[bytes], client: StreamClient) -> Inbox:
+        most = self._gate.grant(client.context).limits.streams
+        name = client.caller.identity
         with self._changed:
             if self._stopping:
                 raise Refusal(Kind.STOPPING, _STOPPING)
@@ -194,27 +194,27 @@ class PushService:
                     Kind.STREAMS,
                     f"token '{name}' has {most} streams open, which is its limit (max_streams)",
                 )
-            if len(self._guests) >= self._limits.streams:
+            if len(self._clients) >= self._limits.streams:
                 raise Refusal(
                     Kind.STREAMS,
                     f"{self._limits.streams} streams are open, which is all this collector takes",
                 )
             inbox = Inbox(requests, on_over=self._over, ahead=self._ahead)
-            self._guests[inbox] = guest
-            self._tally.streams = len(self._guests)
+            self._clients[inbox] = client
+            self._tally.streams = len(self._clients)
             return inbox
 
     def _open_of(self, name: str) -> int:
-        return sum(guest.caller.identity == name for guest in self._guests.values())
+        return sum(client.caller.identity == name for client in self._clients.values())
 
     def _over(self, inbox: Inbox) -> None:
         with self._changed:
-            self._guests.pop(inbox, None)
-            self._tally.streams = len(self._guests)
+            self._clients.pop(inbox, None)
+            self._tally.streams = len(self._clients)
             self._changed.notify_all()
 
-    def _serve(self, inbox: Inbox, guest: Guest) -> Generator[PushReply]:
-        caller = guest.caller
+    def _serve(self, inbox: Inbox, client: StreamClient) -> Generator[PushReply]:
+        caller = client.caller
         message = inbox.first(HELLO_SECONDS)
         if message is None:
             return
@@ -224,11 +224,11 @@ class PushService:
             self._tally.damage()
             raise
         caller.run, caller.rank = check_run_name(hello.run), hello.rank
-        guest.hello = hello
-        grant = self._grant(guest)
+        client.hello = hello
+        grant = self._grant(client)
         self._check_rates(grant)
-        with self._ranks.tenancy(hello, caller, grant, inbox.end) as tenancy:
-            writer = tenancy.writer
+        with self._ranks.hold(hello, caller, grant, inbox.end) as held:
+            writer = held.writer
             host = host_of(hello.writer) or caller.machine
             with self._tally.roster.seat(hello.run, hello.rank, host, writer.committed) as seat:
                 resume = Resume(
@@ -239,9 +239,9 @@ class PushService:
                 )
                 yield PushReply(resume=resume)
                 decoder = Decoder(record_bytes=self._limits.record_bytes)
-                stream = RankStream(tenancy, decoder, self._room, self._tally, seat)
+                stream = RankStream(held, decoder, self._room, self._tally, seat)
                 try:
-                    yield from self._answers(inbox, stream, guest)
+                    yield from self._answers(inbox, stream, client)
                 finally:
                     stream.leave()
 
@@ -259,8 +259,10 @@ class PushService:
         finally:
             self._shares.spend(grant.name, nbytes)
 
-    def _answers(self, inbox: Inbox, stream: RankStream, guest: Guest) -> Iterator[PushReply]:
-        stored, caller = stream.committed, guest.caller
+    def _answers(
+        self, inbox: Inbox, stream: RankStream, client: StreamClient
+    ) -> Iterator[PushReply]:
+        stored, caller = stream.committed, client.caller
         for batch in inbox.batches(lambda: stream.patience(self._limits.idle_seconds)):
             yield from stream.replies(batch)
             if stream.closed:
@@ -271,7 +273,7 @@ class PushService:
                 self._refusal_counts.passed(caller)
             ack = Ack(committed=committed, frames=stream.frames, durability=self._durability)
             yield PushReply(ack=ack)
-            self._spend(self._gate.grant(guest.context), sum(map(len, batch)))
+            self._spend(self._gate.grant(client.context), sum(map(len, batch)))
 
 
 def _all_of(grant: Grant) -> str:

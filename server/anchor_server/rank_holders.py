@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from anchor_server.authors import check_author, check_runs
 from anchor_server.limits import Limits
-from anchor_server.new_runs import Founding
+from anchor_server.new_runs import RunCreation
 from anchor_server.refusal_counts import Caller
 from anchor_server.refusals import Refusal
 from anchor_server.tokens import Grant
@@ -27,7 +27,7 @@ from anchorlib.names import check_run_name, escape
 from anchorlib.store import Part, RunRoom, Writer, run_directory
 from anchorlib.wire import HEADER_BYTES, Hello, Kind
 
-__all__ = ["RankHolders", "Tenancy"]
+__all__ = ["HeldRank", "RankHolders"]
 
 _log = logging.getLogger("anchor_server")
 
@@ -49,7 +49,7 @@ class _Claim:
     end: Callable[[Refusal], None]
 
 
-class Tenancy:
+class HeldRank:
     """A rank that one stream holds.
 
     writer: the store's writer for the rank. closed: whether the stream has closed the rank.
@@ -110,14 +110,14 @@ class RankHolders:
         self._rooms: dict[str, RunRoom] = {}
         self._patience = patience
         self._changed = threading.Condition()
-        self._founding = Founding(store)
+        self._creation = RunCreation(store)
         self._claims: dict[_Key, _Claim] = {}
         self._unpublished: set[_Key] = set()
 
     @contextmanager
-    def tenancy(
+    def hold(
         self, hello: Hello, caller: Caller, grant: Grant, end: Callable[[Refusal], None]
-    ) -> Iterator[Tenancy]:
+    ) -> Iterator[HeldRank]:
         """A context in which a stream holds the rank that its Hello names.
 
         grant: the rights of the caller. end: makes the stream end, for a later stream of the same
@@ -132,15 +132,15 @@ class RankHolders:
         self.check_author(grant, hello)
         self._take(key, _Claim(hello.writer_id, f"{owner} ({caller.peer})", end))
         try:
-            tenancy = Tenancy(self._admit(hello, header, grant))
+            held = HeldRank(self._admit(hello, header, grant))
             said = {**caller.log_fields, "writer": claim_of(hello.writer_id).hex()[:32]}
-            self._tell_begin(tenancy.writer, said)
+            self._log_begin(held.writer, said)
             try:
-                yield tenancy
+                yield held
             finally:
-                self._tell_unpublished(key, tenancy.leave())
-                how = "rank closed" if tenancy.closed else "stream over, rank left open"
-                _log.info(how, extra={**said, "seq": tenancy.committed})
+                self._log_unpublished(key, held.leave())
+                how = "rank closed" if held.closed else "stream over, rank left open"
+                _log.info(how, extra={**said, "seq": held.committed})
         finally:
             with self._changed:
                 del self._claims[key]
@@ -148,12 +148,12 @@ class RankHolders:
                     self._rooms.pop(hello.run, None)
                 self._changed.notify_all()
 
-    def _tell_begin(self, writer: Writer, said: dict[str, object]) -> None:
+    def _log_begin(self, writer: Writer, said: dict[str, object]) -> None:
         if writer.replaced:
             _log.info("rank replaced: what it held before is removed", extra=said)
         _log.info("stream begins", extra={**said, "seq": writer.committed})
 
-    def _tell_unpublished(self, key: _Key, error: AnchorError | None) -> None:
+    def _log_unpublished(self, key: _Key, error: AnchorError | None) -> None:
         """Logs that a rank could not be published; does not log where `error` is None.
 
         The rank's records are committed in any case: only plain zarr readers, which do not know
@@ -203,7 +203,7 @@ class RankHolders:
             self.check_author(grant, hello)
             check_runs(self._store, hello.run, self._limits, grant, making)
 
-        with self._founding.of(hello.run, grant.name, check):
+        with self._creation.of(hello.run, grant.name, check):
             return self._open(hello, header, grant)
 
     def _open(self, hello: Hello, header: dict[str, Any], grant: Grant) -> Writer:

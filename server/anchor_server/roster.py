@@ -4,7 +4,7 @@ The stream tells its seat what arrives and what is stored; whoever asks gets rat
 
 with roster.seat("run1", 0, "node7", committed=0) as seat:
     seat.hear(), seat.store(records=5, nbytes=80, newest_ns=…), seat.tell_end(9)
-roster.seats()  ─▶ [StreamState(run="run1", rank=0, …)]
+roster.states()  ─▶ [StreamState(run="run1", rank=0, …)]
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Seat:
             self._lag = lag
             self._pace.add(records, nbytes)
 
-    def sight(self) -> StreamState:
+    def state(self) -> StreamState:
         """Returns the state of the stream at this moment."""
         with self._lock:
             rates, committed, lag = self._pace.rates(), self._committed, self._lag
@@ -146,8 +146,8 @@ class Roster:
             with self._lock:
                 self._seats.discard(seat)
 
-    def seats(self) -> list[StreamState]:
+    def states(self) -> list[StreamState]:
         """Returns the state of every open stream, sorted by run and rank."""
         with self._lock:
             seats = list(self._seats)
-        return sorted((seat.sight() for seat in seats), key=lambda one: (one.run, one.rank))
+        return sorted((seat.state() for seat in seats), key=lambda one: (one.run, one.rank))

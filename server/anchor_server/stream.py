@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.inbox import Patience
-from anchor_server.rank_holders import Tenancy
+from anchor_server.rank_holders import HeldRank
 from anchor_server.refusals import Refusal
 from anchor_server.roster import Seat
 from anchor_server.tally import Tally
@@ -59,11 +59,11 @@ class RankStream:
     """
 
     def __init__(
-        self, tenancy: Tenancy, decoder: Decoder, room: FragmentMemory, tally: Tally, seat: Seat
+        self, held: HeldRank, decoder: Decoder, room: FragmentMemory, tally: Tally, seat: Seat
     ) -> None:
         self.frames = 0
-        self._tenancy = tenancy
-        self._writer = tenancy.writer
+        self._held = held
+        self._writer = held.writer
         self._decoder = decoder
         self._room = room
         self._tally = tally
@@ -83,7 +83,7 @@ class RankStream:
     @property
     def closed(self) -> bool:
         """Whether the client has closed the rank, so that the stream is over."""
-        return self._tenancy.closed
+        return self._held.closed
 
     def patience(self, rest: float) -> Patience:
         """Returns how long the client may send nothing now.
@@ -139,7 +139,7 @@ class RankStream:
         elif said == "close":
             self._write()
             committed = self._writer.committed
-            self._tenancy.close()
+            self._held.close()
             yield PushReply(closed=Closed(committed=committed))
         else:
             raise FrameError(f"a stream cannot send {said or 'an empty request'} after its Hello")

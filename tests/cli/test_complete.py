@@ -183,13 +183,13 @@ class Context:
 
 def test_a_name_that_a_shell_could_obey_is_not_offered():
     names = ["good", "go\nrm", "go\x1b[0m", "bad"]
-    assert complete._Place(Context()).offer(lambda _: names, "go") == ["good"]
+    assert complete._NamedRun(Context()).offer(lambda _: names, "go") == ["good"]
 
 
 def test_a_silent_collector_does_not_keep_the_shell_waiting(monkeypatch):
     monkeypatch.setattr(complete, "_PATIENCE", 0.05)
     waiting = threading.Event()
-    assert complete._Place(Context()).offer(lambda _: waiting.wait(10) and [], "") == []
+    assert complete._NamedRun(Context()).offer(lambda _: waiting.wait(10) and [], "") == []
     waiting.set()
 
 

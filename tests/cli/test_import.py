@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchor_cli.commands.importing import EXAMPLES
-from anchor_cli.imports.placing import DumpPlace, Placing, natural
+from anchor_cli.imports.placing import DumpCoordinates, Placing, natural
 from anchorlib import open_run
 from anchorlib.errors import OptionError
 from tests.cli.made import HOSTILE, anchor
@@ -68,14 +68,14 @@ def test_the_rule_reads_these_paths_so(path, step, name, kind):
 
 def test_pass_and_rank_are_words_with_numbers():
     place = Placing().of_path("rank1/step_2/pass_3/fc1").of(())
-    assert place == DumpPlace(step=2, pass_index=3, rank=1, name="fc1")
+    assert place == DumpCoordinates(step=2, pass_index=3, rank=1, name="fc1")
 
 
 def test_keys_go_on_where_the_path_ends():
     place = Placing().of_path("step_2/acts")
     assert place.of(("fc1", "weight")).name == "acts.fc1.weight"
-    assert place.of(("grad", "fc1")) == DumpPlace(2, name="acts.fc1", kind="grad")
-    assert Placing().of_path("step_2").of(("fc1@opt.exp_avg",)) == DumpPlace(
+    assert place.of(("grad", "fc1")) == DumpCoordinates(2, name="acts.fc1", kind="grad")
+    assert Placing().of_path("step_2").of(("fc1@opt.exp_avg",)) == DumpCoordinates(
         2, name="fc1", kind="opt.exp_avg"
     )
 
@@ -88,15 +88,17 @@ def test_keys_go_on_where_the_path_ends():
 )
 def test_a_step_in_front_is_found_whatever_the_name(step, name, folders, form):
     path = form.format(step, "/".join([*folders, name]))
-    assert Placing().of_path(path).of(()) == DumpPlace(step, name=".".join([*folders, name]))
+    assert Placing().of_path(path).of(()) == DumpCoordinates(step, name=".".join([*folders, name]))
 
 
 def test_a_pattern_takes_the_place_of_the_rule():
     placing = Placing(r"(?P<name>.*)-s(?P<step>\d+)-p(?P<pass>\d+)-(?P<kind>\w+)")
-    assert placing.of_path("12/fc1-s3-p1-gradient") == DumpPlace(3, 1, name="12.fc1", kind="grad")
+    assert placing.of_path("12/fc1-s3-p1-gradient") == DumpCoordinates(
+        3, 1, name="12.fc1", kind="grad"
+    )
     assert placing.of_path("12/fc1") is None
     only_step = Placing(r"_s(?P<step>\d+)_")
-    assert only_step.of_path("a/fc1_s3_out") == DumpPlace(3, name="a.fc1.out")
+    assert only_step.of_path("a/fc1_s3_out") == DumpCoordinates(3, name="a.fc1.out")
 
 
 @pytest.mark.parametrize("pattern", ["(", r"(\d+)", r"(?P<stp>\d+)", "(?P<step>.*)(?P<size>x)"])

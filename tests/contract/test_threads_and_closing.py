@@ -125,7 +125,7 @@ def test_no_digest_is_computed_on_the_training_thread_where_values_are_dropped(s
             is_full.wait()  # a drain that keeps up would leave nothing to drop
         return figures_of(*arguments)
 
-    monkeypatch.setattr("anchorlib.recorder.drain.figures_of", noted)
+    monkeypatch.setattr("anchorlib.recorder.slot_records.figures_of", noted)
     session = anchorlib.start(
         "run1", store=store, on_full="drop", queue_bytes=1 << 16, recorder="thread"
     )

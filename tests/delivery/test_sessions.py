@@ -27,7 +27,8 @@ with anchorlib.start(first_step=first) as session:
         anchorlib.anchor(torch.full((4,), float(step)), "x")
         session.step()
     if die:
-        while session._queue._taken > session._queue.handed_over:  # what waits reaches the spool
+        queue = session._queue
+        while queue.records.taken > queue.handed_over:  # what waits reaches the spool
             pass
         os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -304,7 +304,7 @@ def test_a_spool_left_behind_is_delivered_as_a_part(cluster):
     for place in range(3):
         cluster.revive(place)
     assert label.to in {f"grpc://{line.address}" for line in cluster.lines}
-    assert label.to in sink._push_line
+    assert label.to in sink._warnings.push_line
     push(folder, label.to)
     check(open_run("run1", cluster.url), 120)
     assert not spools(cluster.spool)

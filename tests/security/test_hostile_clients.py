@@ -13,8 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from anchor_server import collector as collector_module
-from anchor_server import serve
+from anchor_server import grpc_server, serve
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.health import WATCHERS
 from anchor_server.refusals import Refusal
@@ -189,9 +188,9 @@ def impatient(monkeypatch):
     monkeypatch.setattr("anchor_server.stream.STALL_SECONDS", 0.5)
     options = [
         (name, 500 if name == "grpc.server_handshake_timeout_ms" else value)
-        for name, value in collector_module._OPTIONS
+        for name, value in grpc_server._OPTIONS
     ]
-    monkeypatch.setattr(collector_module, "_OPTIONS", options)
+    monkeypatch.setattr(grpc_server, "_OPTIONS", options)
 
 
 @pytest.mark.parametrize("said", [b"", b"PRI * HTTP/2.0\r\n", b"\x16\x03\x01"])

@@ -10,8 +10,7 @@ from contextlib import ExitStack
 import grpc
 import pytest
 
-from anchor_server import allow_files, serve
-from anchor_server import collector as collector_module
+from anchor_server import allow_files, grpc_server, serve
 from anchorlib.block import block_of
 from anchorlib.record import Edges, Gap
 from anchorlib.sinks import RunOptions
@@ -44,9 +43,9 @@ def test_a_stream_that_says_nothing_for_too_long_gives_its_place_to_another(tmp_
 def test_a_stream_whose_client_acknowledges_no_ping_is_ended(tmp_path, monkeypatch):
     # The line swallows everything: no end of the connection is ever seen.
     soon = {"grpc.keepalive_time_ms": 300, "grpc.http2.ping_timeout_ms": 300}
-    assert soon.keys() <= dict(collector_module._OPTIONS).keys()
-    options = dict(collector_module._OPTIONS) | soon
-    monkeypatch.setattr(collector_module, "_OPTIONS", list(options.items()))
+    assert soon.keys() <= dict(grpc_server._OPTIONS).keys()
+    options = dict(grpc_server._OPTIONS) | soon
+    monkeypatch.setattr(grpc_server, "_OPTIONS", list(options.items()))
     with (
         serve(tmp_path, max_streams=1) as collector,
         Proxy(int(collector.address.rpartition(":")[2])) as line,

@@ -22,9 +22,9 @@ def test_rates_are_of_the_last_minute_and_hold_no_more_than_that(stored):
             now += pause
             at(patch, now)
             seat.store(records, 4 * records, 0)
-        found = seat.sight()
+        found = seat.state()
         at(patch, now + PACE_SECONDS + 1)
-        later = seat.sight()
+        later = seat.state()
     times = [sum(pause for pause, _ in stored[: end + 1]) for end in range(len(stored))]
     span = min(max(now, 1.0), PACE_SECONDS)
     # Whole seconds are counted: one that began before the minute did is left out.
@@ -41,7 +41,7 @@ def test_a_clock_that_is_ahead_makes_no_negative_lag_and_a_liar_no_negative_back
     seat = Seat("run1", 0, "node7", 10)
     seat.store(5, 20, (1 << 63) - 1)
     seat.tell_end(3)
-    assert (seat.sight().lag, seat.sight().backlog) == (0, 0)
+    assert (seat.state().lag, seat.state().backlog) == (0, 0)
 
 
 def test_a_seat_is_free_again_however_its_stream_ends():
@@ -50,14 +50,14 @@ def test_a_seat_is_free_again_however_its_stream_ends():
     def breaks() -> None:
         with roster.seat("b", 0, "node7", 0), roster.seat("a", 1, "node7", 0):
             with roster.seat("a", 0, "node7", 0):
-                found.extend((one.run, one.rank) for one in roster.seats())
+                found.extend((one.run, one.rank) for one in roster.states())
             raise RuntimeError
 
     found: list[tuple[str, int]] = []
     with pytest.raises(RuntimeError):
         breaks()
     assert found == [("a", 0), ("a", 1), ("b", 0)]
-    assert roster.seats() == []
+    assert roster.states() == []
 
 
 def test_what_a_minute_costs_is_bounded_however_often_something_is_stored(monkeypatch):

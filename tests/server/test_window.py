@@ -16,7 +16,7 @@ from anchor_cli.main import main
 from anchor_server import serve
 from anchorlib.block import block_of
 from anchorlib.reading import open_run
-from anchorlib.spool.dead_spool import Load
+from anchorlib.spool.dead_spool import SpoolContent
 from anchorlib.spool.destination import Destination
 from anchorlib.spool.format import Stored
 from anchorlib.spool.spools import OwnedSpool, make_spool
@@ -109,9 +109,9 @@ def test_a_spool_of_the_version_before_is_pushed(spool, tmp_path, where):
 
 def test_who_delivers_such_a_spool_speaks_the_version_of_today(spool, tmp_path):
     work = OwnedSpool.take(spool)
-    load = Load(work, Destination(str(tmp_path)), threading.Condition())
-    assert (load.notes.hello.protocol, load.hello(()).protocol) == (PROTOCOL - 1, PROTOCOL)
-    load.frames.close()
+    content = SpoolContent(work, Destination(str(tmp_path)), threading.Condition())
+    assert (content.notes.hello.protocol, content.hello(()).protocol) == (PROTOCOL - 1, PROTOCOL)
+    content.frames.close()
     work.release()
 
 

@@ -52,7 +52,8 @@ class Recorder:
     def __init__(self, queue: RecordQueue) -> None:
         self._queue = queue
         self._lock = queue.lock
-        self._put = queue.put
+        self._records = queue.records
+        self._put = queue.records.put
         queue.put_by(compiled_putter)
         self._copier = queue.copy_by(CudaCopier)
         self._table = StreamTable()
@@ -114,14 +115,14 @@ class Recorder:
         if note is NO_NOTE:
             with self._lock:
                 putter, key = queue.putter, stream.key  # the key belongs to stream.layout
-                if putter is not None and key is not None and not queue.placing:
+                if putter is not None and key is not None and not self._records.placing:
                     order = self._order
                     nbytes = putter.put(x, stream.number, stream.layout, key, at, order)
                     if nbytes is not None and nbytes >= 0:
                         self._order = order + 1
                         stream.records += 1
                         stream.last_step = at[0]
-                        queue.placed(nbytes)
+                        self._records.placed(nbytes)
                         return stream.shape
         return self._place_in_python(stream, at, x, note)
 

@@ -325,7 +325,7 @@ class Session:
 
     def _check(self) -> None:
         self._recorder.check()
-        self._queue.check()
+        self._queue.records.check()
 
     @property
     def _is_forked(self) -> bool:

@@ -28,7 +28,14 @@ from anchorlib.wire.messages.lineage import (
     read_operations,
 )
 from anchorlib.wire.messages.malformed import FrameError
-from anchorlib.wire.messages.numbering import Row, defined, first_of, renumbered
+from anchorlib.wire.messages.numbering import (
+    TableSizes,
+    first_of,
+    kept_definition,
+    kept_frame,
+    renumbered,
+    table_sizes,
+)
 from anchorlib.wire.messages.row_columns import entries
 
 __all__ = [
@@ -39,15 +46,16 @@ __all__ = [
     "FrameError",
     "Framed",
     "GarbledError",
-    "Row",
+    "TableSizes",
     "check_of",
     "check_seal",
-    "defined",
     "entries",
     "first_of",
     "frame_weights",
     "gaps_message",
     "header_message",
+    "kept_definition",
+    "kept_frame",
     "lineage_messages",
     "operations_messages",
     "parse_request",
@@ -57,4 +65,5 @@ __all__ = [
     "read_operations",
     "renumbered",
     "sealed",
+    "table_sizes",
 ]

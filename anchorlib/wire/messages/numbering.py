@@ -11,12 +11,12 @@ from typing import NamedTuple
 from anchorlib.wire.messages.decoder import Framed, parse_request
 from anchorlib.wire.messages.framing import join
 from anchorlib.wire.messages.malformed import FrameError
-from anchorlib.wire.v1.collector_pb2 import Columns
+from anchorlib.wire.v1.collector_pb2 import Columns, Define
 
-__all__ = ["Row", "defined", "first_of", "renumbered"]
+__all__ = ["TableSizes", "first_of", "kept_definition", "kept_frame", "renumbered", "table_sizes"]
 
 
-class Row(NamedTuple):
+class TableSizes(NamedTuple):
     """How many series, layouts and phases are defined, or must be defined to read a frame."""
 
     series: int
@@ -24,27 +24,29 @@ class Row(NamedTuple):
     phases: int
 
 
-def first_of(message: bytes) -> tuple[int, int, Row, int]:
+def first_of(message: bytes) -> tuple[int, int, TableSizes, int]:
     """Return (number of the first record, offset, definitions needed, step) of a frame.
 
     The offset is that of the frame's payload in the record: above 0 for later fragments of a large
     record, which need no definitions of their own. The step is the lowest of all rows. Raises
     FrameError if `message` is no frame.
     """
-    head = _frame(message).head
+    head = kept_frame(message).head
     columns = head.columns
-    needs = Row(*(max(column, default=0) + 1 for column in _numbers(columns)))
     offset = head.fragment.offset if head.HasField("fragment") else 0
-    return head.first, offset, needs if not offset else Row(0, 0, 0), min(columns.step, default=0)
+    needs = TableSizes(0, 0, 0)
+    if not offset:
+        needs = TableSizes(*(max(column, default=0) + 1 for column in _numbers(columns)))
+    return head.first, offset, needs, min(columns.step, default=0)
 
 
-def defined(definitions: Iterable[bytes]) -> Row:
+def table_sizes(definitions: Iterable[bytes]) -> TableSizes:
     """Return how many series, layouts and phases the definition messages define together."""
-    requests = [parse_request(message).define for message in definitions]  # type: ignore[union-attr]
-    return Row(
-        sum(len(one.series) for one in requests),
-        sum(len(one.layouts) for one in requests),
-        sum(len(one.phases) for one in requests),
+    tables = [kept_definition(message) for message in definitions]
+    return TableSizes(
+        sum(len(one.series) for one in tables),
+        sum(len(one.layouts) for one in tables),
+        sum(len(one.phases) for one in tables),
     )
 
 
@@ -52,7 +54,7 @@ def renumbered(message: bytes, back: int) -> bytes:
     """Return a frame's message with the numbers of its records lowered by `back`."""
     if not back:
         return message
-    head, payload = _frame(message)
+    head, payload = kept_frame(message)
     head.first -= back
     head.payload = b""
     return b"".join(join(head.SerializeToString(), [payload]))
@@ -62,8 +64,17 @@ def _numbers(columns: Columns) -> tuple[Iterable[int], Iterable[int], Iterable[i
     return columns.series, columns.layout, columns.phase
 
 
-def _frame(message: bytes) -> Framed:
+def kept_frame(message: bytes) -> Framed:
+    """Return the frame in a serialised message. Raises FrameError if `message` is no frame."""
     frame = parse_request(message)
     if not isinstance(frame, Framed):
         raise FrameError("a message that was kept as a frame is no frame")
     return frame
+
+
+def kept_definition(message: bytes) -> Define:
+    """Return the definitions in a serialised message. Raises FrameError if `message` is a frame."""
+    request = parse_request(message)
+    if isinstance(request, Framed):
+        raise FrameError("a frame stands where definitions are")
+    return request.define

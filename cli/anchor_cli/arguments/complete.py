@@ -21,32 +21,32 @@ _PATIENCE = 2.0  # seconds for a collector, or a disk, that does not answer
 
 def run_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the names of runs in the store that start with what was typed."""
-    return _Place(ctx).offer(lambda place: place.runs(), incomplete)
+    return _NamedRun(ctx).offer(lambda named: named.runs(), incomplete)
 
 
 def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the selectors (name@kind) of the run's tensors that start with what was typed."""
-    return _Place(ctx).offer(lambda place: place.selectors(), incomplete)
+    return _NamedRun(ctx).offer(lambda named: named.selectors(), incomplete)
 
 
 def modes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the modes that the run recorded with and that start with what was typed."""
-    return _Place(ctx).offer(lambda place: place.modes(), incomplete)
+    return _NamedRun(ctx).offer(lambda named: named.modes(), incomplete)
 
 
 def phases(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the phases of the run that start with what was typed."""
-    return _Place(ctx).offer(lambda place: place.phases(), incomplete)
+    return _NamedRun(ctx).offer(lambda named: named.phases(), incomplete)
 
 
 def formats(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the number formats that `--as` takes and that start with what was typed."""
     from anchorlib.summary import FORMATS
 
-    return _Place(ctx).offer(lambda _: FORMATS, incomplete)
+    return _NamedRun(ctx).offer(lambda _: FORMATS, incomplete)
 
 
-class _Place:
+class _NamedRun:
     """The store and the run that the unfinished command line names, and what they offer."""
 
     def __init__(self, ctx: typer.Context) -> None:
@@ -57,7 +57,7 @@ class _Place:
         given = ctx.params.get("run") or (several[-1] if several else None)
         self._given: str | None = given or next(iter(ctx.args), None)
 
-    def offer(self, find: Callable[[_Place], Iterable[str]], incomplete: str) -> list[str]:
+    def offer(self, find: Callable[[_NamedRun], Iterable[str]], incomplete: str) -> list[str]:
         """Calls `find` and returns, sorted, what of its result begins with `incomplete`.
 
         [] where `find` fails, or takes longer than two seconds.

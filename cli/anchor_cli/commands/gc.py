@@ -106,7 +106,7 @@ def collect(
         note_unfinished(keeper.finish())
     known, problems = _known(keeper, store)
     going = chosen(known, limits)
-    removals = _Told(going if dry_run else [], dry_run)
+    removals = _Removals(going if dry_run else [], dry_run)
     try:
         for run in () if dry_run else going:
             removals.remove(keeper, run, problems)
@@ -123,7 +123,7 @@ def collect(
 
 
 @dataclass(slots=True)
-class _Told:
+class _Removals:
     """Removes runs, and collects what is printed about it.
 
     gone: the runs that were removed, or with `--dry-run` would be. dry: whether --dry-run is given.

@@ -16,9 +16,9 @@ import typer
 
 from anchor_cli.arguments import JsonOption, RunArgument, StoreOption, examples
 from anchor_cli.commands.rm import note_unfinished
-from anchor_cli.commands.verify import verified
 from anchor_cli.progress import progress
 from anchor_cli.terminal import counted, document, emit, this_screen
+from anchor_cli.verification import verified
 
 if TYPE_CHECKING:
     from anchorlib.store import FoundRun
@@ -78,7 +78,7 @@ def repair_run(
     _check_whole(stored_run)
     if name is not None:
         check_run_name(name)
-    work = _Work(stored_run, place, known, name, dry_run, sorted(set(drop_rank or ())))
+    work = _Repair(stored_run, place, known, name, dry_run, sorted(set(drop_rank or ())))
     work.finish()
     work.drop()
     with progress(f"looking at {known}") as tick:
@@ -126,7 +126,7 @@ class _Rank:
     problems: list[str] = field(default_factory=list)
     damaged: bool = False
 
-    def line(self, work: _Work) -> str:
+    def line(self, work: _Repair) -> str:
         """Returns the line that is printed about this rank."""
         from anchorlib.names import escape
 
@@ -146,7 +146,7 @@ class _Rank:
 
 
 @dataclass(slots=True)
-class _Work:
+class _Repair:
     """One run of the command: its options, and the results so far.
 
     run, store: the damaged run. name: `--as`, the new run; None repairs in place. dry: --dry-run.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anchor_cli.imports.dumps import SUFFIXES, Dump, read
-from anchor_cli.imports.placing import DumpPlace, Placing, natural
+from anchor_cli.imports.placing import DumpCoordinates, Placing, natural
 from anchor_cli.progress import Tick
 from anchor_cli.terminal import counted, note, steps_of
 from anchorlib.block import block_of
@@ -53,9 +53,9 @@ class Import:
         """
         dumps = self._placed(placing)
         try:
-            for number, (file, place) in enumerate(dumps):
+            for number, (file, at) in enumerate(dumps):
                 tick(number, len(dumps))
-                self._one(file, place)
+                self._one(file, at)
             for writer in self._writers.values():
                 self.left_out += writer.left_out.records
                 writer.close()
@@ -90,14 +90,14 @@ class Import:
             f" from {counted(self.files, 'file')}, in {escape(str(self.store))}"
         )
 
-    def _placed(self, placing: Placing) -> list[tuple[Path, DumpPlace]]:
+    def _placed(self, placing: Placing) -> list[tuple[Path, DumpCoordinates]]:
         """Returns the files to import, with step, name, … of each, in the order of recording.
 
         That is by step and pass, values before gradients, then by path. Other files are added to
         `skipped`.
         """
         dumps = [
-            (file, place) for file in _files(self.root) if (place := self._place(file, placing))
+            (file, at) for file in _files(self.root) if (at := self._coordinates(file, placing))
         ]
         dumps.sort(
             key=lambda one: (
@@ -107,35 +107,35 @@ class Import:
         )
         return dumps
 
-    def _place(self, file: Path, placing: Placing) -> DumpPlace | None:
+    def _coordinates(self, file: Path, placing: Placing) -> DumpCoordinates | None:
         if file.suffix.lower() not in SUFFIXES:
             self._skip(file, f"is none of {' '.join(SUFFIXES)}")
             return None
         try:
-            place = placing.of_path(file.relative_to(self.root).with_suffix("").as_posix())
+            at = placing.of_path(file.relative_to(self.root).with_suffix("").as_posix())
         except OptionError as error:
             self._skip(file, str(error))
             return None
-        if place is None:
+        if at is None:
             self._skip(file, "does not match --step-pattern")
-        return place
+        return at
 
     def _skip(self, file: Path, why: str) -> None:
         name = str(file.relative_to(self.root))
         self.skipped[name] = why
         note(f"skipped {escape(name)}: {why}")
 
-    def _one(self, file: Path, place: DumpPlace) -> None:
+    def _one(self, file: Path, at: DumpCoordinates) -> None:
         try:
             time_ns = file.stat().st_mtime_ns
             dumps, others = read(file)
             # Values before gradients, where a file has both.
             placed = sorted(
-                ((place.of(dump.keys), dump) for dump in dumps),
+                ((at.of(dump.keys), dump) for dump in dumps),
                 key=lambda one: one[0].kind != "value",
             )
-            for at, _ in placed:
-                check_name(at.name)
+            for coordinates, _ in placed:
+                check_name(coordinates.name)
         except (InvalidNameError, UnsupportedError) as error:
             self._skip(file, str(error))
             return
@@ -149,8 +149,8 @@ class Import:
         self._write(placed, time_ns)
         self.files += 1
 
-    def _write(self, placed: Sequence[tuple[DumpPlace, Dump]], time_ns: int) -> None:
-        records = [self._record(place, dump, time_ns) for place, dump in placed]
+    def _write(self, placed: Sequence[tuple[DumpCoordinates, Dump]], time_ns: int) -> None:
+        records = [self._record(at, dump, time_ns) for at, dump in placed]
         # All tensors of a file belong to one rank, so that one block holds them.
         block = block_of(records)
         self._writer(records[0].rank).write_block(block)
@@ -161,24 +161,22 @@ class Import:
         self.steps |= {record.step for record in records}
         self.tensors |= {(record.name, record.kind) for record in records}
 
-    def _record(self, place: DumpPlace, dump: Dump, time_ns: int) -> Record:
-        call = self._calls.get(
-            key := (place.rank, place.step, place.pass_index, place.name, place.kind), 0
-        )
-        order = self._orders.get(place.rank, 0)
-        self._calls[key], self._orders[place.rank] = call + 1, order + 1
+    def _record(self, at: DumpCoordinates, dump: Dump, time_ns: int) -> Record:
+        call = self._calls.get(key := (at.rank, at.step, at.pass_index, at.name, at.kind), 0)
+        order = self._orders.get(at.rank, 0)
+        self._calls[key], self._orders[at.rank] = call + 1, order + 1
         return Record(
-            name=place.name,
-            kind=place.kind,
+            name=at.name,
+            kind=at.kind,
             mode="all",
-            coordinates=Coordinates(place.step, place.pass_index, call),
+            coordinates=Coordinates(at.step, at.pass_index, call),
             order=order,
             time_ns=time_ns,
             dtype=dump.dtype,
             shape=dump.raw.shape,
             raw=dump.raw,
             summary=summarise(dump.raw, dump.dtype),
-            rank=place.rank,
+            rank=at.rank,
         )
 
     def _writer(self, rank: int) -> Writer:

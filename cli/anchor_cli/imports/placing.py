@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from anchorlib.errors import OptionError
 from anchorlib.names import escape, is_kind, split
 
-__all__ = ["DumpPlace", "Placing", "natural"]
+__all__ = ["DumpCoordinates", "Placing", "natural"]
 
 _START, _END = r"(?:^|(?<=[/._\-]))", r"(?=$|[/._\-])"
 _STEPS = [
@@ -48,7 +48,7 @@ _NAMELESS = "tensor"
 
 
 @dataclass(frozen=True, slots=True)
-class DumpPlace:
+class DumpCoordinates:
     """What a tensor file is a record of, as its path says: step, pass, rank, name and kind.
 
     name: without the keys inside the file; `of` adds them.
@@ -60,8 +60,8 @@ class DumpPlace:
     name: str = ""
     kind: str = "value"
 
-    def of(self, keys: Sequence[str]) -> DumpPlace:
-        """Returns the place of the tensor that the file has under these keys (of nested dicts).
+    def of(self, keys: Sequence[str]) -> DumpCoordinates:
+        """Returns the coordinates of the tensor that the file has under these (nested) keys.
 
         The keys are appended to the name, and may also say the kind, as "fc1.grad".
         """
@@ -87,7 +87,7 @@ class Placing:
     def __init__(self, pattern: str | None = None) -> None:
         self._pattern = None if pattern is None else _compiled(pattern)
 
-    def of_path(self, path: str) -> DumpPlace | None:
+    def of_path(self, path: str) -> DumpCoordinates | None:
         """Returns step, name, … for a path; None where the user's pattern does not match it.
 
         path: relative to the folder, with "/", without suffix. Raises OptionError for an invalid
@@ -105,17 +105,17 @@ def natural(text: str) -> list[tuple[int, str]]:
     ]
 
 
-def _by_rule(path: str) -> DumpPlace:
+def _by_rule(path: str) -> DumpCoordinates:
     pass_index, path = _number(_PASS, path)
     rank, path = _number(_RANK, path)
     step = None
     for pattern in _STEPS:
         if step is None:
             step, path = _number(pattern, path)
-    return DumpPlace(step or 0, pass_index or 0, rank or 0, name=_dotted(path))
+    return DumpCoordinates(step or 0, pass_index or 0, rank or 0, name=_dotted(path))
 
 
-def _by_pattern(path: str, pattern: re.Pattern[str]) -> DumpPlace | None:
+def _by_pattern(path: str, pattern: re.Pattern[str]) -> DumpCoordinates | None:
     match = pattern.search(path)
     if match is None:
         return None
@@ -131,7 +131,7 @@ def _by_pattern(path: str, pattern: re.Pattern[str]) -> DumpPlace | None:
         kind = "grad"
     elif not is_kind(kind):
         raise OptionError(f"the kind of {escape(path)} is {escape(kind)}, which is none")
-    return DumpPlace(step, pass_index, rank, name, kind)
+    return DumpCoordinates(step, pass_index, rank, name, kind)
 
 
 def _number(pattern: re.Pattern[str], path: str) -> tuple[int | None, str]:

@@ -42,7 +42,7 @@ def put(queue, device, n, nbytes=NBYTES, fields=(), *, fill=True):
         stream = queue.stream("x", "value", "all", "train", keeps=True)
         layout = queue.layout("uint8", array.shape)
         source = array.ctypes.data if device is None else Later(device, array, fields)
-        queue.put(source, nbytes, stream, layout, (n, 0, 0), n)
+        queue.records.put(source, nbytes, stream, layout, (n, 0, 0), n)
     if fill:
         queue.fill()
 
@@ -195,7 +195,7 @@ def test_training_waits_for_the_stream_where_the_ring_is_full_of_copies(device):
     queue.flush(10)
     assert steps(sink) == list(range(50))
     assert are_whole(sink)
-    assert queue.blocked_seconds > 0
+    assert queue.records.blocked_seconds > 0
     assert queue.close(5) == 0
     device.closed = True
 
@@ -222,7 +222,7 @@ def test_copies_that_wait_fill_the_ring_as_other_records_do(device, on_full):
         put(queue, device, n)
     if on_full == "raise":
         with pytest.raises(QueueFullError):
-            queue.check()
+            queue.records.check()
     device.run()
     queue.flush(10)
     bare = [record for record in sink.records if record.raw is None]

@@ -97,7 +97,7 @@ def test_blocking_holds_training_until_there_is_room_and_loses_nothing(caplog):
         put(queue, item(n, 40))
     assert queue.close(10) == 0
     assert steps(sink) == list(range(20))
-    assert queue.blocked_seconds > 0.1
+    assert queue.records.blocked_seconds > 0.1
     assert caplog.text.count("training waits") == 1
 
 
@@ -147,7 +147,7 @@ def test_values_that_find_no_room_are_summarised_on_the_drain_thread(monkeypatch
         made_by.add(threading.current_thread().name)
         return figures_of(*values)
 
-    monkeypatch.setattr("anchorlib.recorder.drain.figures_of", noted)
+    monkeypatch.setattr("anchorlib.recorder.slot_records.figures_of", noted)
     sink = GatedSink(open_gate=False)
     queue = knowing(queue_to(sink, limit_bytes=8 * ROW, on_full="drop"))
     for n in range(20):
@@ -163,8 +163,8 @@ def test_raising_tells_at_the_next_check_once():
     for n in range(5):
         put(queue, item(n, 90))
     with pytest.raises(QueueFullError, match="x@value"):
-        queue.check()
-    queue.check()
+        queue.records.check()
+    queue.records.check()
     sink.gate.set()
     queue.close(10)
 
@@ -192,7 +192,7 @@ def test_one_record_that_cannot_be_made_does_not_cost_the_others(monkeypatch):
             raise ValueError("bad")
         return figures_of(values, *rest)
 
-    monkeypatch.setattr("anchorlib.recorder.drain.figures_of", picky)
+    monkeypatch.setattr("anchorlib.recorder.slot_records.figures_of", picky)
     sink = MemorySink()
     queue = queue_to(sink)
     for n in range(3):
@@ -410,14 +410,14 @@ def test_records_from_several_threads_all_arrive():
 def test_what_a_signal_handler_puts_inside_a_put_is_counted_and_harms_nothing(monkeypatch):
     sink = MemorySink()
     queue = knowing(queue_to(sink))
-    copy = queue._producer.copy
+    copy = queue.records._producer.copy
 
     def interrupted(*place):
-        monkeypatch.setattr(queue._producer, "copy", copy)
+        monkeypatch.setattr(queue.records._producer, "copy", copy)
         put(queue, item(7))  # as a handler does that runs between two lines of the put
         copy(*place)
 
-    monkeypatch.setattr(queue._producer, "copy", interrupted)
+    monkeypatch.setattr(queue.records._producer, "copy", interrupted)
     for step in (1, 2):
         put(queue, item(step))
     assert queue.close(5) == 0
@@ -434,11 +434,11 @@ def test_a_session_closes_while_another_thread_waits_for_a_flush():
         put(queue, item(step))
     assert sink.taken.wait(10)
     n = 0
-    while not queue._teller._unsaid:  # statements fill the room that is left
+    while not queue._placer._unplaced:  # statements fill the room that is left
         n += 1
         queue.header({f"key{n}": "x" * 5000})
         with queue.lock:
-            queue._teller.say(0.0)
+            queue._placer.place_statements(0.0)
 
     def flush():
         with suppress(FlushTimeoutError):  # the session closed before it was done
@@ -449,9 +449,9 @@ def test_a_session_closes_while_another_thread_waits_for_a_flush():
     closing = threading.Thread(target=queue.close, args=(0.1,))
     closing.start()
     until = time.monotonic() + 10
-    while not queue._closing and time.monotonic() < until:
+    while not queue.records.closing and time.monotonic() < until:
         time.sleep(0.01)
-    assert queue._closing  # though the flush still waits
+    assert queue.records.closing  # though the flush still waits
     sink.gate.set()
     for thread in (flushing, closing):
         thread.join(30)

@@ -91,7 +91,7 @@ def test_an_interruption_between_ring_and_books_keeps_no_large_record_waiting(mo
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(queue, "placed", interrupted)
+        patch.setattr(queue.records, "placed", interrupted)
         with pytest.raises(Interrupted):
             put(queue, item(0))
     queue.flush(5)
@@ -300,7 +300,7 @@ def test_threads_that_anchor_other_shapes_by_one_name_mix_nothing_up(store, plac
 def test_a_statement_that_cannot_be_read_costs_no_record(caplog):
     sink = MemorySink()
     queue = knowing(queue_to(sink))
-    queue._teller._tell(b"\xff no JSON")
+    queue._placer._place(b"\xff no JSON")
     put(queue, item(0))
     queue.close(5)
     assert steps(sink) == [0]

@@ -8,7 +8,7 @@ from anchor_server import Collector
 from anchorlib.errors import DamagedError
 from anchorlib.operations import read_entries
 from anchorlib.reading import open_run
-from anchorlib.recorder import teller, thread_queue
+from anchorlib.recorder import statement_placer, thread_queue
 from anchorlib.recorder.statement_json import statement
 from anchorlib.sinks import MemorySink, RunOptions, open_sink, push
 from anchorlib.sinks.remote import RemoteSink
@@ -71,7 +71,7 @@ def test_the_queue_passes_on_each_structure_whole_however_many_were_stated_befor
     def structure(number):
         return {"structure": f"{number:032x}", "ops": [{"op": f"aten.op{number}.default"}]}
 
-    stated = [structure(number) for number in range(3 * teller._STRUCTURES)]
+    stated = [structure(number) for number in range(3 * statement_placer._STRUCTURES)]
     sink = MemorySink()
     queue = thread_queue(sink, limit_bytes=100_000, on_full="block")
     for _trace in range(2):
@@ -84,7 +84,7 @@ def test_the_queue_passes_on_each_structure_whole_however_many_were_stated_befor
 def test_the_text_of_a_structure_is_made_once(monkeypatch):
     made = []
     monkeypatch.setattr(
-        teller, "statement", lambda *parts: made.append(parts[3]) or statement(*parts)
+        statement_placer, "statement", lambda *parts: made.append(parts[3]) or statement(*parts)
     )
     sink = MemorySink()
     queue = thread_queue(sink, limit_bytes=100_000, on_full="block")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from anchorlib.block import block_of
 from anchorlib.record import Record
-from anchorlib.spool.dead_spool import Load
+from anchorlib.spool.dead_spool import SpoolContent
 from anchorlib.spool.destination import Destination
 from anchorlib.spool.disk import Disk
 from anchorlib.spool.format import Damaged, entry_at, next_good
@@ -186,8 +186,8 @@ def good_records(folder: Path) -> tuple[list[int], int]:
     """The records that a damaged spool still gives, and how many are known to be lost."""
     work = OwnedSpool.take(folder)
     changed = threading.Condition()
-    load = Load(work, Destination("somewhere"), changed)
-    frames, decoder, defined, found = load.frames, Decoder(), 0, []
+    content = SpoolContent(work, Destination("somewhere"), changed)
+    frames, decoder, defined, found = content.frames, Decoder(), 0, []
     frames.rewind()
     frames.commit(0)
     while (frame := frames.first()) is not None:
@@ -199,7 +199,7 @@ def good_records(folder: Path) -> tuple[list[int], int]:
         assert framed.head.first == len(found)  # no hole is left in the numbers
         found += [record.step for record in records_of(decoder.block(framed))]
         frames.advance()
-    load.damage()
+    content.damage()
     frames.close()
     work.release()
     return found, frames.lost

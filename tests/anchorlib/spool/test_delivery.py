@@ -11,7 +11,7 @@ import pytest
 from anchorlib.block import block_of
 from anchorlib.errors import RunBusyError
 from anchorlib.record import Edges, Gap
-from anchorlib.spool.dead_spool import Load
+from anchorlib.spool.dead_spool import SpoolContent
 from anchorlib.spool.destination import Destination
 from anchorlib.spool.segments import Segments
 from anchorlib.spool.spools import OwnedSpool
@@ -141,14 +141,14 @@ def test_a_backlog_of_more_segments_than_files_may_be_open_opens(tmp_path):
     left.die()
     assert len(segments(left.folder)) == 2_500
     work = OwnedSpool.take(left.folder)
-    load = Load(work, Destination("somewhere"), threading.Condition())
-    load.frames.rewind()
-    load.frames.commit(2_490)
-    load.frames.tidy()
-    first = load.frames.first()
-    assert (load.notes.end, first.end if first else 0) == (2_500, 2_491)
+    content = SpoolContent(work, Destination("somewhere"), threading.Condition())
+    content.frames.rewind()
+    content.frames.commit(2_490)
+    content.frames.tidy()
+    first = content.frames.first()
+    assert (content.notes.end, first.end if first else 0) == (2_500, 2_491)
     assert len(segments(left.folder)) == 11  # one more than those that are needed
-    load.frames.close()
+    content.frames.close()
     work.release()
 
 

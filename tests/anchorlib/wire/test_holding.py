@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anchorlib.block import block_of
 from anchorlib.store import Writer
-from anchorlib.wire import Encoder, MemoryFrames, StoredStretch, doubts
+from anchorlib.wire import Encoder, MemoryFrames, StoredStretch, unconfirmed_ranges
 from tests.anchorlib.wire.strategies import records
 from tests.seeds import examples
 from tests.writing import put
@@ -23,7 +23,7 @@ def questions(found, frame_bytes, links):
     frames = MemoryFrames(0, encoder.definitions)
     for frame in encoder.encode(block_of(found)):
         frames.append(frame)
-    return list(doubts(frames.held(0), links))
+    return list(unconfirmed_ranges(frames.held(0), links))
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_who_finds_nobody_in_time_gives_each_one_twice_as_long():
         waits.append(route.seconds)
         route.move()
     assert waits == [1, 1, 2, 2, 4, 4]
-    route.get_on()
+    route.note_progress()
     assert route.seconds == 1.0
 
 

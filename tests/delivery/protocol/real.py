@@ -14,7 +14,7 @@ from typing import Any
 
 from anchor_server.fragment_memory import FragmentMemory
 from anchor_server.limits import NO_LIMITS
-from anchor_server.rank_holders import RankHolders, Tenancy
+from anchor_server.rank_holders import HeldRank, RankHolders
 from anchor_server.refusal_counts import Caller
 from anchor_server.roster import Seat
 from anchor_server.stream import RankStream
@@ -23,7 +23,7 @@ from anchor_server.tokens import ALL_RIGHTS, EVERY_RUN, Grant
 from anchorlib.block import block_of
 from anchorlib.errors import AnchorError, RunExistsError
 from anchorlib.spool import make_spool
-from anchorlib.spool.dead_spool import Load
+from anchorlib.spool.dead_spool import SpoolContent
 from anchorlib.spool.delivery import _Draining, deliver
 from anchorlib.spool.destination import Destination
 from anchorlib.spool.spools import OwnedSpool, WrittenSpool
@@ -79,19 +79,19 @@ class Delivery:
     def __init__(self, folder: Path, store: Path) -> None:
         self._work = OwnedSpool.take(folder)
         try:
-            self._load = Load(self._work, Destination(str(store)), threading.Condition())
-            self.hello = self._load.hello(past_attempts(RUN, 0, str(store)))
+            self._content = SpoolContent(self._work, Destination(str(store)), threading.Condition())
+            self.hello = self._content.hello(past_attempts(RUN, 0, str(store)))
         except BaseException:
             self._work.release()
             raise
-        self.outbox: Outbox = _Draining(self._load)
+        self.outbox: Outbox = _Draining(self._content)
         self.outbox._window = WINDOW
 
     def finish(self) -> None:
-        self._load.finish()
+        self._content.finish()
 
     def die(self) -> None:
-        self._load.frames.close()
+        self._content.frames.close()
         self._work.release()
 
 
@@ -101,13 +101,13 @@ class Served:
     def __init__(self, ranks: RankHolders, hello: Hello) -> None:
         self._stack = contextlib.ExitStack()
         given = (hello, Caller("ipv4:127.0.0.1:1"), _GRANT, lambda _: None)
-        self._tenancy: Tenancy = self._stack.enter_context(ranks.tenancy(*given))
+        self._held: HeldRank = self._stack.enter_context(ranks.hold(*given))
         seat = Seat(RUN, 0, "here", 0)
-        self._stream = RankStream(self._tenancy, Decoder(), FragmentMemory(), Tally(), seat)
+        self._stream = RankStream(self._held, Decoder(), FragmentMemory(), Tally(), seat)
 
     @property
     def resume(self) -> PushReply:
-        writer = self._tenancy.writer
+        writer = self._held.writer
         return PushReply(resume=Resume(committed=writer.committed, attempt=writer.attempt))
 
     def deal(self, bundle: list[bytes]) -> list[PushReply]:
@@ -127,8 +127,8 @@ class Served:
             block = self._stream._decode(framed)
             assert block is not None
             new = block.after(self._stream.committed - framed.head.first)
-            self._tenancy.writer.write_block(next(iter(new.cut([0, rows]))))
-        self._tenancy.writer.abandon()
+            self._held.writer.write_block(next(iter(new.cut([0, rows]))))
+        self._held.writer.abandon()
         self.end()
 
     def end(self) -> None:

@@ -63,7 +63,7 @@ class Rules:
     # -- the writer: anchorlib.wire.outbox, anchorlib.wire.holding
 
     def questions(self, outbox: Outbox, spool: Spool, said: Resume) -> tuple[Confirm, ...]:
-        """What has to be confirmed before anything is let go of (holding.doubts)."""
+        """What has to be confirmed before anything is let go of (holding.unconfirmed_ranges)."""
         known = min([outbox.committed, *(first for _, first, _ in outbox.links)])
         links = (*outbox.links, (said.attempt, 0, said.committed))
         asked = []
@@ -108,10 +108,10 @@ class Rules:
         """Whether Last is due, every frame being sent."""
         return outbox.ends and not outbox.said_last
 
-    # -- the spool: anchorlib.spool: spooled_frames, segments, load, stored_attempts
+    # -- the spool: anchorlib.spool: spooled_frames, segments, dead_spool, stored_attempts
 
     def place(self, outbox: Outbox, spool: Spool, number: int) -> int:
-        """A record's number on the wire (Holes.place)."""
+        """A record's number on the wire (Holes.to_wire)."""
         return number - spool.hole - outbox.base
 
     def kept(self, spool: Spool, number: int, *, live: bool) -> tuple[Frame, ...]:
@@ -137,7 +137,7 @@ class Rules:
         return heir_among(spool.secret, [PastAttempt(a.claim, len(a.rows), 0) for a in attempts])
 
     def delivery(self, state: State, number: int) -> Outbox | None:
-        """How a spool that was left is pushed (Load.hello); None where it may not begin there."""
+        """How a left spool is pushed (SpoolContent.hello); None where it may not begin there."""
         spool = state.spool(number)
         heir = self.heir(spool, state.attempts)
         if heir is None:

@@ -16,17 +16,17 @@ from anchorlib.recorder.statement_json import layout_definition, statement, stre
 from anchorlib.recorder.statements import PendingStatements
 from anchorlib.recorder.worker import Worker
 
-__all__ = ["TOLD_BYTES", "Teller"]
+__all__ = ["STATEMENT_BYTES", "StatementPlacer"]
 
-TOLD_BYTES: Final = 1 << 20
+STATEMENT_BYTES: Final = 1 << 20
 """Bytes of a ring's payload for definitions and statements, beside the room for records."""
 
-_SAY_SECONDS: Final = 0.05  # at least, between two times that statements are placed
+_PAUSE_SECONDS: Final = 0.05  # at least, between two times that statements are placed
 _STRUCTURES: Final = 64  # texts that are kept, of some 100 kB each at most
 _TOGETHER: Final = 100  # gaps, or statements of lineage, in one slot
 
 
-class Teller:
+class StatementPlacer:
     """Places definitions and statements in a ring. The caller holds the queue's lock.
 
     waits: returns whether to wait for room where the ring has none for a definition.
@@ -51,9 +51,9 @@ class Teller:
         self._streams: dict[tuple[str, str, str, str], int] = {}
         self.kept: list[tuple[tuple[str, str, str], bool]] = []
         self._layouts: dict[tuple[str, tuple[int, ...]], int] = {}
-        self._unsaid: deque[bytes] = deque()
+        self._unplaced: deque[bytes] = deque()
         self._structures: dict[str, bytes] = {}
-        self._said = 0.0
+        self._last_placed = 0.0
 
     # -- definitions
 
@@ -83,13 +83,13 @@ class Teller:
         return number
 
     def _define(self, text: bytes) -> bool:
-        while not self._tell(text, defines=True):
+        while not self._place(text, defines=True):
             if self._producer.placing or not self._waits():
                 return False
             self._pause()
         return True
 
-    def _tell(self, text: bytes, *, defines: bool = False) -> bool:
+    def _place(self, text: bytes, *, defines: bool = False) -> bool:
         """Place the JSON of a statement or definition in the ring; return whether it had room."""
         producer = self._producer
         if producer.placing:
@@ -101,46 +101,46 @@ class Teller:
                 # The worker keeps the definition before a drain can consume its slot and die.
                 if defines:
                     self._worker.defined(self._ring[Word.PUBLISHED], text)
-                producer.publish(pos, len(text), 0, 0, (0, 0, 0), 0, kind=SlotKind.TOLD)
+                producer.publish(pos, len(text), 0, 0, (0, 0, 0), 0, kind=SlotKind.STATEMENT)
         return pos >= 0
 
     # -- statements
 
-    def say_sometimes(self) -> None:
+    def place_statements_if_due(self) -> None:
         """Place the waiting statements in the ring, unless that was done less than 50 ms ago."""
         now = time.monotonic()
-        if now - self._said >= _SAY_SECONDS:
-            self._said = now
-            self.say(0.0)
+        if now - self._last_placed >= _PAUSE_SECONDS:
+            self._last_placed = now
+            self.place_statements(0.0)
 
-    def say(self, seconds: float | None) -> None:
+    def place_statements(self, seconds: float | None) -> None:
         """Place the waiting statements in the ring; those without room go on waiting.
 
         seconds: how long to wait for room; None waits as long as it takes.
         """
-        self._write_down()
+        self._encode_pending()
         end = None if seconds is None else time.monotonic() + seconds
-        while self._unsaid and not (self._worker.is_over or self._producer.placing):
-            if self._tell(self._unsaid[0]):
-                self._unsaid.popleft()
-            elif len(self._unsaid[0]) > self._ring.payload_bytes:
+        while self._unplaced and not (self._worker.is_over or self._producer.placing):
+            if self._place(self._unplaced[0]):
+                self._unplaced.popleft()
+            elif len(self._unplaced[0]) > self._ring.payload_bytes:
                 self._losses.warn_once(
-                    "large", f"a statement of {len(self._unsaid.popleft())} bytes was left out"
+                    "large", f"a statement of {len(self._unplaced.popleft())} bytes was left out"
                 )
             elif end is None or time.monotonic() < end:
                 self._pause()
             else:
                 break
 
-    def _write_down(self) -> None:
-        telling = self._statements.take(again=False)
-        for at in range(0, len(telling.gaps), _TOGETHER):
-            self._unsaid.append(statement(telling.gaps[at : at + _TOGETHER], (), {}))
-        for at in range(0, len(telling.edges), _TOGETHER):
-            self._unsaid.extend(_lineage(telling.edges[at : at + _TOGETHER]))
-        if telling.header:
-            self._unsaid.append(statement((), (), telling.header))
-        self._unsaid.extend(map(self._of_operations, telling.operations))
+    def _encode_pending(self) -> None:
+        batch = self._statements.take(again=False)
+        for at in range(0, len(batch.gaps), _TOGETHER):
+            self._unplaced.append(statement(batch.gaps[at : at + _TOGETHER], (), {}))
+        for at in range(0, len(batch.edges), _TOGETHER):
+            self._unplaced.extend(_lineage(batch.edges[at : at + _TOGETHER]))
+        if batch.header:
+            self._unplaced.append(statement((), (), batch.header))
+        self._unplaced.extend(map(self._of_operations, batch.operations))
 
     def _of_operations(self, entry: Entry) -> bytes:
         """Return the JSON of a statement with one entry of the log of traced operations.
@@ -160,12 +160,12 @@ class Teller:
 
 
 def _lineage(edges: list[Edges]) -> list[bytes]:
-    """Return the JSON of lineage, in statements of at most TOLD_BYTES each.
+    """Return the JSON of lineage, in statements of at most STATEMENT_BYTES each.
 
     A statement with a single entry may be larger.
     """
     text = statement((), edges, {})
-    if len(text) <= TOLD_BYTES or len(edges) < 2:
+    if len(text) <= STATEMENT_BYTES or len(edges) < 2:
         return [text]
     middle = len(edges) // 2
     return _lineage(edges[:middle]) + _lineage(edges[middle:])
