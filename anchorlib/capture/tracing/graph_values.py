@@ -13,7 +13,7 @@ import torch
 
 from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, GraphOp, NodeOutput
 from anchorlib.capture.tracing.kept_values import Keeping
-from anchorlib.capture.tracing.sights import Sight
+from anchorlib.capture.tracing.step_state import OpContext
 from anchorlib.capture.tracing.value_selection import Called
 from anchorlib.operations import made_kinds, taken_kind
 
@@ -40,7 +40,7 @@ def places_of(keeping: Keeping, graph: CompilerGraph, modules: Iterable[str]) ->
 def keep_op(
     keeping: Keeping,
     op: GraphOp,
-    sight: Sight,
+    context: OpContext,
     pass_index: int,
     kept: Mapping[NodeOutput, torch.Tensor],
     written: Sequence[torch.Tensor],
@@ -50,7 +50,7 @@ def keep_op(
     kept: the copies of the tensors that were seen. written: the inputs of the graph that the
     operation wrote in place.
     """
-    called = Called(op.op, sight.origin, sight.module)
+    called = Called(op.op, context.origin, context.module)
     keeping.begin(called, pass_index)
     for form, output in zip(op.inputs, op.takes, strict=True):
         _keep(keeping, called, taken_kind(form[0]), kept.get(output))
@@ -60,12 +60,12 @@ def keep_op(
         _keep(keeping, called, kind, made)
 
 
-def miss_op(keeping: Keeping, op: GraphOp, sight: Sight) -> None:
+def miss_op(keeping: Keeping, op: GraphOp, context: OpContext) -> None:
     """Note in the log that selected outputs of an operation are not recorded.
 
     The operation is of a graph that a backend runs unseen.
     """
-    called = Called(op.op, sight.origin, sight.module)
+    called = Called(op.op, context.origin, context.module)
     for kind in made_kinds(form[0] for form in op.outputs):
         keeping.miss(called, kind, UNSEEN)
 

@@ -1,4 +1,4 @@
-"""Hearing: receives what torch logs, without showing the program messages it did not ask for."""
+"""Receives what torch logs, without showing the program messages that it did not ask for."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 
 from anchorlib.torch_private import loggers_of
 
-__all__ = ["Hearing"]
+__all__ = ["LogListener"]
 
 
 _OURS: Final = logging.DEBUG - 1
 """The level that a logger has while it is listened to: programs choose DEBUG, and nothing below."""
 
 
-class Hearing(logging.Filter):
+class LogListener(logging.Filter):
     """A logging filter that hands each message to a function before the logger handles the message.
 
     As a filter it is called before any handler is, so the program's own handlers, and those of

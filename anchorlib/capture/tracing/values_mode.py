@@ -26,7 +26,7 @@ class ValuesMode(OpMode):
         begun = super()._begin(*called)
         if begun is not None:
             given = zip(begun.arguments.names, begun.arguments.tensors, begun.makers, strict=True)
-            written = [(name, x) for name, x, maker in given if not self._sights.is_blank(maker)]
+            written = [(name, x) for name, x, maker in given if not self._state.is_blank(maker)]
             names, tensors = [name for name, _ in written], [x for _, x in written]
             self._keeping.before(_called(begun), begun.pass_index, names, tensors)
         return begun
@@ -37,7 +37,7 @@ class ValuesMode(OpMode):
             return
         # The entry that was just added says which tensors the operation made, beyond those it
         # returned.
-        names = [one[0] for one in self._sights.ops[-1].form.outputs]
+        names = [one[0] for one in self._state.ops[-1].form.outputs]
         given = dict(zip(begun.arguments.names, begun.arguments.tensors, strict=True))
         returned = tensors_in(out)
         made = [next(returned) if name == "out" else given[name] for name in names]
@@ -45,4 +45,4 @@ class ValuesMode(OpMode):
 
 
 def _called(begun: Begun) -> Called:
-    return Called(begun.facts.name, begun.sight.origin, begun.sight.module)
+    return Called(begun.facts.name, begun.context.origin, begun.context.module)

@@ -14,8 +14,8 @@ from torch import nn
 from torch._decomp import get_decompositions
 from torch._dynamo.backends.common import aot_autograd
 
-from anchorlib.capture.tracing.graph_doors import Doors
 from anchorlib.capture.tracing.graph_nodes import ModulePath, _module_path
+from anchorlib.capture.tracing.graph_reader import GraphReader
 from anchorlib.operations import Joined, computes, read_entries
 from tests.anchorlib.capture.tracing.programs import Net, train
 from tests.recording import recording
@@ -323,9 +323,9 @@ def test_a_name_that_torch_has_moved_is_a_gap_that_says_it(inductors, monkeypatc
 
     said = []
     monkeypatch.setattr(debug, "log_ir_post_fusion", None)
-    doors = Doors(lambda *_: None, lambda _: None, lambda *_: None, said.append)
-    doors.open()
-    doors.close()
+    reader = GraphReader(lambda *_: None, lambda _: None, lambda *_: None, said.append)
+    reader.open()
+    reader.close()
     assert said == [
         "Inductor's graphs and kernels: this torch has no torch._inductor.debug.log_ir_post_fusion"
     ]
@@ -346,4 +346,4 @@ def test_nothing_of_torchs_is_replaced_after_a_trace(inductors):
     )
     assert [one.__module__.partition(".")[0] for one in found] == ["torch"] * 4
     assert (inductor.fx_graph_cache, aot.enable_autograd_cache) == (True, True)
-    assert not any(type(one).__name__ == "Arrivals" for one in sys.meta_path)
+    assert not any(type(one).__name__ == "ImportCallbacks" for one in sys.meta_path)
