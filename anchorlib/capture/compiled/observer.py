@@ -24,7 +24,7 @@ from anchorlib.capture.compiled.program_order import ProgramOrder, depends_on_or
 from anchorlib.capture.compiled.programs import AnchorPlace, Program, Spot, program_of
 from anchorlib.capture.counting import At
 from anchorlib.capture.eager import Observer
-from anchorlib.capture.recording import NO_NOTE, Plan, Stream
+from anchorlib.capture.recording import UNSCALED, Plan, Stream
 from anchorlib.errors import UnsupportedError
 from anchorlib.torch_private import graph_task
 
@@ -284,5 +284,5 @@ class CompiledObserver:
             observe(x)
 
     def _observe(self, streams: tuple[Stream, ...], kind: str, at: At, x: torch.Tensor) -> None:
-        note = self._observer.note if kind == "grad" else NO_NOTE
-        self._observer.recorder.observe(streams, at, x, note)
+        scaling = self._observer.scaling if kind == "grad" else UNSCALED
+        self._observer.recorder.observe(streams, at, x, scaling)

@@ -29,7 +29,7 @@ from anchorlib.capture.own_hooks import (
     hang_on_leaf,
     hang_on_sharded,
 )
-from anchorlib.capture.recording import NO_NOTE, Plan, Stream
+from anchorlib.capture.recording import UNSCALED, Plan, Stream
 from anchorlib.capture.tensors import (
     known_sizes,
     plain,
@@ -310,7 +310,7 @@ class ModelWatch:
             self._observer.lineage.see_buffer(name, at, known_sizes(tensor))
         self._observer.recorder.observe(streams, at, tensor)
         if self._observer.graft is not None:
-            self._observer.graft.in_place(name, "value", at, tensor, NO_NOTE)
+            self._observer.graft.in_place(name, "value", at, tensor, UNSCALED)
             self._values[name, at.phase] = (at.step, _bits(tensor))
 
     def close(self) -> None:
