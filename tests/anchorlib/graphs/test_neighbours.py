@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anchorlib.graphs import around
-from anchorlib.graphs.graph import place_of
+from anchorlib.operations import op_key
 from tests.anchorlib.graphs.made import made, operand
 
 
@@ -22,13 +22,13 @@ def test_a_dozen_at_most_the_nearest():
     ops = chain(40)
     ops += [made(40 + n, "aten.taker.x", producers=(39,)) for n in range(9)]
     assert [op.index for op in around(ops, ops[39])] == [36, 37, 38, 39, 40, 41, 42]
-    every = {place_of(op): "differs" for op in ops}
+    every = {op_key(op): "differs" for op in ops}
     assert [op.index for op in around(ops, ops[39], every)] == [*range(31, 40), 40, 41, 42]
 
 
 def test_what_differs_is_near_however_many_it_is():
     ops = chain(20)
-    parting = {place_of(op): "differs" for op in ops[15:]}
+    parting = {op_key(op): "differs" for op in ops[15:]}
     assert [op.index for op in around(ops, ops[19], parting)] == list(range(12, 20))
 
 

@@ -16,7 +16,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from anchorlib.capture.tracing.graph_nodes import ModulePath, _module_path
 from anchorlib.capture.tracing.graph_reader import GraphReader
-from anchorlib.operations import Joined, computes, read_entries
+from anchorlib.operations import RecordMakers, computes, read_entries
 from tests.anchorlib.capture.tracing.programs import Net, train
 from tests.recording import recording
 
@@ -237,11 +237,11 @@ def test_inductors_values_are_those_that_are_in_memory(inductors):
     first, _, last = computed([op for op in ops if op.step == 1], stage="backward", module="tanh2")
     assert first.outputs[0].digest is None, "it is in a register alone"
     assert last.outputs[0].digest is not None
-    join = Joined(ops)
+    makers = RecordMakers(ops)
     for name, kind in (("tanh2", "value"), ("fc2", "grad"), ("fc1.weight", "pass_grad")):
         (record,) = [one for one in run.records(name, kind) if one.step == 1]
         digest = record.summary.digest.hex()
-        maker = join.maker(name, kind, digest, record.shape, step=1)
+        maker = makers.maker(name, kind, digest, record.shape, step=1)
         assert maker.source == "inductor"
         assert maker.stage == ("forward" if kind == "value" else "backward")
 
