@@ -140,7 +140,7 @@ def operators() -> Figure:
     """A call of an operator of ours from Python."""
     signature, x = "(Tensor x, str name) -> ()", torch.randn(8, 8)
     direct = define("twin_direct", signature, lambda _x, _name: None)
-    with patch.object(operators_module, "enter_by", lambda *_: None):
+    with patch.object(operators_module, "wrap_operator_call", lambda *_: None):
         dispatched = define("twin_dispatched", signature, lambda _x, _name: None)
     return pair(
         "an operator in compiled code: past the dispatcher",

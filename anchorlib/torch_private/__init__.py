@@ -107,8 +107,8 @@ from anchorlib.torch_private.modules import (
 )
 from anchorlib.torch_private.operators import (
     Overload,
-    enter_by,
     schema_of,
+    wrap_operator_call,
 )
 from anchorlib.torch_private.pytrees import (
     TreeSpec,
@@ -177,7 +177,6 @@ __all__ = [
     "emulates_precision",
     "enclosing_operators",
     "engine_code",
-    "enter_by",
     "forget_compiled",
     "forward_hook_dicts",
     "forward_pre_hook_dicts",
@@ -229,5 +228,6 @@ __all__ = [
     "tree_unflatten",
     "version",
     "without_modes",
+    "wrap_operator_call",
     "wrap_scripting",
 ]
