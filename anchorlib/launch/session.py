@@ -14,12 +14,12 @@ import torch
 
 from anchorlib.capture import (
     Session,
-    close_untold,
-    counted,
+    close_without_summary,
     find_losses,
-    speaks,
+    prints_messages,
     start_unasked,
     state_command,
+    summary_line,
 )
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError
 from anchorlib.launch.request import Request
@@ -142,13 +142,13 @@ def end_session(session: Session, store: str) -> None:
     store: the store as the user typed it; "" where the user did not type any.
     """
     try:
-        close_untold(session)
+        close_without_summary(session)
     except AnchorError as fault:  # no caller could handle it: the process ends
         say(escape(str(fault)))
     _saying.end()
-    if not speaks(session):
+    if not prints_messages(session):
         return
     store = store or session.store
     where = [] if store == DEFAULT_STORE else ["--store", store]
     see = shlex.join(["anchor", "names", session.run, *where])
-    say(f"run {session.run}: {escape(counted(session, store))}. See `{escape(see)}`")
+    say(f"run {session.run}: {escape(summary_line(session, store))}. See `{escape(see)}`")

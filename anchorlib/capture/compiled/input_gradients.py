@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from anchorlib.capture.compiled import anchor_operators
-from anchorlib.capture.compiled.programs import Spot
+from anchorlib.capture.compiled.programs import AnchorReference
 from anchorlib.capture.dynamo_marks import natively
 from anchorlib.torch_private import current_node, hooks_of, leaf_of
 
@@ -33,8 +33,8 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
     observer = anchor_operators.current()
     given, leaf = newest(leaf_hook, keep=observer is not None, name=name, modes=modes)
     if observer is not None:
-        spot = Spot(**given) if given else Spot(name, modes, program, site)
-        observer.leaf_gradient(g, spot, leaf)
+        anchor = AnchorReference(**given) if given else AnchorReference(name, modes, program, site)
+        observer.leaf_gradient(g, anchor, leaf)
     return g
 
 

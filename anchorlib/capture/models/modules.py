@@ -73,7 +73,7 @@ class ModelWatch:
         self._starts: StartingValues | None = starts  # None once they are noted
         self._modes = ModuleModes(parts.root, parts.modules, observer.recorder.header)
         # The step and phase of the running forward if nothing can be recorded there, else None.
-        self._resting: tuple[int, str] | None = None
+        self._idle_at: tuple[int, str] | None = None
 
     # -- what is recorded
 
@@ -134,9 +134,9 @@ class ModelWatch:
         """Return whether the value, and whether the gradient of `name` is recorded."""
         return bool(self._chosen(name, "value")), bool(self._chosen(name, "grad"))
 
-    def rests(self, step: int, phase: str) -> bool:
+    def records_nothing(self, step: int, phase: str) -> bool:
         """Return whether no observation in `step`, by a thread in `phase`, can be selected."""
-        return all(choice.rests(step, phase) for choice in self.choices)
+        return all(choice.records_nothing(step, phase) for choice in self.choices)
 
     def _any(self, name: str) -> bool:
         """Return whether any output of the module `name` (`NAME`, `NAME:1`, …) may be recorded."""
@@ -174,8 +174,8 @@ class ModelWatch:
         self._observer.catch_up()
         self.enter(training=root.training, gradients=torch.is_grad_enabled())
         now = self._now()
-        self._resting = now if self.rests(*now) else None
-        if self._resting is None and self._any(name):
+        self._idle_at = now if self.records_nothing(*now) else None
+        if self._idle_at is None and self._any(name):
             for leaf, tensor in named_leaves(name, list(args)):
                 self._observe(leaf, tensor)
             for leaf, tensor in named_leaves(name, dict(kwargs)):
@@ -194,7 +194,7 @@ class ModelWatch:
         # If the forward raised an exception, `output` is None.
         self._see(self._root_name, output, (root, args, kwargs))
         if not recomputing():
-            self._resting = None
+            self._idle_at = None
             self.leave()
 
     def enter(self, *, training: bool, gradients: bool) -> None:
@@ -223,7 +223,7 @@ class ModelWatch:
                 if recording():
                     self._trace(name, output)
             elif (
-                self._resting is None or self._resting != self._now()
+                self._idle_at is None or self._idle_at != self._now()
             ) and not self._observer.closed:
                 self._see(name, output, (module, args, kwargs))
 
@@ -266,7 +266,7 @@ class ModelWatch:
 
     def on_pass(self, at: At) -> None:
         """Record parameters and buffers as a pass begins: once a step, and where they changed."""
-        if self._observer.closed or self.rests(at.step, at.phase):
+        if self._observer.closed or self.records_nothing(at.step, at.phase):
             return
         self._modes.look(at.step)
         self._note_starts(at)

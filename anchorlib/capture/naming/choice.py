@@ -91,9 +91,11 @@ class Choice:
             self._late[text] = False
         return pairs
 
-    def rests(self, step: int, phase: str) -> bool:
+    def records_nothing(self, step: int, phase: str) -> bool:
         """Return whether no observation in `step`, by a thread in `phase`, is selected."""
-        return self.scope.rests(step, phase) or all(idle(mode, step) for mode in self.modes)
+        return self.scope.records_nothing(step, phase) or all(
+            idle(mode, step) for mode in self.modes
+        )
 
     def wants(self, name: str, kind: str) -> bool:
         """Return whether this choice records `kind` of `name`."""

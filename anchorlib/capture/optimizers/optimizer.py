@@ -68,8 +68,8 @@ class OptimizerWatch:
     """Records the updates that one optimizer makes to the parameters of one model.
 
     of: a weak reference to the optimizer. names: by id, the position and name of each parameter of
-        the model. plan: returns the plan of a name, that is, what is recorded of it. rests: returns
-        whether nothing is recorded in a step and phase.
+        the model. plan: returns the plan of a name, that is, what is recorded of it.
+        records_nothing: returns whether nothing is recorded in a step and phase.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class OptimizerWatch:
         names: Mapping[int, tuple[int, str]],
         observer: Observer,
         plan: Callable[[str], Plan],
-        rests: Callable[[int, str], bool],
+        records_nothing: Callable[[int, str], bool],
     ) -> None:
         self.of = ref(optimizer)
-        self._rests = rests
+        self._records_nothing = records_nothing
         held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
         ours = sorted((names[number], number) for number in held if number in names)
         self.parameters = {name: held[number] for (_, name), number in ours}
@@ -119,7 +119,7 @@ class OptimizerWatch:
 
     def _rests_now(self) -> bool:
         clock = self._observer.clock
-        return self._rests(clock.step, clock.phase)
+        return self._records_nothing(clock.step, clock.phase)
 
     def _before_step(self) -> None:
         self._gradients_due = True

@@ -182,7 +182,9 @@ class Watches:
         self._observer.clock.bind(optimizer)
         self._observer.guarded(lambda: self._tell_settings(optimizer))
         if not any(one.records(watch.plan) for one in self._optimizers.of(optimizer)):
-            added = OptimizerWatch(optimizer, names, self._observer, watch.plan, watch.rests)
+            added = OptimizerWatch(
+                optimizer, names, self._observer, watch.plan, watch.records_nothing
+            )
             self._optimizers.add(added)
             if added.parameters:
                 self._observer.forwards.know_trained(watch.parts.root)
@@ -223,7 +225,11 @@ class Watches:
         for watch in self._models:
             self._observer.guarded(partial(watch.on_pass, at))
         settings = self._settings
-        if at.phase == TRAIN and settings.recording and not settings.scope.rests(at.step, TRAIN):
+        if (
+            at.phase == TRAIN
+            and settings.recording
+            and not settings.scope.records_nothing(at.step, TRAIN)
+        ):
             self._observer.guarded(lambda: self._histories.began(at.step, at.pass_index))
 
     @property
