@@ -11,7 +11,8 @@ from typing import TypeAlias
 from anchorlib.capture.naming.optimizer_state import key_of
 from anchorlib.capture.naming.structure import Parts
 from anchorlib.errors import OptionError, UnknownTensorError
-from anchorlib.modes import Mode, idle
+from anchorlib.folds import idle
+from anchorlib.modes import Mode
 from anchorlib.names import below, join, matches, parse, select, split
 from anchorlib.scope import ANYTHING, Scope
 

@@ -36,7 +36,8 @@ from anchorlib.capture.tensors import (
     values_writer,
 )
 from anchorlib.errors import AnchorError, ModeError
-from anchorlib.modes import All, Mode, OpenWindow
+from anchorlib.folds import OpenWindow
+from anchorlib.modes import All, Mode
 from anchorlib.names import escape, join
 from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap, TensorInfo

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from anchorlib.capture.tensors import Snapshot, TorchArithmetic, dtype_name, undisturbed
-from anchorlib.modes import All, Fold, Mode, OpenWindow, Summary
+from anchorlib.folds import Fold, OpenWindow
+from anchorlib.modes import All, Mode, Summary
 from anchorlib.record import Flag, TensorInfo
 from anchorlib.recorder.layout import FLAGS_AT, SCALE_AT
 from anchorlib.scope import Steps
