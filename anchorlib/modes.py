@@ -13,8 +13,8 @@ separately. Window k is the steps k·w … (k+1)·w − 1, absolute step numbers
 window is emitted when the session closes.
 
 Modes are frozen values and check nothing themselves: `parse_mode` checks them when a mode is given
-to `start`, `watch` or `anchor`. `str(mode)` is the text that `parse_mode` reads back. What applies a
-mode to a stream is its fold (see `anchorlib.folds`).
+to `start`, `watch` or `anchor`. `str(mode)` is the text that `parse_mode` reads back. A fold
+applies a mode to a stream (see `anchorlib.folds`).
 """
 
 from __future__ import annotations
