@@ -49,13 +49,13 @@ class InputSource:
     maker: the index in `Graph.nodes` of the operation that made the tensor; None where no operation
         of the graph made it: a parameter, a batch, the output of an operation that was not chosen.
     output: which of the maker's outputs the tensor is.
-    free: where there is no maker, a number for the tensor; equal numbers are one tensor.
+    outside: where there is no maker, a number for the tensor; equal numbers are one tensor.
     """
 
     tensor: GraphTensor
     maker: int | None
     output: int = 0
-    free: int | None = None
+    outside: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class _Sources:
     def __init__(self, ops: Sequence[Op]) -> None:
         self._ops = ops
         self._at = {op_key(op): at for at, op in enumerate(ops)}
-        self._free: dict[tuple[object, ...], int] = {}
+        self._outside: dict[tuple[object, ...], int] = {}
 
     def of(self, op: Op) -> tuple[InputSource, ...]:
         makers = (*op.producers, *[None] * (len(op.inputs) - len(op.producers)))
@@ -166,7 +166,7 @@ class _Sources:
         # Equal bits in one module are one tensor, as a weight that forward and the optimizer read.
         own = (op.index, number) if operand.digest is None else (operand.digest,)
         key = (op.step, op.module, operand.dtype, operand.shape, *own)
-        return InputSource(tensor, None, free=self._free.setdefault(key, len(self._free)))
+        return InputSource(tensor, None, outside=self._outside.setdefault(key, len(self._outside)))
 
 
 def _output(maker: Op, taken: Operand) -> int:

@@ -8,14 +8,14 @@ from typing import Final
 
 from anchorlib.operations import Op, OpKey, op_key
 
-__all__ = ["around"]
+__all__ = ["ops_around"]
 
 _BEFORE: Final = 9
 _AFTER: Final = 3
 _FAR: Final = 3  # edges from an operation that differs back to the farthest maker that is shown
 
 
-def around(ops: Sequence[Op], end: Op, parting: Container[OpKey] = ()) -> list[Op]:
+def ops_around(ops: Sequence[Op], end: Op, parting: Container[OpKey] = ()) -> list[Op]:
     """At most a dozen operations of a step, in order: makers of inputs, `end`, users of results.
 
     ops: the operations of the step and rank of `end`.

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from anchorlib.diagnosis import Comparison
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.pairing import Table
-from anchorlib.graphs import Graph, Marks, around, graph_of, marks_of
+from anchorlib.graphs import Graph, Marks, graph_of, marks_of, ops_around
 from anchorlib.names import escape
 from anchorlib.operations import Op, RecordMakers
 from anchorlib.reading import Run
@@ -66,7 +66,7 @@ class _Traced:
             ops = self._step(side, record)
             end = _maker(ops, record)
             if end is not None:
-                near = around(ops, end, self.marks[side])
+                near = ops_around(ops, end, self.marks[side])
                 graph = graph_of(near, self.runs[side].name, marks=self.marks[side])
                 graphs.append((graph, near.index(end)))
         return graphs

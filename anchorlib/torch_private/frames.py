@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from anchorlib.torch_private.door import AffectedPrograms, is_a, look_up, private
 
-__all__ = ["call_code", "inner_call_code", "profiled_step_code"]
+__all__ = ["call_code", "frame_code", "inner_call_code", "profiled_step_code"]
 
 
 def _never() -> None:
@@ -33,7 +33,9 @@ def _code(name: str, *given: Any) -> Callable[[], object]:
     return probe
 
 
-def _frame(name: str, purpose: str, loss: str, reach: AffectedPrograms, *given: Any) -> CodeType:
+def frame_code(
+    name: str, purpose: str, loss: str, reach: AffectedPrograms, *given: Any
+) -> CodeType:
     """The code object of a function of torch's, by which a frame that runs it is recognized."""
     code: CodeType = private(
         name,
@@ -47,19 +49,19 @@ def _frame(name: str, purpose: str, loss: str, reach: AffectedPrograms, *given: 
     return code
 
 
-_wrapped_call = _frame(
+_wrapped_call = frame_code(
     "torch.nn.Module._wrapped_call_impl",
     "the frame of a module that is called",
     "forwards of unwatched models without gradients are counted as training",
     AffectedPrograms.EAGER,
 )
-_inner_call = _frame(
+_inner_call = frame_code(
     "torch.nn.Module._call_impl",
     "the frame of a module that runs",
     "traced operations have no module",
     AffectedPrograms.TRACED,
 )
-_profiled = _frame(
+_profiled = frame_code(
     "torch.optim.Optimizer.profile_hook_step",
     "the frame of an optimizer's step",
     "operations of optimizers that are not torch's are traced as user code",

@@ -16,10 +16,10 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from anchorlib.capture.compiled.compile_warnings import LOW, Complaints
+from anchorlib.capture.compiled.compile_warnings import LOW, CompileWarnings
 from anchorlib.capture.compiled.coordinates_tensor import NOWHERE, PackedCoordinates
 from anchorlib.capture.compiled.executions import Executions, Watched, in_backward
-from anchorlib.capture.compiled.output_gradients import Outside, is_partial
+from anchorlib.capture.compiled.output_gradients import OutsideGradients, is_partial
 from anchorlib.capture.compiled.program_order import ProgramOrder, depends_on_order
 from anchorlib.capture.compiled.programs import AnchorPlace, AnchorReference, Program, program_of
 from anchorlib.capture.counting import At
@@ -42,15 +42,15 @@ class CompiledObserver:
     def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
         self.watched: MutableMapping[int, Watched] = WeakValueDictionary()
         self._observer = observer
-        self._complaints = Complaints()
-        self._outside = Outside(observer, self._complaints.warn)
+        self._warnings = CompileWarnings()
+        self._outside = OutsideGradients(observer, self._warnings.warn)
         observer.outside = self._outside.follow
         self._plan = functools.cache(plan_of)
         self._executions = Executions(observer, self._plan, self.watched)
         self._lock = threading.RLock()
         coordinates = PackedCoordinates()
         self._where, self._at = coordinates.encode, coordinates.decode
-        self._lines = ProgramOrder()
+        self._order = ProgramOrder()
         self._taken: dict[
             tuple[AnchorReference, int], int
         ] = {}  # by leaf, the backward that recorded it
@@ -68,8 +68,8 @@ class CompiledObserver:
         Returns NOWHERE if nothing was observed. Raises nothing but UnsupportedError, for a tensor
         that an anchor cannot record.
         """
-        if self._complaints.declared:
-            self._complaints.declared.pop(anchor.name, None)
+        if self._warnings.declared:
+            self._warnings.declared.pop(anchor.name, None)
         try:
             with self._lock:
                 known = self._ordinary.get(anchor)
@@ -193,7 +193,7 @@ class CompiledObserver:
 
     def declare(self, name: str) -> None:
         """Note that the anchor `name` was traced; a warning follows if it records nothing."""
-        self._complaints.declared.setdefault(name, self._observer.clock.step)
+        self._warnings.declared.setdefault(name, self._observer.clock.step)
 
     def skip(self, name: str, kind: str, reason: str) -> None:
         """Count an anchor that will give no record of this kind in the code being traced."""
@@ -202,7 +202,7 @@ class CompiledObserver:
     def settle(self) -> None:
         """Record the observations that still wait until earlier ones of the program are made."""
         with self._lock:
-            self._lines.settle()
+            self._order.settle()
 
     def end_step(self, upcoming: int | None) -> None:
         """Finish the observations of the step that has ended, and warn of anchors that were silent.
@@ -210,14 +210,14 @@ class CompiledObserver:
         upcoming: the number of the next step; None after the last one.
         """
         with self._lock:
-            self._lines.settle()
+            self._order.settle()
             self._executions.end_step()
             self._taken.clear()
-        self._complaints.tell_marks()
-        if overdue := self._complaints.overdue(upcoming):
+        self._warnings.tell_marks()
+        if overdue := self._warnings.overdue(upcoming):
             # An anchor whose code failed to compile in the end was observed by eager code.
             recorded = {info.name for info in self._observer.recorder.tensors(0)}
-            self._complaints.tell_silent(name for name in overdue if name not in recorded)
+            self._warnings.tell_silent(name for name in overdue if name not in recorded)
 
     # -- places
 
@@ -260,7 +260,7 @@ class CompiledObserver:
     ) -> None:
         if x is not None:
             if x.dtype in LOW and program is not None and program.backend == "inductor":
-                self._complaints.tell_rounding(anchor.name, x.dtype)
+                self._warnings.tell_rounding(anchor.name, x.dtype)
             self._record("value", x, at, program, anchor)
         if program is not None and anchor.site in program.lost:
             self._lose(at, program.lost[anchor.site], anchor)
@@ -287,7 +287,7 @@ class CompiledObserver:
         ordered = kind == "value" and program is not None and depends_on_order(streams)
         sites = program.sites(anchor.name, anchor.modes) if ordered and program is not None else []
         if anchor.site in sites:
-            self._lines.take(anchor[:3], sites, anchor.site, x, observe)
+            self._order.take(anchor[:3], sites, anchor.site, x, observe)
         else:
             observe(x)
 

@@ -20,7 +20,7 @@ from anchorlib.capture.eager import Observer
 from anchorlib.capture.headers import (
     Histories,
     StartingValues,
-    headed,
+    header_prefix,
     hyperparameters,
     module_texts,
     module_tree,
@@ -203,7 +203,7 @@ class Watches:
             return
         for key, value in hyperparameters(optimizer, len(self._in_header)).items():
             self._observer.recorder.header(key, value)
-        self._histories.follow(optimizer, headed(len(self._in_header)))
+        self._histories.follow(optimizer, header_prefix(len(self._in_header)))
         self._in_header.add(optimizer)
 
     def name_of(self, optimizer: object) -> str:

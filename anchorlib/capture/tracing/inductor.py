@@ -26,12 +26,12 @@ from anchorlib.capture.tracing.compiler_graphs import (
 )
 from anchorlib.capture.tracing.graph_reader import GraphKey
 from anchorlib.capture.tracing.graph_values import keep_op, miss_op, places_of
-from anchorlib.capture.tracing.kept_values import Keeping
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts
 from anchorlib.capture.tracing.step_state import OpContext, StepState
 from anchorlib.capture.tracing.unseen_graphs import compile_id
 from anchorlib.capture.tracing.value_digests import digest_of
+from anchorlib.capture.tracing.value_recorder import ValueRecorder
 from anchorlib.operations import OperandForm, OpForm, TracedOp
 
 __all__ = ["GraphExecution", "InductorGraphs"]
@@ -122,8 +122,8 @@ class InductorGraphs:
     under way, by thread.
     """
 
-    def __init__(self, digests: Digests, keeping: Keeping | None = None) -> None:
-        self._keeping = keeping
+    def __init__(self, digests: Digests, value_recorder: ValueRecorder | None = None) -> None:
+        self._value_recorder = value_recorder
         self._graphs: dict[GraphKey, CompilerGraph] = {}
         self.compilations: set[str] = set()
         self.executions: dict[int, GraphExecution] = {}
@@ -152,7 +152,7 @@ class InductorGraphs:
         for name, x in zip(graph.inputs, given, strict=True):
             if isinstance(x, torch.Tensor):
                 execution.makers[name] = maker = state.makers.maker(x)
-                if (self._inputs or self._keeping is not None) and not state.is_blank(maker):
+                if (self._inputs or self._value_recorder is not None) and not state.is_blank(maker):
                     execution.see(NodeOutput(name), x)
                 if name in written:
                     execution.written[name] = x
@@ -161,9 +161,9 @@ class InductorGraphs:
 
     def _kept(self, graph: CompilerGraph, state: StepState) -> Collection[NodeOutput]:
         """The tensors of a graph to copy when they are seen, because they may be recorded."""
-        if self._keeping is None:
+        if self._value_recorder is None:
             return ()
-        return places_of(self._keeping, graph, state.names.modules.values())
+        return places_of(self._value_recorder, graph, state.names.modules.values())
 
     def leave(self) -> None:
         """End the execution on this thread, since the graph has returned or failed."""
@@ -196,9 +196,9 @@ class InductorGraphs:
     def _keep(
         self, op: GraphOp, context: OpContext, execution: GraphExecution, pass_index: int
     ) -> None:
-        if self._keeping is not None:
+        if self._value_recorder is not None:
             written = [execution.written[name] for name in execution.writes(op)]
-            keep_op(self._keeping, op, context, pass_index, execution.kept, written)
+            keep_op(self._value_recorder, op, context, pass_index, execution.kept, written)
 
     def note_unseen(self, graphs: list[CompilerGraph], state: StepState) -> None:
         """Append the operations of graphs that were compiled in this step but never seen to run."""
@@ -208,8 +208,8 @@ class InductorGraphs:
             for op in graph.ops:
                 context = state.context_of_unseen(op.node)
                 state.ops.append(self._stated(op, context, execution, first, 0, "aot"))
-                if self._keeping is not None:
-                    miss_op(self._keeping, op, context)
+                if self._value_recorder is not None:
+                    miss_op(self._value_recorder, op, context)
 
     def _stated(
         self,

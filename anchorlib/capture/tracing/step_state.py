@@ -26,10 +26,10 @@ from anchorlib.capture.tracing.code_places import CodePlace, line_above
 from anchorlib.capture.tracing.compiled_modules import CompiledModuleNames
 from anchorlib.capture.tracing.forward_sites import ForwardSites
 from anchorlib.capture.tracing.graph_nodes import NodeFacts, facts_of_node
-from anchorlib.capture.tracing.module_owners import Names
-from anchorlib.capture.tracing.running_nodes import Lines
+from anchorlib.capture.tracing.module_names import ModuleNames
+from anchorlib.capture.tracing.running_nodes import RunningNodes
 from anchorlib.capture.tracing.schemas import OpFacts
-from anchorlib.capture.tracing.storage_makers import Makers
+from anchorlib.capture.tracing.storage_makers import StorageMakers
 from anchorlib.capture.tracing.value_digests import Digester
 from anchorlib.operations import TracedOp
 from anchorlib.torch_private import NodeContext, next_sequence, sequence_number
@@ -74,10 +74,10 @@ class StepState:
     graphs that ran operation by operation, in this step or before.
     """
 
-    names: Names
+    names: ModuleNames
     digester: Digester
     ops: list[TracedOp] = field(default_factory=list)
-    makers: Makers = field(default_factory=Makers)
+    makers: StorageMakers = field(default_factory=StorageMakers)
     pass_index: int = 0
     graphs: WeakSet[fx.Graph] = field(default_factory=WeakSet)
     _forwards: ForwardSites = field(default_factory=ForwardSites)
@@ -89,7 +89,7 @@ class StepState:
     _saved: int | None = None
     _ended: bool = False  # whether a backward of this pass was seen
     _compiled_modules: CompiledModuleNames = field(init=False)
-    _lines: Lines = field(default_factory=Lines)
+    _running_nodes: RunningNodes = field(default_factory=RunningNodes)
     _nodes: WeakKeyDictionary[fx.Node, NodeFacts] = field(default_factory=WeakKeyDictionary)
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class StepState:
         self._followed.clear()
         self._saved = None
         self._compiled_modules.next_step()
-        self._lines.forget()
+        self._running_nodes.forget()
         self._forwards.next_step(next_sequence() - 1)
         self.pass_index, self._ended = 0, False
         self.names.find_memory()
@@ -167,7 +167,7 @@ class StepState:
         )
 
     def _facts(self, frame: FrameType) -> NodeFacts | None:
-        node = self._lines.node(frame)
+        node = self._running_nodes.node(frame)
         if node is None:
             return None
         facts = self._nodes.get(node)

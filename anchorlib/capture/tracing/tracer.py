@@ -17,13 +17,13 @@ from anchorlib.capture.tracing.code_places import is_called_compiled
 from anchorlib.capture.tracing.dispatch_mode import OpMode
 from anchorlib.capture.tracing.graph_reader import GraphKey, GraphReader
 from anchorlib.capture.tracing.inductor import InductorGraphs
-from anchorlib.capture.tracing.kept_values import Keeping
-from anchorlib.capture.tracing.module_owners import Names
-from anchorlib.capture.tracing.repeats import Repeats
+from anchorlib.capture.tracing.module_names import ModuleNames
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.step_state import StepState
-from anchorlib.capture.tracing.unseen_graphs import Unseen, signature
+from anchorlib.capture.tracing.trace_cache import TraceCache
+from anchorlib.capture.tracing.unseen_graphs import UnseenGraphs, signature
 from anchorlib.capture.tracing.value_digests import Digester
+from anchorlib.capture.tracing.value_recorder import ValueRecorder
 from anchorlib.capture.tracing.values_mode import ValuesMode
 from anchorlib.names import quoted
 from anchorlib.operations import Entry, TracedOp, gap_entry
@@ -49,7 +49,7 @@ class Tracer:
     reason of each gap, that is, of something that was not traced. compiled: whether compiled graphs
     are read, and stated as gaps where they cannot be read. keep: makes the object that records
     values of operations, from a function that states gaps; None where no values were asked for.
-    repeats: the log and tensor layouts that the traces of a session share.
+    cache: the log and tensor layouts that the traces of a session share.
     """
 
     def __init__(  # noqa: PLR0913  # the objects that it connects
@@ -60,15 +60,15 @@ class Tracer:
         missed: Callable[[str], None],
         *,
         compiled: bool = True,
-        keep: Callable[[Callable[[str], None]], Keeping] | None = None,
-        repeats: Repeats,
+        keep: Callable[[Callable[[str], None]], ValueRecorder] | None = None,
+        cache: TraceCache,
     ) -> None:
         self.steps = steps
         self._digests = digests
         self._say, self._missed = say, missed
-        self._names = Names()
-        self._state = StepState(self._names, Digester(repeats.layouts))
-        self._log = repeats.log
+        self._names = ModuleNames()
+        self._state = StepState(self._names, Digester(cache.layouts))
+        self._log = cache.log
         self._log.restate()
         self._mode: OpMode | None = None
         self._thread = 0
@@ -76,9 +76,9 @@ class Tracer:
         self._gaps: dict[str, tuple[int, int, int]] = {}
         self._over = False
         self._compiled = compiled
-        self._keeping = None if keep is None else keep(self._gap)
-        self._inductor = InductorGraphs(digests, self._keeping)
-        self._unseen = Unseen()
+        self._value_recorder = None if keep is None else keep(self._gap)
+        self._inductor = InductorGraphs(digests, self._value_recorder)
+        self._unseen = UnseenGraphs()
         self._is_unseen = False
         read = self._inductor.read, self._unseen.read, self._run_graph, self._gap
         self._reader = GraphReader(*read, on_text=self._unseen.read_text)
@@ -141,17 +141,21 @@ class Tracer:
 
     def _new_mode(self) -> OpMode:
         parts = self._state, self._digests, self._inductor, self._gap, self._fault
-        return OpMode(*parts) if self._keeping is None else ValuesMode(self._keeping, *parts)
+        return (
+            OpMode(*parts)
+            if self._value_recorder is None
+            else ValuesMode(self._value_recorder, *parts)
+        )
 
     def _end_values(self, *, over: bool) -> None:
         """Let go of the step's recorded values. over: whether the last traced step has ended.
 
         After the last step, a warning names the selectors that have matched no operation.
         """
-        if self._keeping is None:
+        if self._value_recorder is None:
             return
-        self._keeping.forget()
-        unmatched = self._keeping.miss_unmatched() if over and not self._over else []
+        self._value_recorder.forget()
+        unmatched = self._value_recorder.miss_unmatched() if over and not self._over else []
         if unmatched:
             named = ", ".join(map(quoted, unmatched))
             _log.warning(

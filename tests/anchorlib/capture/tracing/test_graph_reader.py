@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from anchorlib.capture.tracing.graph_reader import GraphReader
-from anchorlib.capture.tracing.running_nodes import Lines
+from anchorlib.capture.tracing.running_nodes import RunningNodes
 from anchorlib.torch_private import door
 
 
@@ -26,7 +26,7 @@ def two_nodes(look):
 
 
 def test_a_graphs_module_knows_the_node_of_each_of_its_lines():
-    found, lines = [], Lines()
+    found, lines = [], RunningNodes()
 
     def look(x):
         found.append(lines.node(sys._getframe(1)))
@@ -43,7 +43,7 @@ def test_a_graphs_module_knows_the_node_of_each_of_its_lines():
 
 
 def test_a_graph_is_walked_once_a_step_however_many_operations_it_has(monkeypatch):
-    lines, walks = Lines(), []
+    lines, walks = RunningNodes(), []
     module, _ = two_nodes(lambda x: (lines.node(sys._getframe(1)), x)[1])
     nodes = list(module.graph.nodes)
     monkeypatch.setattr(fx.Graph, "nodes", property(lambda _: walks.append(1) or nodes))
