@@ -264,11 +264,11 @@ class Recorder:
             if torch.accelerator.is_available():
                 self.header("tensors.device", "|".join(sorted(self._devices)))
 
-    def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
-        """Count observations that could not be recorded, in any mode, and store that as a gap."""
+    def skip(self, name: str, kind: str, reason: str, step: int) -> None:
+        """Count an observation that could not be recorded, in any mode, and store that as a gap."""
         with self._lock:
-            self.skipped[reason] += count
-            self._queue.gap(Gap(name, kind, "", reason, count, step, step))
+            self.skipped[reason] += 1
+            self._queue.gap(Gap(name, kind, "", reason, 1, step, step))
 
     def _skip(self, stream: Stream, reason: str, step: int, count: int) -> None:
         self.skipped[reason] += count

@@ -28,15 +28,14 @@ class LogListener(logging.Filter):
         self._on_message = on_message
         self._levels: dict[logging.Logger, int] = {}
 
-    def begin(self, kind: str) -> bool:
-        """Listen to torch's loggers of this kind; return whether there are any."""
+    def begin(self, kind: str) -> None:
+        """Listen to torch's loggers of this kind."""
         for logger in loggers_of(kind):
             if logger in self._levels:
                 continue
             self._levels[logger] = logger.level
             logger.addFilter(self)
             logger.setLevel(_OURS)
-        return bool(self._levels)
 
     def end(self) -> None:
         """Stop listening, and restore each level that the program has not changed meanwhile."""
