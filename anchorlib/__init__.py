@@ -61,6 +61,7 @@ from anchorlib.modes import All, EveryN, Final, Sum, Summary
 
 if TYPE_CHECKING:
     from anchorlib.capture import Session, anchor, graft, print_tensor, start, tensor_names
+    from anchorlib.diagnosis import Comparison, compare, replay
     from anchorlib.noise_runs import noise
     from anchorlib.peers import outliers
     from anchorlib.reading import Run, Series, open_run
@@ -76,6 +77,7 @@ __all__ = [
     "ClusterError",
     "CollectorError",
     "CommandError",
+    "Comparison",
     "Coordinates",
     "DamagedError",
     "EveryN",

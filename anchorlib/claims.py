@@ -1,7 +1,7 @@
 """Who may continue a rank: the writer that knows its secret, of which a store keeps only a hash.
 
     secret ─claim_of─▶ claim          in the store, for all who read it
-       └─heir_of─▶ the next secret    where another attempt was made in between
+       └─next_secret─▶ the next secret    where another attempt was made in between
 
 The hash is called the claim. A writer that reconnects presents its secret, and the store compares
 the hash of the secret with the claim that it has kept. Whoever merely reads a claim cannot find the
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-__all__ = ["SECRET_BYTES", "claim_of", "heir_of", "stored_claim"]
+__all__ = ["SECRET_BYTES", "claim_of", "next_secret", "stored_claim"]
 
 SECRET_BYTES: Final = 16
 _CLAIM_BYTES: Final = 32
@@ -24,7 +24,7 @@ def claim_of(secret: bytes) -> bytes:
     return hashlib.sha256(b"anchor claim " + secret).digest() if secret else b""
 
 
-def heir_of(secret: bytes) -> bytes:
+def next_secret(secret: bytes) -> bytes:
     """Return the secret of the writer that continues a rank after the attempt of `secret`.
 
     The new secret is derived from `secret`, not random, so that a delivery that is interrupted and

@@ -99,16 +99,14 @@ def noise_line(a: Recorded, b: Recorded | None = None, *, store: str | None = No
     return escape(" ".join([shlex.join(["anchor", "noise", a.run, *options]), "--", *shown]))
 
 
-def compare_line(
-    a: str, noise: Sequence[str], *, b: str = "OTHER", store: str | None = None
-) -> str:
-    """The `anchor compare …` command line that compares `a` with `b`, judged by noise runs.
+def compare_line(a: str, noise: Sequence[str], *, store: str | None = None) -> str:
+    """The `anchor compare …` command line that compares `a` with a run to fill in for OTHER.
 
-    noise: the names of the noise runs.
+    noise: the names of the noise runs by which the comparison is judged.
     """
     options = [] if store is None else ["--store", store]
     flags = [word for one in noise for word in ("--noise", one)]
-    return escape(shlex.join(["anchor", "compare", a, b, *flags, *options]))
+    return escape(shlex.join(["anchor", "compare", a, "OTHER", *flags, *options]))
 
 
 def coarsest(dtypes: Iterable[str]) -> str:

@@ -72,7 +72,7 @@ class Scope:
         """Return whether records of `phase` are wanted."""
         return self.phases is None or phase in self.phases
 
-    def rests(self, step: int, phase: str) -> bool:
+    def records_nothing(self, step: int, phase: str) -> bool:
         """Return whether nothing that a thread in phase `phase` observes in `step` is recorded."""
         if self.steps is not None and step not in self.steps:
             return True

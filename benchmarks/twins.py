@@ -22,7 +22,7 @@ import anchorlib
 from anchorlib.capture.compiled import define
 from anchorlib.capture.compiled import kept_operators as operators_module
 from anchorlib.capture.eager.observer import Observer
-from anchorlib.capture.recording.streams import NO_NOTE
+from anchorlib.capture.recording.streams import UNSCALED
 from anchorlib.capture.sessions.active import open_session
 from anchorlib.capture.sessions.session import Session
 from anchorlib.capture.sessions.settings import StartArguments, settings
@@ -94,7 +94,7 @@ def recording() -> Iterator[Figure]:
         values, _, only, _ = plan.route(at.phase)
 
         def python() -> object:
-            return recorder._place_in_python(only, at, x, NO_NOTE)
+            return recorder._place_in_python(only, at, x, UNSCALED)
 
         def flushed() -> None:
             queue.flush(60)
@@ -115,7 +115,7 @@ def slowly(recorder: Any, streams: Any, at: Any, x: torch.Tensor) -> None:
     """Record `x` by the slow path of arrays that are no ordinary ones."""
     with recorder._lock:
         for stream in streams:
-            recorder._take(stream, at, x, NO_NOTE)
+            recorder._take(stream, at, x, UNSCALED)
     recorder._queue.fill()
 
 
@@ -140,7 +140,7 @@ def operators() -> Figure:
     """A call of an operator of ours from Python."""
     signature, x = "(Tensor x, str name) -> ()", torch.randn(8, 8)
     direct = define("twin_direct", signature, lambda _x, _name: None)
-    with patch.object(operators_module, "enter_by", lambda *_: None):
+    with patch.object(operators_module, "wrap_operator_call", lambda *_: None):
         dispatched = define("twin_dispatched", signature, lambda _x, _name: None)
     return pair(
         "an operator in compiled code: past the dispatcher",

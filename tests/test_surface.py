@@ -18,6 +18,7 @@ PUBLIC = [
     "ClusterError",
     "CollectorError",
     "CommandError",
+    "Comparison",
     "Coordinates",
     "DamagedError",
     "EveryN",

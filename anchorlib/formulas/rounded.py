@@ -89,10 +89,6 @@ class Rounded:
             total = total + self.of(self.values[..., at : at + 1])
         return total
 
-    def mean(self, *, order: str = "pairwise") -> Rounded:
-        """The mean over the last axis, kept as an axis of size 1: a sum and a division."""
-        return self.sum(order=order) / float(self.values.shape[-1])
-
     def __add__(self, other: Any) -> Rounded:
         return self.of(self.values + self._other(other))
 

@@ -12,14 +12,14 @@ them.
 from anchorlib.graphs.graph import Graph, graph_of
 from anchorlib.graphs.graph_files import SUFFIXES, write_graphs
 from anchorlib.graphs.marking import Marks, marks_of
-from anchorlib.graphs.neighbours import around
+from anchorlib.graphs.neighbours import ops_around
 
 __all__ = [
     "SUFFIXES",
     "Graph",
     "Marks",
-    "around",
     "graph_of",
     "marks_of",
+    "ops_around",
     "write_graphs",
 ]

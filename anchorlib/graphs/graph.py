@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
 
 from anchorlib.graphs.naming import cut, domain_of, label_of, part, scope_of
-from anchorlib.operations import Op, Operand
+from anchorlib.operations import Op, Operand, OpKey, op_key
 
 __all__ = [
     "MOST_NODES",
@@ -21,13 +21,8 @@ __all__ = [
     "GraphTensor",
     "InputSource",
     "Node",
-    "Place",
     "graph_of",
-    "place_of",
 ]
-
-Place: TypeAlias = tuple[int, int, int]
-"""Rank, step and index of an operation, which identify it in its run."""
 
 MOST_NODES: Final = 20_000
 """The most operations that a graph holds; viewers hang with far fewer."""
@@ -54,13 +49,13 @@ class InputSource:
     maker: the index in `Graph.nodes` of the operation that made the tensor; None where no operation
         of the graph made it: a parameter, a batch, the output of an operation that was not chosen.
     output: which of the maker's outputs the tensor is.
-    free: where there is no maker, a number for the tensor; equal numbers are one tensor.
+    outside: where there is no maker, a number for the tensor; equal numbers are one tensor.
     """
 
     tensor: GraphTensor
     maker: int | None
     output: int = 0
-    free: int | None = None
+    outside: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +116,7 @@ def graph_of(
     ops: Sequence[Op],
     name: str,
     *,
-    marks: Mapping[Place, str] | None = None,
+    marks: Mapping[OpKey, str] | None = None,
     scope: Sequence[str] = (),
     most: int = MOST_NODES,
 ) -> Graph:
@@ -135,21 +130,16 @@ def graph_of(
     """
     drawn = [op for op in ops if op.outputs and not op.view]
     several = len({op.step for op in drawn}) > 1
-    # Keyed by place: a log from elsewhere may state an operation twice.
-    kept = list(islice({place_of(op): op for op in drawn}.values(), most))
+    # By key: a log from elsewhere may state an operation twice.
+    kept = list(islice({op_key(op): op for op in drawn}.values(), most))
     sources = _Sources(kept)
     mark_of = marks if marks is not None else MappingProxyType({})
     around = tuple(map(part, scope))
     nodes = tuple(
-        _node(op, (*around, *scope_of(op, step=several)), sources, mark_of.get(place_of(op), ""))
+        _node(op, (*around, *scope_of(op, step=several)), sources, mark_of.get(op_key(op), ""))
         for op in kept
     )
     return Graph(cut(name), nodes, len(ops) - len(drawn), len(drawn) - len(kept), marks is not None)
-
-
-def place_of(op: Op) -> Place:
-    """The rank, step and index of an operation, which identify it in its run."""
-    return op.rank, op.step, op.index
 
 
 class _Sources:
@@ -157,8 +147,8 @@ class _Sources:
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self._ops = ops
-        self._at = {place_of(op): at for at, op in enumerate(ops)}
-        self._free: dict[tuple[object, ...], int] = {}
+        self._at = {op_key(op): at for at, op in enumerate(ops)}
+        self._outside: dict[tuple[object, ...], int] = {}
 
     def of(self, op: Op) -> tuple[InputSource, ...]:
         makers = (*op.producers, *[None] * (len(op.inputs) - len(op.producers)))
@@ -171,12 +161,12 @@ class _Sources:
         tensor = _tensor(operand)
         at = None if maker is None else self._at.get((op.rank, op.step, maker))
         # A log from elsewhere may name a maker that ran later than its taker.
-        if at is not None and at < self._at[place_of(op)]:
+        if at is not None and at < self._at[op_key(op)]:
             return InputSource(tensor, at, _output(self._ops[at], operand))
         # Equal bits in one module are one tensor, as a weight that forward and the optimizer read.
         own = (op.index, number) if operand.digest is None else (operand.digest,)
         key = (op.step, op.module, operand.dtype, operand.shape, *own)
-        return InputSource(tensor, None, free=self._free.setdefault(key, len(self._free)))
+        return InputSource(tensor, None, outside=self._outside.setdefault(key, len(self._outside)))
 
 
 def _output(maker: Op, taken: Operand) -> int:

@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from anchorlib.graphs.graph import Place, place_of
-from anchorlib.operations import OpAlignment, OpDifference
+from anchorlib.operations import OpAlignment, OpDifference, OpKey, op_key
 
 __all__ = ["Marks", "marks_of"]
 
-Marks: TypeAlias = Mapping[Place, str]
+Marks: TypeAlias = Mapping[OpKey, str]
 
 
 def marks_of(alignment: OpAlignment, a: str, b: str) -> tuple[Marks, Marks]:
-    """For each of two runs, a text about every operation that differs, by the operation's place.
+    """For each of two runs, a text about every operation that differs, by the operation's key.
 
     a, b: the names of the runs, which the texts mention.
     """
-    marks: tuple[dict[Place, str], dict[Place, str]] = ({}, {})
+    marks: tuple[dict[OpKey, str], dict[OpKey, str]] = ({}, {})
     for one in alignment.every:
         for own_marks, own, others, other in (
             (marks[0], one.a, one.only_b, b),
             (marks[1], one.b, one.only_a, a),
         ):
             said = _said(one, others, other)
-            own_marks.update((place_of(op), said) for op in own)
+            own_marks.update((op_key(op), said) for op in own)
     return marks
 
 

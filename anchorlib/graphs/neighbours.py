@@ -6,17 +6,16 @@ from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
-from anchorlib.graphs.graph import Place, place_of
-from anchorlib.operations import Op
+from anchorlib.operations import Op, OpKey, op_key
 
-__all__ = ["around"]
+__all__ = ["ops_around"]
 
 _BEFORE: Final = 9
 _AFTER: Final = 3
 _FAR: Final = 3  # edges from an operation that differs back to the farthest maker that is shown
 
 
-def around(ops: Sequence[Op], end: Op, parting: Container[Place] = ()) -> list[Op]:
+def ops_around(ops: Sequence[Op], end: Op, parting: Container[OpKey] = ()) -> list[Op]:
     """At most a dozen operations of a step, in order: makers of inputs, `end`, users of results.
 
     ops: the operations of the step and rank of `end`.
@@ -35,7 +34,7 @@ def around(ops: Sequence[Op], end: Op, parting: Container[Place] = ()) -> list[O
     return [near[index] for index in sorted(near)]
 
 
-def _makers(drawn: dict[int, Op], end: Op, parting: Container[Place]) -> Iterator[Op]:
+def _makers(drawn: dict[int, Op], end: Op, parting: Container[OpKey]) -> Iterator[Op]:
     """Yield the makers of an operation's inputs, then the makers of theirs, and so on, each once.
 
     It goes back at most `_FAR` edges from an operation that differs from the other run.
@@ -43,7 +42,7 @@ def _makers(drawn: dict[int, Op], end: Op, parting: Container[Place]) -> Iterato
     seen, todo = {end.index}, deque([(end, 0)])
     while todo:
         op, far = todo.popleft()
-        far = 0 if place_of(op) in parting else far
+        far = 0 if op_key(op) in parting else far
         if far == _FAR:
             continue
         for index in op.producers:

@@ -49,7 +49,7 @@ def onnx_bytes(graphs: Sequence[Graph], remark: str = "") -> bytes:
 
 
 def _add(whole: Any, graph: Graph) -> None:
-    free: dict[int, str] = {}
+    names: dict[int, str] = {}
     taken = {(one.maker, one.output) for node in graph.nodes for one in node.inputs}
     for place, node in enumerate(graph.nodes):
         inputs = []
@@ -57,11 +57,11 @@ def _add(whole: Any, graph: Graph) -> None:
             if one.maker is not None:
                 inputs.append(_value(graph.nodes[one.maker], one.output))
                 continue
-            assert one.free is not None
-            if one.free not in free:
-                free[one.free] = f"{node.name}<{number}"
-                whole.input.append(_info(free[one.free], one.tensor))
-            inputs.append(free[one.free])
+            assert one.outside is not None
+            if one.outside not in names:
+                names[one.outside] = f"{node.name}<{number}"
+                whole.input.append(_info(names[one.outside], one.tensor))
+            inputs.append(names[one.outside])
         whole.node.append(_written(node, inputs))
         for number, made in enumerate(node.outputs):
             to = whole.value_info if (place, number) in taken else whole.output

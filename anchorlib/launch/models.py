@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 from anchorlib.capture import unwrapped
 
-__all__ = ["Model", "free", "holds", "prefixes"]
+__all__ = ["Model", "holds", "prefixes", "unused_name"]
 
 
 @dataclass(eq=False, slots=True)
@@ -65,11 +65,11 @@ def prefixes(models: list[Model]) -> list[str]:
     chosen: list[str] = []
     for model in models:
         own = [name for name in model.callings if everyones[name] == 1]
-        chosen.append(free(own, model, chosen))
+        chosen.append(unused_name(own, model, chosen))
     return chosen
 
 
-def free(callings: Iterable[str], model: Model, taken: Collection[str]) -> str:
+def unused_name(callings: Iterable[str], model: Model, taken: Collection[str]) -> str:
     """Return the first name not in `taken`: of `callings`, the class's name, CLASS_2, and so on."""
     name = model.cls.__name__
     numbered = (f"{name}_{number}" for number in count(2))

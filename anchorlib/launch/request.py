@@ -12,11 +12,11 @@ from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import parse_modes
 from anchorlib.names import check_run_name, parse, parse_list
 
-__all__ = ["LAUNCH", "WATCH", "Request", "is_rerun", "selectors_of_environment"]
+__all__ = ["LAUNCH", "Request", "is_rerun", "selectors_of_environment"]
 
 LAUNCH = "ANCHOR_LAUNCH"
 """The variable in which `anchor run` passes the request to its command's processes, as JSON."""
-WATCH = "ANCHOR_WATCH"
+_WATCH = "ANCHOR_WATCH"
 """The variable that users set without `anchor run`: selectors, separated by commas."""
 
 
@@ -71,13 +71,13 @@ def selectors_of_environment() -> tuple[str, ...]:
     Raises OptionError for a selector that no tensor could match, and for a list without any
     selector.
     """
-    text = os.environ.get(WATCH)
+    text = os.environ.get(_WATCH)
     if not text:
         return ()
     try:
         return tuple(selector.text for selector in parse_list(text))
     except AnchorError as fault:
-        raise OptionError(f"{WATCH} in the environment: {fault}") from None
+        raise OptionError(f"{_WATCH} in the environment: {fault}") from None
 
 
 def _fields(text: str) -> Mapping[str, Any]:

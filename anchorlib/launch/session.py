@@ -14,12 +14,12 @@ import torch
 
 from anchorlib.capture import (
     Session,
-    close_untold,
-    counted,
+    close_without_summary,
     find_losses,
-    speaks,
+    prints_messages,
     start_unasked,
     state_command,
+    summary_line,
 )
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError
 from anchorlib.launch.request import Request
@@ -42,7 +42,7 @@ _TYPED = {
 }
 
 
-class _Saying(logging.Handler):
+class _StderrHandler(logging.Handler):
     """A log handler that writes the log lines of our session to stderr, not into the program's log.
 
     Warnings are always written. Other lines are written where the root logger's level admits them,
@@ -80,7 +80,7 @@ class _Saying(logging.Handler):
         logger.propagate = True
 
 
-_saying = _Saying()
+_stderr_handler = _StderrHandler()
 
 
 def open_session(request: Request) -> Session:
@@ -89,11 +89,11 @@ def open_session(request: Request) -> Session:
     Without ranks, further trainers of one command get names with numbers: NAME-2, NAME-3. Raises
     whatever `anchorlib.start` raises.
     """
-    _saying.begin()
+    _stderr_handler.begin()
     try:
         session = _first_that_opens(request)
     except BaseException:
-        _saying.end()
+        _stderr_handler.end()
         raise
     find_losses(session)
     if request.command:
@@ -113,7 +113,7 @@ def _first_that_opens(request: Request) -> Session:
     mode = request.mode or All
     for name in names:
         try:
-            return start_unasked(name, rank=rank, mode=mode, gives_way=_saying.end)
+            return start_unasked(name, rank=rank, mode=mode, gives_way=_stderr_handler.end)
         except (RunExistsError, RunBusyError):
             if name is None or ranked or name == f"{request.name}-{_TRAINERS - 1}":
                 raise
@@ -142,13 +142,13 @@ def end_session(session: Session, store: str) -> None:
     store: the store as the user typed it; "" where the user did not type any.
     """
     try:
-        close_untold(session)
+        close_without_summary(session)
     except AnchorError as fault:  # no caller could handle it: the process ends
         say(escape(str(fault)))
-    _saying.end()
-    if not speaks(session):
+    _stderr_handler.end()
+    if not prints_messages(session):
         return
     store = store or session.store
     where = [] if store == DEFAULT_STORE else ["--store", store]
     see = shlex.join(["anchor", "names", session.run, *where])
-    say(f"run {session.run}: {escape(counted(session, store))}. See `{escape(see)}`")
+    say(f"run {session.run}: {escape(summary_line(session, store))}. See `{escape(see)}`")

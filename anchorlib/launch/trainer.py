@@ -35,7 +35,7 @@ from anchorlib.capture import (
     unwrapped,
 )
 from anchorlib.errors import AnchorError, UnknownTensorError
-from anchorlib.launch.models import Model, free, holds, prefixes
+from anchorlib.launch.models import Model, holds, prefixes, unused_name
 from anchorlib.launch.request import Request
 from anchorlib.launch.roots import roots_of
 from anchorlib.launch.session import at_end, end_session, open_session
@@ -264,7 +264,7 @@ class Trainer:
                 self._unwatch(session, before)
             else:
                 taken = {one.prefix for one in self._models}
-                model.prefix = free(model.callings, model, taken)
+                model.prefix = unused_name(model.callings, model, taken)
             self._models.append(model)
         for model in self._models:
             if holds(optimizer, model.own()):

@@ -1,9 +1,11 @@
 """The operations of a traced step: their inputs and outputs, and the log in which they are stored.
 
 Op, Operand      an operation, and an input or output tensor of it
+op_key           what identifies an operation in its run
 OpLog            turns a step's operations into entries: each structure once, then a row per block
 read_entries     turns entries into operations again
-Joined, segment  the operation that made a record, and the operations between it and others
+RecordMakers     finds the operation that made a record
+segment          the operations between some operations and a later one
 align_ops        aligns the operations of two runs and says which of them differ
 base_name        an operation's name as people write it
 computes         whether an operation makes new bits, or only moves its input's
@@ -21,8 +23,8 @@ from anchorlib.operations.entries import Entry, check_entry, entry_key, gap_entr
 from anchorlib.operations.gaps import VALUES, OpGap, gaps_of
 from anchorlib.operations.kept import kept_as, kept_name, made_kinds, taken_kind
 from anchorlib.operations.log import FLOAT, OperandForm, OpForm, OpLog, TracedOp
-from anchorlib.operations.makers import Joined, segment
-from anchorlib.operations.op import Op, Operand
+from anchorlib.operations.makers import RecordMakers, segment
+from anchorlib.operations.op import Op, Operand, OpKey, op_key
 from anchorlib.operations.op_selection import STAGES, select_ops
 from anchorlib.operations.reading import read_entries
 from anchorlib.operations.spelling import base_name, computes
@@ -32,15 +34,16 @@ __all__ = [
     "STAGES",
     "VALUES",
     "Entry",
-    "Joined",
     "Op",
     "OpAlignment",
     "OpDifference",
     "OpForm",
     "OpGap",
+    "OpKey",
     "OpLog",
     "Operand",
     "OperandForm",
+    "RecordMakers",
     "TracedOp",
     "align_ops",
     "base_name",
@@ -52,6 +55,7 @@ __all__ = [
     "kept_as",
     "kept_name",
     "made_kinds",
+    "op_key",
     "read_entries",
     "segment",
     "select_ops",

@@ -19,9 +19,9 @@ from typing import Final
 
 from anchorlib.operations.boundaries import Boundaries, Side
 from anchorlib.operations.differences import OpAlignment, OpDifference
-from anchorlib.operations.flow import Flow, place_of
+from anchorlib.operations.flow import Flow
 from anchorlib.operations.moving import without_moved
-from anchorlib.operations.op import Op
+from anchorlib.operations.op import Op, op_key
 from anchorlib.operations.spelling import computes, is_alike, settings_of, subtraction
 from anchorlib.operations.stretches import Group, Part, Stretch, blocks
 
@@ -100,8 +100,8 @@ class _Grouped:
 
 def _answer(parts: Sequence[Part], flows: tuple[Flow, Flow], ahead: int) -> OpAlignment:
     pairs = [pair for _, block in parts if block.equal for pair in _pairs(block)]
-    partners = {place_of(one): two for one, two in pairs}
-    back = {place_of(two): one for one, two in pairs}
+    partners = {op_key(one): two for one, two in pairs}
+    back = {op_key(two): one for one, two in pairs}
     bits = Boundaries(Side(flows[0], partners, ahead), Side(flows[1], back, -ahead))
     alone = [block for _, block in parts if not block.equal]
     return OpAlignment(

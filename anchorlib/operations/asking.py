@@ -9,9 +9,9 @@ from typing import Final
 from anchorlib.errors import OptionError
 from anchorlib.names import quoted
 
-__all__ = ["TRACE", "traced_steps"]
+__all__ = ["traced_steps"]
 
-TRACE: Final = "ANCHOR_TRACE"
+_TRACE: Final = "ANCHOR_TRACE"
 
 
 def traced_steps(environ: Mapping[str, str]) -> range | None:
@@ -19,12 +19,12 @@ def traced_steps(environ: Mapping[str, str]) -> range | None:
 
     Raises OptionError for a text that is not a range of steps, or that holds no step.
     """
-    text = environ.get(TRACE, "").strip()
+    text = environ.get(_TRACE, "").strip()
     if not text:
         return None
     ends = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", text)
     if ends is None or int(ends[1]) >= int(ends[2]):
         raise OptionError(
-            f"{TRACE} (--trace of anchor run) is a range of steps as '0:2', not {quoted(text)}"
+            f"{_TRACE} (--trace of anchor run) is a range of steps as '0:2', not {quoted(text)}"
         )
     return range(int(ends[1]), int(ends[2]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anchorlib.operations.flow import Flow, Place, place_of
-from anchorlib.operations.op import Op
+from anchorlib.operations.flow import Flow
+from anchorlib.operations.op import Op, OpKey, op_key
 
 __all__ = ["Boundaries", "Side"]
 
@@ -14,12 +14,12 @@ __all__ = ["Boundaries", "Side"]
 class Side(NamedTuple):
     """The operations of one run, and their partners in the other run.
 
-    flow: the tensors between the operations. partners: the partner of the operation at each place.
+    flow: the tensors between the operations. partners: the partner of each operation, by key.
     ahead: what is added to a step of this run to get the step of the other run.
     """
 
     flow: Flow
-    partners: Mapping[Place, Op]
+    partners: Mapping[OpKey, Op]
     ahead: int = 0
 
 
@@ -69,7 +69,7 @@ def _given(block: Sequence[Op], own: Side, other: Side) -> list[bool]:
         if maker is None:
             step = block[0].step + own.ahead
             known.append(other.flow.knows(digest, block[0].rank, step))
-        elif partner := own.partners.get(place_of(maker)):
+        elif partner := own.partners.get(op_key(maker)):
             there = {one.digest for one in partner.outputs} - {None}
             known += [digest in there] if there else []
     return known

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from anchorlib.operations.op import Op
+from anchorlib.operations.op import Op, OpKey, op_key
 from anchorlib.operations.spelling import base_name, computes, moved
 
-__all__ = ["Entering", "Flow", "Place", "place_of"]
-
-Place: TypeAlias = tuple[int, int, int]
-"""Identifies an operation in its run: rank, step and index."""
+__all__ = ["Entering", "Flow"]
 
 
 class Entering(NamedTuple):
@@ -26,16 +23,11 @@ class Entering(NamedTuple):
     digest: str | None
 
 
-def place_of(op: Op) -> Place:
-    """The rank, step and index of an operation, which identify it in its run."""
-    return op.rank, op.step, op.index
-
-
 class Flow:
     """The operations of one run; finds for each operation which operations computed its inputs."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
-        self._ops = {place_of(op): op for op in ops}
+        self._ops = {op_key(op): op for op in ops}
         self._digests: dict[tuple[int, int], set[str]] = {}
         for op in ops:
             known = self._digests.setdefault((op.rank, op.step), set())
@@ -70,10 +62,10 @@ class Flow:
 
     def into(self, block: Sequence[Op]) -> Iterator[Entering]:
         """Yield the inputs of a block of operations that come from outside the block."""
-        inside: Collection[Place] = {place_of(op) for op in block}
+        inside: Collection[OpKey] = {op_key(op) for op in block}
         for op in block:
             for one in self.entering(op):
-                if one.maker is None or place_of(one.maker) not in inside:
+                if one.maker is None or op_key(one.maker) not in inside:
                     yield one
 
     def _maker(self, op: Op, number: int) -> Op | None:

@@ -17,7 +17,7 @@ from anchorlib.names import is_operand_kind
 from anchorlib.operations.kept import kept_as, kept_name
 from anchorlib.operations.op import Op
 
-__all__ = ["Joined", "segment"]
+__all__ = ["RecordMakers", "segment"]
 
 _MAKING: Final = {
     "value": ("forward",),
@@ -28,8 +28,8 @@ _MAKING: Final = {
 _OPTIMIZER: Final = ("optimizer",)
 
 
-class Joined:
-    """Joins records to operations: finds the operation of a rank that made a recorded tensor."""
+class RecordMakers:
+    """Finds which operation of a rank made a recorded tensor."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
         self._made: defaultdict[tuple[str, tuple[int, ...]], list[Op]] = defaultdict(list)

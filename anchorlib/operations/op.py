@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["Op", "Operand"]
+__all__ = ["Op", "OpKey", "Operand", "op_key"]
+
+OpKey: TypeAlias = tuple[int, int, int]
+"""Identifies an operation in its run: its rank, step and index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +84,8 @@ class Op:
     def to_dict(self) -> dict[str, Any]:
         """The operation as a dict that JSON can hold."""
         return asdict(self)
+
+
+def op_key(op: Op) -> OpKey:
+    """The rank, step and index of an operation, which identify it in its run."""
+    return op.rank, op.step, op.index

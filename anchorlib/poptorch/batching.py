@@ -20,7 +20,8 @@ from typing import Any, TypeAlias
 import torch
 
 from anchorlib.capture import TorchArithmetic
-from anchorlib.modes import Fold, Mode
+from anchorlib.folds import Fold
+from anchorlib.modes import Mode
 from anchorlib.poptorch.errors import Error, MisuseError
 from anchorlib.poptorch.modes import Window
 from anchorlib.torch_private import TreeSpec, tree_flatten, tree_map, tree_unflatten

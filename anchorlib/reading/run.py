@@ -11,7 +11,7 @@ import numpy as np
 from anchorlib.errors import AmbiguousTensorError, DamagedError, OptionError, UnknownTensorError
 from anchorlib.modes import Mode, parse_mode
 from anchorlib.names import join, quoted, select
-from anchorlib.operations import Joined, Op, OpGap, gaps_of, read_entries, select_ops
+from anchorlib.operations import Op, OpGap, RecordMakers, gaps_of, read_entries, select_ops
 from anchorlib.reading.dataframes import run_dataset, run_frame
 from anchorlib.reading.rank_indexes import RankIndex, RankIndexes
 from anchorlib.reading.series import Series, tensor_tree
@@ -68,7 +68,7 @@ class Run:
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
         self._indexes = RankIndexes()
-        self._joined: dict[int, tuple[tuple[int, int], Joined]] = {}
+        self._makers: dict[int, tuple[tuple[int, int], RecordMakers]] = {}
         self._listed: tuple[list[Any], list[TensorInfo]] | None = None
         self._reader.refresh()
 
@@ -203,9 +203,9 @@ class Run:
         else:
             return None
         version = self._index(record.rank).version
-        known = self._joined.get(record.rank)
+        known = self._makers.get(record.rank)
         if known is None or known[0] != version:
-            known = self._joined[record.rank] = version, Joined(self.ops(rank=record.rank))
+            known = self._makers[record.rank] = version, RecordMakers(self.ops(rank=record.rank))
         return known[1].maker(
             *(record.name, record.kind, digest, record.shape),
             step=record.step,

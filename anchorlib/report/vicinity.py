@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 from anchorlib.diagnosis import Comparison
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.pairing import Table
-from anchorlib.graphs import Graph, Marks, around, graph_of, marks_of
+from anchorlib.graphs import Graph, Marks, graph_of, marks_of, ops_around
 from anchorlib.names import escape
-from anchorlib.operations import Joined, Op
+from anchorlib.operations import Op, RecordMakers
 from anchorlib.reading import Run
 from anchorlib.report.layering import rows
 
@@ -66,7 +66,7 @@ class _Traced:
             ops = self._step(side, record)
             end = _maker(ops, record)
             if end is not None:
-                near = around(ops, end, self.marks[side])
+                near = ops_around(ops, end, self.marks[side])
                 graph = graph_of(near, self.runs[side].name, marks=self.marks[side])
                 graphs.append((graph, near.index(end)))
         return graphs
@@ -93,7 +93,7 @@ def _pair(evidence: tuple[Frontier, int]) -> tuple[Record, Record]:
 def _maker(ops: Sequence[Op], record: Record) -> Op | None:
     table, row = record
     tensor = table.tensors[table.tensor[row]]
-    maker = Joined(ops).maker(
+    maker = RecordMakers(ops).maker(
         *(tensor.name, tensor.kind, table.digest[row].astype(">u8").tobytes().hex()),
         tuple(table.shapes[table.shape[row]]),
         step=int(table.step[row]),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anchorlib.claims import claim_of, heir_of
+from anchorlib.claims import claim_of, next_secret
 from anchorlib.errors import RunNotFoundError, StoreError
 from anchorlib.store import RankReader, find_run
 from anchorlib.wire import StoredStretch
@@ -75,8 +75,8 @@ def heir_among(secret: bytes, attempts: Sequence[PastAttempt]) -> Heir | None:
 
     attempts: all attempts at the rank, oldest first. Only the last of them can be continued. If
     another attempt follows the writer's, the rest of its records becomes a new attempt, under a
-    secret that `heir_of` derives; if that was interrupted too, under one derived from this, and so
-    on. So every interrupted delivery is found again.
+    secret that `next_secret` derives; if that was interrupted too, under one derived from this, and
+    so on. So every interrupted delivery is found again.
     """
     known = {one.claim: number for number, one in enumerate(attempts)}
     if claim_of(secret) not in known:
@@ -86,6 +86,6 @@ def heir_among(secret: bytes, attempts: Sequence[PastAttempt]) -> Heir | None:
     while (number := known.get(claim_of(secret), len(attempts))) < len(attempts) - 1:
         end = base + attempts[number].records
         parts.append(StoredStretch(number, base, end))
-        base, secret = end, heir_of(secret)
+        base, secret = end, next_secret(secret)
     links = tuple(StoredStretch(number, first - base, end - base) for number, first, end in parts)
     return Heir(secret, base, links, number)

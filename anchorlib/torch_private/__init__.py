@@ -9,9 +9,12 @@ What is lost is a feature, with a warning, and never a bit of the training.
     backward        the backward that runs, and the nodes of its graph
     dispatch_modes  modes, functorch, torch.jit.trace, autocast
     tensors         hooks, versions, memory and parts of tensors
-    modules         parts and hooks of modules and optimizers, GradScaler
+    modules         parts and hooks of modules
+    optimizers      hooks of optimizers, the loss scale of GradScaler
+    frames          code objects by which frames are recognized
     operators       classes and schemas of operators
-    dynamo          how dynamo treats our functions, and the code that it compiles
+    dynamo          how dynamo treats our functions, and the code that it is tracing
+    compiled_code   the code that dynamo has compiled, and compiled autograd
     compilers       graphs of compilers
     pytrees         nested lists, tuples and dicts
 
@@ -26,17 +29,26 @@ from anchorlib.torch_private.backward import (
     RAW_SAVED,
     SAVED,
     NodeContext,
-    bequeath,
-    bequeathed,
     compiled_outputs,
     current_node,
     engine_code,
     graph_task,
-    is_bequeathed,
+    is_passed_on,
     leaf_of,
     next_sequence,
+    pass_on,
+    passed_on,
     saved_getters,
     sequence_number,
+)
+from anchorlib.torch_private.compiled_code import (
+    backward_of_compiled_autograd,
+    compile_hooks_of,
+    count_compiled,
+    emulates_precision,
+    forget_compiled,
+    hide_compiled_autograd,
+    show_compiled_autograd,
 )
 from anchorlib.torch_private.compilers import (
     AOT_ENTRY,
@@ -71,44 +83,41 @@ from anchorlib.torch_private.door import (
 from anchorlib.torch_private.dynamo import (
     CAN_SKIP,
     CompileContext,
-    backward_of_compiled_autograd,
-    compile_hooks_of,
-    count_compiled,
-    emulates_precision,
     enclosing_operators,
-    forget_compiled,
-    hide_compiled_autograd,
     mark_constant,
     mark_disabled,
-    show_compiled_autograd,
     skip_frames_of,
     tell_marks,
     traced_functions,
     tracing_backend,
 )
+from anchorlib.torch_private.frames import (
+    call_code,
+    inner_call_code,
+    profiled_step_code,
+)
 from anchorlib.torch_private.modules import (
     CHILDREN,
     FORWARD_HOOKS,
     WRAPPER_LINKS,
-    call_code,
     children_of,
     forward_hook_dicts,
     forward_pre_hook_dicts,
-    global_step_hooks,
     held_by_modules,
-    inner_call_code,
     is_wrapper_link,
     own_buffers,
     own_parameters,
-    profiled_step_code,
-    scale_of,
-    step_pre_hooks,
     wrap_scripting,
 )
 from anchorlib.torch_private.operators import (
     Overload,
-    enter_by,
     schema_of,
+    wrap_operator_call,
+)
+from anchorlib.torch_private.optimizers import (
+    global_step_hooks,
+    scale_of,
+    step_pre_hooks,
 )
 from anchorlib.torch_private.pytrees import (
     TreeSpec,
@@ -162,8 +171,6 @@ __all__ = [
     "StorageRef",
     "TreeSpec",
     "backward_of_compiled_autograd",
-    "bequeath",
-    "bequeathed",
     "call_code",
     "children_of",
     "compile_hooks_of",
@@ -177,7 +184,6 @@ __all__ = [
     "emulates_precision",
     "enclosing_operators",
     "engine_code",
-    "enter_by",
     "forget_compiled",
     "forward_hook_dicts",
     "forward_pre_hook_dicts",
@@ -194,8 +200,8 @@ __all__ = [
     "inner_call_code",
     "inside_functorch",
     "is_any_autocast",
-    "is_bequeathed",
     "is_in_torch",
+    "is_passed_on",
     "is_tracing",
     "is_wrapped",
     "is_wrapper_link",
@@ -208,6 +214,8 @@ __all__ = [
     "node_lines",
     "own_buffers",
     "own_parameters",
+    "pass_on",
+    "passed_on",
     "profiled_step_code",
     "register_hook",
     "saved_getters",
@@ -229,5 +237,6 @@ __all__ = [
     "tree_unflatten",
     "version",
     "without_modes",
+    "wrap_operator_call",
     "wrap_scripting",
 ]

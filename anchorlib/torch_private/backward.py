@@ -10,7 +10,15 @@ from typing import Any, Final
 import torch
 from torch.utils import checkpoint
 
-from anchorlib.torch_private.door import is_a, is_attribute, later, look_up, private, tell
+from anchorlib.torch_private.door import (
+    AffectedPrograms,
+    is_a,
+    is_attribute,
+    later,
+    private,
+    tell,
+)
+from anchorlib.torch_private.frames import frame_code
 
 __all__ = [
     "CHECKPOINT_RECOMPUTES",
@@ -18,15 +26,15 @@ __all__ = [
     "RAW_SAVED",
     "SAVED",
     "NodeContext",
-    "bequeath",
-    "bequeathed",
     "compiled_outputs",
     "current_node",
     "engine_code",
     "graph_task",
-    "is_bequeathed",
+    "is_passed_on",
     "leaf_of",
     "next_sequence",
+    "pass_on",
+    "passed_on",
     "saved_getters",
     "sequence_number",
 ]
@@ -70,13 +78,13 @@ def sequence_number(node: Any) -> int:
 
 # Objects that a thread passes on to the threads in which torch runs a backward that it calls.
 _PHASES: Final = "records made by a backward in a thread of torch's carry the phase `train`"
-is_bequeathed = private(
+is_passed_on = private(
     "torch._C._is_key_in_tls",
     "whether the thread that called this backward has passed on an object",
     _PHASES,
     instead=lambda _key: False,
 )
-bequeathed = private(
+passed_on = private(
     "torch._C._get_obj_in_tls",
     "the object that the thread that called this backward has passed on",
     _PHASES,
@@ -98,7 +106,7 @@ def _keeping_stash() -> Any:
     return None
 
 
-bequeath = private(
+pass_on = private(
     "torch._C._stash_obj_in_tls",
     "passes an object on to the threads of the backwards that this thread calls",
     _PHASES,
@@ -128,18 +136,11 @@ CHECKPOINT_RECOMPUTES: Final = "recompute_fn"
 ENGINE_CALL: Final = "_engine_run_backward"
 """The name of the function in which torch's Python calls autograd's engine."""
 
-
-def _no_engine() -> None:
-    """A function that is never called; its code stands in for torch's where that is gone."""
-
-
-_engine: CodeType = private(
+_engine = frame_code(
     f"torch.autograd.graph.{ENGINE_CALL}",
     "the frame below which a backward runs",
     _AGAIN,
-    instead=_no_engine.__code__,
-    probe=lambda: look_up(f"torch.autograd.graph.{ENGINE_CALL}").__code__,
-    kind=is_a(CodeType),
+    AffectedPrograms.EAGER,
 )
 
 

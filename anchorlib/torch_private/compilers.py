@@ -1,6 +1,6 @@
 """Private names by which compilers' graphs are read during compilation, and their runs observed.
 
-`capture.tracing.graph_doors` waits until other code imports these modules, and never imports them.
+`capture.tracing.graph_reader` waits until other code imports these modules, and never imports them.
 """
 
 from __future__ import annotations

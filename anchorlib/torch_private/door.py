@@ -183,11 +183,11 @@ def later(  # noqa: PLR0913  # the fields of a door
     return door
 
 
-def look_up(name: str, *, loaded: bool = False) -> Any:
+def look_up(name: str) -> Any:
     """The object with a dotted name, such as "torch.Tensor._version".
 
-    loaded: whether to look only in modules that are loaded, and import none. Raises AttributeError
-    or ImportError where there is no such object.
+    Modules on the way are imported where they are not loaded. Raises AttributeError or ImportError
+    where there is no such object.
     """
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
@@ -196,7 +196,7 @@ def look_up(name: str, *, loaded: bool = False) -> Any:
             break
     holder: Any = module
     for place, part in enumerate(parts[end:], end):
-        if not hasattr(holder, part) and not loaded:
+        if not hasattr(holder, part):
             import_module(".".join(parts[: place + 1]))
         holder = getattr(holder, part)
     return holder

@@ -1,35 +1,26 @@
-"""Private names of modules, optimizers and GradScaler: their parts, their hooks, the loss scale."""
+"""Private names of modules: their parts, their hooks, and how torch.jit scripts them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import CodeType
 from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.amp.grad_scaler import GradScaler
-from torch.optim import Optimizer
 
-from anchorlib.torch_private.door import AffectedPrograms, is_a, later, look_up, private, tell
+from anchorlib.torch_private.door import AffectedPrograms, is_a, later, private, tell
 
 __all__ = [
     "CHILDREN",
     "FORWARD_HOOKS",
     "WRAPPER_LINKS",
-    "call_code",
     "children_of",
     "forward_hook_dicts",
     "forward_pre_hook_dicts",
-    "global_step_hooks",
     "held_by_modules",
-    "inner_call_code",
     "is_wrapper_link",
     "own_buffers",
     "own_parameters",
-    "profiled_step_code",
-    "scale_of",
-    "step_pre_hooks",
     "wrap_scripting",
 ]
 
@@ -209,137 +200,7 @@ def forward_pre_hook_dicts(module: nn.Module) -> tuple[Any, Any] | None:
     return module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs
 
 
-_STEPS: Final = "torch's count of hooks grows by one with each session"
-_after_steps: Any = private(
-    "torch.optim.optimizer._global_optimizer_post_hooks",
-    "registers a hook after each step of any optimizer without changing torch's count of hooks",
-    _STEPS,
-    kind=is_a(dict),
-)
-_before_steps: Any = private(
-    "torch.optim.optimizer._global_optimizer_pre_hooks",
-    "registers a hook before each step of any optimizer",
-    _STEPS,
-    kind=is_a(dict),
-)
-
-
-def global_step_hooks(*, before: bool) -> Any:
-    """The dict of hooks that run before, or after, each step of any optimizer.
-
-    None where torch hides it.
-    """
-    return _before_steps if before else _after_steps
-
-
-def _says_dict(annotation: object) -> bool:
-    return "dict[" in str(annotation).lower()
-
-
-_one_optimizers: Any = private(
-    "torch.optim.Optimizer._optimizer_step_pre_hooks",
-    "registers a hook before a step of one optimizer, after all hooks of the user's",
-    "an optimizer that is saved whole while it is watched contains a hook that does nothing",
-    probe=lambda: Optimizer.__annotations__.get("_optimizer_step_pre_hooks"),
-    kind=_says_dict,
-)
-
-
-def step_pre_hooks(optimizer: Optimizer) -> Any:
-    """The dict of hooks that run before a step of `optimizer`; None where torch hides it."""
-    return None if _one_optimizers is None else optimizer._optimizer_step_pre_hooks
-
-
-# -- code objects, by which frames are recognized
-
-
-def _never() -> None:
-    """A function that is never called.
-
-    Its code stands in for that of a function that torch lacks.
-    """
-
-
-def _code(name: str, *given: Any) -> Callable[[], object]:
-    """A probe for a door: returns the code object of the function of torch's named `name`.
-
-    given: if any, the function is called with these, and the code of what it returns is taken.
-    """
-
-    def probe() -> object:
-        function = look_up(name)
-        return (function(*given) if given else function).__code__
-
-    return probe
-
-
-def _frame(name: str, purpose: str, loss: str, reach: AffectedPrograms, *given: Any) -> CodeType:
-    """The code object of a function of torch's, by which a frame that runs it is recognized."""
-    code: CodeType = private(
-        name,
-        purpose,
-        loss,
-        instead=_never.__code__,
-        reach=reach,
-        probe=_code(name, *given),
-        kind=is_a(CodeType),
-    )
-    return code
-
-
-_wrapped_call = _frame(
-    "torch.nn.Module._wrapped_call_impl",
-    "the frame of a module that is called",
-    "forwards of unwatched models without gradients are counted as training",
-    AffectedPrograms.EAGER,
-)
-_inner_call = _frame(
-    "torch.nn.Module._call_impl",
-    "the frame of a module that runs",
-    "traced operations have no module",
-    AffectedPrograms.TRACED,
-)
-_profiled = _frame(
-    "torch.optim.Optimizer.profile_hook_step",
-    "the frame of an optimizer's step",
-    "operations of optimizers that are not torch's are traced as user code",
-    AffectedPrograms.TRACED,
-    Optimizer.step,
-)
-
-
-def call_code() -> CodeType:
-    """The code object of torch's function that calls a module."""
-    return _wrapped_call
-
-
-def inner_call_code() -> CodeType:
-    """The code object of torch's function that calls a module's forward and its hooks."""
-    return _inner_call
-
-
-def profiled_step_code() -> CodeType:
-    """The code object of torch's wrapper of `Optimizer.step`: a frame of it is a step under way."""
-    return _profiled
-
-
-# -- GradScaler, torch.jit
-
-_SCALE: Final = "_scale"
-private(
-    f"torch.amp.GradScaler.{_SCALE}",
-    "the loss scale of gradients, without waiting for the accelerator",
-    "the loss scale of gradients is not recorded",
-    probe=lambda: _SCALE in vars(GradScaler("cpu", enabled=True)) or None,
-    kind=is_a(bool),
-)
-
-
-def scale_of(scaler: GradScaler) -> torch.Tensor | None:
-    """The loss scale of `scaler`; None before its first use."""
-    scale = getattr(scaler, _SCALE, None)
-    return scale if isinstance(scale, torch.Tensor) else None
-
+# -- torch.jit
 
 _scripting: Any = private(
     "torch.jit._recursive.create_script_module",

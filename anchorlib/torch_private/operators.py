@@ -9,7 +9,7 @@ import torch
 
 from anchorlib.torch_private.door import DOORS, AffectedPrograms, MovedError, private
 
-__all__ = ["Overload", "enter_by", "schema_of"]
+__all__ = ["Overload", "schema_of", "wrap_operator_call"]
 
 Overload: Final = type(torch.ops.aten.add.Tensor)
 """The class of one overload of an operator."""
@@ -41,7 +41,9 @@ _entry: Any = private(
 )
 
 
-def enter_by(operator: Any, entry: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def wrap_operator_call(
+    operator: Any, entry: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
     """Make calls of our `operator` run `entry(f)`, where f is the function that they run so far.
 
     Does nothing where torch hides that function.

@@ -59,7 +59,6 @@ _node_takes: Any = private(
     "each gradient costs a microsecond more",
     kind=is_attribute,
 )
-# In torch before 2.0 the tensor itself took the dict.
 _QUICK: Final = hooks_are_known and _node_takes is not None
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorlib.errors import ModeError
-from anchorlib.modes import All, EveryN, Final, Fold, Mode, Sum, Summary, parse_mode, parse_modes
+from anchorlib.folds import Fold
+from anchorlib.modes import All, EveryN, Final, Mode, Sum, Summary, parse_mode, parse_modes
 
 
 class Numbers:

@@ -73,8 +73,8 @@ def test_the_coarsest_type_is_that_of_the_largest_eps():
 
 
 def test_the_line_to_compare_with_names_every_noise_run():
-    line = compare_line("a", ["a-noise1", "a-noise2"], b="b")
-    assert line == "anchor compare a b --noise a-noise1 --noise a-noise2"
+    line = compare_line("a", ["a-noise1", "a-noise2"])
+    assert line == "anchor compare a OTHER --noise a-noise1 --noise a-noise2"
 
 
 @pytest.mark.parametrize(

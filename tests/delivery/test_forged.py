@@ -9,7 +9,7 @@ import pytest
 from anchor_cli.main import main
 from anchor_server import serve
 from anchorlib.block import block_of
-from anchorlib.claims import claim_of, heir_of
+from anchorlib.claims import claim_of, next_secret
 from anchorlib.store import Writer
 from anchorlib.wire import Confirm, PushRequest, sealed
 from tests.delivery.lines import (
@@ -97,7 +97,9 @@ def test_what_an_earlier_delivery_brought_is_confirmed_as_well(tmp_path, left, r
         put(writer, [numbered(n if n != 3 else 1003) for n in range(20)])
     with Writer.open(store, "run1", 0, resume=True) as writer:
         put(writer, [numbered(500)])
-    with Writer.open(store, "run1", 0, resume=True, writer_id=heir_of(secret_of(left))) as writer:
+    with Writer.open(
+        store, "run1", 0, resume=True, writer_id=next_secret(secret_of(left))
+    ) as writer:
         put(writer, [numbered(n) for n in range(20, 40)])
     assert push_to(store, left, remote=remote) == (4 if remote else 2)
     assert content(left) == before

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import anchorlib
-from anchorlib.operations import Joined, Op, align_ops
+from anchorlib.operations import Op, RecordMakers, align_ops
 from tests.diagnosis.decompositions import DECOMPOSED, exact
 from tests.diagnosis.decompositions import traced as compiled
 from tests.diagnosis.rewriting import Traced, judged, layers, traced
@@ -126,7 +126,7 @@ def decomposed() -> Score:
 
 def _joined(run: Traced) -> list[bool]:
     """For each record that an operation made, whether the operation is found by its digest."""
-    joined = Joined(run.ops)
+    makers = RecordMakers(run.ops)
     given = {record.name for record in run.records if record.kind == "pass_grad"} | {"input"}
     found = []
     for one in run.records:
@@ -136,7 +136,7 @@ def _joined(run: Traced) -> list[bool]:
             continue
         at = {"step": one.step, "pass_index": one.pass_index}
         digest = one.summary.digest.hex()
-        found.append(joined.maker(one.name, one.kind, digest, one.shape, **at) is not None)
+        found.append(makers.maker(one.name, one.kind, digest, one.shape, **at) is not None)
     return found
 
 

@@ -21,11 +21,11 @@ from anchorlib.capture.own_hooks import Hung, hang_on_leaf
 from anchorlib.capture.tensors import Storages
 from anchorlib.torch_private import hooks_are_known, hooks_of
 
-__all__ = ["Marks", "Owner"]
+__all__ = ["Mark", "Marks"]
 
 _MARK: Final = "anchorlib"  # a key in a node's metadata
 
-Owner = tuple[object, str, At]  # token of the session's marks, the tensor's name, its coordinates
+Mark = tuple[object, str, At]  # token of the session's marks, the tensor's name, its coordinates
 
 
 class Marks:
@@ -51,43 +51,43 @@ class Marks:
 
     def mark(self, x: torch.Tensor, node: Any, name: str, at: At) -> None:
         """Mark `x`, made by `node` (None for a leaf), as the tensor `name` observed at `at`."""
-        owner = (self._token, name, at)
+        mark = (self._token, name, at)
         if node is not None:
-            node.metadata[_key(x.output_nr)] = owner
+            node.metadata[_key(x.output_nr)] = mark
         elif x.requires_grad and hooks_are_known:
-            self._mark_leaf(x, owner)
+            self._mark_leaf(x, mark)
 
     def mark_memory(self, x: torch.Tensor, *, name: str, at: At) -> None:
         """Note that the memory of `x` holds the tensor `name` observed at `at`."""
         self._storages.note(x, (self._token, name, at))
 
-    def owner(self, node: Any, number: int) -> Owner | None:
+    def mark_of(self, node: Any, number: int) -> Mark | None:
         """Return which anchored tensor output `number` of `node` is, by its mark; None if none."""
         return self._ours(node.metadata.get(_key(number)))
 
-    def leaf_owner(self, leaf: torch.Tensor) -> Owner | None:
+    def mark_of_leaf(self, leaf: torch.Tensor) -> Mark | None:
         """Return which anchored tensor `leaf` is, by its mark; None if none."""
-        return self._ours(next((mark.owner for mark in _leaf_marks(leaf)), None))
+        return self._ours(next((hook.mark for hook in _leaf_marks(leaf)), None))
 
-    def _ours(self, owner: Owner | None) -> Owner | None:
-        return owner if owner is not None and owner[0] is self._token else None
+    def _ours(self, mark: Mark | None) -> Mark | None:
+        return mark if mark is not None and mark[0] is self._token else None
 
-    def memory_owner(self, x: torch.Tensor) -> tuple[Owner, str] | None:
+    def mark_of_memory(self, x: torch.Tensor) -> tuple[Mark, str] | None:
         """Return which anchored tensor has the memory of `x`; None if none.
 
         With its mark comes how `x` differs from that tensor: "detach" or "view", or "" if it does
         not.
         """
-        known = self._storages.owner(x)
+        known = self._storages.anchored_tensor_of(x)
         return known if known is not None and known[0][0] is self._token else None
 
-    def _mark_leaf(self, leaf: torch.Tensor, owner: Owner) -> None:
-        for mark in _leaf_marks(leaf):
-            mark.owner = owner
+    def _mark_leaf(self, leaf: torch.Tensor, mark: Mark) -> None:
+        for hook in _leaf_marks(leaf):
+            hook.mark = mark
             return
         if len(self._leaves) >= 64:  # each batch that needs gradients is a new leaf
             self._leaves = [one for one in self._leaves if not one.is_gone]
-        self._leaves.append(hang_on_leaf(leaf, _LeafMark(owner)))
+        self._leaves.append(hang_on_leaf(leaf, _LeafMark(mark)))
 
     def close(self) -> None:
         """Remove the marks from leaves, which may outlive the session."""
@@ -100,13 +100,13 @@ class Marks:
 class _LeafMark:
     """A tensor hook that changes no gradient and only marks a leaf as an anchored tensor."""
 
-    __slots__ = ("owner",)
+    __slots__ = ("mark",)
 
     # Lets torch save an anchored leaf, or send it to other processes, without a warning.
     __torch_unserializable__ = True
 
-    def __init__(self, owner: Owner) -> None:
-        self.owner = owner
+    def __init__(self, mark: Mark) -> None:
+        self.mark = mark
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
         # Compiled autograd would take None to mean that there is no gradient.

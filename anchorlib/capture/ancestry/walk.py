@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from anchorlib.capture.ancestry.marks import Marks, Owner
+from anchorlib.capture.ancestry.marks import Mark, Marks
 from anchorlib.capture.ancestry.saved_arguments import arguments
 from anchorlib.capture.counting import At
 from anchorlib.capture.naming import named_leaves
@@ -94,8 +94,8 @@ class Walk:
 
         The parent is the same tensor under another name, as an anchored tensor or a parameter.
         """
-        owner = self._marks.leaf_owner(x)
-        parent = None if owner is None or owner[1] == self._own[0] else self._parent(owner, x)
+        mark = self._marks.mark_of_leaf(x)
+        parent = None if mark is None or mark[1] == self._own[0] else self._parent(mark, x)
         name = self._marks.parameter_name(x)
         if parent is None and name is not None:
             parent = Parent(name, None)
@@ -148,16 +148,16 @@ class Walk:
 
         `x` differs by "detach" or "view"; "" says that it does not differ.
         """
-        known = None if is_wrapped(x) else self._marks.memory_owner(x)
+        known = None if is_wrapped(x) else self._marks.mark_of_memory(x)
         if known is None:
             return None
-        owner, how = known
-        _, name, there = owner
+        mark, how = known
+        _, name, there = mark
         own, here = self._own
         # A batch in the same memory in each pass was not computed from that of the pass before.
         if name == own and (there == here or there[:2] != here[:2]):
             return None
-        return self._parent(owner, None), how
+        return self._parent(mark, None), how
 
     def _collect(self, root: Any) -> dict[Any, list[Any]]:
         """Return all nodes from `root` back to the parents, each with the list of its inputs.
@@ -191,11 +191,11 @@ class Walk:
 
     def _marked(self, node: Any, number: int) -> Parent | None:
         leaf = leaf_of(node)
-        owner = self._marks.owner(node, number) if leaf is None else self._marks.leaf_owner(leaf)
-        return None if owner is None or owner[1:] == self._own else self._parent(owner, leaf)
+        mark = self._marks.mark_of(node, number) if leaf is None else self._marks.mark_of_leaf(leaf)
+        return None if mark is None or mark[1:] == self._own else self._parent(mark, leaf)
 
-    def _parent(self, owner: Owner, leaf: torch.Tensor | None) -> Parent:
-        _, name, there = owner
+    def _parent(self, mark: Mark, leaf: torch.Tensor | None) -> Parent:
+        _, name, there = mark
         here = self._own[1]
         if (there.step, there.pass_index, there.phase) == (here.step, here.pass_index, here.phase):
             return Parent(name, there.call)

@@ -21,7 +21,7 @@ from anchorlib import errors
 from anchorlib.capture.compiled.coordinates_tensor import NOWHERE, WHERE
 from anchorlib.capture.compiled.kept_operators import define
 from anchorlib.capture.compiled.observer import CompiledObserver
-from anchorlib.capture.compiled.programs import Spot
+from anchorlib.capture.compiled.programs import AnchorReference
 
 __all__ = ["call", "connect", "current", "gradient", "leaf", "notice", "refuse", "value"]
 
@@ -45,8 +45,8 @@ _tuple = tuple.__new__  # a NamedTuple's own constructor is a slower Python func
 
 def _value(x: torch.Tensor | None, name: str, modes: str, program: int, site: int) -> torch.Tensor:
     observer = current()
-    spot = _tuple(Spot, (name, modes, program, site))
-    where = NOWHERE if observer is None else observer.value(x, spot)
+    anchor = _tuple(AnchorReference, (name, modes, program, site))
+    where = NOWHERE if observer is None else observer.value(x, anchor)
     global _last  # noqa: PLW0603  # most places of a pass have the same coordinates
     last, kept = _last
     if where != last:
@@ -66,7 +66,7 @@ def _gradient(  # the operator's arguments
 ) -> None:
     observer = current()
     if observer is not None:
-        observer.gradient(g, where, _tuple(Spot, (name, modes, program, site)))
+        observer.gradient(g, where, _tuple(AnchorReference, (name, modes, program, site)))
 
 
 def _notice(_g: torch.Tensor, where: torch.Tensor) -> None:
@@ -78,7 +78,7 @@ def _notice(_g: torch.Tensor, where: torch.Tensor) -> None:
 def _leaf(g: torch.Tensor, name: str, modes: str, program: int, site: int) -> None:
     observer = current()
     if observer is not None:
-        observer.leaf_gradient(g, Spot(name, modes, program, site))
+        observer.leaf_gradient(g, AnchorReference(name, modes, program, site))
 
 
 def _refuse(error: str, message: str) -> None:

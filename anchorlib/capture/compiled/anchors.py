@@ -47,9 +47,9 @@ def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: 
     other = "" if isinstance(x, torch.Tensor) else type(x).__name__  # type: ignore[redundant-expr]
     known = name if isinstance(name, _CONSTANTS) else type(name)  # type: ignore[redundant-expr]
     gradients = torch.is_grad_enabled()
-    spot, refusal = traced_constants.place_anchor(known, _described(mode), other, gradients)
+    fields, refusal = traced_constants.place_anchor(known, _described(mode), other, gradients)
     if refusal is None:
-        _follow(x, anchor_operators.value(x, *spot), spot, "gradient" if grad else "notice")
+        _follow(x, anchor_operators.value(x, *fields), fields, "gradient" if grad else "notice")
     else:
         # dynamo would wrap an exception raised here; one that an operator raises arrives as it is.
         anchor_operators.refuse(*refusal)
@@ -69,9 +69,9 @@ def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False
             traced_constants.count_skipped(name, "torch.export")
         return
     counted = name if value or grad else ""
-    spot = traced_constants.place_watched(counted, watch, torch.is_grad_enabled())
-    where = anchor_operators.value(x, *spot) if value else anchor_operators.call(*spot)
-    _follow(x, where, spot, "gradient" if grad else "notice" if root else "")
+    fields = traced_constants.place_watched(counted, watch, torch.is_grad_enabled())
+    where = anchor_operators.value(x, *fields) if value else anchor_operators.call(*fields)
+    _follow(x, where, fields, "gradient" if grad else "notice" if root else "")
 
 
 def enter_root(watch: int, *, training: bool) -> None:
@@ -92,9 +92,9 @@ def leave_root(watch: int) -> None:
     """
     if torch.compiler.is_exporting():
         return
-    spot = traced_constants.leave(watch)
-    if spot[-1] == 0:  # the first place of a graph that begins after a graph break
-        anchor_operators.call(*spot)
+    fields = traced_constants.leave(watch)
+    if fields[-1] == 0:  # the first place of a graph that begins after a graph break
+        anchor_operators.call(*fields)
 
 
 class TracedPhase:
@@ -121,23 +121,25 @@ def follow(x: torch.Tensor, hook: Hook) -> None:
     traced_constants.show_compiled_autograd(hidden)
 
 
-def _follow(x: torch.Tensor, where: torch.Tensor, spot: traced_constants.Spelled, use: str) -> None:
+def _follow(
+    x: torch.Tensor, where: torch.Tensor, fields: traced_constants.AnchorFields, use: str
+) -> None:
     """Hook the gradient of `x`.
 
     use: "gradient" records it, "notice" only notes that it came, "" does nothing.
     """
-    name, modes, program, site = spot
+    name, modes, program, site = fields
     if not x.requires_grad or not use:
         return
     if not x.is_leaf:
         if traced_constants.followed(site if use == "gradient" else -1):
-            follow(x, _recording(where, spot) if use == "gradient" else _noticing(where))
+            follow(x, _recording(where, fields) if use == "gradient" else _noticing(where))
     elif use == "gradient":
         x.register_hook(partial(leaf_hook, name=name, modes=modes, program=program, site=site))
 
 
-def _recording(where: torch.Tensor, spot: traced_constants.Spelled) -> Hook:
-    name, modes, program, site = spot
+def _recording(where: torch.Tensor, fields: traced_constants.AnchorFields) -> Hook:
+    name, modes, program, site = fields
 
     def record(g: torch.Tensor | None) -> torch.Tensor | None:
         if not torch.compiler.is_compiling():

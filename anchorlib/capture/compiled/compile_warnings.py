@@ -10,7 +10,7 @@ import torch
 from anchorlib.names import escape
 from anchorlib.torch_private import emulates_precision, tell_marks
 
-__all__ = ["LOW", "Complaints"]
+__all__ = ["LOW", "CompileWarnings"]
 
 _log = logging.getLogger("anchorlib")
 
@@ -18,7 +18,7 @@ LOW = (torch.bfloat16, torch.float16)
 """Dtypes that Inductor computes in float32, and rounds only where a value leaves its kernel."""
 
 
-class Complaints:
+class CompileWarnings:
     """Warnings of one session about anchors in compiled code, each logged once.
 
     They tell of anchors that recorded nothing, and of values that are rounded because they are

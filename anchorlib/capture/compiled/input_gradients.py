@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from anchorlib.capture.compiled import anchor_operators
-from anchorlib.capture.compiled.programs import Spot
+from anchorlib.capture.compiled.programs import AnchorReference
 from anchorlib.capture.dynamo_marks import natively
 from anchorlib.torch_private import current_node, hooks_of, leaf_of
 
-__all__ = ["leaf_hook", "newest", "see_input"]
+__all__ = ["leaf_hook", "remove_older_copies", "see_input"]
 
 
 @natively
@@ -31,10 +31,10 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
         anchor_operators.leaf(g, name, modes, program, site)
         return g
     observer = anchor_operators.current()
-    given, leaf = newest(leaf_hook, keep=observer is not None, name=name, modes=modes)
+    given, leaf = remove_older_copies(leaf_hook, keep=observer is not None, name=name, modes=modes)
     if observer is not None:
-        spot = Spot(**given) if given else Spot(name, modes, program, site)
-        observer.leaf_gradient(g, spot, leaf)
+        anchor = AnchorReference(**given) if given else AnchorReference(name, modes, program, site)
+        observer.leaf_gradient(g, anchor, leaf)
     return g
 
 
@@ -49,7 +49,9 @@ def see_input(g: torch.Tensor | None, name: str, modes: str) -> None:
         observer.see_from_outside(current_node(), (name, modes), g)
 
 
-def newest(hook: Callable[..., Any], *, keep: bool, **alike: object) -> tuple[dict[str, Any], int]:
+def remove_older_copies(
+    hook: Callable[..., Any], *, keep: bool, **alike: object
+) -> tuple[dict[str, Any], int]:
     """Remove older copies of a hook from the leaf whose hooks run now.
 
     The copies are the partials of `hook` whose keywords include `alike`. keep: whether the newest

@@ -16,7 +16,7 @@ import torch
 from torch.fx.node import has_side_effect
 from torch.library import Library, register_fake, register_vmap
 
-from anchorlib.torch_private import dispatch_modes, enter_by, function_modes, is_wrapped
+from anchorlib.torch_private import dispatch_modes, function_modes, is_wrapped, wrap_operator_call
 
 __all__ = ["define"]
 
@@ -81,4 +81,4 @@ def _enter_directly(operator: Any, kernel: Callable[..., Any]) -> None:
 
         return enter
 
-    enter_by(operator, entry)
+    wrap_operator_call(operator, entry)

@@ -4,7 +4,7 @@ value     ─▶ is recorded; its coordinates go back into the graph as a small 
 gradient  ─▶ is recorded with the coordinates of its forward: those of the execution that the
              autograd node belongs to, or else those in `where`
 
-A spot names the anchor that an operator stands for: name, modes, and its place in the graph.
+An `AnchorReference` names the anchor that an operator stands for: name, modes, place in the graph.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from anchorlib.capture.compiled.compile_warnings import LOW, Complaints
+from anchorlib.capture.compiled.compile_warnings import LOW, CompileWarnings
 from anchorlib.capture.compiled.coordinates_tensor import NOWHERE, PackedCoordinates
 from anchorlib.capture.compiled.executions import Executions, Watched, in_backward
-from anchorlib.capture.compiled.output_gradients import Outside, is_partial
+from anchorlib.capture.compiled.output_gradients import OutsideGradients, is_partial
 from anchorlib.capture.compiled.program_order import ProgramOrder, depends_on_order
-from anchorlib.capture.compiled.programs import AnchorPlace, Program, Spot, program_of
+from anchorlib.capture.compiled.programs import AnchorPlace, AnchorReference, Program, program_of
 from anchorlib.capture.counting import At
 from anchorlib.capture.eager import Observer
-from anchorlib.capture.recording import NO_NOTE, Plan, Stream
+from anchorlib.capture.recording import UNSCALED, Plan, Stream
 from anchorlib.errors import UnsupportedError
 from anchorlib.torch_private import graph_task
 
@@ -42,86 +42,88 @@ class CompiledObserver:
     def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
         self.watched: MutableMapping[int, Watched] = WeakValueDictionary()
         self._observer = observer
-        self._complaints = Complaints()
-        self._outside = Outside(observer, self._complaints.warn)
+        self._warnings = CompileWarnings()
+        self._outside = OutsideGradients(observer, self._warnings.warn)
         observer.outside = self._outside.follow
         self._plan = functools.cache(plan_of)
         self._executions = Executions(observer, self._plan, self.watched)
         self._lock = threading.RLock()
         coordinates = PackedCoordinates()
         self._where, self._at = coordinates.encode, coordinates.decode
-        self._lines = ProgramOrder()
-        self._taken: dict[tuple[Spot, int], int] = {}  # by leaf, the backward that recorded it
+        self._order = ProgramOrder()
+        self._taken: dict[
+            tuple[AnchorReference, int], int
+        ] = {}  # by leaf, the backward that recorded it
         self._ran: set[int] = set()
         self._compilers: set[str] = set()
         # Places in forward that were observed once and need none of the checks of `_any_value`.
-        self._ordinary: dict[Spot, tuple[Program, Plan]] = {}
+        self._ordinary: dict[AnchorReference, tuple[Program, Plan]] = {}
 
     # -- called by operators
 
-    def value(self, x: torch.Tensor | None, spot: Spot) -> tuple[int, ...]:
+    def value(self, x: torch.Tensor | None, anchor: AnchorReference) -> tuple[int, ...]:
         """Observe `x` (None: only count its place), and return its coordinates as encoded numbers.
 
-        spot: the anchor whose operator runs.
+        anchor: the anchor whose operator runs.
         Returns NOWHERE if nothing was observed. Raises nothing but UnsupportedError, for a tensor
         that an anchor cannot record.
         """
-        if self._complaints.declared:
-            self._complaints.declared.pop(spot.name, None)
+        if self._warnings.declared:
+            self._warnings.declared.pop(anchor.name, None)
         try:
             with self._lock:
-                known = self._ordinary.get(spot)
+                known = self._ordinary.get(anchor)
                 if known is not None and x is not None and not in_backward():
-                    return self._ordinary_value(x, spot, *known)
-                return self._any_value(x, spot)
+                    return self._ordinary_value(x, anchor, *known)
+                return self._any_value(x, anchor)
         except UnsupportedError as fault:
-            if not spot.modes.startswith("watch:"):
+            if not anchor.modes.startswith("watch:"):
                 raise
-            self._observer.fault(spot.name, "value", fault)  # a hook may not raise
+            self._observer.fault(anchor.name, "value", fault)  # a hook may not raise
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
-            self._observer.fault(spot.name, "value", fault)
+            self._observer.fault(anchor.name, "value", fault)
         return NOWHERE
 
-    def _any_value(self, x: torch.Tensor | None, spot: Spot) -> tuple[int, ...]:
+    def _any_value(self, x: torch.Tensor | None, anchor: AnchorReference) -> tuple[int, ...]:
         """Observe `x` at an anchor that was not checked yet, and return its encoded coordinates.
 
-        spot: the anchor's name, modes, and place in its graph's program.
+        anchor: the anchor's name, modes, and place in its graph's program.
         """
-        program = program_of(spot)
-        at, new = self._place(program, spot)
+        program = program_of(anchor)
+        at, new = self._place(program, anchor)
         if at is None:
             return NOWHERE
         if program is not None and program.number not in self._ran:
             self._run_first(program)
         if new:
-            self._see(x, at, program, spot)
-            self._know(program, spot)
+            self._see(x, at, program, anchor)
+            self._know(program, anchor)
         return self._where(at)
 
     def _ordinary_value(
-        self, x: torch.Tensor, spot: Spot, program: Program, plan: Plan
+        self, x: torch.Tensor, anchor: AnchorReference, program: Program, plan: Plan
     ) -> tuple[int, ...]:
         """Observe `x` at an anchor that `_any_value` has checked; return its encoded coordinates.
 
-        spot: the anchor's name, modes, and place in `program`. This is the short way, for anchors
+        anchor: the anchor's name, modes, and place in `program`. This is the short way, for anchors
             that run in every step.
         """
-        at = self._executions.forward(program, spot.site)
+        at = self._executions.forward(program, anchor.site)
         if at is None:
             return NOWHERE
         _, _, only, _ = plan.routes.get(at.phase) or plan.route(at.phase)
         quick = self._observer.recorder.quick
         if only is None or x.dtype in LOW or quick(only, at, x) is None:
-            self._see(x, at, program, spot)
+            self._see(x, at, program, anchor)
         return self._where(at)
 
-    def _know(self, program: Program | None, spot: Spot) -> None:
-        """Let `_ordinary_value` observe at `spot`, an anchor, unless its gradients are lost."""
-        if program is None or not spot.name or spot.site in program.lost:
+    def _know(self, program: Program | None, anchor: AnchorReference) -> None:
+        """Let `_ordinary_value` observe at `anchor`, an anchor, unless its gradients are lost."""
+        if program is None or not anchor.name or anchor.site in program.lost:
             return
-        plan = self._plan(spot.name, spot.modes)
+        plan = self._plan(anchor.name, anchor.modes)
         if plan is not None:
-            self._ordinary[spot] = (program, plan)
+            self._ordinary[anchor] = (program, plan)
 
     def _run_first(self, program: Program) -> None:
         """Note, as a graph first runs, its backend and autocast dtype in the run's header."""
@@ -131,15 +133,15 @@ class CompiledObserver:
         if program.autocast is not None:
             self._observer.recorder.header("amp.autocast", program.autocast)
 
-    def gradient(self, g: torch.Tensor, where: torch.Tensor, spot: Spot) -> None:
+    def gradient(self, g: torch.Tensor, where: torch.Tensor, anchor: AnchorReference) -> None:
         """Observe `g`, the gradient of the tensor whose value was observed at `where`.
 
-        where: coordinates as a small tensor. spot: the anchor whose operator runs.
+        where: coordinates as a small tensor. anchor: the anchor whose operator runs.
         """
-        known = self._ordinary.get(spot)
-        program = program_of(spot) if known is None else known[0]
+        known = self._ordinary.get(anchor)
+        program = program_of(anchor) if known is None else known[0]
         with self._lock:
-            at = None if program is None else self._executions.gradient(program, spot.site)
+            at = None if program is None else self._executions.gradient(program, anchor.site)
             if at is not None and known is not None:
                 plan = known[1]
                 _, _, _, only = plan.routes.get(at.phase) or plan.route(at.phase)
@@ -148,22 +150,26 @@ class CompiledObserver:
                     return
             if at is None and (at := self._at(where)) is None and int(where[0]) >= 0:
                 return  # the forward belongs to another session
-            self._gradient(g, at, program, spot)
+            self._gradient(g, at, program, anchor)
 
-    def leaf_gradient(self, g: torch.Tensor, spot: Spot, leaf: int = -1) -> None:
+    def leaf_gradient(self, g: torch.Tensor, anchor: AnchorReference, leaf: int = -1) -> None:
         """Observe the gradient of a leaf once in each backward, at the coordinates of its last use.
 
         leaf: the id of the tensor, as several leaves may have one name; -1 where it is not known.
         """
-        program, task = program_of(spot), graph_task()
-        key = (spot, -1) if leaf == -1 else (Spot(spot.name, spot.modes, -1, -1), leaf)
+        program, task = program_of(anchor), graph_task()
+        key = (
+            (anchor, -1)
+            if leaf == -1
+            else (AnchorReference(anchor.name, anchor.modes, -1, -1), leaf)
+        )
         with self._lock:
-            at = None if program is None else self._executions.latest(program, spot.site)
+            at = None if program is None else self._executions.latest(program, anchor.site)
             if at is None or self._taken.get(key) == task != -1:
                 return  # another session left the hook, or this backward has recorded the leaf
             self._taken[key] = task
             now = self._observer.clock.now()  # the leaf may be used in a pass that has no anchor
-            self._gradient(g, at if at[:2] == now[:2] else now, program, spot)
+            self._gradient(g, at if at[:2] == now[:2] else now, program, anchor)
 
     def notice(self, where: torch.Tensor) -> None:
         """Note that a gradient came in the pass of `where`, which ends the pass; record nothing."""
@@ -174,20 +180,20 @@ class CompiledObserver:
     # -- called from elsewhere
 
     def see_from_outside(
-        self, node: object, spot: tuple[str, str], gradient: torch.Tensor | None
+        self, node: object, given: tuple[str, str], gradient: torch.Tensor | None
     ) -> None:
         """Count, or warn of, a gradient of a graph's input that may be only a part of the whole.
 
-        node: the autograd node that runs. spot: the name and modes of the input. gradient: what the
-            hook outside of compiled code was given, perhaps None.
+        node: the autograd node that runs. given: the name and modes of the input. gradient: what
+            the hook outside of compiled code was given, perhaps None.
         """
-        plan = self._plan(*spot)
+        plan = self._plan(*given)
         if plan is not None and is_partial(node):
             self._outside.arrived(plan, self._observer.clock.now(), gradient)
 
     def declare(self, name: str) -> None:
         """Note that the anchor `name` was traced; a warning follows if it records nothing."""
-        self._complaints.declared.setdefault(name, self._observer.clock.step)
+        self._warnings.declared.setdefault(name, self._observer.clock.step)
 
     def skip(self, name: str, kind: str, reason: str) -> None:
         """Count an anchor that will give no record of this kind in the code being traced."""
@@ -196,7 +202,7 @@ class CompiledObserver:
     def settle(self) -> None:
         """Record the observations that still wait until earlier ones of the program are made."""
         with self._lock:
-            self._lines.settle()
+            self._order.settle()
 
     def end_step(self, upcoming: int | None) -> None:
         """Finish the observations of the step that has ended, and warn of anchors that were silent.
@@ -204,70 +210,72 @@ class CompiledObserver:
         upcoming: the number of the next step; None after the last one.
         """
         with self._lock:
-            self._lines.settle()
+            self._order.settle()
             self._executions.end_step()
             self._taken.clear()
-        self._complaints.tell_marks()
-        if overdue := self._complaints.overdue(upcoming):
+        self._warnings.tell_marks()
+        if overdue := self._warnings.overdue(upcoming):
             # An anchor whose code failed to compile in the end was observed by eager code.
             recorded = {info.name for info in self._observer.recorder.tensors(0)}
-            self._complaints.tell_silent(name for name in overdue if name not in recorded)
+            self._warnings.tell_silent(name for name in overdue if name not in recorded)
 
     # -- places
 
-    def _place(self, program: Program | None, spot: Spot) -> tuple[At | None, bool]:
+    def _place(self, program: Program | None, anchor: AnchorReference) -> tuple[At | None, bool]:
         """Return the coordinates of a value's operator that runs now, and whether to record it.
 
         The coordinates are None where the operator counts for nothing.
         """
         if program is None:  # the graph was traced in another process
-            plan = self._plan(spot.name, spot.modes) if spot.name else None
+            plan = self._plan(anchor.name, anchor.modes) if anchor.name else None
             return (
                 (None, False) if plan is None else (self._observer.clock.count(plan.counters), True)
             )
         if not in_backward():
-            return self._executions.forward(program, spot.site), True
-        event = program.events[spot.site]
+            return self._executions.forward(program, anchor.site), True
+        event = program.events[anchor.site]
         if isinstance(event, AnchorPlace):
-            return self._executions.backward(program, spot.site, event)
+            return self._executions.backward(program, anchor.site, event)
         return None, False
 
     # -- recording
 
     def _gradient(
-        self, g: torch.Tensor, at: At | None, program: Program | None, spot: Spot
+        self, g: torch.Tensor, at: At | None, program: Program | None, anchor: AnchorReference
     ) -> None:
-        if self._observer.closed or self._plan(spot.name, spot.modes) is None:
+        if self._observer.closed or self._plan(anchor.name, anchor.modes) is None:
             return
         try:
             if at is None:
                 reason = "a gradient whose forward is not known"
-                self._observer.recorder.skip(spot.name, "grad", reason, self._observer.clock.step)
+                self._observer.recorder.skip(anchor.name, "grad", reason, self._observer.clock.step)
                 return
             self._observer.clock.gradient(at)
-            self._record("grad", g, at, program, spot)
+            self._record("grad", g, at, program, anchor)
         except Exception as fault:  # noqa: BLE001  # inside backward
-            self._observer.fault(spot.name, "grad", fault)
+            self._observer.fault(anchor.name, "grad", fault)
 
-    def _see(self, x: torch.Tensor | None, at: At, program: Program | None, spot: Spot) -> None:
+    def _see(
+        self, x: torch.Tensor | None, at: At, program: Program | None, anchor: AnchorReference
+    ) -> None:
         if x is not None:
             if x.dtype in LOW and program is not None and program.backend == "inductor":
-                self._complaints.tell_rounding(spot.name, x.dtype)
-            self._record("value", x, at, program, spot)
-        if program is not None and spot.site in program.lost:
-            self._lose(at, program.lost[spot.site], spot)
+                self._warnings.tell_rounding(anchor.name, x.dtype)
+            self._record("value", x, at, program, anchor)
+        if program is not None and anchor.site in program.lost:
+            self._lose(at, program.lost[anchor.site], anchor)
 
-    def _lose(self, at: At, reason: str, spot: Spot) -> None:
+    def _lose(self, at: At, reason: str, anchor: AnchorReference) -> None:
         """Count the gradient of the tensor observed at `at` as skipped, for `reason`."""
-        plan = self._plan(spot.name, spot.modes)
+        plan = self._plan(anchor.name, anchor.modes)
         streams = () if plan is None else plan.streams("grad", at.phase)
         if not all(stream.idle(at.step) for stream in streams):
-            self._observer.recorder.skip(spot.name, "grad", reason, at.step)
+            self._observer.recorder.skip(anchor.name, "grad", reason, at.step)
 
     def _record(
-        self, kind: str, x: torch.Tensor, at: At, program: Program | None, spot: Spot
+        self, kind: str, x: torch.Tensor, at: At, program: Program | None, anchor: AnchorReference
     ) -> None:
-        plan = self._plan(spot.name, spot.modes)
+        plan = self._plan(anchor.name, anchor.modes)
         streams = () if plan is None else plan.streams(kind, at.phase)
         if not streams:
             return
@@ -277,12 +285,12 @@ class CompiledObserver:
         observe = functools.partial(self._observe, streams, kind, at)
         # The order of backward is not known here: gradients are recorded as they come.
         ordered = kind == "value" and program is not None and depends_on_order(streams)
-        sites = program.sites(spot.name, spot.modes) if ordered and program is not None else []
-        if spot.site in sites:
-            self._lines.take(spot[:3], sites, spot.site, x, observe)
+        sites = program.sites(anchor.name, anchor.modes) if ordered and program is not None else []
+        if anchor.site in sites:
+            self._order.take(anchor[:3], sites, anchor.site, x, observe)
         else:
             observe(x)
 
     def _observe(self, streams: tuple[Stream, ...], kind: str, at: At, x: torch.Tensor) -> None:
-        note = self._observer.note if kind == "grad" else NO_NOTE
-        self._observer.recorder.observe(streams, at, x, note)
+        scaling = self._observer.scaling if kind == "grad" else UNSCALED
+        self._observer.recorder.observe(streams, at, x, scaling)

@@ -23,14 +23,14 @@ from anchorlib.capture.recording import Plan
 from anchorlib.names import escape
 from anchorlib.torch_private import compiled_outputs, register_hook
 
-__all__ = ["FROM_OUTSIDE", "KEPT", "Outside", "is_partial"]
+__all__ = ["KEPT", "OutsideGradients", "is_partial"]
 
 KEPT = "a gradient that compiled code keeps to itself"
 FROM_OUTSIDE = "grad.from_outside"
 """The header entry that names tensors whose recorded gradients may lack a part."""
 
 
-class Outside:
+class OutsideGradients:
     """Warns of gradients of which compiled code may keep a part, so that a record lacks that part.
 
     warn: called with the subject of a warning and its text; logs each subject once.
@@ -79,7 +79,7 @@ class _Arrival:
 
     __slots__ = ("_at", "_outside", "_plan")
 
-    def __init__(self, outside: Outside, plan: Plan, at: At) -> None:
+    def __init__(self, outside: OutsideGradients, plan: Plan, at: At) -> None:
         self._outside, self._plan, self._at = outside, plan, at
 
     @never_traced

@@ -13,7 +13,7 @@ import torch
 from anchorlib.capture.compiled import anchor_operators, traced_constants
 from anchorlib.capture.compiled.anchors import follow
 from anchorlib.capture.compiled.executions import in_backward
-from anchorlib.capture.compiled.input_gradients import newest
+from anchorlib.capture.compiled.input_gradients import remove_older_copies
 from anchorlib.capture.compiled.kept_operators import define
 from anchorlib.capture.dynamo_marks import constant, natively
 from anchorlib.errors import AnchorError
@@ -81,7 +81,7 @@ def _leaf_hook(g: torch.Tensor, title: str, spelled: str, wanted: bool) -> torch
         if wanted:
             _gradient(g, title, spelled)
         return g
-    given, leaf = newest(_leaf_hook, keep=True, title=title)
+    given, leaf = remove_older_copies(_leaf_hook, keep=True, title=title)
     this = (graph_task(), leaf, title)
     if this not in _printed:
         if any(task != this[0] for task, *_ in _printed):

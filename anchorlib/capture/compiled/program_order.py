@@ -32,7 +32,7 @@ class ProgramOrder:
     """Records observations in program order, with one queue for each key (name and modes)."""
 
     def __init__(self) -> None:
-        self._lines: dict[Hashable, _Line] = {}
+        self._queues: dict[Hashable, _Queue] = {}
 
     def take(
         self, key: Hashable, sites: Sequence[int], site: int, x: torch.Tensor, record: Record
@@ -41,18 +41,18 @@ class ProgramOrder:
 
         sites: indices of the key's anchors in the graph's program, in program order.
         """
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = _Line(sites)
-        line.take(site, x, record)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(sites)
+        queue.take(site, x, record)
 
     def settle(self) -> None:
         """Record the observations that still wait for earlier ones of the program."""
-        for line in self._lines.values():
-            line.settle()
+        for queue in self._queues.values():
+            queue.settle()
 
 
-class _Line:
+class _Queue:
     """The queue of one key; each execution of the graph visits each of `sites` once."""
 
     __slots__ = ("_next", "_sites", "_waiting")

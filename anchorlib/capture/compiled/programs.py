@@ -23,12 +23,12 @@ from anchorlib.torch_private import (
 
 __all__ = [
     "AnchorPlace",
+    "AnchorReference",
     "Enter",
     "Event",
     "Leave",
     "Phase",
     "Program",
-    "Spot",
     "current_program",
     "enclosing",
     "program_of",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-class Spot(NamedTuple):
+class AnchorReference(NamedTuple):
     """What an operator in a graph knows of its anchor, as constants: name, modes, program and site.
 
     site: the anchor's index in the program. Name and modes are enough to record even if another
@@ -151,13 +151,13 @@ _programs: list[Program] = []
 _tracing: WeakKeyDictionary[Any, tuple[int, Program]] = WeakKeyDictionary()
 
 
-def program_of(spot: Spot) -> Program | None:
-    """Return the program with the anchor `spot`; None where another process traced the graph."""
-    if not 0 <= spot.program < len(_programs):
+def program_of(anchor: AnchorReference) -> Program | None:
+    """Return the program that has `anchor`; None where another process traced the graph."""
+    if not 0 <= anchor.program < len(_programs):
         return None
-    program = _programs[spot.program]
-    event = program.events[spot.site] if spot.site < len(program.events) else None
-    return program if getattr(event, "name", "") == spot.name else None
+    program = _programs[anchor.program]
+    event = program.events[anchor.site] if anchor.site < len(program.events) else None
+    return program if getattr(event, "name", "") == anchor.name else None
 
 
 def current_program() -> Program:

@@ -28,8 +28,8 @@ from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name
 
 __all__ = [
+    "AnchorFields",
     "MadeMode",
-    "Spelled",
     "add_phase",
     "chosen",
     "count_skipped",
@@ -46,7 +46,9 @@ __all__ = [
 _OLDEST = (2, 13)
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
-Spelled = tuple[str, str, int, int]  # the fields of a Spot, as arguments of an operator
+AnchorFields = tuple[
+    str, str, int, int
+]  # the fields of an AnchorReference, as arguments of an operator
 
 
 class MadeMode:
@@ -59,7 +61,7 @@ def place_anchor(
     described: Any,
     other: str,
     gradients: bool,  # noqa: FBT001  # called by dynamo
-) -> tuple[Spelled, tuple[str, str] | None]:
+) -> tuple[AnchorFields, tuple[str, str] | None]:
     """Add an anchor to the program of the graph that is being traced.
 
     name: as the user gave it. described: the mode as nested constants; None: the session's. other:
@@ -90,7 +92,7 @@ def chosen(watch: int, name: str) -> tuple[bool, bool]:
 
 
 @constant
-def place_watched(name: str, watch: int, gradients: bool) -> Spelled:  # noqa: FBT001
+def place_watched(name: str, watch: int, gradients: bool) -> AnchorFields:  # noqa: FBT001
     """Add a watched tensor to the graph's program; return the arguments of its operators."""
     return _placed(name, f"watch:{watch}", gradients)
 
@@ -108,7 +110,7 @@ def followed(site: int = -1) -> bool:
 
 
 @constant
-def enter(watch: int, training: bool, gradients: bool) -> Spelled:  # noqa: FBT001
+def enter(watch: int, training: bool, gradients: bool) -> AnchorFields:  # noqa: FBT001
     """Add to the graph's program that a watched model's forward begins.
 
     watch: the number of its watch. training: whether the model is in training mode. gradients:
@@ -120,7 +122,7 @@ def enter(watch: int, training: bool, gradients: bool) -> Spelled:  # noqa: FBT0
 
 
 @constant
-def leave(watch: int) -> Spelled:
+def leave(watch: int) -> AnchorFields:
     """Add to the graph's program that a watched model's forward has ended.
 
     watch: the number of its watch.
@@ -173,7 +175,7 @@ def not_a_tensor(call: str, other: str) -> str:
     return f"{call} takes a tensor, not {other}; wrap a number in torch.tensor(...)"
 
 
-def _placed(name: str, modes: str, gradients: bool) -> Spelled:  # noqa: FBT001
+def _placed(name: str, modes: str, gradients: bool) -> AnchorFields:  # noqa: FBT001
     program = current_program()
     program.autocast = autocast() or program.autocast
     place = AnchorPlace(name, modes, gradients, traced_in_backward(), bool(enclosing()))

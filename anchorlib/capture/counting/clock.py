@@ -1,6 +1,6 @@
 """The coordinates of an observation in a run: step, pass and call, counted automatically.
 
-    step        ends when the clock's optimizer has stepped (see `optimizer_turns`), or at
+    step        ends when the clock's optimizer has stepped (see `step_enders`), or at
                 `session.step()`
     pass_index  n-th forward+backward inside a step: a forward observation after a gradient opens
                 the next pass; without gradients, each further forward of a watched model does
@@ -18,9 +18,9 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from anchorlib.capture.counting.optimizer_turns import Turns
 from anchorlib.capture.counting.passes import Passes
 from anchorlib.capture.counting.phases import Forward, Phases
+from anchorlib.capture.counting.step_enders import StepEnders
 from anchorlib.errors import OptionError
 from anchorlib.scope import EVAL, NO_GRAD
 
@@ -56,7 +56,7 @@ class Clock:
     ) -> None:
         self.step = first_step
         self.phases = Phases()
-        self.turns = Turns(label)
+        self.step_enders = StepEnders(label)
         self.trains = False  # whether a gradient or an optimizer was seen
         self._on_pass = on_pass
         self._on_step = on_step
@@ -237,12 +237,12 @@ class Clock:
     def bind(self, optimizer: object) -> None:
         """Make the steps of `optimizer` end the clock's steps, unless another optimizer's do."""
         self.trains = True
-        self.turns.name(optimizer)
+        self.step_enders.name(optimizer)
 
     @property
     def has_begun(self) -> bool:
         """Whether any observation was counted yet, or any optimizer has stepped."""
-        return self.turns.have_begun or any(one.started for one in self._passes.values())
+        return self.step_enders.have_begun or any(one.started for one in self._passes.values())
 
     @property
     def is_at_boundary(self) -> bool:
@@ -251,14 +251,14 @@ class Clock:
 
     def unbind(self) -> None:
         """Forget the bound optimizer, so that another can be bound, if none has stepped yet."""
-        self.turns.unname()
+        self.step_enders.unname()
 
     def optimizer_stepped(self, optimizer: object) -> None:
         """Note that an optimizer's step has completed, which may end the clock's step."""
         with self._lock:
             self.trains = True
             place = self._current().index
-            ends = self.turns.stepped(
+            ends = self.step_enders.stepped(
                 optimizer, place, by_hand=self._explicit, gradient=self._gradient_since_step
             )
             self._gradient_since_step = False
@@ -291,7 +291,7 @@ class Clock:
                 if phase not in {EVAL, NO_GRAD}
             ]
             if counted or any(passes):
-                self.turns.end(max(passes, default=0))
+                self.step_enders.end(max(passes, default=0))
             self.step = upcoming
             self._passes = {}
         self._on_step(upcoming)

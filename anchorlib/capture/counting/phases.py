@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from enum import Enum
 
 from anchorlib.scope import EVAL, NO_GRAD, TRAIN
-from anchorlib.torch_private import bequeath, bequeathed, graph_task, is_bequeathed
+from anchorlib.torch_private import graph_task, is_passed_on, pass_on, passed_on
 
 __all__ = ["Forward", "Phases"]
 
@@ -133,10 +133,10 @@ class Phases:
     def _entering(self) -> _Thread:
         thread = self.own.thread
         # torch passes this on to the threads that run a backward which this thread calls.
-        bequeath(_KEY, thread)
+        pass_on(_KEY, thread)
         return thread
 
     def _caller(self, own: _Thread) -> _Thread:
         """Return the thread that called the backward which runs here; `own` if unknown."""
-        caller = bequeathed(_KEY) if is_bequeathed(_KEY) else None
+        caller = passed_on(_KEY) if is_passed_on(_KEY) else None
         return caller if isinstance(caller, _Thread) and caller.owner is self else own

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from anchorlib.capture.counting import At
-from anchorlib.capture.recording import Note
+from anchorlib.capture.recording import ScaleAndFlags
 from anchorlib.capture.tensors import is_plain, undisturbed
 from anchorlib.errors import AnchorError, UnknownTensorError
 from anchorlib.names import escape, join
@@ -76,9 +76,11 @@ class Graft:
 
     # -- handing over
 
-    def in_place(self, name: str, kind: str, at: At, x: torch.Tensor, note: Note) -> None:
+    def in_place(
+        self, name: str, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags
+    ) -> None:
         """Overwrite `x` with the run's record of this name, kind and coordinates, if one fits."""
-        theirs = self._theirs(name, kind, at, x, note)
+        theirs = self._theirs(name, kind, at, x, scaling)
         if theirs is None:
             return
         if _overlaps(x):
@@ -90,10 +92,10 @@ class Graft:
             x.data.copy_(theirs)
 
     def gradient(
-        self, name: str, kind: str, at: At, x: torch.Tensor, note: Note
+        self, name: str, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> torch.Tensor | None:
         """Return the run's gradient that replaces `x`; None where no record fits."""
-        theirs = self._theirs(name, kind, at, x, note)
+        theirs = self._theirs(name, kind, at, x, scaling)
         if theirs is None:
             return None
         self.handed += 1
@@ -101,12 +103,12 @@ class Graft:
             return _laid_out_as(x, theirs)
 
     def _theirs(
-        self, name: str, kind: str, at: At, x: torch.Tensor, note: Note
+        self, name: str, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> torch.Tensor | None:
         if self._steps is not None and at.step not in self._steps:
             return None
         try:
-            theirs = self._read(name, kind, at, x, note)
+            theirs = self._read(name, kind, at, x, scaling)
         except AnchorError as fault:
             self._skip(name, kind, str(fault))
             return None
@@ -116,7 +118,7 @@ class Graft:
         return theirs
 
     def _read(
-        self, name: str, kind: str, at: At, x: torch.Tensor, note: Note
+        self, name: str, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> torch.Tensor | str:
         """Return the run's tensor at these coordinates, or a text on why it cannot be used."""
         from anchorlib.reading import as_tensor  # the store is loaded where it is read
@@ -132,7 +134,7 @@ class Graft:
             return "the other run did not keep its values"
         if record.shape != tuple(x.shape) or f"torch.{record.dtype}" != str(x.dtype):
             return _KINDS
-        if record.scale != note.read()[0]:
+        if record.scale != scaling.read()[0]:
             return _SCALED
         return as_tensor(np.array(record.raw), record.dtype).reshape(x.shape)
 

@@ -20,7 +20,7 @@ from anchorlib.capture.eager.call_sites import COMPILED_NODE
 from anchorlib.capture.eager.forwards import Forwards
 from anchorlib.capture.eager.grafting import Graft
 from anchorlib.capture.own_hooks import Hung, hang_on_leaf
-from anchorlib.capture.recording import NO_NOTE, REACHED, Note, Plan, Recorder, Stream
+from anchorlib.capture.recording import REACHED, UNSCALED, Plan, Recorder, ScaleAndFlags, Stream
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape, join
 from anchorlib.scope import NO_GRAD
@@ -108,7 +108,7 @@ class Observer:
         self.closed = False
         self.graft: Graft | None = None
         self.outside: Callable[[torch.Tensor, object, Plan, At], None] = lambda *_told: None
-        self.note = NO_NOTE  # noted with each gradient: the loss scale of automatic mixed precision
+        self.scaling = UNSCALED  # stored with each gradient: the loss scale of mixed precision
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda scaled: scaled
         self.unfollowed = UnfollowedCalls()
         self.due: Callable[[], None] | None = None  # to be called before training goes on
@@ -146,7 +146,7 @@ class Observer:
             if grads and grad and node is not None and type(node).__name__ == COMPILED_NODE:
                 self.outside(x, node, plan, at)
             if self.graft is not None:
-                self.graft.in_place(plan.name, "value", at, x, NO_NOTE)
+                self.graft.in_place(plan.name, "value", at, x, UNSCALED)
         except UnsupportedError:
             raise
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
@@ -201,9 +201,9 @@ class Observer:
             self.clock.gradient(at)
             if plan is not None:
                 _, grads, _, _ = plan.routes.get(at.phase) or plan.route(at.phase)
-                self.recorder.observe(grads, at, gradient, self.note)
+                self.recorder.observe(grads, at, gradient, self.scaling)
                 if self.graft is not None:
-                    return self.graft.gradient(plan.name, "grad", at, gradient, self.note)
+                    return self.graft.gradient(plan.name, "grad", at, gradient, self.scaling)
         except Exception as fault:  # noqa: BLE001  # inside backward
             self.fault(plan.name if plan else "", "grad", fault)
         return None
@@ -219,26 +219,28 @@ class Observer:
             # Counted apart from forward's calls: one forward may have a second backward.
             at = self.clock.call((plan.name, "pass_grad"), backward=True)
             self.clock.gradient(at)
-            self.recorder.observe(plan.streams("pass_grad", at.phase), at, gradient, self.note)
+            self.recorder.observe(plan.streams("pass_grad", at.phase), at, gradient, self.scaling)
             if self.graft is not None:
-                return self.graft.gradient(plan.name, "pass_grad", at, gradient, self.note)
+                return self.graft.gradient(plan.name, "pass_grad", at, gradient, self.scaling)
         except Exception as fault:  # noqa: BLE001  # inside backward
             self.fault(plan.name, "pass_grad", fault)
         return None
 
-    def kind(self, plan: Plan, kind: str, at: At, x: torch.Tensor, note: Note = NO_NOTE) -> None:
+    def kind(
+        self, plan: Plan, kind: str, at: At, x: torch.Tensor, scaling: ScaleAndFlags = UNSCALED
+    ) -> None:
         """Observe a tensor that belongs to no forward call, as a parameter or optimizer state.
 
-        plan: what is recorded of its name. kind: "updated", "opt.exp_avg" and so on. note: the loss
-            scale and flags to store with the record.
+        plan: what is recorded of its name. kind: "updated", "opt.exp_avg" and so on. scaling: the
+            loss scale and flags to store with the record.
         """
         streams = plan.streams(kind, at.phase)
         if not streams or self.closed:
             return
         try:
-            self.recorder.observe(streams, at, x, note)
+            self.recorder.observe(streams, at, x, scaling)
             if self.graft is not None:
-                self.graft.in_place(plan.name, kind, at, x, note)
+                self.graft.in_place(plan.name, kind, at, x, scaling)
         except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
             self.fault(plan.name, kind, fault)
 

@@ -2,7 +2,7 @@
 
 from anchorlib.capture.headers.header import autocast, command, run_header
 from anchorlib.capture.headers.histories import Histories
-from anchorlib.capture.headers.hyperparameters import headed, hyperparameters
+from anchorlib.capture.headers.hyperparameters import header_prefix, hyperparameters
 from anchorlib.capture.headers.module_texts import module_texts, module_tree
 from anchorlib.capture.headers.starting_values import StartingValues
 
@@ -11,7 +11,7 @@ __all__ = [
     "StartingValues",
     "autocast",
     "command",
-    "headed",
+    "header_prefix",
     "hyperparameters",
     "module_texts",
     "module_tree",

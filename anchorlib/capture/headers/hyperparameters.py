@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["headed", "hyperparameters", "scheduled"]
+__all__ = ["header_prefix", "hyperparameters", "scheduled"]
 
 _NOT_TOLD = ("params", "param_names", "initial_lr")
 _SHOWN = 8  # most parameter groups whose values are listed
@@ -20,7 +20,7 @@ def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[st
     group. Options that are False or None are not listed.
     which: the optimizer's number in the run; from 1 on it is part of the names.
     """
-    head = headed(which)
+    head = header_prefix(which)
     groups: Sequence[Mapping[str, Any]] = optimizer.param_groups
     keys = dict.fromkeys(key for group in groups for key in group if key not in _NOT_TOLD)
     entries: dict[str, Any] = {head: type(optimizer).__name__}
@@ -34,7 +34,7 @@ def hyperparameters(optimizer: torch.optim.Optimizer, which: int = 0) -> dict[st
     return entries
 
 
-def headed(which: int) -> str:
+def header_prefix(which: int) -> str:
     """Return the first word of the header entries of a run's optimizer number `which`."""
     return f"optimizer{which + 1}" if which else "optimizer"
 

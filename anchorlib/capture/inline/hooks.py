@@ -104,7 +104,7 @@ class Anchors:
                 return
             raise NotATensorError(compiled.not_a_tensor(f"anchor({name!r})", type(x).__name__))
         plan = (self._default.get(name) if mode is None else None) or self._plan_of(name, mode)
-        if not (self._limited and self._rests(plan)):
+        if not (self._limited and self._records_nothing(plan)):
             self._observer.value(plan, x, grad=grad)
 
     def knows(self, name: str) -> bool:
@@ -115,7 +115,7 @@ class Anchors:
         """Return the plan for a tensor without an anchor, as if an anchor `name` had no mode."""
         return self._of_modes.get((name, self._modes)) or self._plan(name, None)
 
-    def _rests(self, plan: Plan) -> bool:
+    def _records_nothing(self, plan: Plan) -> bool:
         """Return whether this use of a name is left out, and need not be counted to classify it.
 
         Classifying is finding out whether the name is used with gradients, without, or both.
@@ -123,7 +123,7 @@ class Anchors:
         if plan.use == NEW or (plan.use == QUIET and torch.is_grad_enabled()):
             return False
         clock = self._observer.clock
-        return self._scope.rests(clock.step, clock.phase)
+        return self._scope.records_nothing(clock.step, clock.phase)
 
     def _plan_of(self, name: str, mode: ModeSpec | None) -> Plan:
         """Return the plan of an anchor that the program calls, and note the anchor's name."""

@@ -2,7 +2,7 @@
 
 from anchorlib.capture.models.called_parts import hook_called_parts
 from anchorlib.capture.models.encoder_layers import show_encoder_layers_no_hooks
-from anchorlib.capture.models.modules import ModelWatch
+from anchorlib.capture.models.model_watch import ModelWatch
 from anchorlib.capture.models.scripting import script_without_hooks
 
 __all__ = [

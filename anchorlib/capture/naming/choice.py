@@ -11,7 +11,8 @@ from typing import TypeAlias
 from anchorlib.capture.naming.optimizer_state import key_of
 from anchorlib.capture.naming.structure import Parts
 from anchorlib.errors import OptionError, UnknownTensorError
-from anchorlib.modes import Mode, idle
+from anchorlib.folds import idle
+from anchorlib.modes import Mode
 from anchorlib.names import below, join, matches, parse, select, split
 from anchorlib.scope import ANYTHING, Scope
 
@@ -91,9 +92,11 @@ class Choice:
             self._late[text] = False
         return pairs
 
-    def rests(self, step: int, phase: str) -> bool:
+    def records_nothing(self, step: int, phase: str) -> bool:
         """Return whether no observation in `step`, by a thread in `phase`, is selected."""
-        return self.scope.rests(step, phase) or all(idle(mode, step) for mode in self.modes)
+        return self.scope.records_nothing(step, phase) or all(
+            idle(mode, step) for mode in self.modes
+        )
 
     def wants(self, name: str, kind: str) -> bool:
         """Return whether this choice records `kind` of `name`."""

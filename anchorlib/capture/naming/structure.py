@@ -84,9 +84,9 @@ def parts_of(model: nn.Module, prefix: str = "") -> Parts:
             if buffer is not None and id(buffer) not in seen:
                 seen[id(buffer)] = stem + name
                 buffers[stem + name] = (module, name)
-    modules[_free(lead + "output", modules)] = root
-    given = _free(lead + "input", modules)
-    return Parts(root, modules, parameters, buffers, given, aliases, prefix)
+    modules[_unused(lead + "output", modules)] = root
+    input_name = _unused(lead + "input", modules)
+    return Parts(root, modules, parameters, buffers, input_name, aliases, prefix)
 
 
 def has_forward(module: nn.Module) -> bool:
@@ -139,7 +139,7 @@ def _is_wrapped(parent: nn.Module, link: str) -> bool:
     return is_wrapper_link(parent, link) or (link == "module" and isinstance(parent, _WRAPPERS))
 
 
-def _free(name: str, taken: Mapping[str, object]) -> str:
+def _unused(name: str, taken: Mapping[str, object]) -> str:
     """Return `name`, with underscores appended while a module of the user's has that name."""
     while name in taken:
         name += "_"

@@ -18,11 +18,11 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import Optimizer
 
 from anchorlib.capture.eager import Observer
-from anchorlib.capture.recording import NO_NOTE, Note
+from anchorlib.capture.recording import UNSCALED, ScaleAndFlags
 from anchorlib.record import Flag
 from anchorlib.torch_private import scale_of
 
-__all__ = ["ScalerHooks", "fused_note"]
+__all__ = ["ScalerHooks", "fused_scaling"]
 
 _Maybe = Callable[[], torch.Tensor | None]
 
@@ -68,7 +68,9 @@ class ScalerHooks:
         current = scale_of(scaler)
         if not self._observer.closed and scaler.is_enabled() and current is not None:
             self._observer.recorder.header("amp.grad_scaler", True)
-            self._observer.note = Note(scale=current.detach().clone(), flags=Flag.SCALED)
+            self._observer.scaling = ScaleAndFlags(
+                scale=current.detach().clone(), flags=Flag.SCALED
+            )
 
     def _remember(self, scaled: Any, outputs: Any) -> None:
         if isinstance(scaled, torch.Tensor) and isinstance(outputs, torch.Tensor):
@@ -96,7 +98,7 @@ class ScalerHooks:
         return step
 
     def _after_step(self, scaler: GradScaler, optimizer: Any) -> None:
-        self._observer.note = NO_NOTE
+        self._observer.scaling = UNSCALED
         skipped = id(optimizer) not in self._stepped
         if skipped and scaler.is_enabled() and not self._observer.closed:
             self._on_skipped(optimizer)
@@ -109,13 +111,13 @@ class ScalerHooks:
             GradScaler.step = self._step  # type: ignore[method-assign]
 
 
-def fused_note(optimizer: Optimizer) -> Note:
+def fused_scaling(optimizer: Optimizer) -> ScaleAndFlags:
     """Return the loss scale of a fused optimizer's gradients, and whether they are finite.
 
-    GradScaler sets both as attributes on the optimizer; NO_NOTE is returned without them.
+    GradScaler sets both as attributes on the optimizer; UNSCALED is returned without them.
     """
     scale = getattr(optimizer, "grad_scale", None)
     found_inf = getattr(optimizer, "found_inf", None)
     if not isinstance(scale, torch.Tensor):
-        return NO_NOTE
-    return Note(scale=scale.detach().clone(), skipped=found_inf)
+        return UNSCALED
+    return ScaleAndFlags(scale=scale.detach().clone(), skipped=found_inf)

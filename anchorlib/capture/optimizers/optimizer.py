@@ -18,9 +18,9 @@ from anchorlib.capture.counting import At
 from anchorlib.capture.dynamo_marks import never_traced
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.naming import state_values, tensor_of, why_no_tensor
-from anchorlib.capture.optimizers.amp import ScalerHooks, fused_note
+from anchorlib.capture.optimizers.amp import ScalerHooks, fused_scaling
 from anchorlib.capture.own_hooks import OwnHook, hang_after_steps, hang_before_step
-from anchorlib.capture.recording import NO_NOTE, Note, Plan, Stream
+from anchorlib.capture.recording import UNSCALED, Plan, ScaleAndFlags, Stream
 from anchorlib.errors import OptionError
 from anchorlib.record import Flag
 
@@ -68,8 +68,8 @@ class OptimizerWatch:
     """Records the updates that one optimizer makes to the parameters of one model.
 
     of: a weak reference to the optimizer. names: by id, the position and name of each parameter of
-        the model. plan: returns the plan of a name, that is, what is recorded of it. rests: returns
-        whether nothing is recorded in a step and phase.
+        the model. plan: returns the plan of a name, that is, what is recorded of it.
+        records_nothing: returns whether nothing is recorded in a step and phase.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class OptimizerWatch:
         names: Mapping[int, tuple[int, str]],
         observer: Observer,
         plan: Callable[[str], Plan],
-        rests: Callable[[int, str], bool],
+        records_nothing: Callable[[int, str], bool],
     ) -> None:
         self.of = ref(optimizer)
-        self._rests = rests
+        self._records_nothing = records_nothing
         held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
         ours = sorted((names[number], number) for number in held if number in names)
         self.parameters = {name: held[number] for (_, name), number in ours}
@@ -89,7 +89,7 @@ class OptimizerWatch:
         self._plan = plan
         self._values: dict[str, torch.Tensor] = {}
         self._gradients_due = False
-        self._note = NO_NOTE
+        self._scaling = UNSCALED
         self._ended = (-1, 0)  # the last step, and how often the optimizer has stepped in it
         # A hook of this optimizer, not a global one, runs after the user's that change gradients.
         self._hung = hang_before_step(optimizer, _BeforeStep(self))
@@ -119,7 +119,7 @@ class OptimizerWatch:
 
     def _rests_now(self) -> bool:
         clock = self._observer.clock
-        return self._rests(clock.step, clock.phase)
+        return self._records_nothing(clock.step, clock.phase)
 
     def _before_step(self) -> None:
         self._gradients_due = True
@@ -135,23 +135,25 @@ class OptimizerWatch:
             return
         self._gradients_due = False
         optimizer = self.of()
-        self._note = NO_NOTE if optimizer is None else fused_note(optimizer)
-        self._record_gradients(self._note)
+        self._scaling = UNSCALED if optimizer is None else fused_scaling(optimizer)
+        self._record_gradients(self._scaling)
 
-    def _record_gradients(self, note: Note) -> None:
+    def _record_gradients(self, scaling: ScaleAndFlags) -> None:
         at = self._at()
         for name, parameter in self.parameters.items():
             gradient, plan = parameter.grad, self._plan(name)
             if gradient is None or not _due(plan.streams("grad", at.phase), at.step):
                 continue
-            if isinstance(note.scale, torch.Tensor):  # a fused optimizer unscales inside its step
+            if isinstance(
+                scaling.scale, torch.Tensor
+            ):  # a fused optimizer unscales inside its step
                 with torch.no_grad():
-                    gradient = gradient / note.scale.to(gradient.dtype)
-            self._observer.kind(plan, "grad", at, gradient, note)
+                    gradient = gradient / scaling.scale.to(gradient.dtype)
+            self._observer.kind(plan, "grad", at, gradient, scaling)
 
     def skipped(self) -> None:
         """Record the gradients of a step that GradScaler skipped because they are not finite."""
-        self._record_gradients(Note(flags=Flag.STEP_SKIPPED))
+        self._record_gradients(ScaleAndFlags(flags=Flag.STEP_SKIPPED))
         self._count()
 
     def after(self) -> None:
@@ -164,12 +166,12 @@ class OptimizerWatch:
     def _record_updates(self, at: At) -> None:
         for name, parameter in self.parameters.items():
             plan = self._plan(name)
-            self._observer.kind(plan, "updated", at, parameter, self._note)
+            self._observer.kind(plan, "updated", at, parameter, self._scaling)
             before = self._values.pop(name, None)
             if before is not None:
                 with torch.no_grad():
                     change = parameter.detach() - before
-                self._observer.kind(plan, "delta", at, change, self._note)
+                self._observer.kind(plan, "delta", at, change, self._scaling)
             self._record_state(plan, at, parameter)
 
     def _record_state(self, plan: Plan, at: At, parameter: torch.nn.Parameter) -> None:

@@ -5,11 +5,11 @@ from anchorlib.capture.recording.recorder import Recorder
 from anchorlib.capture.recording.streams import (
     MIXED,
     NEW,
-    NO_NOTE,
     QUIET,
     REACHED,
-    Note,
+    UNSCALED,
     Plan,
+    ScaleAndFlags,
     Stream,
 )
 from anchorlib.capture.recording.weighing import Weighing, size_text
@@ -17,12 +17,12 @@ from anchorlib.capture.recording.weighing import Weighing, size_text
 __all__ = [
     "MIXED",
     "NEW",
-    "NO_NOTE",
     "QUIET",
     "REACHED",
-    "Note",
+    "UNSCALED",
     "Plan",
     "Recorder",
+    "ScaleAndFlags",
     "Stream",
     "Weighing",
     "size_text",

@@ -18,7 +18,7 @@ import torch
 from anchorlib.capture.counting import At
 from anchorlib.capture.recording.putter import compiled_putter, layout_key
 from anchorlib.capture.recording.stream_table import StreamTable
-from anchorlib.capture.recording.streams import NO_NOTE, Note, Stream
+from anchorlib.capture.recording.streams import UNSCALED, ScaleAndFlags, Stream
 from anchorlib.capture.recording.weighing import Weight
 from anchorlib.capture.tensors import (
     CudaCopier,
@@ -36,7 +36,8 @@ from anchorlib.capture.tensors import (
     values_writer,
 )
 from anchorlib.errors import AnchorError, ModeError
-from anchorlib.modes import All, Mode, OpenWindow
+from anchorlib.folds import OpenWindow
+from anchorlib.modes import All, Mode
 from anchorlib.names import escape, join
 from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap, TensorInfo
@@ -76,43 +77,49 @@ class Recorder:
             return self._table.streams(name, kind, modes, phase)
 
     def observe(
-        self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, note: Note = NO_NOTE
+        self,
+        streams: tuple[Stream, ...],
+        at: At,
+        x: torch.Tensor,
+        scaling: ScaleAndFlags = UNSCALED,
     ) -> None:
         """Record the present values of `x` in each stream that selects it.
 
-        note: the loss scale and flags to store with the record.
+        scaling: the loss scale and flags to store with the record.
         """
         only = streams[0] if len(streams) == 1 and streams[0].at_once else None
-        if only is not None and self.quick(only, at, x, note) is not None:
+        if only is not None and self.quick(only, at, x, scaling) is not None:
             return
         try:
             with self._lock:
-                self._observe(streams, at, x, note)
+                self._observe(streams, at, x, scaling)
         finally:
             self._queue.fill()
 
-    def _observe(self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, note: Note) -> None:
+    def _observe(
+        self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, scaling: ScaleAndFlags
+    ) -> None:
         wanted = [stream for stream in streams if stream.wants(at.step)]
         if not wanted:
             return
         only = wanted[0] if len(wanted) == 1 and not wanted[0].holds else None
-        if only is not None and self.quick(only, at, x, note) is not None:
+        if only is not None and self.quick(only, at, x, scaling) is not None:
             return
         if not is_plain(x):
-            self._observe_unusual(wanted, at, x, note)
+            self._observe_unusual(wanted, at, x, scaling)
             return
         for stream in wanted:
-            self._take(stream, at, x, note)
+            self._take(stream, at, x, scaling)
 
     def quick(
-        self, stream: Stream, at: At, x: torch.Tensor, note: Note = NO_NOTE
+        self, stream: Stream, at: At, x: torch.Tensor, scaling: ScaleAndFlags = UNSCALED
     ) -> torch.Size | None:
         """Record an ordinary tensor, as most are, in a stream that selects it; return its shape.
 
         Returns None for any other tensor, and records nothing: the caller then calls `observe`.
         """
         queue = self._queue
-        if note is NO_NOTE:
+        if scaling is UNSCALED:
             with self._lock:
                 putter, key = queue.putter, stream.key  # the key belongs to stream.layout
                 if putter is not None and key is not None and not self._records.placing:
@@ -124,10 +131,10 @@ class Recorder:
                         stream.last_step = at[0]
                         self._records.placed(nbytes)
                         return stream.shape
-        return self._place_in_python(stream, at, x, note)
+        return self._place_in_python(stream, at, x, scaling)
 
     def _place_in_python(
-        self, stream: Stream, at: At, x: torch.Tensor, note: Note
+        self, stream: Stream, at: At, x: torch.Tensor, scaling: ScaleAndFlags
     ) -> torch.Size | None:
         memory = quick_place(x)
         if memory is None:
@@ -140,16 +147,18 @@ class Recorder:
                 self._located("cpu")
             stream.records += 1
             stream.last_step = at[0]
-            if note is NO_NOTE:
+            if scaling is UNSCALED:
                 self._put(address, nbytes, stream.number, stream.layout, at, order)
             else:
-                scale, flags = note.read()
+                scale, flags = scaling.read()
                 self._put(
                     address, nbytes, stream.number, stream.layout, at, order, scale, int(flags)
                 )
         return shape
 
-    def _observe_unusual(self, wanted: list[Stream], at: At, x: torch.Tensor, note: Note) -> None:
+    def _observe_unusual(
+        self, wanted: list[Stream], at: At, x: torch.Tensor, scaling: ScaleAndFlags
+    ) -> None:
         """Observe a tensor that is no plain array.
 
         A sparse or nested tensor is recorded by the plain tensors that it consists of, a sharded
@@ -166,36 +175,36 @@ class Recorder:
                 beside = self._table.stream(
                     f"{stream.name}:placements", stream.kind, All(), at.phase
                 )
-                self._take(beside, at, torch.tensor(lies, device="cpu"), NO_NOTE)
+                self._take(beside, at, torch.tensor(lies, device="cpu"), UNSCALED)
             if reason is not None:
                 self._skip(stream, reason, at.step, 1)
             elif parts is None:
-                self._take(stream, at, x, note)
+                self._take(stream, at, x, scaling)
             else:
                 for name, part in parts.items():
                     named = f"{stream.name}:{name}"
                     inner = self._table.stream(named, stream.kind, stream.fold.mode, at.phase)
                     inner.steps = stream.steps
-                    self._take(inner, at, part, note)
+                    self._take(inner, at, part, scaling)
 
-    def _take(self, stream: Stream, at: At, x: torch.Tensor, note: Note) -> None:
+    def _take(self, stream: Stream, at: At, x: torch.Tensor, scaling: ScaleAndFlags) -> None:
         order = self._order
         self._order += 1
         if not stream.fold.holds:
             with undisturbed():
                 x = plain(x)
-            self._emit(stream, at, order, x, 1, note)
+            self._emit(stream, at, order, x, 1, scaling)
             return
         ended = stream.fold.hold(at.step, at, x)
         if ended is not None:
             self._emit_held(stream, ended)
-        stream.note, stream.order = note, order
+        stream.scaling, stream.order = scaling, order
         self._open[stream] = None
 
     def _emit_held(self, stream: Stream, held: OpenWindow[Snapshot]) -> None:
         if held.refused is None:
             kept = held.kept.tensor
-            self._emit(stream, held.at, stream.order, kept, held.count, stream.note)
+            self._emit(stream, held.at, stream.order, kept, held.count, stream.scaling)
             return
         self._skip(stream, "shapes differ in a Sum window", held.at.step, held.count)
         first, other = held.refused
@@ -209,7 +218,13 @@ class Recorder:
         )
 
     def _emit(  # the fields of a record
-        self, stream: Stream, at: At, order: int, x: torch.Tensor, count: int, note: Note
+        self,
+        stream: Stream,
+        at: At,
+        order: int,
+        x: torch.Tensor,
+        count: int,
+        scaling: ScaleAndFlags,
     ) -> None:
         if x.shape != stream.shape or x.dtype is not stream.dtype or stream.layout < 0:
             self._reshaped(stream, at.step, x.dtype, x.shape)
@@ -218,12 +233,12 @@ class Recorder:
         stream.last_step = at.step
         source: Source
         if self._copier.takes(x):
-            note, fields = note.split(x.device)
+            scaling, fields = scaling.split(x.device)
             source = Later(self._copier, x, fields)
             stream.key = None  # the compiled put cannot take tensors of a GPU
         else:
             source = values_writer(x)
-        scale, flags = note.read()
+        scale, flags = scaling.read()
         self._put(
             source, x.nbytes, stream.number, stream.layout, at, order, scale, int(flags), count
         )
@@ -250,11 +265,11 @@ class Recorder:
             if torch.accelerator.is_available():
                 self.header("tensors.device", "|".join(sorted(self._devices)))
 
-    def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
-        """Count observations that could not be recorded, in any mode, and store that as a gap."""
+    def skip(self, name: str, kind: str, reason: str, step: int) -> None:
+        """Count an observation that could not be recorded, in any mode, and store that as a gap."""
         with self._lock:
-            self.skipped[reason] += count
-            self._queue.gap(Gap(name, kind, "", reason, count, step, step))
+            self.skipped[reason] += 1
+            self._queue.gap(Gap(name, kind, "", reason, 1, step, step))
 
     def _skip(self, stream: Stream, reason: str, step: int, count: int) -> None:
         self.skipped[reason] += count

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from anchorlib.capture.tensors import Snapshot, TorchArithmetic, dtype_name, undisturbed
-from anchorlib.modes import All, Fold, Mode, OpenWindow, Summary
+from anchorlib.folds import Fold, OpenWindow
+from anchorlib.modes import All, Mode, Summary
 from anchorlib.record import Flag, TensorInfo
 from anchorlib.recorder.layout import FLAGS_AT, SCALE_AT
 from anchorlib.scope import Steps
@@ -19,11 +20,11 @@ from anchorlib.scope import Steps
 __all__ = [
     "MIXED",
     "NEW",
-    "NO_NOTE",
     "QUIET",
     "REACHED",
-    "Note",
+    "UNSCALED",
     "Plan",
+    "ScaleAndFlags",
     "Seen",
     "Stream",
 ]
@@ -34,7 +35,7 @@ NEW, QUIET, REACHED, MIXED = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class ScaleAndFlags:
     """The loss scale and flags to store with a record.
 
     scale: the loss scale of a gradient when autograd made it, as a number or a 0-d tensor.
@@ -52,8 +53,10 @@ class Note:
         skipped = self.skipped is not None and bool(self.skipped)
         return float(self.scale), self.flags | (Flag.STEP_SKIPPED if skipped else Flag.NONE)
 
-    def split(self, device: torch.device) -> tuple[Note, tuple[tuple[torch.Tensor, int], ...]]:
-        """Return the note without its tensors on `device`, and those tensors.
+    def split(
+        self, device: torch.device
+    ) -> tuple[ScaleAndFlags, tuple[tuple[torch.Tensor, int], ...]]:
+        """Return the scale and flags without their tensors on `device`, and those tensors.
 
         Each tensor comes with the offset of its field in a slot.
 
@@ -70,10 +73,10 @@ class Note:
                 flag = (skipped.detach() != 0).to(torch.int16) * int(Flag.STEP_SKIPPED)
                 fields.append((flag + int(self.flags), FLAGS_AT))
                 skipped = None
-        return (Note(scale, self.flags, skipped), tuple(fields)) if fields else (self, ())
+        return (ScaleAndFlags(scale, self.flags, skipped), tuple(fields)) if fields else (self, ())
 
 
-NO_NOTE = Note()
+UNSCALED = ScaleAndFlags()
 
 
 class Stream:
@@ -88,7 +91,7 @@ class Stream:
         *(
             "name",
             "nbytes",
-            "note",
+            "scaling",
             "number",
             "order",
             "phase",
@@ -116,7 +119,7 @@ class Stream:
         self.steps: tuple[Steps, ...] | None = ()  # the steps in which it records; None: all
         self.fold: Fold[torch.Tensor, Snapshot] = Fold(mode, arithmetic)
         self.holds = self.fold.holds
-        self.note = NO_NOTE  # of the last observation folded
+        self.scaling = UNSCALED  # of the last observation folded
         self.order = 0  # of the last observation folded
         self.placements: tuple[tuple[int, int], ...] = ()  # of the last observation, if sharded
         self.seen: Seen | None = None

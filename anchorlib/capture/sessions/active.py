@@ -59,7 +59,7 @@ def open_session(
         settings = _taking_the_place_of(_session, settings)
         _gives_way()
     grafted = _grafted(settings)  # before the session is made: this may raise
-    aloud = settings.speaks and sink is None
+    aloud = settings.prints_messages and sink is None
     session = Session(settings, _queue_of(settings, sink), _give_up, aloud=aloud)
     _session, _gives_way = session, gives_way
     if grafted is not None:
@@ -92,7 +92,7 @@ def _taking_the_place_of(session: Session, settings: Settings) -> Settings:
     The settings let the new session overwrite the run of the old one only where both record the
     same run and the old session left it empty.
     """
-    session._ending.has_closing_line = False  # noqa: SLF001  # the warning below tells it
+    session._ending.has_summary_line = False  # noqa: SLF001  # the warning below tells it
     session.close()
     kept = settings.kept
     same = (session.run, session.rank, session.store) == (kept.run, kept.rank, settings.store)

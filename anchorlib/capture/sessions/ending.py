@@ -24,7 +24,7 @@ class Ending:
     """The last lines that one session logs.
 
     aloud: whether the closing line is shown where nobody configured logging.
-    has_closing_line: False where whoever opened the session writes a closing line of its own.
+    has_summary_line: False where whoever opened the session writes a closing line of its own.
     """
 
     settings: Settings
@@ -33,7 +33,7 @@ class Ending:
     queue: RecordQueue
     watches: Watches
     aloud: bool
-    has_closing_line: bool = True
+    has_summary_line: bool = True
 
     def tell(self, undelivered: int) -> None:
         """Log the closing line, and warn of records and tensors that are missing.
@@ -48,12 +48,12 @@ class Ending:
                 settings.run,
                 settings.store,
             )
-        if settings.recording and self.has_closing_line:
+        if settings.recording and self.has_summary_line:
             tell(
                 "anchorlib: run %s, rank %d: %s",
                 settings.run,
                 settings.rank,
-                self.line(settings.store, undelivered),
+                self.summary_line(settings.store, undelivered),
                 level=logging.WARNING if self._left_all_out else logging.INFO,
                 aloud=self.aloud,
             )
@@ -67,12 +67,12 @@ class Ending:
                 settings.run,
             )
 
-    def line(self, store: str, undelivered: int = 0) -> str:
+    def summary_line(self, store: str, undelivered: int = 0) -> str:
         """Return a line about the session: steps, passes, the optimizers that ended them, records.
 
         store: where the records are, as the user typed it. undelivered: as in `tell`.
         """
-        counters, steps = counters_of(self.recorder, self.queue), str(self.clock.turns)
+        counters, steps = counters_of(self.recorder, self.queue), str(self.clock.step_enders)
         if steps and self.recorder.last_step >= self.clock.step:
             # Readers count a step that nothing ended, such as an evaluation behind the training.
             steps += f"; what followed them is recorded as step {self.clock.step}"

@@ -25,18 +25,18 @@ __all__ = [
     "after_a_step",
     "before_training_goes_on",
     "catches_up_before_steps",
-    "close_untold",
-    "counted",
+    "close_without_summary",
     "find_losses",
     "forget_choices",
     "has_begun",
     "is_watched",
     "leaves_out",
+    "prints_messages",
     "see_called_parts",
     "sharing_names",
-    "speaks",
     "start_unasked",
     "state_command",
+    "summary_line",
     "unwatch",
 ]
 
@@ -125,26 +125,26 @@ def state_command(session: Session, words: Sequence[str]) -> None:
         session._recorder.header("command", command(list(words)))  # noqa: SLF001
 
 
-def close_untold(session: Session) -> None:
-    """Close `session` without its closing message, which the caller prints."""
-    session._ending.has_closing_line = False  # noqa: SLF001
+def close_without_summary(session: Session) -> None:
+    """Close `session` without its summary line, which the caller prints."""
+    session._ending.has_summary_line = False  # noqa: SLF001
     session.close()
 
 
-def speaks(session: Session) -> bool:
+def prints_messages(session: Session) -> bool:
     """Return whether this rank is the one that prints messages about the run."""
-    return session._settings.speaks  # noqa: SLF001
+    return session._settings.prints_messages  # noqa: SLF001
 
 
-def counted(session: Session, store: str) -> str:
+def summary_line(session: Session, store: str) -> str:
     """Return a line about the session: steps, passes, the optimizers that ended them, records."""
-    return session._ending.line(store)  # noqa: SLF001
+    return session._ending.summary_line(store)  # noqa: SLF001
 
 
 def leaves_out(session: Session, steps: range) -> bool:
     """Return whether `session` does not record all phases, or not all of these training steps."""
     limits = session._settings.scope  # noqa: SLF001
-    return limits.phases is not None or any(limits.rests(step, TRAIN) for step in steps)
+    return limits.phases is not None or any(limits.records_nothing(step, TRAIN) for step in steps)
 
 
 @contextmanager

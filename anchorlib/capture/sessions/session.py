@@ -216,7 +216,7 @@ class Session:
         self._anchors.compiled.end_step(upcoming)
         self._recorder.end_step(upcoming)
         self._observer.forget_calls()
-        self._recorder.header("steps.ended_by", self._clock.turns.ender)
+        self._recorder.header("steps.ended_by", self._clock.step_enders.ender)
         if not self._weighing.knows(self._recorder.phases):
             self._weighing.tell(self._recorder.weights())
 

@@ -62,8 +62,8 @@ class Settings:
     """The settings of one session, checked.
 
     kept: the options that the session's sink needs. recording: False where this rank, or the whole
-        process, is not to record. selectors: None for all tensors. speaks: whether this is the
-        first of the ranks that record, which alone prints messages about the run.
+        process, is not to record. selectors: None for all tensors. prints_messages: whether this is
+        the first of the ranks that record, which alone prints messages about the run.
     """
 
     kept: RunOptions
@@ -77,7 +77,7 @@ class Settings:
     scope: Scope = ANYTHING
     perturbation: Perturbation | None = None
     graft: str | None = None
-    speaks: bool = True
+    prints_messages: bool = True
     trace: range | None = None
     matched: set[str] = field(default_factory=set, compare=False)
 
@@ -167,7 +167,7 @@ def settings(asked: StartArguments) -> Settings:
         scope=scope(asked.phases, asked.steps, environ=env),
         perturbation=noise,
         graft=grafted,
-        speaks=rank == min(ranks or {0}),
+        prints_messages=rank == min(ranks or {0}),
         trace=traced_steps(env),
     )
 

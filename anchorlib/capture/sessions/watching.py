@@ -20,7 +20,7 @@ from anchorlib.capture.eager import Observer
 from anchorlib.capture.headers import (
     Histories,
     StartingValues,
-    headed,
+    header_prefix,
     hyperparameters,
     module_texts,
     module_tree,
@@ -182,7 +182,9 @@ class Watches:
         self._observer.clock.bind(optimizer)
         self._observer.guarded(lambda: self._tell_settings(optimizer))
         if not any(one.records(watch.plan) for one in self._optimizers.of(optimizer)):
-            added = OptimizerWatch(optimizer, names, self._observer, watch.plan, watch.rests)
+            added = OptimizerWatch(
+                optimizer, names, self._observer, watch.plan, watch.records_nothing
+            )
             self._optimizers.add(added)
             if added.parameters:
                 self._observer.forwards.know_trained(watch.parts.root)
@@ -201,7 +203,7 @@ class Watches:
             return
         for key, value in hyperparameters(optimizer, len(self._in_header)).items():
             self._observer.recorder.header(key, value)
-        self._histories.follow(optimizer, headed(len(self._in_header)))
+        self._histories.follow(optimizer, header_prefix(len(self._in_header)))
         self._in_header.add(optimizer)
 
     def name_of(self, optimizer: object) -> str:
@@ -223,7 +225,11 @@ class Watches:
         for watch in self._models:
             self._observer.guarded(partial(watch.on_pass, at))
         settings = self._settings
-        if at.phase == TRAIN and settings.recording and not settings.scope.rests(at.step, TRAIN):
+        if (
+            at.phase == TRAIN
+            and settings.recording
+            and not settings.scope.records_nothing(at.step, TRAIN)
+        ):
             self._observer.guarded(lambda: self._histories.began(at.step, at.pass_index))
 
     @property

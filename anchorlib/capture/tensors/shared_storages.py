@@ -1,7 +1,7 @@
 """Which anchored tensor's memory a tensor shares, where `detach` or `no_grad` left no graph.
 
-    known.note(x, owner)                        # x, which requires gradients, was observed
-    known.owner(x.detach())                     # (owner, "detach")
+    known.note(x, identity)              # x, which requires gradients, was observed
+    known.anchored_tensor_of(x.detach()) # (identity, "detach")
 
 A tensor with the storage and the version of an anchored tensor has the same values. Weak references
 to storages keep no memory alive. A freed storage's number is not reused while its weak reference is
@@ -23,17 +23,17 @@ VIEW = "view"
 _PRUNE_AT = 1024
 
 
-class _Mark(NamedTuple):
+class _AnchoredMemory(NamedTuple):
     """The tensor that was anchored last in a storage.
 
-    geometry: offset, shape, strides. owner: what identifies the tensor to the caller. followed:
+    geometry: offset, shape, strides. identity: what identifies the tensor to the caller. followed:
         whether the tensor requires gradients.
     """
 
     storage: StorageRef
     version: int
     geometry: tuple[Any, ...]
-    owner: Any
+    identity: Any
     followed: bool
 
 
@@ -41,38 +41,38 @@ class Storages:
     """Remembers the tensor that was anchored last in each storage."""
 
     def __init__(self) -> None:
-        self._marks: dict[int, _Mark] = {}
+        self._anchored: dict[int, _AnchoredMemory] = {}
         self._prune_at = _PRUNE_AT
 
-    def note(self, x: torch.Tensor, owner: Any) -> None:
-        """Note that `x` was anchored; owner: what identifies it to the caller."""
-        if len(self._marks) >= self._prune_at:
-            self._marks = {n: m for n, m in self._marks.items() if not m.storage.expired()}
-            self._prune_at = 2 * len(self._marks) + _PRUNE_AT
+    def note(self, x: torch.Tensor, identity: Any) -> None:
+        """Note that `x` was anchored; identity: what identifies it to the caller."""
+        if len(self._anchored) >= self._prune_at:
+            self._anchored = {n: m for n, m in self._anchored.items() if not m.storage.expired()}
+            self._prune_at = 2 * len(self._anchored) + _PRUNE_AT
         if not _has_geometry(x):
             return
         storage = MemoryRef(x.untyped_storage())
-        mark = _Mark(storage, version(x), _geometry(x), owner, x.requires_grad)
-        self._marks[storage.cdata] = mark
+        known = _AnchoredMemory(storage, version(x), _geometry(x), identity, x.requires_grad)
+        self._anchored[storage.cdata] = known
 
-    def owner(self, x: torch.Tensor) -> tuple[Any, str] | None:
-        """Return the `owner` of the anchored tensor with the memory of `x`; None without one.
+    def anchored_tensor_of(self, x: torch.Tensor) -> tuple[Any, str] | None:
+        """Return the `identity` of the anchored tensor with the memory of `x`; None without one.
 
         With it comes how `x` differs from that tensor: "detach", "view", or "" if it does not.
         """
         if not _has_geometry(x):
             return None
         storage = x.untyped_storage()
-        mark = self._marks.get(storage_key(storage))
-        if mark is None or mark.storage.expired() or mark.version != version(x):
+        known = self._anchored.get(storage_key(storage))
+        if known is None or known.storage.expired() or known.version != version(x):
             return None
-        if mark.followed and not x.requires_grad:
-            return mark.owner, DETACHED
-        return mark.owner, "" if mark.geometry == _geometry(x) else VIEW
+        if known.followed and not x.requires_grad:
+            return known.identity, DETACHED
+        return known.identity, "" if known.geometry == _geometry(x) else VIEW
 
     def clear(self) -> None:
         """Forget all anchored tensors."""
-        self._marks.clear()
+        self._anchored.clear()
 
 
 def _has_geometry(x: torch.Tensor) -> bool:

@@ -3,9 +3,9 @@
     SessionTraces       what a session was asked to trace, and the trace under way
      └ Tracer    begins and ends at step boundaries ─▶ OpLog ─▶ the recorder's queue
         ├ OpMode intercepts each operation, on the thread that began the trace
-        │  ├ Sights   what is known of a step so far: makers, forward operations, passes
-        │  └ Kernels  Inductor's graphs, while they run
-        └ Doors  reads compiled graphs, from the calls in which torch logs them
+        │  ├ StepState       what is known of a step so far: makers, forward operations, passes
+        │  └ InductorGraphs  Inductor's graphs, while they run
+        └ GraphReader  reads compiled graphs, from the calls in which torch logs them
 
 ATen operations of forward, backward, accumulation and optimizer are traced. torch dispatches few or
 none of the operations of compiled code, so the graphs of compiled code are read while they are

@@ -1,4 +1,4 @@
-"""Insides: finds the module that an operation of compiled code belongs to, while the code runs.
+"""Finds the module that an operation of compiled code belongs to, while the code runs.
 
 A graph names a module by a variable of the function that was compiled, and a path of attributes
 and items from there. When the graph's forward runs, that function's frame is among its callers and
@@ -17,7 +17,7 @@ from torch import fx, nn
 from anchorlib.capture.tracing.graph_nodes import CLOSURE, ModulePath
 from anchorlib.torch_private import children_of
 
-__all__ = ["Insides"]
+__all__ = ["CompiledModuleNames"]
 
 _CONTAINERS: Final = (list, tuple)
 _HOLDERS: Final = {(FunctionType, CLOSURE), (CellType, "cell_contents")}
@@ -25,7 +25,7 @@ _Start: TypeAlias = tuple[int, bool, str]
 """The number of an execution, and the variable that a path starts with: is it global, its name."""
 
 
-class Insides:
+class CompiledModuleNames:
     """Names the modules inside compiled code, in this step and the one before.
 
     For each execution of a graph it keeps the objects that the paths to modules start from.

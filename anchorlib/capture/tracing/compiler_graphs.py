@@ -60,14 +60,14 @@ class CompilerGraph:
     """The operations of one graph, in the graph's order.
 
     inputs: names of the graph's arguments. outputs: the tensors that it returns, None for returned
-    values that are not tensors. sightings: the tensor that each call of anchorlib's own operators
+    values that are not tensors. observed: the tensor that each call of anchorlib's own operators
     in the graph observes, by the operator's name and constant arguments.
     """
 
     inputs: list[str] = field(default_factory=list)
     ops: list[GraphOp] = field(default_factory=list)
     outputs: list[NodeOutput | None] = field(default_factory=list)
-    sightings: dict[tuple[Any, ...], NodeOutput] = field(default_factory=dict)
+    observed: dict[tuple[Any, ...], NodeOutput] = field(default_factory=dict)
 
 
 def read_graph(graph: fx.Graph, groups: Mapping[str, int]) -> CompilerGraph:
@@ -89,7 +89,7 @@ def read_graph(graph: fx.Graph, groups: Mapping[str, int]) -> CompilerGraph:
             called = op_name(node.target)
             if called.startswith(OUR_OPERATORS):
                 if isinstance(node.args[0], fx.Node):
-                    read.sightings[called, *_constants(node.args)] = _node_output(node.args[0])
+                    read.observed[called, *_constants(node.args)] = _node_output(node.args[0])
             else:
                 read.ops.append(_op(node, called, groups.get(node.name)))
     return read

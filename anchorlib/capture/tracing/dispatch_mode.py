@@ -18,11 +18,11 @@ import torch
 from anchorlib.capture.dynamo_marks import IS_TOLD, natively
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.code_places import OURS, place_of
-from anchorlib.capture.tracing.graph_doors import GraphKey
-from anchorlib.capture.tracing.inductor import Kernels, Running
+from anchorlib.capture.tracing.graph_reader import GraphKey
+from anchorlib.capture.tracing.inductor import GraphExecution, InductorGraphs
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts, facts_of
-from anchorlib.capture.tracing.sights import Sight, Sights
+from anchorlib.capture.tracing.step_state import OpContext, StepState
 from anchorlib.capture.tracing.storage_makers import storage_key, storage_keys
 from anchorlib.capture.tracing.value_digests import Near
 from anchorlib.operations import OperandForm, OpForm, TracedOp
@@ -50,14 +50,14 @@ _OWNING: Final = ("accumulate", "optimizer")
 class Begun(NamedTuple):
     """What is known of an operation before it runs, for `OpMode._note` after it has run.
 
-    facts: from the operation's schema. sight: its stage, module and line. inputs: layouts of its
+    facts: from the operation's schema. context: its stage, module and line. inputs: layouts of its
     input tensors. digests: of the inputs' values, joined. makers: for each input the operation that
     made it. source: "eager", or "graph" for a compiler's graph. near: a cache of digests of this
     operation's tensors; None where inputs and outputs share no memory.
     """
 
     facts: OpFacts
-    sight: Sight
+    context: OpContext
     arguments: Arguments
     pass_index: int
     inputs: tuple[OperandForm, ...]
@@ -68,7 +68,7 @@ class Begun(NamedTuple):
 
 
 class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
-    """The dispatch mode that notes each operation in `sights` while the mode is `live`.
+    """The dispatch mode that notes each operation in `state` while the mode is `live`.
 
     on_gap: receives the reason why something was not traced. on_fault: receives an exception of
     anchorlib's own.
@@ -78,18 +78,18 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
 
     def __init__(
         self,
-        sights: Sights,
+        state: StepState,
         digests: Digests,
-        kernels: Kernels,
+        inductor: InductorGraphs,
         on_gap: Callable[[str], None],
         on_fault: Callable[[Exception], None],
     ) -> None:
         super().__init__()
         self.live = True
-        self._sights = sights
+        self._state = state
         self._inputs, self._outputs = digests == "both", digests != "none"
         self._on_gap, self._on_fault = on_gap, on_fault
-        self._kernels, self._executions = kernels, kernels.executions
+        self._inductor, self._executions = inductor, inductor.executions
         self._lock = threading.Lock()
 
     @classmethod
@@ -113,9 +113,9 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
             if any(kind.__name__ in _WITHOUT_VALUES for kind in types):
                 return func(*args, **kwargs)  # torch asks the mode of these classes next
             return NotImplemented  # what the class itself runs is dispatched here again
-        running = self._kernels.running if self._executions else None
-        if running is not None:
-            return self._inside(running, func, args, kwargs)
+        execution = self._inductor.execution if self._executions else None
+        if execution is not None:
+            return self._inside(execution, func, args, kwargs)
         try:
             begun = self._begin(sys._getframe(1), func, args, kwargs)  # noqa: SLF001
         except Exception as fault:  # noqa: BLE001  # inside a user's operation
@@ -131,22 +131,22 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
 
     def run_graph(self, key: GraphKey, given: list[Any], run: Callable[[], Any]) -> Any:
         """Run a graph of Inductor's and note the operations that it computed; return its result."""
-        kernels, sights = self._kernels, self._sights
-        running = None
+        inductor, state = self._inductor, self._state
+        execution = None
         try:
             with self._lock:
-                running = kernels.begin(key, given, sights)
+                execution = inductor.begin(key, given, state)
         except Exception as fault:  # noqa: BLE001  # inside a user's compiled code
             self._unread(fault)
         try:
             out = run()
         finally:
-            kernels.leave()
-        if running is not None and self.live:
+            inductor.leave()
+        if execution is not None and self.live:
             try:
                 with self._lock:
-                    kernels.note(
-                        running, out, sights, current_node() if graph_task() != -1 else None
+                    inductor.note(
+                        execution, out, state, current_node() if graph_task() != -1 else None
                     )
             except Exception as fault:  # noqa: BLE001  # inside a user's compiled code
                 self._unread(fault)
@@ -155,12 +155,12 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
     def _unread(self, fault: Exception) -> None:
         self._on_gap(f"a graph's run could not be traced: {type(fault).__name__}: {fault}"[:200])
 
-    def _inside(self, running: Running, func: Any, args: Any, kwargs: Any) -> Any:
+    def _inside(self, execution: GraphExecution, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation that a graph of Inductor's leaves to torch, and note its values."""
         out = func(*args, **kwargs)
         if isinstance(func, Overload):
             try:
-                running.saw(facts_of(func), args, kwargs, out)
+                execution.note_dispatched(facts_of(func), args, kwargs, out)
             except Exception as fault:  # noqa: BLE001  # inside a user's compiled code
                 self._unread(fault)
         return out
@@ -175,8 +175,8 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         if facts.silent or is_tracing():
             return None
         backward = graph_task() != -1
-        sights = self._sights
-        place = place_of(frame, sights.names.modules, backward=backward)
+        state = self._state
+        place = place_of(frame, state.names.modules, backward=backward)
         if place is OURS:
             return None
         arguments = Arguments(facts.arguments, args, kwargs, facts.defaults)
@@ -184,19 +184,19 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         keys = storage_keys(tensors)
         node = current_node() if backward else None
         with self._lock:
-            sight = sights.see(facts, place, node, tensors, keys)
-            makers = sights.makers.of(keys)
-            pass_index = sights.pass_index
-        wanted = sights.are_written(makers) if self._inputs else _NONE
+            context = state.context_of(facts, place, node, tensors, keys)
+            makers = state.makers.of(keys)
+            pass_index = state.pass_index
+        wanted = state.are_written(makers) if self._inputs else _NONE
         near: Near | None = {} if facts.shares else None
-        inputs, digests = sights.digester.operands(arguments.names, tensors, wanted, near)
+        inputs, digests = state.digester.operands(arguments.names, tensors, wanted, near)
         source = "eager" if place.graph is None else "graph"
-        fields = facts, sight, arguments, pass_index, inputs, digests, makers, source, near
+        fields = facts, context, arguments, pass_index, inputs, digests, makers, source, near
         begun: Begun = _new(Begun, fields)
         return begun
 
     def _note(self, begun: Begun, out: Any) -> None:
-        facts, sight, arguments, pass_index, inputs, digests, makers, source, near = begun
+        facts, context, arguments, pass_index, inputs, digests, makers, source, near = begun
         made = [out] if isinstance(out, torch.Tensor) else list(tensors_in(out))
         names = ["out"] * len(made)
         mutates: tuple[int, ...] = ()
@@ -208,18 +208,18 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
                 if x is not out and not any(x is one for one in made):
                     names.append(arguments.names[place])
                     made.append(x)
-        sights = self._sights
+        state = self._state
         wanted = _ALL if self._outputs and not facts.blank else _NONE
-        outputs, made_digests = sights.digester.operands(names, made, wanted, near)
+        outputs, made_digests = state.digester.operands(names, made, wanted, near)
         with self._lock:
-            index = len(sights.ops)
+            index = len(state.ops)
             fields = (
                 facts.name,
-                sight.stage,
-                sight.module,
-                sight.seq,
-                sight.node,
-                sight.where,
+                context.stage,
+                context.module,
+                context.seq,
+                context.node,
+                context.where,
                 inputs,
                 outputs,
                 arguments.text,
@@ -227,7 +227,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
                 mutates,
                 facts.view,
                 source,
-                sight.origin,
+                context.origin,
                 None,
             )
             traced = (
@@ -236,26 +236,32 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
                 digests + made_digests,
                 tuple(arguments.floats),
             )
-            sights.add(_new(TracedOp, traced), facts)
-            self._note_memory(sight, names, made, index, view=facts.view)
+            state.add(_new(TracedOp, traced), facts)
+            self._note_memory(context, names, made, index, view=facts.view)
 
     def _note_memory(
-        self, sight: Sight, names: list[str], made: list[torch.Tensor], index: int, *, view: bool
+        self,
+        context: OpContext,
+        names: list[str],
+        made: list[torch.Tensor],
+        index: int,
+        *,
+        view: bool,
     ) -> None:
         """Note that operation number `index` has made or written the memory of the tensors `made`.
 
         In backward's accumulation and in the optimizer the memory also belongs to the operation's
         module.
         """
-        sights = self._sights
-        owned = sight.module if sight.stage in _OWNING else ""
+        state = self._state
+        owned = context.module if context.stage in _OWNING else ""
         for name, x in zip(names, made, strict=True):
             if not view or name != "out":
-                key = sights.makers.made(x, index)
+                key = state.makers.made(x, index)
             elif owned:
                 key = storage_key(x)
             if owned:
-                sights.names.own(key, owned)
+                state.names.own(key, owned)
 
 
 natively(OpMode.__torch_dispatch__)

@@ -12,8 +12,8 @@ from typing import Final
 import torch
 
 from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, GraphOp, NodeOutput
-from anchorlib.capture.tracing.kept_values import Keeping
-from anchorlib.capture.tracing.sights import Sight
+from anchorlib.capture.tracing.step_state import OpContext
+from anchorlib.capture.tracing.value_recorder import ValueRecorder
 from anchorlib.capture.tracing.value_selection import Called
 from anchorlib.operations import made_kinds, taken_kind
 
@@ -23,7 +23,9 @@ FUSED: Final = "a kernel of Inductor's computes them, and they were not seen in 
 UNSEEN: Final = "the backend runs the graph out of sight"
 
 
-def places_of(keeping: Keeping, graph: CompilerGraph, modules: Iterable[str]) -> set[NodeOutput]:
+def places_of(
+    recorder: ValueRecorder, graph: CompilerGraph, modules: Iterable[str]
+) -> set[NodeOutput]:
     """The tensors of a graph that must be copied when they are seen, as they may be selected.
 
     modules: the names of all modules; which of them an operation belongs to is found out later.
@@ -31,16 +33,16 @@ def places_of(keeping: Keeping, graph: CompilerGraph, modules: Iterable[str]) ->
     places: set[NodeOutput] = set()
     names = list(modules)
     for op in graph.ops:
-        if keeping.wanted.may_take(op.op, op.node.origin, names):
+        if recorder.wanted.may_take(op.op, op.node.origin, names):
             places.update(op.takes)
             places.update(NodeOutput(op.name, at) for at in range(len(op.outputs)))
     return places
 
 
 def keep_op(
-    keeping: Keeping,
+    recorder: ValueRecorder,
     op: GraphOp,
-    sight: Sight,
+    context: OpContext,
     pass_index: int,
     kept: Mapping[NodeOutput, torch.Tensor],
     written: Sequence[torch.Tensor],
@@ -50,28 +52,28 @@ def keep_op(
     kept: the copies of the tensors that were seen. written: the inputs of the graph that the
     operation wrote in place.
     """
-    called = Called(op.op, sight.origin, sight.module)
-    keeping.begin(called, pass_index)
+    called = Called(op.op, context.origin, context.module)
+    recorder.begin(called, pass_index)
     for form, output in zip(op.inputs, op.takes, strict=True):
-        _keep(keeping, called, taken_kind(form[0]), kept.get(output))
+        _keep(recorder, called, taken_kind(form[0]), kept.get(output))
     for at, kind in enumerate(made_kinds(form[0] for form in op.outputs)):
         in_place = written[0] if written and len(op.outputs) == 1 else None
         made = kept.get(NodeOutput(op.name, at)) if in_place is None else in_place
-        _keep(keeping, called, kind, made)
+        _keep(recorder, called, kind, made)
 
 
-def miss_op(keeping: Keeping, op: GraphOp, sight: Sight) -> None:
+def miss_op(recorder: ValueRecorder, op: GraphOp, context: OpContext) -> None:
     """Note in the log that selected outputs of an operation are not recorded.
 
     The operation is of a graph that a backend runs unseen.
     """
-    called = Called(op.op, sight.origin, sight.module)
+    called = Called(op.op, context.origin, context.module)
     for kind in made_kinds(form[0] for form in op.outputs):
-        keeping.miss(called, kind, UNSEEN)
+        recorder.miss(called, kind, UNSEEN)
 
 
-def _keep(keeping: Keeping, called: Called, kind: str, x: torch.Tensor | None) -> None:
+def _keep(recorder: ValueRecorder, called: Called, kind: str, x: torch.Tensor | None) -> None:
     if x is None:
-        keeping.miss(called, kind, FUSED)
+        recorder.miss(called, kind, FUSED)
     else:
-        keeping.keep(called, kind, x)
+        recorder.keep(called, kind, x)

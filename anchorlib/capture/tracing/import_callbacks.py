@@ -1,4 +1,4 @@
-"""Arrivals: calls functions when modules are imported, so that anchorlib need not import them.
+"""Calls functions when modules are imported, so that anchorlib need not import them itself.
 
 Compilers take more than a second to import, and a training that does not compile never needs them.
 """
@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
-__all__ = ["Arrivals"]
+__all__ = ["ImportCallbacks"]
 
 Meeting = Callable[[ModuleType], None]
 
 
-class Arrivals(importlib.abc.MetaPathFinder):
+class ImportCallbacks(importlib.abc.MetaPathFinder):
     """Calls a function with each wanted module: at once if it is loaded, else on its import.
 
     wanted: the functions, by the name of the module. It is an import finder on `sys.meta_path`.

@@ -24,20 +24,20 @@ from anchorlib.capture.tracing.compiler_graphs import (
     GraphOp,
     NodeOutput,
 )
-from anchorlib.capture.tracing.graph_doors import GraphKey
+from anchorlib.capture.tracing.graph_reader import GraphKey
 from anchorlib.capture.tracing.graph_values import keep_op, miss_op, places_of
-from anchorlib.capture.tracing.kept_values import Keeping
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts
-from anchorlib.capture.tracing.sights import Sight, Sights
+from anchorlib.capture.tracing.step_state import OpContext, StepState
 from anchorlib.capture.tracing.unseen_graphs import compile_id
 from anchorlib.capture.tracing.value_digests import digest_of
+from anchorlib.capture.tracing.value_recorder import ValueRecorder
 from anchorlib.operations import OperandForm, OpForm, TracedOp
 
-__all__ = ["Kernels", "Running"]
+__all__ = ["GraphExecution", "InductorGraphs"]
 
 
-class Running:
+class GraphExecution:
     """One execution of a graph compiled by Inductor.
 
     makers: the operation that made each of the graph's inputs. written: the inputs that the graph
@@ -77,11 +77,13 @@ class Running:
         names = [op.takes[at].node for at in op.mutates]
         return [name for name in names if name in self.written]
 
-    def saw(self, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def note_dispatched(
+        self, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> None:
         """Note the values of an operation that torch dispatched inside the graph."""
         if facts.name.startswith(OUR_OPERATORS):
             constants = (one for one in args if isinstance(one, str | int | bool))
-            output = self.graph.sightings.get((facts.name, *constants))
+            output = self.graph.observed.get((facts.name, *constants))
             if output is not None:
                 self.see(output, args[0])
             return
@@ -113,18 +115,18 @@ class Running:
         return None
 
 
-class Kernels:
+class InductorGraphs:
     """The graphs of Inductor's that were read, and their executions.
 
     compilations: ids of the compilations that the graphs come from. executions: the executions
     under way, by thread.
     """
 
-    def __init__(self, digests: Digests, keeping: Keeping | None = None) -> None:
-        self._keeping = keeping
+    def __init__(self, digests: Digests, value_recorder: ValueRecorder | None = None) -> None:
+        self._value_recorder = value_recorder
         self._graphs: dict[GraphKey, CompilerGraph] = {}
         self.compilations: set[str] = set()
-        self.executions: dict[int, Running] = {}
+        self.executions: dict[int, GraphExecution] = {}
         self._inputs, self._outputs = digests == "both", digests != "none"
 
     def read(self, key: GraphKey, graph: CompilerGraph) -> None:
@@ -137,81 +139,83 @@ class Kernels:
         return key in self._graphs
 
     @property
-    def running(self) -> Running | None:
+    def execution(self) -> GraphExecution | None:
         """The execution under way on this thread; None where no graph runs."""
         return self.executions.get(get_ident())
 
-    def begin(self, key: GraphKey, given: list[Any], sights: Sights) -> Running:
+    def begin(self, key: GraphKey, given: list[Any], state: StepState) -> GraphExecution:
         """Note that a graph begins to run with the inputs `given`; return its execution."""
         graph = self._graphs[key]
         digest = digest_of if self._outputs else _no_digest
-        running = Running(graph, digest, self._kept(graph, sights))
+        execution = GraphExecution(graph, digest, self._kept(graph, state))
         written = {op.takes[at].node for op in graph.ops for at in op.mutates}
         for name, x in zip(graph.inputs, given, strict=True):
             if isinstance(x, torch.Tensor):
-                running.makers[name] = maker = sights.makers.maker(x)
-                if (self._inputs or self._keeping is not None) and not sights.is_blank(maker):
-                    running.see(NodeOutput(name), x)
+                execution.makers[name] = maker = state.makers.maker(x)
+                if (self._inputs or self._value_recorder is not None) and not state.is_blank(maker):
+                    execution.see(NodeOutput(name), x)
                 if name in written:
-                    running.written[name] = x
-        self.executions[get_ident()] = running
-        return running
+                    execution.written[name] = x
+        self.executions[get_ident()] = execution
+        return execution
 
-    def _kept(self, graph: CompilerGraph, sights: Sights) -> Collection[NodeOutput]:
+    def _kept(self, graph: CompilerGraph, state: StepState) -> Collection[NodeOutput]:
         """The tensors of a graph to copy when they are seen, because they may be recorded."""
-        if self._keeping is None:
+        if self._value_recorder is None:
             return ()
-        return places_of(self._keeping, graph, sights.names.modules.values())
+        return places_of(self._value_recorder, graph, state.names.modules.values())
 
     def leave(self) -> None:
         """End the execution on this thread, since the graph has returned or failed."""
         self.executions.pop(get_ident(), None)
 
-    def note(self, running: Running, returned: Any, sights: Sights, node: Any) -> None:
+    def note(self, execution: GraphExecution, returned: Any, state: StepState, node: Any) -> None:
         """Append the operations of a graph that has returned to those of the step.
 
         returned: the graph's result. node: the autograd node that runs; None outside backward.
         """
-        made = dict(_pairs(running.graph, returned))
+        made = dict(_pairs(execution.graph, returned))
         for output, x in made.items():
-            if output.node not in running.makers:
-                running.see(output, x)
+            if output.node not in execution.makers:
+                execution.see(output, x)
         frame = _users(sys._getframe(1))  # noqa: SLF001
-        place = place_of(frame, sights.names.modules, backward=node is not None)
+        place = place_of(frame, state.names.modules, backward=node is not None)
         place = place._replace(graph=frame)
-        first = {op.name: len(sights.ops) + at for at, op in enumerate(running.graph.ops)}
-        for op in running.graph.ops:
-            sight = sights.see_node(op.node, place, node)
-            sights.ops.append(self._stated(op, sight, running, first, sights.pass_index))
-            self._keep(op, sight, running, sights.pass_index)
+        first = {op.name: len(state.ops) + at for at, op in enumerate(execution.graph.ops)}
+        for op in execution.graph.ops:
+            context = state.context_of_node(op.node, place, node)
+            state.ops.append(self._stated(op, context, execution, first, state.pass_index))
+            self._keep(op, context, execution, state.pass_index)
         for output, x in made.items():
             if output.node in first:
-                sights.makers.made(x, first[output.node])
-        for op in running.graph.ops:
-            for name in running.writes(op):
-                sights.makers.made(running.written[name], first[op.name])
+                state.makers.made(x, first[output.node])
+        for op in execution.graph.ops:
+            for name in execution.writes(op):
+                state.makers.made(execution.written[name], first[op.name])
 
-    def _keep(self, op: GraphOp, sight: Sight, running: Running, pass_index: int) -> None:
-        if self._keeping is not None:
-            written = [running.written[name] for name in running.writes(op)]
-            keep_op(self._keeping, op, sight, pass_index, running.kept, written)
+    def _keep(
+        self, op: GraphOp, context: OpContext, execution: GraphExecution, pass_index: int
+    ) -> None:
+        if self._value_recorder is not None:
+            written = [execution.written[name] for name in execution.writes(op)]
+            keep_op(self._value_recorder, op, context, pass_index, execution.kept, written)
 
-    def note_unseen(self, graphs: list[CompilerGraph], sights: Sights) -> None:
+    def note_unseen(self, graphs: list[CompilerGraph], state: StepState) -> None:
         """Append the operations of graphs that were compiled in this step but never seen to run."""
         for graph in graphs:
-            running = Running(graph, _no_digest)
-            first = {op.name: len(sights.ops) + at for at, op in enumerate(graph.ops)}
+            execution = GraphExecution(graph, _no_digest)
+            first = {op.name: len(state.ops) + at for at, op in enumerate(graph.ops)}
             for op in graph.ops:
-                sight = sights.see_unseen(op.node)
-                sights.ops.append(self._stated(op, sight, running, first, 0, "aot"))
-                if self._keeping is not None:
-                    miss_op(self._keeping, op, sight)
+                context = state.context_of_unseen(op.node)
+                state.ops.append(self._stated(op, context, execution, first, 0, "aot"))
+                if self._value_recorder is not None:
+                    miss_op(self._value_recorder, op, context)
 
     def _stated(
         self,
         op: GraphOp,
-        sight: Sight,
-        running: Running,
+        context: OpContext,
+        execution: GraphExecution,
         first: Mapping[str, int],
         pass_index: int,
         source: str = "inductor",
@@ -221,16 +225,18 @@ class Kernels:
         first: each operation's index in the step, by name.
         """
         index = first[op.name]
-        taken = [running.digests.get(output) if self._inputs else None for output in op.takes]
-        made = self._made(op, running)
-        producers = (first.get(output.node, running.makers.get(output.node)) for output in op.takes)
+        taken = [execution.digests.get(output) if self._inputs else None for output in op.takes]
+        made = self._made(op, execution)
+        producers = (
+            first.get(output.node, execution.makers.get(output.node)) for output in op.takes
+        )
         form = OpForm(
             op.op,
-            sight.stage,
-            sight.module,
-            sight.seq,
-            sight.node,
-            sight.where,
+            context.stage,
+            context.module,
+            context.seq,
+            context.node,
+            context.where,
             _with_digests(op.inputs, taken),
             _with_digests(op.outputs, made),
             op.args,
@@ -238,18 +244,18 @@ class Kernels:
             op.mutates,
             op.facts is not None and op.facts.view,
             source,
-            sight.origin,
+            context.origin,
             op.group,
         )
         digests = b"".join([one for one in (*taken, *made) if one is not None])
         return TracedOp(form, pass_index, digests, op.floats)
 
-    def _made(self, op: GraphOp, running: Running) -> list[bytes | None]:
+    def _made(self, op: GraphOp, execution: GraphExecution) -> list[bytes | None]:
         """The digest of each tensor that an operation made; None for tensors that were not seen."""
-        for name in running.writes(op):
+        for name in execution.writes(op):
             if self._outputs and len(op.outputs) == 1:
-                return [digest_of(running.written[name])]
-        return [running.digests.get(NodeOutput(op.name, at)) for at in range(len(op.outputs))]
+                return [digest_of(execution.written[name])]
+        return [execution.digests.get(NodeOutput(op.name, at)) for at in range(len(op.outputs))]
 
 
 def _with_digests(

@@ -1,4 +1,4 @@
-"""Hearing: receives what torch logs, without showing the program messages it did not ask for."""
+"""Receives what torch logs, without showing the program messages that it did not ask for."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 
 from anchorlib.torch_private import loggers_of
 
-__all__ = ["Hearing"]
+__all__ = ["LogListener"]
 
 
 _OURS: Final = logging.DEBUG - 1
 """The level that a logger has while it is listened to: programs choose DEBUG, and nothing below."""
 
 
-class Hearing(logging.Filter):
+class LogListener(logging.Filter):
     """A logging filter that hands each message to a function before the logger handles the message.
 
     As a filter it is called before any handler is, so the program's own handlers, and those of
@@ -28,15 +28,14 @@ class Hearing(logging.Filter):
         self._on_message = on_message
         self._levels: dict[logging.Logger, int] = {}
 
-    def begin(self, kind: str) -> bool:
-        """Listen to torch's loggers of this kind; return whether there are any."""
+    def begin(self, kind: str) -> None:
+        """Listen to torch's loggers of this kind."""
         for logger in loggers_of(kind):
             if logger in self._levels:
                 continue
             self._levels[logger] = logger.level
             logger.addFilter(self)
             logger.setLevel(_OURS)
-        return bool(self._levels)
 
     def end(self) -> None:
         """Stop listening, and restore each level that the program has not changed meanwhile."""

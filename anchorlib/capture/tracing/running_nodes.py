@@ -15,10 +15,10 @@ from torch import fx
 
 from anchorlib.torch_private import node_lines
 
-__all__ = ["Lines"]
+__all__ = ["RunningNodes"]
 
 
-class Lines:
+class RunningNodes:
     """Finds the node of a graph that is running; keeps the nodes of seen graphs until `forget`."""
 
     def __init__(self) -> None:

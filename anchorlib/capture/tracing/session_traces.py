@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from anchorlib.capture.counting import Clock
 from anchorlib.capture.naming import Parts
 from anchorlib.capture.recording import Recorder
-from anchorlib.capture.tracing.kept_values import Keeping
-from anchorlib.capture.tracing.repeats import Repeats
 from anchorlib.capture.tracing.request import Digests, TraceSteps, check_digests, trace_steps
+from anchorlib.capture.tracing.trace_cache import TraceCache
 from anchorlib.capture.tracing.tracer import Tracer
+from anchorlib.capture.tracing.value_recorder import ValueRecorder
 from anchorlib.capture.tracing.value_selection import WantedValues, check_values
 from anchorlib.names import Selector
 from anchorlib.operations import Entry
@@ -32,7 +32,7 @@ class SessionTraces:
         self._recorder = recorder
         self._parts = parts
         self._tracer: Tracer | None = None
-        self._repeats = Repeats()
+        self._cache = TraceCache()
 
     def ask(
         self,
@@ -69,17 +69,21 @@ class SessionTraces:
         self.close()
         tell_moved(AffectedPrograms.TRACED)
         say, missed = self._say, self._recorder.miss_operations
-        keep = self._keeping(values) if values else None
-        repeats = self._repeats
-        tracer = Tracer(steps, digests, say, missed, compiled=compiled, keep=keep, repeats=repeats)
+        keep = self._value_recorder(values) if values else None
+        cache = self._cache
+        tracer = Tracer(steps, digests, say, missed, compiled=compiled, keep=keep, cache=cache)
         for parts in self._parts():
             tracer.know(parts)
         self._tracer = tracer
         midway = midway or not self._clock.is_at_boundary
         tracer.begin(self._clock.step, midway=midway)
 
-    def _keeping(self, values: Sequence[Selector]) -> Callable[[Callable[[str], None]], Keeping]:
-        return lambda on_gap: Keeping(WantedValues(values), self._recorder, self._clock, on_gap)
+    def _value_recorder(
+        self, values: Sequence[Selector]
+    ) -> Callable[[Callable[[str], None]], ValueRecorder]:
+        return lambda on_gap: ValueRecorder(
+            WantedValues(values), self._recorder, self._clock, on_gap
+        )
 
     def know(self) -> None:
         """Tell the trace under way the module names of all watched models, as a model was added."""

@@ -10,13 +10,13 @@ import torch
 from anchorlib.torch_private import MemoryRef, StorageRef
 from anchorlib.torch_private import storage_key as _key
 
-__all__ = ["Makers", "storage_key", "storage_keys"]
+__all__ = ["StorageMakers", "storage_key", "storage_keys"]
 
 
 _untyped_storage: Final = torch.Tensor.untyped_storage
 
 
-class Makers:
+class StorageMakers:
     """For each storage, the number of the operation that last made or wrote it in this step."""
 
     def __init__(self) -> None:

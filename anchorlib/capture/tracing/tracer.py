@@ -15,15 +15,15 @@ from typing import Any, Final
 from anchorlib.capture.naming import Parts
 from anchorlib.capture.tracing.code_places import is_called_compiled
 from anchorlib.capture.tracing.dispatch_mode import OpMode
-from anchorlib.capture.tracing.graph_doors import Doors, GraphKey
-from anchorlib.capture.tracing.inductor import Kernels
-from anchorlib.capture.tracing.kept_values import Keeping
-from anchorlib.capture.tracing.module_owners import Names
-from anchorlib.capture.tracing.repeats import Repeats
+from anchorlib.capture.tracing.graph_reader import GraphKey, GraphReader
+from anchorlib.capture.tracing.inductor import InductorGraphs
+from anchorlib.capture.tracing.module_names import ModuleNames
 from anchorlib.capture.tracing.request import Digests
-from anchorlib.capture.tracing.sights import Sights
-from anchorlib.capture.tracing.unseen_graphs import Unseen, signature
+from anchorlib.capture.tracing.step_state import StepState
+from anchorlib.capture.tracing.trace_cache import TraceCache
+from anchorlib.capture.tracing.unseen_graphs import UnseenGraphs, signature
 from anchorlib.capture.tracing.value_digests import Digester
+from anchorlib.capture.tracing.value_recorder import ValueRecorder
 from anchorlib.capture.tracing.values_mode import ValuesMode
 from anchorlib.names import quoted
 from anchorlib.operations import Entry, TracedOp, gap_entry
@@ -49,7 +49,7 @@ class Tracer:
     reason of each gap, that is, of something that was not traced. compiled: whether compiled graphs
     are read, and stated as gaps where they cannot be read. keep: makes the object that records
     values of operations, from a function that states gaps; None where no values were asked for.
-    repeats: the log and tensor layouts that the traces of a session share.
+    cache: the log and tensor layouts that the traces of a session share.
     """
 
     def __init__(  # noqa: PLR0913  # the objects that it connects
@@ -60,15 +60,15 @@ class Tracer:
         missed: Callable[[str], None],
         *,
         compiled: bool = True,
-        keep: Callable[[Callable[[str], None]], Keeping] | None = None,
-        repeats: Repeats,
+        keep: Callable[[Callable[[str], None]], ValueRecorder] | None = None,
+        cache: TraceCache,
     ) -> None:
         self.steps = steps
         self._digests = digests
         self._say, self._missed = say, missed
-        self._names = Names()
-        self._sights = Sights(self._names, Digester(repeats.layouts))
-        self._log = repeats.log
+        self._names = ModuleNames()
+        self._state = StepState(self._names, Digester(cache.layouts))
+        self._log = cache.log
         self._log.restate()
         self._mode: OpMode | None = None
         self._thread = 0
@@ -76,14 +76,14 @@ class Tracer:
         self._gaps: dict[str, tuple[int, int, int]] = {}
         self._over = False
         self._compiled = compiled
-        self._keeping = None if keep is None else keep(self._gap)
-        self._kernels = Kernels(digests, self._keeping)
-        self._unseen = Unseen()
+        self._value_recorder = None if keep is None else keep(self._gap)
+        self._inductor = InductorGraphs(digests, self._value_recorder)
+        self._unseen = UnseenGraphs()
         self._is_unseen = False
-        read = self._kernels.read, self._unseen.read, self._run_graph, self._gap
-        self._doors = Doors(*read, on_text=self._unseen.read_text)
+        read = self._inductor.read, self._unseen.read, self._run_graph, self._gap
+        self._reader = GraphReader(*read, on_text=self._unseen.read_text)
         if compiled:
-            self._doors.open()
+            self._reader.open()
 
     def know(self, parts: Parts) -> None:
         """Add the modules and parameters of a watched model, so that operations can name them."""
@@ -111,7 +111,7 @@ class Tracer:
         elif dispatch_modes():  # our mode would leave the stack with the user's mode below
             self._gap(OTHER_MODE)
         else:
-            self._sights.next_step()
+            self._state.next_step()
             self._mode = self._new_mode()
             self._thread = threading.get_ident()
             self._mode.__enter__()
@@ -131,7 +131,7 @@ class Tracer:
             self._fault(fault)
         self._over |= over
         if self._over:
-            self._doors.close()
+            self._reader.close()
         if self._mode is None or self._over or upcoming not in self.steps:
             self._take_away()
             if upcoming is not None:
@@ -140,18 +140,22 @@ class Tracer:
             self._step = upcoming
 
     def _new_mode(self) -> OpMode:
-        parts = self._sights, self._digests, self._kernels, self._gap, self._fault
-        return OpMode(*parts) if self._keeping is None else ValuesMode(self._keeping, *parts)
+        parts = self._state, self._digests, self._inductor, self._gap, self._fault
+        return (
+            OpMode(*parts)
+            if self._value_recorder is None
+            else ValuesMode(self._value_recorder, *parts)
+        )
 
     def _end_values(self, *, over: bool) -> None:
         """Let go of the step's recorded values. over: whether the last traced step has ended.
 
         After the last step, a warning names the selectors that have matched no operation.
         """
-        if self._keeping is None:
+        if self._value_recorder is None:
             return
-        self._keeping.forget()
-        unmatched = self._keeping.miss_unmatched() if over and not self._over else []
+        self._value_recorder.forget()
+        unmatched = self._value_recorder.miss_unmatched() if over and not self._over else []
         if unmatched:
             named = ", ".join(map(quoted, unmatched))
             _log.warning(
@@ -174,7 +178,7 @@ class Tracer:
         mode = self._mode
         if mode is None or not (mode.live and dispatch_modes()):
             return run()
-        if not self._kernels.knows(key):
+        if not self._inductor.knows(key):
             self._gap(COMPILED)
             return run()
         return mode.run_graph(key, given, run)
@@ -196,7 +200,7 @@ class Tracer:
 
     def _hand_over(self) -> None:
         self._find_unseen()
-        ops = self._sights.next_step()
+        ops = self._state.next_step()
         if ops and self._compiled and _has_compiled() and not any(map(_is_compiled, ops)):
             self._gap(COMPILED)
         elif _lacks_backward(ops):
@@ -213,9 +217,9 @@ class Tracer:
         """
         if self._mode is None or not self._mode.live:
             return
-        ran = {signature(graph) for graph in self._sights.graphs}
-        graphs = self._unseen.take(self._kernels.compilations, ran)
-        self._kernels.note_unseen(graphs, self._sights)
+        ran = {signature(graph) for graph in self._state.graphs}
+        graphs = self._unseen.take(self._inductor.compilations, ran)
+        self._inductor.note_unseen(graphs, self._state)
         self._is_unseen |= bool(graphs)
         if self._unseen.has_texts:
             self._gap(TEXTS)

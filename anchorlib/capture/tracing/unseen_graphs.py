@@ -11,7 +11,7 @@ from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, read_graph
 from anchorlib.capture.tracing.graph_texts import read_text
 from anchorlib.torch_private import CompileContext
 
-__all__ = ["Unseen", "compile_id", "signature"]
+__all__ = ["UnseenGraphs", "compile_id", "signature"]
 
 
 class _Read(NamedTuple):
@@ -21,7 +21,7 @@ class _Read(NamedTuple):
     is_text: bool
 
 
-class Unseen:
+class UnseenGraphs:
     """Stores each graph of AOT's until it is known whether the graph's runs are seen.
 
     has_texts: whether some of the graphs that `take` returned last were read from their text.

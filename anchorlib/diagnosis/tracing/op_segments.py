@@ -1,6 +1,6 @@
 """The traced operations between a record and the records that it was computed from, in both runs.
 
-The digest of a record shows which operation made it (`anchorlib.operations.Joined`), and each
+The digest of a record shows which operation made it (`anchorlib.operations.RecordMakers`), and each
 operation states which operations made its inputs. So the operations between two records follow, and
 no name is guessed.
 """
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from anchorlib.diagnosis.pairing import Alignment, Table
-from anchorlib.operations import Joined, Op, computes, segment
+from anchorlib.operations import Op, RecordMakers, computes, segment
 
 __all__ = ["OpSegments"]
 
@@ -33,7 +33,7 @@ class OpSegments:
 
     def __init__(self, table: Table, rows: Array, steps: Steps) -> None:
         self._table, self._rows, self._steps = table, rows, steps
-        self._joined: dict[int, Joined] = {}
+        self._joined: dict[int, RecordMakers] = {}
         self._makers: dict[tuple[int, int], dict[int, Op]] = {}
 
     @classmethod
@@ -85,11 +85,11 @@ class OpSegments:
                 made.append((row, maker))
         return made
 
-    def _of_rank(self, rank: int) -> Joined:
+    def _of_rank(self, rank: int) -> RecordMakers:
         known = self._joined.get(rank)
         if known is None:
             own = (op for (at, _), ops in self._steps.items() if at == rank for op in ops)
-            known = self._joined[rank] = Joined(own)
+            known = self._joined[rank] = RecordMakers(own)
         return known
 
 

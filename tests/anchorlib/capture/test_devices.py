@@ -17,7 +17,7 @@ import torch
 
 import anchorlib
 from anchorlib.capture.recording import recorder as recorder_module
-from anchorlib.capture.recording.streams import Note
+from anchorlib.capture.recording.streams import ScaleAndFlags
 from anchorlib.dtypes import DTYPES as STORED
 from anchorlib.record import Flag
 from anchorlib.recorder import default_place
@@ -132,15 +132,15 @@ def test_the_scale_of_a_gradient_is_not_waited_for_either(device):
 
 @pytest.mark.parametrize("skipped", [0.0, 1.0])
 def test_whether_a_step_was_skipped_is_not_waited_for_either(skipped):
-    note = Note(torch.tensor(8.0), Flag.SCALED, torch.tensor([skipped]))
-    at_once, fields = note.split(torch.device("cpu"))
+    scaling = ScaleAndFlags(torch.tensor(8.0), Flag.SCALED, torch.tensor([skipped]))
+    at_once, fields = scaling.split(torch.device("cpu"))
     assert at_once.read() == (1.0, Flag.SCALED)
     slot = np.zeros(1, SLOT)
     for x, at in fields:
         copied(x, slot.ctypes.data + at)
     expected = Flag.SCALED | (Flag.STEP_SKIPPED if skipped else Flag.NONE)
     assert (slot["scale"][0], slot["flags"][0]) == (8.0, expected)
-    assert note.split(torch.device("meta")) == (note, ())
+    assert scaling.split(torch.device("meta")) == (scaling, ())
 
 
 def test_copies_refused_while_a_graph_is_captured_are_counted(device, monkeypatch, caplog):

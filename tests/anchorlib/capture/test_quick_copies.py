@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import anchorlib
-from anchorlib.capture.recording.streams import NO_NOTE
+from anchorlib.capture.recording.streams import UNSCALED
 from anchorlib.capture.tensors.snapshot import dtype_name, quick_place, values_writer
 from anchorlib.dtypes import DTYPES
 from anchorlib.modes import All, EveryN, Sum
@@ -78,11 +78,11 @@ def all_ways_agree(run, array, name, *, known):
         recorder.observe((stream,), at, x)
     taken = [
         recorder.quick(stream, at, x) is not None,
-        recorder._place_in_python(stream, at, x, NO_NOTE) is not None,
+        recorder._place_in_python(stream, at, x, UNSCALED) is not None,
     ]
     assert all(taken) or x.is_complex() or not x.numel()
     with recorder._lock:
-        recorder._take(stream, at, x, NO_NOTE)
+        recorder._take(stream, at, x, UNSCALED)
     run.session._queue.flush(60)
     records = list(run.sink.records)
     run.sink.records.clear()

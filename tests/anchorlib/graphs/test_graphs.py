@@ -65,7 +65,7 @@ def test_a_weight_that_two_operations_of_a_module_read_is_one_input():
     weight = operand("self", digest=DIGEST)
     ops = [made(n, "aten.mul.x", module="fc1", inputs=(weight,)) for n in range(2)]
     ops.append(made(2, "aten.mul.x", module="fc2", inputs=(weight,)))
-    assert [node.inputs[0].free for node in graph_of(ops, "r").nodes] == [0, 0, 1]
+    assert [node.inputs[0].outside for node in graph_of(ops, "r").nodes] == [0, 0, 1]
 
 
 def test_operations_of_several_steps_stand_under_their_step():

@@ -256,7 +256,7 @@ def test_a_scope_within_another_has_what_both_have(some, others):
     for step in range(15):
         inside = any(step in one for one in some) and any(step in one for one in others)
         assert (step in both.steps) == inside
-        assert both.rests(step, "train") == (not inside)
+        assert both.records_nothing(step, "train") == (not inside)
         assert inside <= (step <= both.steps.last)
 
 

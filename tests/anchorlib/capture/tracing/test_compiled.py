@@ -14,9 +14,9 @@ from torch import nn
 from torch._decomp import get_decompositions
 from torch._dynamo.backends.common import aot_autograd
 
-from anchorlib.capture.tracing.graph_doors import Doors
 from anchorlib.capture.tracing.graph_nodes import ModulePath, _module_path
-from anchorlib.operations import Joined, computes, read_entries
+from anchorlib.capture.tracing.graph_reader import GraphReader
+from anchorlib.operations import RecordMakers, computes, read_entries
 from tests.anchorlib.capture.tracing.programs import Net, train
 from tests.recording import recording
 
@@ -237,11 +237,11 @@ def test_inductors_values_are_those_that_are_in_memory(inductors):
     first, _, last = computed([op for op in ops if op.step == 1], stage="backward", module="tanh2")
     assert first.outputs[0].digest is None, "it is in a register alone"
     assert last.outputs[0].digest is not None
-    join = Joined(ops)
+    makers = RecordMakers(ops)
     for name, kind in (("tanh2", "value"), ("fc2", "grad"), ("fc1.weight", "pass_grad")):
         (record,) = [one for one in run.records(name, kind) if one.step == 1]
         digest = record.summary.digest.hex()
-        maker = join.maker(name, kind, digest, record.shape, step=1)
+        maker = makers.maker(name, kind, digest, record.shape, step=1)
         assert maker.source == "inductor"
         assert maker.stage == ("forward" if kind == "value" else "backward")
 
@@ -323,9 +323,9 @@ def test_a_name_that_torch_has_moved_is_a_gap_that_says_it(inductors, monkeypatc
 
     said = []
     monkeypatch.setattr(debug, "log_ir_post_fusion", None)
-    doors = Doors(lambda *_: None, lambda _: None, lambda *_: None, said.append)
-    doors.open()
-    doors.close()
+    reader = GraphReader(lambda *_: None, lambda _: None, lambda *_: None, said.append)
+    reader.open()
+    reader.close()
     assert said == [
         "Inductor's graphs and kernels: this torch has no torch._inductor.debug.log_ir_post_fusion"
     ]
@@ -346,4 +346,4 @@ def test_nothing_of_torchs_is_replaced_after_a_trace(inductors):
     )
     assert [one.__module__.partition(".")[0] for one in found] == ["torch"] * 4
     assert (inductor.fx_graph_cache, aot.enable_autograd_cache) == (True, True)
-    assert not any(type(one).__name__ == "Arrivals" for one in sys.meta_path)
+    assert not any(type(one).__name__ == "ImportCallbacks" for one in sys.meta_path)

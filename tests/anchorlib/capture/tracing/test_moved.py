@@ -12,7 +12,7 @@ from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd import graph_compile
 
-from anchorlib.capture.tracing import graph_doors, log_listener, running_nodes
+from anchorlib.capture.tracing import graph_reader, log_listener, running_nodes
 from anchorlib.capture.tracing.graph_texts import read_text
 from anchorlib.operations import read_entries
 from tests.anchorlib.capture.tracing.programs import Net
@@ -87,7 +87,7 @@ def heard(monkeypatch):
     LOGGER.manager._clear_cache()
 
 
-@pytest.mark.parametrize("moved", [("_log_fw_bw_graphs",), graph_doors.AOT_LOGS])
+@pytest.mark.parametrize("moved", [("_log_fw_bw_graphs",), graph_reader.AOT_LOGS])
 def test_graphs_are_read_from_their_text_where_their_objects_cannot_be_had(
     whole, moved, monkeypatch, heard
 ):
@@ -127,42 +127,42 @@ def logger(monkeypatch):
 
 @pytest.mark.parametrize("chosen", [logging.DEBUG, logging.ERROR, logging.NOTSET])
 def test_a_level_that_the_program_sets_while_it_is_heard_stays(logger, chosen):
-    heard = log_listener.Hearing(lambda _: None)
-    heard.begin("any")
+    listener = log_listener.LogListener(lambda _: None)
+    listener.begin("any")
     logger.setLevel(chosen)
-    heard.end()
+    listener.end()
     assert (logger.level, logger.filters) == (chosen, [])
 
 
 def test_a_program_sees_what_it_asked_for_at_each_moment(logger, caplog):
     said = []
-    heard = log_listener.Hearing(lambda message: said.append(message.getMessage()))
+    listener = log_listener.LogListener(lambda message: said.append(message.getMessage()))
     logger.setLevel(logging.INFO)
-    heard.begin("any")
+    listener.begin("any")
     logger.debug("one")
     logger.setLevel(logging.DEBUG)
     logger.debug("two")
-    heard.end()
+    listener.end()
     assert said == ["one", "two"]
     assert caplog.messages == ["two"]
 
 
 def hide(monkeypatch, name):
     """Let a private function of torch be called as ever, and be found under its name no more."""
-    found = graph_doors.getattr if hasattr(graph_doors, "getattr") else getattr
+    found = graph_reader.getattr if hasattr(graph_reader, "getattr") else getattr
 
     def without(holder, asked, *default):
         if asked == name and str(getattr(holder, "__name__", "")).startswith("torch."):
             return None
         return found(holder, asked, *default)
 
-    monkeypatch.setattr(graph_doors, "getattr", without, raising=False)
+    monkeypatch.setattr(graph_reader, "getattr", without, raising=False)
 
 
 def test_graphs_are_read_from_their_text_where_the_module_of_their_objects_is_gone(
     whole, monkeypatch
 ):
-    monkeypatch.setattr(graph_doors, "AOT_MODULE", "torch._functorch._aot_autograd.elsewhere")
+    monkeypatch.setattr(graph_reader, "AOT_MODULE", "torch._functorch._aot_autograd.elsewhere")
     ops, gaps = trained(unseen())
     assert [shown(op) for op in ops if op.source == "aot"] == [shown(op) for op in whole]
     assert any("this torch has no torch._functorch._aot_autograd.elsewhere" in one for one in gaps)
@@ -218,7 +218,7 @@ def test_what_a_graph_tells_of_a_running_line_is_told_without_the_table_of_lines
 @pytest.mark.parametrize("name", ["log_ir_post_fusion", "CompiledFxGraph", "V"])
 def test_without_a_name_of_inductors_its_graphs_are_listed_once_as_aot_made_them(name, monkeypatch):
     if name == "V":
-        monkeypatch.setattr(graph_doors, "inductors_graph", lambda: torch._inductor.nowhere)
+        monkeypatch.setattr(graph_reader, "inductors_graph", lambda: torch._inductor.nowhere)
     else:
         hide(monkeypatch, name)
     ops, gaps = trained("inductor")

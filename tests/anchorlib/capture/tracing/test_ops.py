@@ -14,7 +14,7 @@ from torch.nn import functional
 import anchorlib
 from anchorlib.capture.tracing.arguments import Arguments
 from anchorlib.capture.tracing.schemas import facts_of
-from anchorlib.operations import FLOAT, Joined, align_ops, read_entries, segment
+from anchorlib.operations import FLOAT, RecordMakers, align_ops, read_entries, segment
 from tests.anchorlib.capture.tracing.programs import SITUATIONS, Net, train
 from tests.anchorlib.operations.made import made
 from tests.recording import recording
@@ -142,12 +142,12 @@ def test_operands_have_dtype_shape_stride_and_the_digest_of_a_record():
 def joined(situation):
     """Each record of the traced steps that an operation can have made, and that operation."""
     _, ops, run = train(situation, traced=True)
-    join = Joined(ops)
+    makers = RecordMakers(ops)
     first = {record.name for record in run.sink.records if record.kind == "pass_grad"}
     return [
         (
             record,
-            join.maker(
+            makers.maker(
                 *(record.name, record.kind, record.summary.digest.hex(), record.shape),
                 step=record.step,
                 pass_index=record.pass_index,
@@ -191,12 +191,12 @@ def test_the_operation_of_an_output_or_gradient_is_that_of_its_module():
 def test_producers_lead_from_an_origin_to_its_parents():
     _, ops, run = train("adam", traced=True)
     ops = [op for op in ops if op.step == 1]
-    join = Joined(ops)
+    makers = RecordMakers(ops)
 
     def maker(name, kind):
         (record,) = [r for r in run.records(name, kind) if r.step == 1]
         digest = record.summary.digest.hex()
-        return join.maker(name, kind, digest, record.shape, step=1)
+        return makers.maker(name, kind, digest, record.shape, step=1)
 
     stops = [maker("tanh2", "grad"), maker("tanh2", "value")]
     between = segment(ops, maker("fc2", "grad"), stops)

@@ -224,7 +224,7 @@ def test_a_forked_child_traces_nothing():
         child = os.fork()
         if not child:
             torch.ones(2).sin()
-            os._exit(0 if not run.session._traces._tracer._sights.ops else 1)
+            os._exit(0 if not run.session._traces._tracer._state.ops else 1)
         _, status = os.waitpid(child, 0)
         assert status == 0
         torch.ones(2).cos()

@@ -1,4 +1,4 @@
-"""Keeping: records whole tensors of traced operations, as `trace(values=...)` selects them.
+"""Records whole tensors of traced operations, as `trace(values=...)` selects them.
 
 Inputs are recorded right before an operation runs and outputs right after it, so that an operation
 in place has both. A tensor without plain values (sparse, quantized, of a dtype that no record can
@@ -23,12 +23,12 @@ from anchorlib.modes import All
 from anchorlib.names import MAX_NAME_BYTES
 from anchorlib.operations import VALUES, made_kinds, taken_kind
 
-__all__ = ["Keeping"]
+__all__ = ["ValueRecorder"]
 
 _MODES: Final = ((All(), None),)
 
 
-class Keeping:
+class ValueRecorder:
     """Records the values of selected operations.
 
     wanted: the selectors. on_gap: receives the reason why values were not recorded.

@@ -1,4 +1,4 @@
-"""Doors: reads compiled code by wrapping private functions of torch, the names of which are here.
+"""GraphReader: reads compiled graphs by wrapping private functions of torch, whose names are here.
 
 The private names for graphs that run operation by operation are in `running_nodes`; no other file
 of tracing uses private names of compilers.
@@ -27,8 +27,8 @@ from torch import fx
 
 from anchorlib.capture.dynamo_marks import natively
 from anchorlib.capture.tracing.compiler_graphs import CompilerGraph, read_graph
-from anchorlib.capture.tracing.import_callbacks import Arrivals
-from anchorlib.capture.tracing.log_listener import Hearing
+from anchorlib.capture.tracing.import_callbacks import ImportCallbacks
+from anchorlib.capture.tracing.log_listener import LogListener
 from anchorlib.torch_private import (
     AOT_ENTRY,
     AOT_LOGS,
@@ -42,7 +42,7 @@ from anchorlib.torch_private import (
     is_in_torch,
 )
 
-__all__ = ["Doors", "GraphKey"]
+__all__ = ["GraphKey", "GraphReader"]
 
 _Given = TypeVar("_Given")
 
@@ -58,7 +58,7 @@ Call = Callable[[GraphKey, list[Any], Callable[[], Any]], Any]
 """Runs a graph: gets its key, its inputs and a function that runs it; returns the result."""
 
 
-class Doors:
+class GraphReader:
     """Reads graphs while they are compiled, and intercepts their runs, from `open` to `close`.
 
     on_graph: receives each graph of Inductor's that was read. on_aot: receives each graph of AOT's
@@ -77,7 +77,7 @@ class Doors:
     ) -> None:
         self._on_graph, self._on_aot = on_graph, on_aot
         self._on_call, self._on_missing = on_call, on_missing
-        self._hearing = Hearing(self._safe(lambda message: on_text(message.getMessage())))
+        self._listener = LogListener(self._safe(lambda message: on_text(message.getMessage())))
         self._sees_runs = True
         self._undo: list[Callable[[], None]] = []
         self._thread = threading.get_ident()
@@ -89,19 +89,19 @@ class Doors:
         }
         if not is_in_torch(AOT_MODULE):
             meetings[AOT_ENTRY] = lambda _: self._listen()
-        self._arrivals = Arrivals({name: self._safe(meet) for name, meet in meetings.items()})
+        self._imports = ImportCallbacks({name: self._safe(meet) for name, meet in meetings.items()})
 
     def open(self) -> None:
         """Wrap torch's functions; those of a module that is not loaded yet, on its import."""
-        self._arrivals.begin()
+        self._imports.begin()
         for module in (AOT_MODULE, INDUCTORS_DEBUG, INDUCTORS_OUTPUT):
             if not is_in_torch(module):
                 self._miss(module)
 
     def close(self) -> None:
         """Put torch's own functions and settings back."""
-        self._arrivals.end()
-        self._hearing.end()
+        self._imports.end()
+        self._listener.end()
         undone, self._undo = self._undo, []
         for undo in reversed(undone):
             try:
@@ -137,7 +137,7 @@ class Doors:
 
     def _listen(self) -> None:
         """Read the texts of AOT's graphs from torch's loggers of those modules that are loaded."""
-        self._hearing.begin(AOT_TEXTS)
+        self._listener.begin(AOT_TEXTS)
 
     def _named(self, module: Any, name: str) -> Any:
         """The private attribute `name` of a torch module; None, and reported, if torch moved it."""

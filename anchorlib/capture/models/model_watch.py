@@ -1,4 +1,4 @@
-"""`watch`: observe the outputs, inputs, parameters and buffers of a model, without editing it.
+"""`watch`: observe a model without editing it, by hooks on its modules and parameters.
 
 Each watched model has one `ModelWatch`; watching the model again adds choices of tensors to it.
 """
@@ -6,7 +6,6 @@ Each watched model has one `ModelWatch`; watching the model again adds choices o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -19,6 +18,7 @@ from anchorlib.capture.counting import At, recomputing
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.headers import StartingValues
 from anchorlib.capture.inline import recording
+from anchorlib.capture.models.model_state import ModelState
 from anchorlib.capture.models.module_hooks import ModuleHook, PassGradient, ShardGradient
 from anchorlib.capture.models.module_modes import ModuleModes
 from anchorlib.capture.naming import Choice, Parts, named_leaves
@@ -29,19 +29,10 @@ from anchorlib.capture.own_hooks import (
     hang_on_leaf,
     hang_on_sharded,
 )
-from anchorlib.capture.recording import NO_NOTE, Plan, Stream
-from anchorlib.capture.tensors import (
-    known_sizes,
-    plain,
-    plain_inside,
-    skip_reason,
-    tensor_parts,
-    undisturbed,
-)
+from anchorlib.capture.recording import Plan, Stream
+from anchorlib.capture.tensors import plain_inside
 from anchorlib.errors import UnsupportedError
 from anchorlib.modes import Mode
-from anchorlib.summary import as_storage, digest
-from anchorlib.torch_private import own_buffers
 
 __all__ = ["ModelWatch"]
 
@@ -54,7 +45,7 @@ class ModelWatch:
     """The hooks on one model, and the choices of tensors that the hooks record.
 
     wanted: whether the session's selectors select a name and kind, given the kinds of that name.
-    starts: takes the digests of parameters and buffers without records, when the first pass begins.
+    starts: as for `ModelState`.
     """
 
     def __init__(
@@ -68,12 +59,11 @@ class ModelWatch:
         self._plans: dict[str, Plan] = {}
         self._hung: list[Hung] = []
         self._hooked: set[str] = set()
-        self._values: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._attached = False
-        self._starts: StartingValues | None = starts  # None once they are noted
+        self._state = ModelState(parts, observer, starts)
         self._modes = ModuleModes(parts.root, parts.modules, observer.recorder.header)
         # The step and phase of the running forward if nothing can be recorded there, else None.
-        self._resting: tuple[int, str] | None = None
+        self._idle_at: tuple[int, str] | None = None
 
     # -- what is recorded
 
@@ -134,9 +124,9 @@ class ModelWatch:
         """Return whether the value, and whether the gradient of `name` is recorded."""
         return bool(self._chosen(name, "value")), bool(self._chosen(name, "grad"))
 
-    def rests(self, step: int, phase: str) -> bool:
+    def records_nothing(self, step: int, phase: str) -> bool:
         """Return whether no observation in `step`, by a thread in `phase`, can be selected."""
-        return all(choice.rests(step, phase) for choice in self.choices)
+        return all(choice.records_nothing(step, phase) for choice in self.choices)
 
     def _any(self, name: str) -> bool:
         """Return whether any output of the module `name` (`NAME`, `NAME:1`, …) may be recorded."""
@@ -174,8 +164,8 @@ class ModelWatch:
         self._observer.catch_up()
         self.enter(training=root.training, gradients=torch.is_grad_enabled())
         now = self._now()
-        self._resting = now if self.rests(*now) else None
-        if self._resting is None and self._any(name):
+        self._idle_at = now if self.records_nothing(*now) else None
+        if self._idle_at is None and self._any(name):
             for leaf, tensor in named_leaves(name, list(args)):
                 self._observe(leaf, tensor)
             for leaf, tensor in named_leaves(name, dict(kwargs)):
@@ -194,7 +184,7 @@ class ModelWatch:
         # If the forward raised an exception, `output` is None.
         self._see(self._root_name, output, (root, args, kwargs))
         if not recomputing():
-            self._resting = None
+            self._idle_at = None
             self.leave()
 
     def enter(self, *, training: bool, gradients: bool) -> None:
@@ -223,7 +213,7 @@ class ModelWatch:
                 if recording():
                     self._trace(name, output)
             elif (
-                self._resting is None or self._resting != self._now()
+                self._idle_at is None or self._idle_at != self._now()
             ) and not self._observer.closed:
                 self._see(name, output, (module, args, kwargs))
 
@@ -262,82 +252,15 @@ class ModelWatch:
                 hung = hang_on_sharded(parameter, ShardGradient(self._observer, plan))
             self._hung.append(hung)
 
-    # -- parameters and buffers at the start of a pass
-
     def on_pass(self, at: At) -> None:
         """Record parameters and buffers as a pass begins: once a step, and where they changed."""
-        if self._observer.closed or self.rests(at.step, at.phase):
+        if self._observer.closed or self.records_nothing(at.step, at.phase):
             return
         self._modes.look(at.step)
-        self._note_starts(at)
-        for name, tensor in self._state():
-            try:
-                streams = self.plan(name).streams("value", at.phase)
-                if streams and not all(stream.idle(at.step) for stream in streams):
-                    self._record_value(name, streams, at, tensor)
-            except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
-                self._observer.fault(name, "value", fault)
-
-    def _note_starts(self, at: At) -> None:
-        """Note digests of parameters and buffers that are not recorded as the first pass begins."""
-        starts, self._starts = self._starts, None
-        if starts is not None:
-            unrecorded = [
-                (name, partial(_size_and_bits, tensor))
-                for name, tensor in self._state()
-                if not self.plan(name).streams("value", at.phase)
-            ]
-            self._observer.guarded(lambda: starts.note(at.step, unrecorded))
-
-    def _state(self) -> list[tuple[str, torch.Tensor]]:
-        state: list[tuple[str, torch.Tensor]] = list(self.parts.parameters.items())
-        for name, (module, local) in self.parts.buffers.items():
-            buffers = own_buffers(module)  # the buffers of a ScriptModule have no `get`
-            buffer = buffers[local] if local in buffers else None  # noqa: SIM401
-            if buffer is not None:  # the module may have set it to None since
-                state.append((name, buffer))
-        return state
-
-    def _record_value(
-        self, name: str, streams: tuple[Stream, ...], at: At, tensor: torch.Tensor
-    ) -> None:
-        now = (at.step, _bits(tensor))
-        # Edits of `.data` and fused optimizers do not count up `_version`: only the bits tell.
-        if self._values.get((name, at.phase)) == now:
-            return
-        self._values[name, at.phase] = now
-        if name in self.parts.buffers:
-            self._observer.lineage.see_buffer(name, at, known_sizes(tensor))
-        self._observer.recorder.observe(streams, at, tensor)
-        if self._observer.graft is not None:
-            self._observer.graft.in_place(name, "value", at, tensor, NO_NOTE)
-            self._values[name, at.phase] = (at.step, _bits(tensor))
+        self._state.observe(at, self.plan)
 
     def close(self) -> None:
         """Remove the hooks from the model."""
         for hung in self._hung:
             hung.remove()
         self._hung.clear()
-
-
-def _size_and_bits(tensor: torch.Tensor) -> tuple[int, bytes]:
-    """Return the bytes that `tensor` has on this rank, and the digest that `_bits` returns.
-
-    Size 0 and an empty digest are returned for a tensor without values to read.
-    """
-    try:
-        bits = _bits(tensor)
-    except Exception:  # noqa: BLE001  # lazy parameters, and those whose memory FSDP gave back
-        bits = b""
-    return (plain_inside(tensor).nbytes if bits else 0), bits
-
-
-def _bits(tensor: torch.Tensor) -> bytes:
-    """Return a digest of the present bits of `tensor`; empty if it cannot be recorded."""
-    with undisturbed():
-        inside = plain_inside(tensor)
-        if skip_reason(inside) is not None:
-            return b""
-        parts = tensor_parts(inside) or {"": inside}
-        storages = [as_storage(plain(part))[0] for part in parts.values()]
-    return b"".join(map(digest, storages))

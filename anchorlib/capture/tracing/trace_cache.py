@@ -1,4 +1,4 @@
-"""Repeats: the state that the traces of one session share.
+"""The state that the traces of one session share.
 
 A later trace mostly meets the operations and tensor layouts of the earlier ones again, and neither
 stores nor computes these anew.
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from anchorlib.capture.tracing.operand_layouts import Layouts
 from anchorlib.operations import OpLog
 
-__all__ = ["Repeats"]
+__all__ = ["TraceCache"]
 
 
 @dataclass(slots=True)
-class Repeats:
+class TraceCache:
     """What later traces of a session reuse: the log of operations, and the known tensor layouts."""
 
     log: OpLog = field(default_factory=OpLog)

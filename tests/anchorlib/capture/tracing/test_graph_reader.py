@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import fx
 
-from anchorlib.capture.tracing.graph_doors import Doors
-from anchorlib.capture.tracing.running_nodes import Lines
+from anchorlib.capture.tracing.graph_reader import GraphReader
+from anchorlib.capture.tracing.running_nodes import RunningNodes
 from anchorlib.torch_private import door
 
 
@@ -26,7 +26,7 @@ def two_nodes(look):
 
 
 def test_a_graphs_module_knows_the_node_of_each_of_its_lines():
-    found, lines = [], Lines()
+    found, lines = [], RunningNodes()
 
     def look(x):
         found.append(lines.node(sys._getframe(1)))
@@ -43,7 +43,7 @@ def test_a_graphs_module_knows_the_node_of_each_of_its_lines():
 
 
 def test_a_graph_is_walked_once_a_step_however_many_operations_it_has(monkeypatch):
-    lines, walks = Lines(), []
+    lines, walks = RunningNodes(), []
     module, _ = two_nodes(lambda x: (lines.node(sys._getframe(1)), x)[1])
     nodes = list(module.graph.nodes)
     monkeypatch.setattr(fx.Graph, "nodes", property(lambda _: walks.append(1) or nodes))
@@ -58,9 +58,9 @@ def test_what_torch_has_otherwise_harms_no_import_of_it(monkeypatch):
     said = []
     broken = SimpleNamespace(__name__="torch._functorch.config", enable_autograd_cache=True)
     monkeypatch.setitem(sys.modules, "torch._functorch.config", broken)
-    doors = Doors(lambda *_: None, lambda _: None, lambda *_: None, said.append)
-    doors.open()
-    doors.close()
+    reader = GraphReader(lambda *_: None, lambda _: None, lambda *_: None, said.append)
+    reader.open()
+    reader.close()
     assert ["has no attribute 'patch'" in one for one in said] == [True]
 
 
@@ -82,10 +82,10 @@ def test_what_cannot_be_put_back_keeps_nothing_else_from_it(monkeypatch):
         patch=lambda _: Stubborn(),
     )
     monkeypatch.setitem(sys.modules, "torch._functorch.config", config)
-    doors = Doors(lambda *_: None, lambda _: None, lambda *_: None, said.append)
-    doors.open()
+    reader = GraphReader(lambda *_: None, lambda _: None, lambda *_: None, said.append)
+    reader.open()
     assert debug.log_ir_post_fusion is not logged
-    doors.close()
+    reader.close()
     assert debug.log_ir_post_fusion is logged
     assert ["the settings are gone" in one for one in said] == [True]
 
@@ -96,9 +96,9 @@ def test_a_name_that_stands_for_another_kind_of_thing_is_left_alone_and_is_a_gap
     debug = importlib.import_module("torch._inductor.debug")
     monkeypatch.setattr(debug, "log_ir_post_fusion", 7)
     monkeypatch.setattr(door, "_others", {})  # what other tests find is as it was
-    doors = Doors(lambda *_: None, lambda _: None, lambda *_: None, said.append)
-    doors.open()
+    reader = GraphReader(lambda *_: None, lambda _: None, lambda *_: None, said.append)
+    reader.open()
     assert debug.log_ir_post_fusion == 7
-    doors.close()
+    reader.close()
     lost = "Inductor's graphs and kernels: this torch has another torch._inductor.debug"
     assert [one.startswith(lost) for one in said] == [True]

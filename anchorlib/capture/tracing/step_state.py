@@ -1,4 +1,4 @@
-"""Sights: what is known of a traced step so far; tells the stage and module of each operation.
+"""StepState: what is known of a traced step so far; tells the stage and module of each operation.
 
 Where stage and module of an operation come from:
 
@@ -23,18 +23,18 @@ import torch
 from torch import fx
 
 from anchorlib.capture.tracing.code_places import CodePlace, line_above
-from anchorlib.capture.tracing.compiled_modules import Insides
+from anchorlib.capture.tracing.compiled_modules import CompiledModuleNames
 from anchorlib.capture.tracing.forward_sites import ForwardSites
 from anchorlib.capture.tracing.graph_nodes import NodeFacts, facts_of_node
-from anchorlib.capture.tracing.module_owners import Names
-from anchorlib.capture.tracing.running_nodes import Lines
+from anchorlib.capture.tracing.module_names import ModuleNames
+from anchorlib.capture.tracing.running_nodes import RunningNodes
 from anchorlib.capture.tracing.schemas import OpFacts
-from anchorlib.capture.tracing.storage_makers import Makers
+from anchorlib.capture.tracing.storage_makers import StorageMakers
 from anchorlib.capture.tracing.value_digests import Digester
 from anchorlib.operations import TracedOp
 from anchorlib.torch_private import NodeContext, next_sequence, sequence_number
 
-__all__ = ["Sight", "Sights"]
+__all__ = ["OpContext", "StepState"]
 
 _NO_SEQUENCE: Final = 1 << 63  # AccumulateGrad nodes have numbers from here on
 Keys: TypeAlias = list[int | None]
@@ -43,7 +43,7 @@ _COPY: Final = "aten.clone.default"
 _SUMS: Final = {"aten.add.Tensor", "aten.add_.Tensor"}
 
 
-class Sight(NamedTuple):
+class OpContext(NamedTuple):
     """What was found out about an operation when it was dispatched.
 
     stage: "forward", "backward", "accumulate", "optimizer" or "recompute". module: the name of the
@@ -61,23 +61,23 @@ class Sight(NamedTuple):
 
 
 # A named tuple's own constructor is a function in Python, which takes several times as long.
-_sight: Final[Callable[[tuple[str, str, int | None, str, str, str]], Sight]] = partial(
-    tuple.__new__, Sight
+_context: Final[Callable[[tuple[str, str, int | None, str, str, str]], OpContext]] = partial(
+    tuple.__new__, OpContext
 )
 
 
 @dataclass(slots=True)
-class Sights:
+class StepState:
     """The operations and tensors seen so far in one traced step.
 
     ops: the operations traced so far. pass_index: of the next operation. graphs: the compilers'
     graphs that ran operation by operation, in this step or before.
     """
 
-    names: Names
+    names: ModuleNames
     digester: Digester
     ops: list[TracedOp] = field(default_factory=list)
-    makers: Makers = field(default_factory=Makers)
+    makers: StorageMakers = field(default_factory=StorageMakers)
     pass_index: int = 0
     graphs: WeakSet[fx.Graph] = field(default_factory=WeakSet)
     _forwards: ForwardSites = field(default_factory=ForwardSites)
@@ -88,12 +88,12 @@ class Sights:
     # (`x.mul_(y)`): the copy has the next number, and the operation has none of its own.
     _saved: int | None = None
     _ended: bool = False  # whether a backward of this pass was seen
-    _insides: Insides = field(init=False)
-    _lines: Lines = field(default_factory=Lines)
+    _compiled_modules: CompiledModuleNames = field(init=False)
+    _running_nodes: RunningNodes = field(default_factory=RunningNodes)
     _nodes: WeakKeyDictionary[fx.Node, NodeFacts] = field(default_factory=WeakKeyDictionary)
 
     def __post_init__(self) -> None:
-        self._insides = Insides(self.names.name_of)
+        self._compiled_modules = CompiledModuleNames(self.names.name_of)
 
     def next_step(self) -> list[TracedOp]:
         """Return the operations of the step that has ended, and forget all else about that step."""
@@ -104,8 +104,8 @@ class Sights:
         self._blank.clear()
         self._followed.clear()
         self._saved = None
-        self._insides.next_step()
-        self._lines.forget()
+        self._compiled_modules.next_step()
+        self._running_nodes.forget()
         self._forwards.next_step(next_sequence() - 1)
         self.pass_index, self._ended = 0, False
         self.names.find_memory()
@@ -126,14 +126,14 @@ class Sights:
         blank = self._blank
         return _ALL if blank.isdisjoint(makers) else [maker not in blank for maker in makers]
 
-    def see(
+    def context_of(
         self,
         dispatched: OpFacts,
         place: CodePlace,
         node: Any,
         tensors: list[torch.Tensor],
         keys: Keys,
-    ) -> Sight:
+    ) -> OpContext:
         """Find out stage, module and line of an operation that torch has dispatched at `place`.
 
         node: the autograd node that runs; None outside backward. tensors: the operation's inputs.
@@ -144,30 +144,30 @@ class Sights:
             return self._of_graph(facts, place, node)
         if facts is None:
             return self._of_torch(dispatched, place, node, tensors, keys)
-        module = self._insides.module(facts.module, -1, place.graph) or place.module
+        module = self._compiled_modules.module(facts.module, -1, place.graph) or place.module
         place = place._replace(where=facts.where or place.where, module=module)
         return self._of_torch(dispatched, place, node, tensors, keys)._replace(origin=facts.origin)
 
-    def see_node(self, facts: NodeFacts, place: CodePlace, node: Any) -> Sight:
+    def context_of_node(self, facts: NodeFacts, place: CodePlace, node: Any) -> OpContext:
         """Find out stage, module and line of a graph's operation that torch did not dispatch.
 
         facts: from the metadata of the operation's node. node: the autograd node that runs, or
         None.
         """
         if place.optimizes:
-            return Sight("optimizer", "", None, "", facts.where or place.where, facts.origin)
+            return OpContext("optimizer", "", None, "", facts.where or place.where, facts.origin)
         return self._of_graph(facts, place, node)
 
-    def see_unseen(self, facts: NodeFacts) -> Sight:
+    def context_of_unseen(self, facts: NodeFacts) -> OpContext:
         """Find out stage, module and line of an operation in a graph that was not seen to run."""
         module = self.names.at(facts.module.inside)
         stage = "backward" if facts.is_backward else "forward"
-        return Sight(
+        return OpContext(
             "accumulate" if facts.is_summing else stage, module, None, "", facts.where, facts.origin
         )
 
     def _facts(self, frame: FrameType) -> NodeFacts | None:
-        node = self._lines.node(frame)
+        node = self._running_nodes.node(frame)
         if node is None:
             return None
         facts = self._nodes.get(node)
@@ -176,7 +176,7 @@ class Sights:
             self.graphs.add(node.graph)
         return facts
 
-    def _of_graph(self, facts: NodeFacts, place: CodePlace, node: Any) -> Sight:
+    def _of_graph(self, facts: NodeFacts, place: CodePlace, node: Any) -> OpContext:
         """Find out stage, module and line of an operation in a graph of AOT's that is running.
 
         node: the autograd node that runs the graph's backward; None while the graph's forward runs.
@@ -186,11 +186,11 @@ class Sights:
             self._ended = True
             execution, called = sequence_number(node), node.name()
             stage = "recompute" if facts.is_forward else "backward"
-            module = self._insides.module(facts.module, execution, None)
+            module = self._compiled_modules.module(facts.module, execution, None)
         else:
             execution, called = next_sequence() - 1, ""
             stage = "forward" if node is None else "recompute"
-            module = self._insides.module(facts.module, execution, place.graph)
+            module = self._compiled_modules.module(facts.module, execution, place.graph)
             if self._is_followed(execution, module, where) and node is None:
                 self._begin_pass()
             if facts.is_backward:
@@ -199,7 +199,7 @@ class Sights:
             stage = "accumulate"
         known = facts.seq is not None and execution in self._followed
         seq = self._number((execution, facts.seq)) if known else None
-        return Sight(stage, module, seq, called, where, facts.origin)
+        return OpContext(stage, module, seq, called, where, facts.origin)
 
     def _is_followed(self, execution: int, module: str, where: str) -> bool:
         """Whether a graph that runs forward has a backward, so has just made an autograd node."""
@@ -214,23 +214,23 @@ class Sights:
         node: Any,
         tensors: list[torch.Tensor],
         keys: Keys,
-    ) -> Sight:
+    ) -> OpContext:
         if place.optimizes:
             module = place.module or self.names.owner_among(keys)
-            return _sight(("optimizer", module, None, "", place.where, ""))
+            return _context(("optimizer", module, None, "", place.where, ""))
         if node is not None and not place.repeats:
             return self._backward(dispatched.name, place, node, tensors)
-        sight = self._forward(
+        context = self._forward(
             dispatched, place, "forward" if node is None else "recompute", tensors
         )
-        if sight.where or node is None:
-            return sight
+        if context.where or node is None:
+            return context
         called = self._forwards.of(sequence_number(node)).where
-        return sight._replace(where=called or line_above(place.engine))
+        return context._replace(where=called or line_above(place.engine))
 
     def _forward(
         self, dispatched: OpFacts, place: CodePlace, stage: str, tensors: list[torch.Tensor]
-    ) -> Sight:
+    ) -> OpContext:
         sequence = next_sequence() - 1
         followed = torch.is_grad_enabled() and True in [x.requires_grad for x in tensors]
         module = place.module or ""
@@ -247,7 +247,7 @@ class Sights:
         elif saved is not None and saved == sequence - 1 and dispatched.in_place:
             sequence, fresh = saved, forwards.note_new(saved, module, place.where)
         seq = self._number(sequence) if fresh else None
-        return _sight((stage, module, seq, "", place.where, ""))
+        return _context((stage, module, seq, "", place.where, ""))
 
     def _begin_pass(self) -> None:
         """Note a forward with gradients: it begins the next pass if a backward was seen before."""
@@ -256,24 +256,24 @@ class Sights:
 
     def _backward(
         self, name: str, place: CodePlace, node: Any, tensors: list[torch.Tensor]
-    ) -> Sight:
+    ) -> OpContext:
         self._ended = True
         sequence, called = sequence_number(node), node.name()
         if sequence >= _NO_SEQUENCE:
             module = self.names.owner(getattr(node, "variable", None))
             where = place.where or line_above(place.engine)
-            return _sight(("accumulate", module, None, called, where, ""))
+            return _context(("accumulate", module, None, called, where, ""))
         # torch dispatches an operation for each node of its own at once, or for `torch.func` later;
         # a Function of the user's may run none.
         forward = self._forwards.of(sequence, later=not isinstance(node, NodeContext))
         where = place.where or forward.where or line_above(place.engine)
         seq = self._number(forward.number)
         if not place.where and name in _SUMS and _alike(tensors):
-            return _sight(("accumulate", forward.module, seq, called, where, ""))
+            return _context(("accumulate", forward.module, seq, called, where, ""))
         module = place.module or forward.module
         if torch.is_grad_enabled():  # this backward can be differentiated (`create_graph`)
             self._forwards.note_new(next_sequence() - 1, module, where)
-        return _sight(("backward", module, seq, called, where, ""))
+        return _context(("backward", module, seq, called, where, ""))
 
     def _number(self, sequence: object) -> int:
         return self._numbers.setdefault(sequence, len(self._numbers))

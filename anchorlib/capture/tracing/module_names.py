@@ -9,10 +9,10 @@ from torch import nn
 from anchorlib.capture.tracing.storage_makers import storage_key
 from anchorlib.torch_private import WRAPPER_LINKS
 
-__all__ = ["Names"]
+__all__ = ["ModuleNames"]
 
 
-class Names:
+class ModuleNames:
     """Names of modules, by id, and the module that owns each parameter and each storage."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import ref
 
-__all__ = ["Turns"]
+__all__ = ["StepEnders"]
 
 _HISTORY = 1024
 _SHOWN = 4
@@ -54,7 +54,7 @@ class _Stepper:
         return " and ".join([steps] * (self.ended > 0) + [passes] * (last >= 0))
 
 
-class _Reign(NamedTuple):
+class _StepEnderPeriod(NamedTuple):
     """A time during which one optimizer, "the clock", ended the session's steps.
 
     It is kept so that the optimizer can become the clock again.
@@ -67,7 +67,7 @@ class _Reign(NamedTuple):
     beside: set[_Stepper]
 
 
-class Turns:
+class StepEnders:
     """Decides, for one session, which optimizer's steps end the session's steps.
 
     label: returns the name of an optimizer.
@@ -88,8 +88,8 @@ class Turns:
         self._inside: dict[_Stepper, int] = {}  # steps of others inside the open step
         self._most: dict[_Stepper, int] = {}  # most steps of others inside a step of this clock
         self._beside: set[_Stepper] = set()  # optimizers that stepped inside its steps
-        self._reign = 0  # steps that this clock has ended
-        self._before: _Reign | None = None  # the clock before this, if it stepped alone
+        self._ended_by_clock = 0  # steps that this clock has ended
+        self._before: _StepEnderPeriod | None = None  # the clock before this, if it stepped alone
 
     def name(self, optimizer: object) -> None:
         """Let the steps of `optimizer` end the session's steps, unless another optimizer's do.
@@ -138,7 +138,7 @@ class Turns:
         self._history.append(one)
         if ends:
             one.ended += 1
-            self._reign += 1
+            self._ended_by_clock += 1
             for other, times in self._inside.items():
                 self._most[other] = max(times, self._most.get(other, 0))
             self._inside = {}
@@ -216,7 +216,7 @@ class Turns:
     def _takes_over(self, one: _Stepper) -> bool:
         clock, before = self._clock, self._before
         times = self._inside[one] = self._inside.get(one, 0) + 1
-        if clock and before and one is before.clock and self._reign == 1:
+        if clock and before and one is before.clock and self._ended_by_clock == 1:
             # The new clock ended a single step, so it steps inside the old clock's steps after all,
             # as a generator does between steps of its critic.
             self._begin(one, before.most, before.beside | self._beside | {clock})
@@ -230,7 +230,7 @@ class Turns:
             or clock.optimizer() is None
             or times > max(1, self._most.get(one, 0))
         ):
-            taken = _Reign(clock, self._most, self._beside) if turn else None
+            taken = _StepEnderPeriod(clock, self._most, self._beside) if turn else None
             self._begin(one, self._since(one), set(), taken)
             return True
         self._beside.add(one)
@@ -241,10 +241,10 @@ class Turns:
         clock: _Stepper,
         most: dict[_Stepper, int],
         beside: set[_Stepper],
-        before: _Reign | None = None,
+        before: _StepEnderPeriod | None = None,
     ) -> None:
         self._clock, self._most, self._beside, self._before = clock, most, beside, before
-        self._inside, self._reign = {}, 0
+        self._inside, self._ended_by_clock = {}, 0
 
     def _stepping_alone(self) -> bool:
         return self._in_a_row > 1 and self._history[-1] is self._clock

@@ -1,0 +1,156 @@
+"""Private names for code that dynamo has compiled: what there is of it, and its backward.
+
+No function that a training without compiling calls imports dynamo: the import takes a second.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from anchorlib.torch_private.door import AffectedPrograms, Door, is_a, later, tell
+
+__all__ = [
+    "backward_of_compiled_autograd",
+    "compile_hooks_of",
+    "count_compiled",
+    "emulates_precision",
+    "forget_compiled",
+    "hide_compiled_autograd",
+    "show_compiled_autograd",
+]
+
+# -- compiled autograd
+
+_AUTOGRAD: Final = "torch._dynamo.compiled_autograd"
+_enabled = later(
+    f"{_AUTOGRAD}.compiled_autograd_enabled",
+    "lets hooks be traced into the graph of their tensor even while compiled autograd is on",
+    "gradients of anchors in compiled code fail under compiled autograd",
+    kind=is_a(bool),
+)
+_region = later(
+    f"{_AUTOGRAD}.in_compiled_autograd_region",
+    "whether a backward runs that compiled autograd has compiled",
+    "tensors that such a backward recomputes are recorded again",
+    kind=is_a(bool),
+)
+
+
+def _loaded(door: Door) -> Any:
+    """The object of a door if its module is loaded, else None; warns if torch has moved it."""
+    module, _, name = door.name.rpartition(".")
+    holder = sys.modules.get(module)
+    if holder is None:
+        return None
+    thing = door.fitting(getattr(holder, name, None))
+    if thing is None:
+        tell(door)
+    return thing
+
+
+def hide_compiled_autograd() -> bool:
+    """Let dynamo trace as if compiled autograd were off; return whether it was on."""
+    if not _loaded(_enabled):
+        return False
+    state: Any = sys.modules[_AUTOGRAD]
+    state.compiled_autograd_enabled = False
+    return True
+
+
+def show_compiled_autograd() -> None:
+    """Undo `hide_compiled_autograd`, to be called where that has returned True."""
+    state: Any = sys.modules[_AUTOGRAD]
+    state.compiled_autograd_enabled = True
+
+
+def backward_of_compiled_autograd() -> bool:
+    """Whether the backward under way was compiled by compiled autograd."""
+    return bool(_loaded(_region))
+
+
+# -- compiled code
+
+_seen = later(
+    "torch._dynamo.convert_frame.input_codes",
+    "whether anything was compiled before a model is watched",
+    "watching a model makes all compiled code be compiled anew, in any case",
+    kind=lambda tracker: hasattr(tracker, "seen"),
+)
+_counters = later(
+    "torch._dynamo.utils.counters",
+    "whether this process has compiled anything",
+    "a trace does not state that it missed compiled code",
+    kind=is_a(dict),
+    reach=AffectedPrograms.TRACED,
+)
+_TOP_LOST: Final = "gradients of a compiled model's own outputs may be recorded in part"
+_top = later(
+    "torch._dynamo.OptimizedModule._initialize",
+    "lets torch.compile compile the hooks of the model itself too",
+    _TOP_LOST,
+)
+later(
+    "torch._dynamo.config.wrap_top_frame",
+    "the setting by which torch.compile does so",
+    _TOP_LOST,
+    kind=is_a(bool),
+    since="2.8",
+)
+_precise = later(
+    "torch._inductor.config.emulate_precision_casts",
+    "whether compiled code rounds as eager code does",
+    "the header does not tell, and anchors in low precision warn in any case",
+    kind=is_a(bool),
+)
+
+
+def forget_compiled() -> bool:
+    """Make dynamo compile all code anew, if it has compiled any; return whether it had.
+
+    True also where torch hides whether code was compiled.
+    """
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if dynamo is None:
+        return False
+    seen = getattr(_loaded(_seen), "seen", None)
+    if seen is not None and not seen:
+        return False
+    dynamo.reset()
+    return True
+
+
+def compile_hooks_of(model: object) -> Callable[[], None] | None:
+    """Let a model that `torch.compile` returned also compile the hooks on the model itself.
+
+    Returns a function that undoes this; None where `model` is no such model, or torch moved a name.
+    """
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if dynamo is None or type(model) is not getattr(dynamo, "OptimizedModule", None):
+        return None
+    compiled: Any = model
+    before = compiled.forward
+    try:
+        with dynamo.config.patch(wrap_top_frame=True):
+            compiled._initialize()  # torch reads the setting only here
+    except (AttributeError, TypeError):  # `patch` raises these for an unknown setting
+        tell(_top)
+        return None
+
+    def undo() -> None:
+        compiled.forward = before
+
+    return undo
+
+
+def count_compiled() -> int:
+    """How many graphs dynamo has compiled in this process; 0 where torch hides the count."""
+    counters = _loaded(_counters)
+    return 0 if counters is None else int(counters["stats"]["unique_graphs"])
+
+
+def emulates_precision() -> bool | None:
+    """Whether Inductor is set to round as eager code does; None where Inductor is not loaded."""
+    setting = _loaded(_precise)
+    return None if setting is None else bool(setting)

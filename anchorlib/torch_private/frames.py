@@ -1,0 +1,85 @@
+"""Code objects of functions of torch's, by which a frame that runs one of them is recognized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from torch.optim import Optimizer
+
+from anchorlib.torch_private.door import AffectedPrograms, is_a, look_up, private
+
+__all__ = ["call_code", "frame_code", "inner_call_code", "profiled_step_code"]
+
+
+def _never() -> None:
+    """A function that is never called.
+
+    Its code stands in for that of a function that torch lacks.
+    """
+
+
+def _code(name: str, *given: Any) -> Callable[[], object]:
+    """A probe for a door: returns the code object of the function of torch's named `name`.
+
+    given: if any, the function is called with these, and the code of what it returns is taken.
+    """
+
+    def probe() -> object:
+        function = look_up(name)
+        return (function(*given) if given else function).__code__
+
+    return probe
+
+
+def frame_code(
+    name: str, purpose: str, loss: str, reach: AffectedPrograms, *given: Any
+) -> CodeType:
+    """The code object of a function of torch's, by which a frame that runs it is recognized."""
+    code: CodeType = private(
+        name,
+        purpose,
+        loss,
+        instead=_never.__code__,
+        reach=reach,
+        probe=_code(name, *given),
+        kind=is_a(CodeType),
+    )
+    return code
+
+
+_wrapped_call = frame_code(
+    "torch.nn.Module._wrapped_call_impl",
+    "the frame of a module that is called",
+    "forwards of unwatched models without gradients are counted as training",
+    AffectedPrograms.EAGER,
+)
+_inner_call = frame_code(
+    "torch.nn.Module._call_impl",
+    "the frame of a module that runs",
+    "traced operations have no module",
+    AffectedPrograms.TRACED,
+)
+_profiled = frame_code(
+    "torch.optim.Optimizer.profile_hook_step",
+    "the frame of an optimizer's step",
+    "operations of optimizers that are not torch's are traced as user code",
+    AffectedPrograms.TRACED,
+    Optimizer.step,
+)
+
+
+def call_code() -> CodeType:
+    """The code object of torch's function that calls a module."""
+    return _wrapped_call
+
+
+def inner_call_code() -> CodeType:
+    """The code object of torch's function that calls a module's forward and its hooks."""
+    return _inner_call
+
+
+def profiled_step_code() -> CodeType:
+    """The code object of torch's wrapper of `Optimizer.step`: a frame of it is a step under way."""
+    return _profiled
