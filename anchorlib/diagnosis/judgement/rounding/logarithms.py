@@ -26,7 +26,11 @@ from anchorlib.record import Edges
 
 __all__ = ["size_of_logarithms"]
 
-LOGARITHM = re.compile(r"^(Log|Log2|Log10|LogSoftmax|Logsumexp|LinalgSlogdet)Backward\d*$")
+LOGARITHM = re.compile(
+    r"^(Log|Log2|Log10|LogSoftmax|Logsumexp|LinalgSlogdet|BinaryCrossEntropyWithLogits)Backward\d*$"
+)
+"""Operations that end in a logarithm. The last one is (1 − t)·x − log σ(x), which cancels where the
+model is sure: it rounds as its logits do."""
 FACTOR = re.compile(r"^(Mul|Div)Backward\d*$")
 NUMBER = re.compile(r"\bother=(?:tensor\()?(-?\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
 KEEPING = re.compile(

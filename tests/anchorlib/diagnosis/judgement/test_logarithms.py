@@ -225,3 +225,33 @@ def test_arguments_and_inputs_that_anyone_may_have_written_are_read_without_a_fa
         arguments=(f"other={number}", ""),
     )
     assert _factor(edges) in (0.0, 1.0, 1.2)
+
+
+def of_logits(scores: Tensor, truth: Tensor) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(scores, truth, reduction="none")
+
+
+def of_softplus(scores: Tensor, truth: Tensor) -> Tensor:
+    return nn.functional.softplus((1 - 2 * truth) * scores)
+
+
+def of_more(scores: Tensor, truth: Tensor) -> Tensor:
+    return of_softplus(scores, truth) + 1e-5
+
+
+@pytest.mark.parametrize(("form", "verdict"), [(of_softplus, "suspect"), (of_more, "unexpected")])
+def test_a_cross_entropy_of_sure_logits_rounds_as_a_number_of_size_one(tmp_path, form, verdict):
+    for run, own in (("a", of_logits), ("b", form)):
+        torch.manual_seed(0)
+        truth = torch.randint(0, 2, (32, 10)).float()
+        model = nn.Linear(10, 10)
+        with torch.no_grad():
+            model.weight.copy_(8 * torch.eye(10))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        with anchorlib.start(run, store=tmp_path, recorder="thread") as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            told = model(2 * truth - 1)
+            anchorlib.anchor(own(told, truth).sum(1).mean(), "loss").backward()
+            optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == verdict, found.sentence
