@@ -78,12 +78,16 @@ _UNSEEN = (
 
 @dataclass(slots=True)
 class Classes:
-    """Finds the class of a row of A that differs although all its parents are equal."""
+    """Finds the class of a row of A that differs although all its parents are equal.
+
+    agreed: see `judge.Judge`.
+    """
 
     frontier: Frontier
     measures: Measures
     changes: Changes
     noise: Envelope | None = None
+    agreed: int | None = None
     skips: Skips = field(init=False)
     overflows: Overflows = field(init=False)
     starts: StartingValues = field(init=False)
@@ -433,7 +437,9 @@ class Classes:
         False for rows of later steps, and for kinds other than values and gradients.
 
         Code that is written otherwise rounds several times where the other run rounds once, as a
-        probability that is computed from logarithms: each rounds by its own size.
+        probability that is computed from logarithms: each rounds by its own size. Where the runs do
+        work in other calls, whose records are not compared, what was made of these differs as they
+        do: that the whole step is equal was found before they were left out.
         """
         a = self.frontier.alignment.a
         few = measure.eps <= EPS32 and measure.error_eps <= LIMIT
@@ -441,6 +447,8 @@ class Classes:
         kind = a.tensors[a.tensor[row]].kind
         if kind not in ("value", "grad", "pass_grad") or a.phases[a.phase[row]] != TRAIN:
             return False
+        if a.step[row] == self.agreed:
+            return True
         if not few or a.step[row] != first:
             return False
         if self._equal_learning is None:
