@@ -115,7 +115,7 @@ def _rounded_factor(alignment: Alignment, pairs: Array, scaled: Array) -> float 
     inside, read = here & scaled[alignment.a_row], here & taken[alignment.a_row]
     if not (inside.any() and read.any()):
         return None
-    factor = _snapped(norms[0][inside], norms[1][inside])
+    factor = _snapped(*(norm[_first_or_largest(alignment, inside)] for norm in norms))
     if factor is None or not _are_near(alignment, norms[0][inside], norms[1][inside] / factor):
         return None
     if not _are_near(alignment, norms[0][read], norms[1][read]):
@@ -125,14 +125,28 @@ def _rounded_factor(alignment: Alignment, pairs: Array, scaled: Array) -> float 
     return factor if as_made else None
 
 
-def _snapped(norm_a: Array, norm_b: Array) -> float | None:
-    """The ratio of the largest norm of B to A's; as a whole number, or one over it, if it is near.
+def _first_or_largest(alignment: Alignment, inside: Array) -> int:
+    """The pair of gradients that tells a loss scale best.
+
+    The first gradient of a single number is that of the loss, which low precision does not round.
+    Where none was recorded, the largest gradient.
+    """
+    a, pairs = alignment.a, np.flatnonzero(inside)
+    rows = alignment.a_row[pairs]
+    single = np.flatnonzero((a.figures["numel"][rows] == 1) & (a.figures["l2"][rows] > 0))
+    if len(single):
+        return int(pairs[single[np.argmin(a.order[rows[single]])]])
+    norm = a.figures["l2"][rows]
+    return int(pairs[np.argmax(np.where(np.isfinite(norm), norm, -1.0))])
+
+
+def _snapped(norm_a: float, norm_b: float) -> float | None:
+    """The ratio of the norms of B and A; as a whole number, or one over it, if it is near to one.
 
     None for a ratio that is no number, or too near to 1 for a loss scale.
     """
-    largest = int(np.argmax(np.where(np.isfinite(norm_a), norm_a, -1.0)))
     with np.errstate(all="ignore"):
-        factor = float(norm_b[largest] / norm_a[largest])
+        factor = float(np.float64(norm_b) / np.float64(norm_a))
     if not math.isfinite(factor) or factor <= 0 or abs(math.log(factor)) < LEAST:
         return None
     whole = factor if factor > 1 else 1 / factor

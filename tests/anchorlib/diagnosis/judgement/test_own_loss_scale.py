@@ -90,7 +90,7 @@ def added_up(store, run: str, *, passes: int, scale: float, taken_off: float, lo
 
 @pytest.mark.parametrize("passes", [1, 3])
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "autocast"])
-@pytest.mark.parametrize("scale", [48.0, 1000.0, 1 / 48, 0.3])
+@pytest.mark.parametrize("scale", [3.0, 48.0, 1000.0, 1 / 48, 0.3])
 def test_any_number_that_is_taken_off_again_is_rounding(tmp_path, scale, low, passes):
     plain = {"passes": passes, "low": low, "scale": 1.0, "taken_off": 1.0}
     added_up(tmp_path, "a", **plain)
