@@ -15,8 +15,9 @@ norm. The scale is then treated as if the records stated it.
 Any other number rounds. Such a scale is recognised by norms: those of all gradients inside the
 model are that number times the other run's, those of the gradients that the optimizer takes are
 equal, and no value differs. Rounding would excuse a factor that clipping hides. So the optimizer of
-one run must take the gradients as backward made them, which clipping changes: if the optimizer of
-the other run takes the same, the factor was taken off by a division. What rounding leaves is judged
+one run must take the gradients as backward made them, which clipping changes, or gradients whose
+norm is larger in another step, which no clipping to a norm had cut then: if the optimizer of the
+other run takes the same, the factor was taken off by a division. What rounding leaves is judged
 like any other difference.
 """
 
@@ -44,6 +45,8 @@ LOW = 2.0**-7
 """By how much a norm may differ, relatively, in a run that holds types coarser than float32."""
 LEAST = 0.1
 """By how much a scale is larger or smaller than 1 at least. Nobody scales a loss by less."""
+CLEARLY = 1e-3
+"""By which share the norm of another step must be larger: clipped norms differ by far less."""
 MOST_ELEMENTS = 1 << 20  # of gradients whose passes are added up
 MADE = ("updated", "delta")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -121,8 +124,8 @@ def _rounded_factor(alignment: Alignment, pairs: Array, scaled: Array) -> float 
     if not _are_near(alignment, norms[0][read], norms[1][read]):
         return None
     step_b = int(alignment.b.step[alignment.b_row[pairs[0]]])
-    as_made = _takes_as_made(a, step) or _takes_as_made(alignment.b, step_b)
-    return factor if as_made else None
+    sides = ((a, step), (alignment.b, step_b))
+    return factor if any(_takes_as_made(*one) or _takes_less(*one) for one in sides) else None
 
 
 def _first_or_largest(alignment: Alignment, inside: Array) -> int:
@@ -189,6 +192,22 @@ def _takes_as_made(table: Table, step: int) -> bool:
             return False
         seen = True
     return seen
+
+
+def _takes_less(table: Table, step: int) -> bool:
+    """Whether an optimizer takes gradients of a larger norm in another step than in this one.
+
+    Clipping leaves no norm above its limit, and the gradients that it cuts have that norm.
+    """
+    rows = np.flatnonzero(_is_taken(table))
+    squares = np.square(table.figures["l2"][rows])
+    steps, which, counts = np.unique(table.step[rows], return_inverse=True, return_counts=True)
+    norms = np.sqrt(np.bincount(which.reshape(-1), squares, len(steps)))
+    at = int(np.searchsorted(steps, step))
+    if at == len(steps) or steps[at] != step:
+        return False
+    comparable = np.isfinite(norms) & (counts == counts[at])
+    return bool((norms[comparable] > (1 + CLEARLY) * norms[at]).any())
 
 
 def _is_sum_of(table: Table, row: int, rows: Array) -> bool:
